@@ -1,0 +1,60 @@
+# Each target sets up what it needs: on a bare machine, Python 3.11 and make are enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help test check long format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: $(INSTALLED) ## Run the tests (the long proofs left out)
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) ## Check format, lint, types and import direction
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --no-cache
+
+long: $(INSTALLED) ## Run the long proofs: the differential machine at full length
+	$(BIN)/python -m pytest -m long
+
+format: $(INSTALLED) ## Format the code and apply the safe lint fixes
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+clean: ## Remove caches and build products (delete .venv by hand to start afresh)
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. The stamp is older than pyproject.toml or constraints.txt when it has to be renewed.
+# $(PYTHON) is asked first; when it is too old, a newer one on the PATH is taken.
+# The constraints also hold for the build backend (PIP_CONSTRAINT, in newer pips PIP_BUILD_CONSTRAINT).
+$(INSTALLED): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3.14; do \
+			"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+			python=; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "Holdfast needs Python 3.11 or newer; '$(PYTHON)' is: $$("$(PYTHON)" --version 2>&1 || true)" >&2; \
+			echo "Install one, or name it: make PYTHON=/path/to/python3.11 ..." >&2; \
+			exit 1; \
+		fi; \
+		if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+			version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+			echo "'$$python' cannot make virtual environments (venv or ensurepip is missing)." >&2; \
+			echo "On Debian and Ubuntu: apt install python$$version-venv" >&2; \
+			exit 1; \
+		fi; \
+		echo "Making $(VENV) with $$("$$python" --version)"; \
+		"$$python" -m venv $(VENV); \
+	fi
+	@echo "Installing holdfast and its tools into $(VENV)"
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,322 @@
+"""The contract: what an engine is. Five implementations stand in `engines/`; users call them stores.
+
+An engine keeps records and applies decisions; it takes none. (One exception: when someone asked to cancel,
+a settlement that would let the job run again becomes `cancelled`.) Each verb is atomic, and its effect is as
+durable as the engine's class says before the answer is given.
+
+To write an engine: subclass `Engine`, implement the abstract methods, and run the conformance suite
+(`pytest --pyargs holdfast.testing.contract --holdfast-engine=URL`). `perform` receives every verb as a command
+from `holdfast.model` and returns that command's answer; the methods below only name the verbs, check what
+they are given, and say what is promised. `docs/contract.md` has the rules in full.
+
+Names of jobs are (queue, id). Order is promised inside a queue: priority, then due time, then arrival.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, Self
+
+from msgspec import Struct
+
+from holdfast.errors import Unsupported
+from holdfast.model import check, observe, operate, produce, work
+from holdfast.model.command import A, Command
+from holdfast.model.instants import At
+from holdfast.model.job import JobKey
+from holdfast.model.records import ScheduleRecord, WorkerRecord
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do. Code branches on these, never on an engine's name."""
+
+    durable: bool
+    """Acknowledged writes survive the process."""
+    shared_between_processes: bool
+    shared_between_hosts: bool
+    push: bool
+    """Bells reach other waiters without polling."""
+    joins_transactions: bool
+    """`enqueue` can take part in a transaction of the user's."""
+    cross_queue_atomic: bool
+    """One verb over several queues is one atomic step; edges between queues are possible."""
+    order_slack: int = 0
+    """Microseconds for which a ready job may be outranked while calls overlap."""
+
+
+class Subscription(ABC):
+    """Ears for bells. A bell is a hint that it is worth looking; it carries nothing and may be lost."""
+
+    @abstractmethod
+    async def wait(self, timeout: float | None = None) -> frozenset[str]:
+        """Wait until a bell has rung since the last call; answer which. Empty: the time ran out."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop listening. A waiter is woken and gets an empty answer."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Lifeline(ABC):
+    """A small blocking door with its own connection, for the lease keeper's thread and nobody else."""
+
+    @abstractmethod
+    def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer: ...
+
+    @abstractmethod
+    def heartbeat(self, worker: WorkerRecord) -> work.Beaten: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Engine(ABC):
+    """Storage for jobs, leases and what belongs to them."""
+
+    scheme: ClassVar[str]
+    """The first part of its address, and its name in messages."""
+    capabilities: ClassVar[Capabilities]
+
+    # What an engine implements
+
+    @abstractmethod
+    async def perform(self, command: Command[A]) -> A:
+        """Carry out one command, atomically, and answer it.
+
+        Raises EngineUnavailable when certainly nothing happened, OutcomeUnknown when it may have.
+        """
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, and refuse a server or a schema that is too old. Opening twice does nothing."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of connections and wake every waiter. Closing twice does nothing."""
+
+    @abstractmethod
+    async def migrate(self) -> tuple[str, ...]:
+        """Bring the schema up to date; answer the names of the steps taken. Safe when two run at once."""
+
+    @abstractmethod
+    def subscribe(self, *bells: str) -> Subscription:
+        """Listen for `queue:Q`, `room:Q`, `worker:W`, `reply:P`."""
+
+    @abstractmethod
+    def lifeline(self) -> Lifeline:
+        """A blocking door for renewals and heartbeats. See `Lifeline`."""
+
+    @property
+    @abstractmethod
+    def clock_offset(self) -> int:
+        """Microseconds added to the engine's clocks: 0 in production, moved forward by tests."""
+
+    @clock_offset.setter
+    @abstractmethod
+    def clock_offset(self, value: int) -> None: ...
+
+    # Producing
+
+    async def enqueue(self, *groups: produce.Group, join: object | None = None) -> produce.Enqueued:
+        """Insert groups of jobs.
+
+        Does: decides each group whole (created, duplicate, completed; or full, conflict, orphan) in the order
+        given. Guarantees: a refused group wrote nothing; an accepted one is durable; of any number of racing
+        callers with one id or key exactly one creates. Raises: Unsupported for `join` without the
+        capability, Busy when a key is held in someone's open transaction for too long.
+        """
+        if join is not None and not self.capabilities.joins_transactions:
+            raise Unsupported(
+                f"The {self.scheme} engine cannot take part in a transaction of yours. Enqueue without "
+                "`transaction`, or use SQLite or PostgreSQL.",
+                capability="joins_transactions",
+                engine=self.scheme,
+            )
+        for group in groups:
+            check.group(group)
+        return await self.perform(produce.Enqueue(groups=groups, join=join))
+
+    # Working
+
+    async def exchange(
+        self,
+        settlements: Iterable[work.Settlement] = (),
+        starts: Iterable[work.Start] = (),
+        claim: work.Claim | None = None,
+    ) -> work.Exchanged:
+        """Settle, start and claim in one step.
+
+        Does: settlements in the order given, then lanes and due jobs move up, then the claim.
+        Guarantees: a settlement applies only while its token is current, and only once; no job is leased
+        twice at a time; leases come back in claim order, never more than `limit` + `prefetch`; what the
+        settlements freed can be claimed in the same call. Raises: nothing of its own; a stale owner
+        gets the answer `lost`.
+        """
+        command = work.Exchange(settlements=tuple(settlements), starts=tuple(starts), claim=claim)
+        check.exchange(command)
+        return await self.perform(command)
+
+    async def claim(self, claim: work.Claim) -> work.Exchanged:
+        """`exchange` with nothing but a claim."""
+        return await self.exchange(claim=claim)
+
+    async def settle(self, *settlements: work.Settlement) -> work.Exchanged:
+        """`exchange` with nothing but settlements."""
+        return await self.exchange(settlements)
+
+    async def renew(self, *jobs: work.Renewal) -> work.RenewAnswer:
+        """Extend leases by their own length from now, and hear what the worker should know.
+
+        Guarantees: accepted while the token is current, expired or not; never shortens a lease.
+        """
+        return await self.perform(work.Renew(jobs=jobs))
+
+    async def expired(self, worker: str, *, limit: int = 500, tasks: Iterable[str] | None = None) -> work.ExpiredAnswer:
+        """List leases past their expiry; changes nothing. Callers get different orders, so reapers spread."""
+        check.limit(limit)
+        named = None if tasks is None else tuple(tasks)
+        return await self.perform(work.Expired(worker=worker, limit=limit, tasks=named))
+
+    async def disown(self, *workers: str) -> work.Disowned:
+        """Let the leases of dead workers expire now. Wrongly called it costs a run, never a second outcome."""
+        return await self.perform(work.Disown(workers=workers))
+
+    async def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+        """Write a worker's record; hear whether it was asked to stop."""
+        check.name(worker.worker, "worker")
+        return await self.perform(work.Heartbeat(worker=worker))
+
+    async def workers(self) -> work.WorkersAnswer:
+        """All worker records, by name."""
+        return await self.perform(work.Workers())
+
+    async def stop_worker(self, worker: str) -> work.WorkerStopped:
+        """Ask a worker to stop gently: told by its next heartbeat, hurried by its bell."""
+        return await self.perform(work.StopWorker(worker=worker))
+
+    async def forget_worker(self, worker: str) -> work.WorkerStopped:
+        """Remove a worker's record, as it ends."""
+        return await self.perform(work.ForgetWorker(worker=worker))
+
+    # Operating
+
+    async def cancel(self, queue: str, *ids: str, note: str = "") -> operate.Cancelled:
+        """Cancel: waiting jobs at once, leased ones by request (their worker's bell is rung)."""
+        return await self.perform(operate.Cancel(queue=queue, ids=ids, note=check.note(note)))
+
+    async def requeue(self, queue: str, *ids: str, limits: Iterable[produce.DepthLimit] = ()) -> operate.Operated:
+        """Bring failed or cancelled jobs back at the tail; every older lease stays fenced."""
+        return await self.perform(operate.Requeue(queue=queue, ids=ids, limits=tuple(limits)))
+
+    async def trigger(self, queue: str, *ids: str) -> operate.Operated:
+        """Make scheduled or retrying jobs due now. A blocked, leased or finished one is `wrong_state`."""
+        return await self.perform(operate.Trigger(queue=queue, ids=ids))
+
+    async def delete(self, queue: str, *ids: str) -> operate.Operated:
+        """Remove finished jobs. A live one is `wrong_state`: cancel it first."""
+        return await self.perform(operate.Delete(queue=queue, ids=ids))
+
+    async def amend(
+        self,
+        queue: str,
+        *ids: str,
+        result_ttl: int | None = None,
+        retention: int | None = None,
+        priority: int | None = None,
+        due: int | None = None,
+        reply: str | None = None,
+    ) -> operate.Operated:
+        """Change TTLs, priority or due time after the fact. See `operate.Amend`."""
+        command = operate.Amend(
+            queue=queue,
+            ids=ids,
+            result_ttl=result_ttl,
+            retention=retention,
+            priority=priority,
+            due=due,
+            reply=reply,
+        )
+        check.amend(command)
+        return await self.perform(command)
+
+    async def pause(self, queue: str, lane: str | None = None) -> operate.Scoped:
+        """No claim invoked after this answer takes a job of the queue or lane. Enqueue goes on."""
+        check.scope(queue, lane)
+        return await self.perform(operate.Pause(queue=queue, lane=lane))
+
+    async def resume(self, queue: str, lane: str | None = None) -> operate.Scoped:
+        """Undo `pause`. Due times were kept."""
+        check.scope(queue, lane)
+        return await self.perform(operate.Resume(queue=queue, lane=lane))
+
+    async def clear(self, queue: str, lane: str | None = None) -> operate.Scoped:
+        """Cancel every live job that has arrived so far, running ones included: their tokens are void."""
+        check.scope(queue, lane)
+        return await self.perform(operate.Clear(queue=queue, lane=lane))
+
+    async def emptied(self, queue: str) -> operate.EmptiedAnswer:
+        """True for one caller each time the queue has run empty."""
+        return await self.perform(operate.Emptied(queue=queue))
+
+    async def put_pool(self, name: str, lanes: int) -> operate.PoolAnswer:
+        """Declare a pool, or learn its stored size."""
+        check.pool(name, lanes)
+        return await self.perform(operate.PutPool(name=name, lanes=lanes))
+
+    async def resize(self, name: str, lanes: int) -> operate.PoolAnswer:
+        """Change a pool's number of lanes."""
+        check.pool(name, lanes)
+        return await self.perform(operate.Resize(name=name, lanes=lanes))
+
+    async def pools(self) -> operate.PoolsAnswer:
+        """All pools, by name."""
+        return await self.perform(operate.Pools())
+
+    async def put_schedule(self, schedule: ScheduleRecord) -> operate.SchedulesAnswer:
+        """Write a schedule. A tick is an ordinary enqueue whose id names schedule and time."""
+        check.name(schedule.name, "schedule")
+        return await self.perform(operate.PutSchedule(schedule=schedule))
+
+    async def drop_schedule(self, name: str) -> operate.SchedulesAnswer:
+        """Remove a schedule; removing none is fine."""
+        return await self.perform(operate.DropSchedule(name=name))
+
+    async def schedules(self) -> operate.SchedulesAnswer:
+        """All schedules, by name."""
+        return await self.perform(operate.Schedules())
+
+    # Looking and keeping house
+
+    async def get(self, *jobs: JobKey) -> observe.Got:
+        """The stored records, None where there is none."""
+        return await self.perform(observe.Get(jobs=jobs))
+
+    async def find(self, find: observe.Find) -> observe.Found:
+        """One page of a queue's jobs in one state, newest first."""
+        check.find(find)
+        return await self.perform(find)
+
+    async def stats(self, *queues: str) -> observe.StatsAnswer:
+        """Counts and ages per queue, from counters and indexes. Without names: every queue."""
+        return await self.perform(observe.Stats(queues=queues or None))
+
+    async def lanes(self, queue: str) -> observe.LanesAnswer:
+        """The lanes of a queue with head, depth, pause and totals."""
+        return await self.perform(observe.Lanes(queue=queue))
+
+    async def prune(self, limit: int = 500) -> observe.Pruned:
+        """Delete what is past its clocks, in bounded pieces."""
+        check.limit(limit)
+        return await self.perform(observe.Prune(limit=limit))
+
+    async def audit(self) -> tuple[str, ...]:
+        """Check the whole structure; answer what is wrong. Slow: for tests and doctors."""
+        return (await self.perform(observe.Audit())).problems
+
+    async def now(self) -> At:
+        """The engine's time."""
+        return (await self.perform(observe.Now())).at

@@ -1,0 +1,129 @@
+"""Leases between claim and settlement: renewed, expired, disowned; and the workers that hold them.
+
+Expiry changes nothing by itself: it only makes a lease reapable. The reaper lists expired leases, decides
+above the engine what each job's fate is, and settles with the guard of `settle.py`. A renewal that comes
+first moves the expiry and so defeats it; whoever comes second hears `lost`.
+"""
+
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from holdfast.engines.ledger.settle import scope_paused
+from holdfast.engines.ledger.step import Step
+from holdfast.model.job import JobRecord
+from holdfast.model.states import JobState
+from holdfast.model.work import (
+    Beaten,
+    Disown,
+    Disowned,
+    Expired,
+    ExpiredAnswer,
+    ExpiredLease,
+    ForgetWorker,
+    Heartbeat,
+    Renew,
+    Renewal,
+    RenewAnswer,
+    Renewed,
+    RenewStatus,
+    StopWorker,
+    Workers,
+    WorkersAnswer,
+    WorkerStopped,
+)
+
+STRANGERS_AFTER = 10
+"""Lease lengths after which anybody may reap a job, whether they know its task or not."""
+
+
+def renew(step: Step, command: Renew) -> RenewAnswer:
+    return RenewAnswer(at=step.at, jobs=tuple([_renew(step, renewal) for renewal in command.jobs]))
+
+
+def _renew(step: Step, renewal: Renewal) -> Renewed:
+    job = step.state.job(renewal.queue, renewal.id)
+    if job is None or job.token != renewal.token or job.lease_expires is None:
+        return Renewed(RenewStatus.LOST)
+    expires = max(job.lease_expires, step.at.lease + job.lease_len)
+    progress = job.progress if renewal.progress is None else renewal.progress
+    step.put_job(job, replace(job, lease_expires=expires, progress=progress))
+    if job.cancel_asked:
+        return Renewed(RenewStatus.CANCEL, expires)
+    if job.state is JobState.ASSIGNED and scope_paused(step, job):
+        return Renewed(RenewStatus.HOLD, expires)
+    return Renewed(RenewStatus.HELD, expires)
+
+
+def expired(step: Step, command: Expired) -> ExpiredAnswer:
+    overdue = sorted(
+        (job for job in step.state.leases_until(step.at.lease) if is_listed(step, command, job)),
+        key=lambda job: (job.lease_expires, job.queue, job.id),
+    )
+    if overdue:  # reapers that list at the same time begin at different places
+        turn = crc32(command.worker.encode()) % len(overdue)
+        overdue = overdue[turn:] + overdue[:turn]
+    return ExpiredAnswer(at=step.at, leases=tuple(_listed(job) for job in overdue[: command.limit]))
+
+
+def is_listed(step: Step, command: Expired, job: JobRecord) -> bool:
+    assert job.lease_expires is not None
+    late = step.at.lease - job.lease_expires
+    return command.tasks is None or job.task in command.tasks or late > STRANGERS_AFTER * job.lease_len
+
+
+def _listed(job: JobRecord) -> ExpiredLease:
+    assert job.token is not None
+    assert job.lease_expires is not None
+    return ExpiredLease(
+        queue=job.queue,
+        id=job.id,
+        task=job.task,
+        token=job.token,
+        owner=job.owner,
+        lease_expires=job.lease_expires,
+        state=job.state,
+        attempt=job.attempt,
+        losses=job.losses,
+        max_attempts=job.max_attempts,
+        max_losses=job.max_losses,
+        cancel_asked=job.cancel_asked,
+    )
+
+
+def disown(step: Step, command: Disown) -> Disowned:
+    orphans = sorted(step.state.leases_of(command.workers), key=lambda job: (job.queue, job.id))
+    for job in orphans:
+        assert job.lease_expires is not None
+        if job.lease_expires > step.at.lease:
+            step.put_job(job, replace(job, lease_expires=step.at.lease))
+    return Disowned(at=step.at, leases=tuple(job.key for job in orphans))
+
+
+# Worker records
+
+
+def heartbeat(step: Step, command: Heartbeat) -> Beaten:
+    known = step.state.worker(command.worker.worker)
+    stop = known is not None and known.stop_asked
+    step.put(known, replace(command.worker, seen=step.now, stop_asked=stop))
+    return Beaten(at=step.at, stop=stop)
+
+
+def workers(step: Step, command: Workers) -> WorkersAnswer:
+    return WorkersAnswer(at=step.at, workers=tuple(step.state.workers()))
+
+
+def stop_worker(step: Step, command: StopWorker) -> WorkerStopped:
+    known = step.state.worker(command.worker)
+    if known is not None:
+        step.put(known, replace(known, stop_asked=True))
+        step.rings.add("worker:" + command.worker)
+    return WorkerStopped(at=step.at, found=known is not None)
+
+
+def forget_worker(step: Step, command: ForgetWorker) -> WorkerStopped:
+    known = step.state.worker(command.worker)
+    if known is not None:
+        step.put(known, None)
+    return WorkerStopped(at=step.at, found=known is not None)

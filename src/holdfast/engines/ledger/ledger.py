@@ -1,0 +1,91 @@
+"""The ledger: all rules of Holdfast over plain Python, deterministic.
+
+`decide` carries out a command: given the state, the command and the time it makes changes and an answer. The
+changes are applied as they are made, since a rule must see what the rule before it did; they come back as
+well, so that an engine can write them down. `apply` takes changes from elsewhere: a journal, another process.
+
+The memory engine is this and wake-ups. The other engines answer on their own, and `accept.py` asks the
+ledger whether it could have answered the same.
+
+Where to read what: `step.py` how a rule writes, `enqueue.py`, `claim.py`, `settle.py` a job's way through,
+`lanes.py`, `parents.py`, `ends.py` what holds jobs back and how they end, `leases.py` ownership, `operate.py`
+and `scopes.py` the operator, `prune.py` and `reading.py` the rest, `state.py` what the rules ask of a store.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic
+
+from msgspec import Struct
+
+from holdfast.engines.ledger import enqueue, leases, operate, prune, reading, scopes, settle
+from holdfast.engines.ledger.state import Change, State
+from holdfast.engines.ledger.step import Step
+from holdfast.engines.ledger.tables import Tables
+from holdfast.model import observe, produce, work
+from holdfast.model import operate as ask
+from holdfast.model.command import A, Command
+from holdfast.model.instants import At
+
+RULES: dict[type[Command[Any]], Callable[[Step, Any], Any]] = {
+    produce.Enqueue: enqueue.enqueue,
+    work.Exchange: settle.exchange,
+    work.Renew: leases.renew,
+    work.Expired: leases.expired,
+    work.Disown: leases.disown,
+    work.Heartbeat: leases.heartbeat,
+    work.Workers: leases.workers,
+    work.StopWorker: leases.stop_worker,
+    work.ForgetWorker: leases.forget_worker,
+    ask.Cancel: operate.cancel,
+    ask.Requeue: operate.requeue,
+    ask.Trigger: operate.trigger,
+    ask.Delete: operate.delete,
+    ask.Amend: operate.amend,
+    ask.Pause: scopes.pause,
+    ask.Resume: scopes.resume,
+    ask.Clear: scopes.clear,
+    ask.Emptied: scopes.emptied,
+    ask.PutPool: scopes.put_pool,
+    ask.Resize: scopes.resize,
+    ask.Pools: scopes.pools,
+    ask.PutSchedule: scopes.put_schedule,
+    ask.DropSchedule: scopes.drop_schedule,
+    ask.Schedules: scopes.schedules,
+    observe.Get: reading.get,
+    observe.Find: reading.find,
+    observe.Stats: reading.stats,
+    observe.Lanes: reading.lanes,
+    observe.Prune: prune.prune,
+    observe.Audit: reading.audit,
+    observe.Now: reading.now,
+}
+"""One rule per verb."""
+
+
+class Decision(Struct, Generic[A], frozen=True):
+    """What came of a command: the answer, the changes it made, and the bells to ring once they are durable."""
+
+    answer: A
+    changes: tuple[Change, ...]
+    rings: frozenset[str]
+
+
+class Ledger:
+    """The state and its time."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = Tables() if state is None else state
+        self.clock = At(0, 0)
+
+    def decide(self, command: Command[A], now: At) -> Decision[A]:
+        """Carry out a command at this time, or at the last one if that was later: time never goes back."""
+        self.clock = now.after(self.clock)
+        step = Step(self.state, self.clock)
+        answer: A = RULES[type(command)](step, command)
+        step.close()
+        return Decision(answer, tuple(step.changes), frozenset(step.rings))
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take over changes that were decided elsewhere."""
+        for change in changes:
+            self.state.apply(change)

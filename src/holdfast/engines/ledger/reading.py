@@ -1,0 +1,82 @@
+"""Readers: they see the stored state. What is due but not promoted yet shows as such, with its due time."""
+
+from holdfast.engines.ledger.step import Step
+from holdfast.model.job import JobRecord
+from holdfast.model.observe import (
+    Audit,
+    Audited,
+    Find,
+    Found,
+    Get,
+    Got,
+    Lanes,
+    LanesAnswer,
+    Now,
+    QueueStats,
+    Stats,
+    StatsAnswer,
+    Told,
+)
+from holdfast.model.records import QueueRecord
+from holdfast.model.states import JobState
+
+
+def now(step: Step, command: Now) -> Told:
+    return Told(at=step.at)
+
+
+def get(step: Step, command: Get) -> Got:
+    return Got(at=step.at, jobs=tuple([step.state.job(key.queue, key.id) for key in command.jobs]))
+
+
+def find(step: Step, command: Find) -> Found:
+    """Newest arrival first. The cursor is the last arrival looked at."""
+    page = step.state.newest(command.queue, command.state, command.cursor, command.scan + 1)
+    jobs: list[JobRecord] = []
+    for looked_at, job in enumerate(page, start=1):
+        if _matches(job, command):
+            jobs.append(job)
+        if looked_at < len(page) and (len(jobs) == command.limit or looked_at == command.scan):
+            return Found(at=step.at, jobs=tuple(jobs), cursor=job.arrival)
+    return Found(at=step.at, jobs=tuple(jobs))
+
+
+def _matches(job: JobRecord, find: Find) -> bool:
+    return (
+        (find.task is None or job.task == find.task)
+        and (find.lane is None or job.lane == find.lane)
+        and (find.since is None or job.created >= find.since)
+        and all(job.metadata.get(name) == value for name, value in find.metadata.items())
+    )
+
+
+def stats(step: Step, command: Stats) -> StatsAnswer:
+    names = command.queues
+    if names is None:
+        names = tuple(record.queue for record in step.state.queues())
+    return StatsAnswer(at=step.at, queues=tuple([_stats(step, name) for name in names]))
+
+
+def _stats(step: Step, name: str) -> QueueStats:
+    state = step.state
+    record = state.queue(name) or QueueRecord(queue=name)
+    counts = dict(state.counts(name))
+    fallen, since = state.count_due(name, step.now)
+    ready = state.oldest_ready(name)
+    return QueueStats(
+        queue=name,
+        paused=record.paused,
+        counts=counts,
+        due=counts.get(JobState.QUEUED, 0) + fallen,
+        oldest_due=min((due for due in (since, ready) if due is not None), default=None),
+        next_due=state.next_due(name),
+        totals=record.totals,
+    )
+
+
+def lanes(step: Step, command: Lanes) -> LanesAnswer:
+    return LanesAnswer(at=step.at, lanes=tuple(step.state.lanes(command.queue)))
+
+
+def audit(step: Step, command: Audit) -> Audited:
+    return Audited(at=step.at, problems=tuple(step.state.problems(step.now)))

@@ -1,0 +1,126 @@
+"""What is done to a whole queue or lane: pause, resume, clear, emptied; pools; schedules.
+
+A paused queue is a flag that claims read. A paused lane holds its head back, from when that would be queued.
+Neither stops an enqueue or a due time. `clear` ends everything that has arrived, running jobs included: their
+tokens are void from then on, and their workers learn it from the next renewal.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.engines.ledger import lanes, parents
+from holdfast.engines.ledger.ends import cancel_anyway
+from holdfast.engines.ledger.step import Step
+from holdfast.model.operate import (
+    Clear,
+    DropSchedule,
+    Emptied,
+    EmptiedAnswer,
+    Pause,
+    PoolAnswer,
+    Pools,
+    PoolsAnswer,
+    PutPool,
+    PutSchedule,
+    Resize,
+    Resume,
+    Schedules,
+    SchedulesAnswer,
+    Scoped,
+)
+from holdfast.model.records import PoolRecord
+from holdfast.model.states import Reason
+
+
+def pause(step: Step, command: Pause) -> Scoped:
+    return _set_paused(step, command, paused=True)
+
+
+def resume(step: Step, command: Resume) -> Scoped:
+    return _set_paused(step, command, paused=False)
+
+
+def _set_paused(step: Step, command: Pause | Resume, *, paused: bool) -> Scoped:
+    """Counts the live jobs in the scope."""
+    queue = step.queue(command.queue)
+    if command.lane is not None:
+        changed = lanes.set_paused(step, command.queue, command.lane, paused=paused)
+        return Scoped(at=step.at, count=step.lane(command.queue, command.lane).depth, changed=changed)
+    changed = queue.paused is not paused
+    if changed:
+        step.put(queue, replace(queue, paused=paused))
+        if not paused:
+            step.rings.add("queue:" + command.queue)
+    return Scoped(at=step.at, count=step.state.depth(command.queue), changed=changed)
+
+
+def clear(step: Step, command: Clear) -> Scoped:
+    count = 0
+    for listed in step.state.live_jobs(command.queue, command.lane):
+        # The latest first, so that lanes promote little of what is about to go; what they did has a new record.
+        job = step.state.job(listed.queue, listed.id)
+        assert job is not None
+        cancel_anyway(step, job, Reason.CLEARED)
+        count += 1
+    parents.resolve(step)
+    return Scoped(at=step.at, count=count)
+
+
+def emptied(step: Step, command: Emptied) -> EmptiedAnswer:
+    """Compare the finished count with the one answered last: true for one caller per drain."""
+    queue = step.state.queue(command.queue)
+    if queue is None or queue.totals.finished <= queue.emptied_at or step.state.depth(command.queue):
+        return EmptiedAnswer(at=step.at, emptied=False)
+    step.put(queue, replace(queue, emptied_at=queue.totals.finished))
+    return EmptiedAnswer(at=step.at, emptied=True)
+
+
+# Pools
+
+
+def put_pool(step: Step, command: PutPool) -> PoolAnswer:
+    known = step.state.pool(command.name)
+    if known is not None:
+        return PoolAnswer(at=step.at, pool=known, changed=False)
+    pool = PoolRecord(name=command.name, lanes=command.lanes)
+    step.queue(command.name)
+    step.put(None, pool)
+    return PoolAnswer(at=step.at, pool=pool, changed=True)
+
+
+def resize(step: Step, command: Resize) -> PoolAnswer:
+    known = step.state.pool(command.name)
+    if known is None:
+        return put_pool(step, PutPool(name=command.name, lanes=command.lanes))
+    if known.lanes == command.lanes or step.state.depth(command.name):
+        return PoolAnswer(at=step.at, pool=known, changed=False)
+    pool = replace(known, lanes=command.lanes, epoch=known.epoch + 1)
+    step.put(known, pool)
+    return PoolAnswer(at=step.at, pool=pool, changed=True)
+
+
+def pools(step: Step, command: Pools) -> PoolsAnswer:
+    return PoolsAnswer(at=step.at, pools=tuple(step.state.pools()))
+
+
+def is_pool_lane(step: Step, queue: str, lane: str) -> bool:
+    pool = step.state.pool(queue)
+    return pool is not None and lane.isdecimal() and int(lane) < pool.lanes
+
+
+# Schedules
+
+
+def put_schedule(step: Step, command: PutSchedule) -> SchedulesAnswer:
+    step.put(step.state.schedule(command.schedule.name), command.schedule)
+    return schedules(step)
+
+
+def drop_schedule(step: Step, command: DropSchedule) -> SchedulesAnswer:
+    known = step.state.schedule(command.name)
+    if known is not None:
+        step.put(known, None)
+    return schedules(step)
+
+
+def schedules(step: Step, command: Schedules | None = None) -> SchedulesAnswer:
+    return SchedulesAnswer(at=step.at, schedules=tuple(step.state.schedules()))

@@ -1,0 +1,141 @@
+"""Exchange: settle what has ended, start what was prefetched, claim what is ready. In this order.
+
+The guard: a settlement applies only while its token is the current one; a reaper's also only if the lease
+still expires exactly when the reaper saw it expire, and that has passed. A token that is neither current nor
+the last one its owner settled with is late, and changes nothing.
+
+The one decision taken here: when someone has asked to cancel, a settlement that would let the job run again
+ends it as cancelled instead. Success and final failure stand.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.engines.ledger import parents
+from holdfast.engines.ledger.claim import claim
+from holdfast.engines.ledger.ends import end_attempt, finish
+from holdfast.engines.ledger.step import Step, rest
+from holdfast.model.job import AttemptOutcome, JobRecord
+from holdfast.model.states import TERMINAL, JobState, Reason
+from holdfast.model.work import Exchange, Exchanged, Settled, Settlement, Start, Started
+
+
+def exchange(step: Step, command: Exchange) -> Exchanged:
+    settled = tuple([settle(step, settlement) for settlement in command.settlements])
+    parents.resolve(step)
+    started = tuple([start(step, one) for one in command.starts])
+    leases, next_due = ((), None) if command.claim is None else claim(step, command.claim)
+    return Exchanged(
+        at=step.at,
+        settled=settled,
+        started=started,
+        emptied=tuple(step.emptied),
+        leases=leases,
+        next_due=next_due,
+    )
+
+
+def settle(step: Step, settlement: Settlement) -> Settled:
+    job = step.state.job(settlement.queue, settlement.id)
+    if job is None:
+        return Settled.GONE
+    reap = settlement.listed_expiry is not None
+    if job.token != settlement.token:
+        again = not reap and job.settled_token == settlement.token
+        return Settled.APPLIED if again else Settled.LOST
+    if reap and not _may_reap(step, job, settlement):
+        return Settled.LOST
+    if job.state is JobState.ASSIGNED and not reap and settlement.target is not JobState.QUEUED:
+        job = _start(step, job)
+    if job.cancel_asked and settlement.target not in TERMINAL:
+        _apply(step, job, settlement, JobState.CANCELLED, Reason.ASKED, job.cancel_note)
+        return Settled.CANCELLED_INSTEAD
+    _apply(step, job, settlement, settlement.target, settlement.reason, settlement.note)
+    return Settled.APPLIED
+
+
+def _may_reap(step: Step, job: JobRecord, settlement: Settlement) -> bool:
+    """A lease that was renewed after the reaper listed it is not the lease it listed."""
+    assert settlement.listed_expiry is not None
+    return job.lease_expires == settlement.listed_expiry and settlement.listed_expiry <= step.at.lease
+
+
+def _apply(
+    step: Step, before: JobRecord, settlement: Settlement, target: JobState, reason: Reason | None, note: str
+) -> None:
+    reap = settlement.listed_expiry is not None
+    succeeded = target is JobState.SUCCEEDED
+    job = before
+    counted = before.state is JobState.RUNNING and not settlement.refund
+    if counted and not succeeded and target is not JobState.QUEUED:
+        job = end_attempt(job, outcome_of(target, settlement.reason), settlement.error, step.now)
+    error = settlement.error if settlement.error is not None else job.last_error
+    job = replace(
+        job,
+        attempt=job.attempt - 1 if settlement.refund else job.attempt,
+        losses=job.losses + 1 if reap else job.losses,
+        settled_token=job.settled_token if reap else settlement.token,
+        last_error=None if succeeded else error,
+    )
+    if target in TERMINAL:
+        finish(
+            step,
+            before,
+            target,
+            reason,
+            job=job,
+            note=note,
+            result=settlement.result if succeeded else None,
+            result_ttl=settlement.result_ttl,
+            retention=settlement.retention,
+        )
+        return
+    job = replace(job, token=None, lease_expires=None, reason=reason, note=note)
+    if target is JobState.QUEUED:
+        step.put_job(before, rest(step, job))
+    else:
+        due = step.now + settlement.delay if settlement.due is None else max(step.now, settlement.due)
+        step.put_job(before, replace(job, state=target, due=due))
+
+
+def outcome_of(target: JobState, reason: Reason | None) -> AttemptOutcome:
+    """How the history names a run that did not succeed."""
+    if reason is Reason.WORKER_LOST:
+        return AttemptOutcome.WORKER_LOST
+    if reason is Reason.TIMEOUT:
+        return AttemptOutcome.TIMED_OUT
+    return AttemptOutcome.CANCELLED if target is JobState.CANCELLED else AttemptOutcome.FAILED
+
+
+# Starting what was prefetched
+
+
+def start(step: Step, one: Start) -> Started:
+    job = step.state.job(one.queue, one.id)
+    if job is None or job.token != one.token:
+        return Started.LOST
+    if job.cancel_asked:
+        return Started.CANCEL
+    if job.state is JobState.RUNNING:
+        return Started.STARTED
+    if scope_paused(step, job):
+        return Started.HOLD
+    _start(step, job)
+    return Started.STARTED
+
+
+def _start(step: Step, job: JobRecord) -> JobRecord:
+    after = replace(
+        job,
+        state=JobState.RUNNING,
+        started=step.now if job.started is None else job.started,
+        last_started=step.now,
+    )
+    step.put_job(job, after)
+    return after
+
+
+def scope_paused(step: Step, job: JobRecord) -> bool:
+    """Whether the job's queue or lane is paused."""
+    if step.queue(job.queue).paused:
+        return True
+    return job.lane is not None and step.lane(job.queue, job.lane).paused

@@ -1,0 +1,196 @@
+"""What the rules ask of a store, and how they change it.
+
+A **change** swaps one record for another: `before` for `after`, None standing for "not there". It needs no
+clock, no random number and no search, so a list of changes can be written to a journal and applied later,
+or by another process, with the same result; and the same change turned round undoes it.
+
+`State` is the list of questions that the rules ask. Whoever answers them, in the order promised, has the rules
+for nothing: the memory engine answers from dictionaries and heaps (`tables.py`), the SQLite engine from
+tables and indexes. A question sees every change made before it, in the same command too.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from holdfast.model.job import JobRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.states import JobState
+
+Record = JobRecord | QueueRecord | LaneRecord | PoolRecord | WorkerRecord | ScheduleRecord | Edge
+Name: TypeAlias = tuple[str, str]
+"""A job's (queue, id), as dictionary key."""
+
+BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
+
+
+class Change(Struct, frozen=True, gc=False):
+    """One record was `before` and is `after`."""
+
+    before: Record | None
+    after: Record | None
+
+
+class State(ABC):
+    """A store, as the rules see it."""
+
+    # Changing
+
+    def apply(self, change: Change) -> None:
+        """Swap one record for another, and bring every index along."""
+        before, after = change.before, change.after
+        match after if after is not None else before:
+            case JobRecord():
+                self.swap_job(before, after)  # type: ignore[arg-type]
+            case record if record is not None:
+                self.swap(record, there=after is not None)
+
+    @abstractmethod
+    def swap_job(self, before: JobRecord | None, after: JobRecord | None) -> None:
+        """Take the job out of where `before` put it, and put it where `after` belongs."""
+
+    @abstractmethod
+    def swap(self, record: Record, *, there: bool) -> None:
+        """Write (or, if not `there`, remove) a record that is no job."""
+
+    @abstractmethod
+    def new_arrival(self) -> int:
+        """A number above every arrival so far."""
+
+    # Jobs
+
+    @abstractmethod
+    def job(self, queue: str, job_id: str) -> JobRecord | None: ...
+
+    @abstractmethod
+    def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
+        """The job that took the key last, if it is still there."""
+
+    @abstractmethod
+    def ready(self, queue: str, task: str) -> Iterator[JobRecord]:
+        """Queued jobs of one task: priority (higher first), due, arrival.
+
+        The one last given has left `queued` before the next is asked for.
+        """
+
+    @abstractmethod
+    def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
+        """Scheduled and retrying jobs that have fallen due, in (due, arrival) order; asked for like `ready`."""
+
+    @abstractmethod
+    def next_due(self, queue: str) -> int | None:
+        """The earliest due time of a scheduled or retrying job."""
+
+    @abstractmethod
+    def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
+        """Every live job of a queue or lane, latest arrival first."""
+
+    @abstractmethod
+    def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
+        """Jobs in one state, latest arrival first, from below an arrival on."""
+
+    @abstractmethod
+    def expiring(self, now: int, limit: int) -> list[JobRecord]:
+        """Waiting jobs at or past their `expires`, of all queues."""
+
+    @abstractmethod
+    def ended(self, now: int, limit: int) -> list[JobRecord]:
+        """Finished jobs whose three clocks have run out and that no edge keeps, of all queues."""
+
+    # Leases
+
+    @abstractmethod
+    def held_by(self, claim_id: str) -> list[JobRecord]:
+        """What a claim still holds."""
+
+    @abstractmethod
+    def leases_until(self, instant: int) -> list[JobRecord]:
+        """Leased jobs whose lease expires then or before, on the lease clock."""
+
+    @abstractmethod
+    def leases_of(self, workers: Iterable[str]) -> list[JobRecord]: ...
+
+    # Queues and lanes
+
+    @abstractmethod
+    def queue(self, name: str) -> QueueRecord | None: ...
+
+    @abstractmethod
+    def queues(self) -> list[QueueRecord]:
+        """By name."""
+
+    @abstractmethod
+    def depth(self, queue: str) -> int:
+        """The number of live jobs. Kept, not counted."""
+
+    @abstractmethod
+    def counts(self, queue: str) -> Mapping[JobState, int]:
+        """How many jobs per state, without zeros. Kept, not counted."""
+
+    @abstractmethod
+    def oldest_ready(self, queue: str) -> int | None:
+        """The earliest due time among the first ready jobs of each task."""
+
+    @abstractmethod
+    def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
+        """How many scheduled and retrying jobs have fallen due, and since when the first of them."""
+
+    @abstractmethod
+    def lane(self, queue: str, lane: str) -> LaneRecord | None: ...
+
+    @abstractmethod
+    def lanes(self, queue: str) -> list[LaneRecord]:
+        """By name."""
+
+    @abstractmethod
+    def next_in_lane(self, queue: str, lane: str) -> JobRecord | None:
+        """The best of those held by the lane: priority (higher first), arrival."""
+
+    @abstractmethod
+    def idle_lanes(self, emptied_before: int) -> list[LaneRecord]:
+        """Lanes that are empty, not paused, and have been so since that instant or longer."""
+
+    # Edges
+
+    @abstractmethod
+    def children(self, queue: str, job_id: str, limit: int | None = None) -> list[Edge]:
+        """Edges from this parent that are not resolved yet."""
+
+    @abstractmethod
+    def ended_parents(self) -> Name | None:
+        """Some parent that has ended and has edges left."""
+
+    # Everything else
+
+    @abstractmethod
+    def pool(self, name: str) -> PoolRecord | None: ...
+
+    @abstractmethod
+    def pools(self) -> list[PoolRecord]: ...
+
+    @abstractmethod
+    def worker(self, name: str) -> WorkerRecord | None: ...
+
+    @abstractmethod
+    def workers(self) -> list[WorkerRecord]: ...
+
+    @abstractmethod
+    def schedule(self, name: str) -> ScheduleRecord | None: ...
+
+    @abstractmethod
+    def schedules(self) -> list[ScheduleRecord]: ...
+
+    @abstractmethod
+    def problems(self, now: int) -> Iterator[str]:
+        """The audit: everything derived, worked out anew from the records and compared."""
+
+
+def claim_of(token: str) -> str:
+    """The claim that a token came from."""
+    return token.rpartition(".")[0]
+
+
+def rank_of(token: str) -> int:
+    return int(token.rpartition(".")[2])

@@ -1,0 +1,110 @@
+"""One command being carried out.
+
+A step holds the state, the time, and what the rules have done so far: the changes, which are applied as they
+are made (a settlement frees a lane, the lane's next job becomes ready, the claim in the same command takes
+it), the bells to ring afterwards, and the totals to book at the end.
+"""
+
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.engines.ledger.state import Change, State
+from holdfast.model.instants import At
+from holdfast.model.job import JobRecord
+from holdfast.model.records import (
+    Edge,
+    LaneRecord,
+    PoolRecord,
+    QueueRecord,
+    ScheduleRecord,
+    Totals,
+    WorkerRecord,
+)
+from holdfast.model.states import Hold, JobState, legal
+from holdfast.model.work import LaneName
+
+R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleRecord, Edge)
+
+
+class Step:
+    """Rules read from it and write through it; nothing else writes."""
+
+    __slots__ = ("_ended", "at", "changes", "emptied", "now", "rings", "state")
+
+    def __init__(self, state: State, at: At) -> None:
+        self.state = state
+        self.at = at
+        self.now = at.wall
+        self.changes: list[Change] = []
+        self.rings: set[str] = set()
+        self.emptied: list[LaneName] = []
+        self._ended: dict[str, Totals] = {}
+
+    # Reading
+
+    def queue(self, name: str) -> QueueRecord:
+        """The queue's record, written if it is new."""
+        record = self.state.queue(name)
+        if record is None:
+            record = QueueRecord(queue=name)
+            self.put(None, record)
+        return record
+
+    def lane(self, queue: str, lane: str) -> LaneRecord:
+        """The lane's record, written if it is new."""
+        record = self.state.lane(queue, lane)
+        if record is None:
+            self.queue(queue)
+            record = LaneRecord(queue=queue, lane=lane, emptied=self.now)
+            self.put(None, record)
+        return record
+
+    # Writing
+
+    def put(self, before: R | None, after: R | None) -> None:
+        change = Change(before, after)
+        self.state.apply(change)
+        self.changes.append(change)
+
+    def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
+        """Write a job. The edge must be in the table: anything else is a defect of ours."""
+        old = None if before is None else before.state
+        same = before is None or before.generation == after.generation
+        if not legal(old, after.state, same_generation=same):
+            raise AssertionError(f"job {after.id!r} of queue {after.queue!r}: {old} → {after.state} is no edge")
+        self.state.swap_job(before, after)
+        self.changes.append(Change(before, after))
+        if after.state is JobState.QUEUED and old is not JobState.QUEUED:
+            self.rings.add("queue:" + after.queue)
+
+    def drop_job(self, job: JobRecord) -> None:
+        """Delete a record."""
+        self.state.swap_job(job, None)
+        self.changes.append(Change(job, None))
+
+    def count_end(self, queue: str, one: Totals) -> None:
+        """Book one end; written once per queue, when the step closes."""
+        so_far = self._ended.get(queue)
+        self._ended[queue] = one if so_far is None else so_far.plus(one)
+
+    def close(self) -> None:
+        for name, totals in self._ended.items():
+            record = self.queue(name)
+            self.put(record, replace(record, totals=record.totals.plus(totals)))
+        self._ended.clear()
+
+
+def rest(step: Step, job: JobRecord) -> JobRecord:
+    """The job as it waits from now on: blocked if something holds it, else by its due time.
+
+    The head of a paused lane is held by the pause only from when it would be queued: its due time runs on.
+    """
+    hold = job.hold & ~Hold.PAUSED
+    if hold:
+        return replace(job, hold=hold, state=JobState.BLOCKED)
+    if job.due > step.now:
+        return replace(job, hold=hold, state=JobState.SCHEDULED)
+    if job.lane is not None and step.lane(job.queue, job.lane).paused:
+        return replace(job, hold=Hold.PAUSED, state=JobState.BLOCKED)
+    return replace(job, hold=hold, state=JobState.QUEUED)

@@ -1,0 +1,136 @@
+"""The memory engine: the ledger, a lock, and bells. One process; nothing survives it.
+
+For tests, for embedding, and as the plainest example of an engine. It may be used from several threads and
+event loops at once: a command is decided under the lock, and the bells are rung after it.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
+from holdfast.engines.ledger import Ledger
+from holdfast.model import work
+from holdfast.model.command import A, Command
+from holdfast.model.instants import At
+from holdfast.model.records import WorkerRecord
+from holdfast.runtime import Runtime
+
+
+class MemoryEngine(Engine):
+    scheme = "memory"
+    capabilities = Capabilities(
+        durable=False,
+        shared_between_processes=False,
+        shared_between_hosts=False,
+        push=True,
+        joins_transactions=False,
+        cross_queue_atomic=True,
+    )
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._ledger = Ledger()
+        self._lock = runtime.lock()
+        self._subscriptions: set[MemorySubscription] = set()
+
+    async def perform(self, command: Command[A]) -> A:
+        return self.perform_now(command)
+
+    def perform_now(self, command: Command[A]) -> A:
+        """Without a loop: nothing here waits for anything but the lock."""
+        with self._lock:
+            decision = self._ledger.decide(command, self._time())
+        if decision.rings:
+            for subscription in tuple(self._subscriptions):
+                subscription.ring(decision.rings)
+        return decision.answer
+
+    def _time(self) -> At:
+        return At(self._runtime.wall(), self._runtime.boot())
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        for subscription in tuple(self._subscriptions):
+            subscription.close()
+
+    async def migrate(self) -> tuple[str, ...]:
+        return ()
+
+    def subscribe(self, *bells: str) -> Subscription:
+        return MemorySubscription(self._subscriptions, frozenset(bells))
+
+    def lifeline(self) -> Lifeline:
+        return MemoryLifeline(self)
+
+    @property
+    def clock_offset(self) -> int:
+        return self._runtime.clock_offset
+
+    @clock_offset.setter
+    def clock_offset(self, value: int) -> None:
+        self._runtime.clock_offset = value
+
+
+class MemorySubscription(Subscription):
+    """Bells that have rung since the last `wait`, and the event that says there are some."""
+
+    def __init__(self, among: "set[MemorySubscription]", bells: frozenset[str]) -> None:
+        self._among = among
+        self._bells = bells
+        self._rung: set[str] = set()
+        self._closed = False
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        among.add(self)
+
+    def ring(self, rings: frozenset[str]) -> None:
+        """Called from any thread."""
+        heard = rings & self._bells
+        if heard:
+            self._rung |= heard
+            self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            loop, future = waiter
+            loop.call_soon_threadsafe(_resolve, future)
+
+    async def wait(self, timeout: float | None = None) -> frozenset[str]:
+        if not self._rung and not self._closed:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiter = (loop, future)
+            try:
+                if not self._rung and not self._closed:  # it may have rung since
+                    async with asyncio.timeout(timeout):
+                        await future
+            except TimeoutError:
+                pass
+            finally:
+                self._waiter = None
+        rung, self._rung = frozenset(self._rung), set()
+        return rung
+
+    def close(self) -> None:
+        self._closed = True
+        self._among.discard(self)
+        self._wake()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class MemoryLifeline(Lifeline):
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+
+    def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
+        return self._engine.perform_now(work.Renew(jobs=tuple(jobs)))
+
+    def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+        return self._engine.perform_now(work.Heartbeat(worker=worker))
+
+    def close(self) -> None: ...

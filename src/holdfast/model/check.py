@@ -1,0 +1,168 @@
+"""What a command must look like before an engine sees it. Each refusal names the field.
+
+Engines may rely on these: they run in `Engine`'s verbs, once, for every engine.
+"""
+
+from holdfast.errors import InvalidOption, PayloadTooLarge
+from holdfast.model.instants import FOREVER, SECOND
+from holdfast.model.job import Given, KeyScope
+from holdfast.model.observe import Find
+from holdfast.model.operate import Amend
+from holdfast.model.produce import Group, NewJob
+from holdfast.model.states import JobState
+from holdfast.model.text import check_metadata, check_name, clean
+from holdfast.model.work import Claim, Exchange, Settlement
+
+MAX_BATCH = 1_000
+MAX_SETTLEMENTS = 500
+MAX_PAYLOAD = 16 * 1024 * 1024
+"""The engines' own ceiling; the limit that users set is lower and checked by the codec."""
+MIN_LEASE = SECOND // 1_000
+"""Engines take any positive lease, so that tests can be quick; users cannot go below two seconds."""
+MAX_PRIORITY = 32_767
+NOTE_BYTES = 2_048
+
+_TARGETS = frozenset(
+    {
+        JobState.SUCCEEDED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.RETRYING,
+        JobState.SCHEDULED,
+        JobState.QUEUED,
+    }
+)
+
+
+def name(value: str, what: str) -> str:
+    """A name, id, key or lane: 1–200 characters of text that every engine can hold."""
+    # The quick way for what nearly every name looks like; `check_name` knows the whole rule.
+    if type(value) is str and 0 < len(value) <= 200 and value.isascii() and "\0" not in value:
+        return value
+    return check_name(value, what)
+
+
+def note(text: str) -> str:
+    """Free text, made storable."""
+    return clean(text, NOTE_BYTES)
+
+
+def whole(value: int | None, what: str, low: int = 0, high: int = FOREVER) -> None:
+    if value is None:
+        return
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidOption(f"`{what}` must be a whole number from {low} to {high}, not {value!r}.", option=what)
+
+
+def limit(value: int, what: str = "limit") -> None:
+    if type(value) is not int or value < 1:
+        raise InvalidOption(f"`{what}` must be a whole number from 1 on, not {value!r}.", option=what)
+
+
+def scope(queue: str, lane: str | None) -> None:
+    name(queue, "queue")
+    if lane is not None:
+        name(lane, "lane")
+
+
+def pool(pool_name: str, lanes: int) -> None:
+    name(pool_name, "pool")
+    whole(lanes, "lanes", 1, 100_000)
+
+
+def group(group: Group) -> None:
+    if len(group.jobs) > MAX_BATCH:
+        raise InvalidOption(f"A group holds at most {MAX_BATCH} jobs, not {len(group.jobs)}. Split it.", option="jobs")
+    for job in group.jobs:
+        new_job(job)
+    for depth in group.limits:
+        scope(depth.queue, depth.lane)
+        whole(depth.limit, "max_depth")
+
+
+def new_job(job: NewJob) -> None:
+    name(job.queue, "queue")
+    name(job.id, "id")
+    if job.task:
+        name(job.task, "task")
+    if job.lane is not None:
+        name(job.lane, "lane")
+    if job.unique_key is not None:
+        name(job.unique_key, "unique_key")
+    if job.metadata:
+        check_metadata(job.metadata)
+    if len(job.payload) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"The payload of job {job.id!r} has {len(job.payload)} bytes; no engine takes more than {MAX_PAYLOAD}.",
+            size=len(job.payload),
+            limit=MAX_PAYLOAD,
+        )
+    whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
+    whole(job.delay, "delay")
+    whole(job.due, "due", -FOREVER)
+    whole(job.expires, "expires", -FOREVER)
+    whole(job.key_window, "unique_for", 1 if job.key_scope is KeyScope.WINDOW else 0)
+    given(job.given)
+
+
+def given(given: Given) -> None:
+    whole(given.max_attempts, "max_attempts")
+    whole(given.max_losses, "max_losses", 1)
+    whole(given.timeout, "timeout", 1)
+    whole(given.lease_len, "lease", MIN_LEASE)
+    whole(given.result_ttl, "result_ttl")
+    whole(given.retention, "retention")
+
+
+def exchange(exchange: Exchange) -> None:
+    if len(exchange.settlements) > MAX_SETTLEMENTS:
+        raise InvalidOption(
+            f"An exchange holds at most {MAX_SETTLEMENTS} settlements, not {len(exchange.settlements)}. Split it.",
+            option="settlements",
+        )
+    for settlement in exchange.settlements:
+        _settlement(settlement)
+    if exchange.claim is not None:
+        _claim(exchange.claim)
+
+
+def _settlement(settlement: Settlement) -> None:
+    if settlement.target not in _TARGETS:
+        raise InvalidOption(
+            f"A settlement cannot send job {settlement.id!r} to {settlement.target!r}.", option="target"
+        )
+    whole(settlement.delay, "delay")
+    whole(settlement.due, "due", -FOREVER)
+    whole(settlement.result_ttl, "result_ttl")
+    whole(settlement.retention, "retention")
+
+
+def _claim(claim: Claim) -> None:
+    name(claim.claim_id, "claim_id")
+    name(claim.worker, "worker")
+    whole(claim.limit, "limit", 0, 100_000)
+    whole(claim.prefetch, "prefetch", 0, 100_000)
+    for queue in claim.queues:
+        whole(queue.limit, "limit")
+        if len({task.task for task in queue.tasks}) != len(queue.tasks):
+            raise InvalidOption(f"A claim on queue {queue.queue!r} names a task twice.", option="tasks")
+        for task in queue.tasks:
+            whole(task.limit, "limit")
+            whole(task.lease_len, "lease", MIN_LEASE)
+            whole(task.max_attempts, "max_attempts")
+            whole(task.max_losses, "max_losses", 1)
+
+
+def amend(amend: Amend) -> None:
+    whole(amend.result_ttl, "result_ttl")
+    whole(amend.retention, "retention")
+    whole(amend.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
+    whole(amend.due, "due", -FOREVER)
+    if amend.reply is not None:
+        name(amend.reply, "reply")
+
+
+def find(find: Find) -> None:
+    name(find.queue, "queue")
+    limit(find.limit)
+    limit(find.scan, "scan")

@@ -1,0 +1,57 @@
+"""The three clocks of a finished job: who may still see what, and until when.
+
+Retention (`visible_until`), the answer to a caller or a duplicate (`result_until`) and the id or key
+(`key_until`) run apart. When all three have passed the record goes, in the finishing write if they already
+have. What was given at enqueue wins over what the settling worker says, and that over the defaults.
+"""
+
+from typing import NamedTuple
+
+from holdfast.model.instants import DAY, FOREVER, HOUR
+from holdfast.model.job import JobRecord, KeyScope
+from holdfast.model.states import JobState
+
+RESULT_TTL = HOUR
+RETENTION = DAY
+FAILED_RETENTION = 30 * DAY
+
+
+class Untils(NamedTuple):
+    visible: int
+    result: int
+    key: int
+
+
+def first(*choices: int | None, default: int) -> int:
+    """The first choice that was made at all; zero is a choice."""
+    for choice in choices:
+        if choice is not None:
+            return choice
+    return default
+
+
+def later(start: int, duration: int) -> int:
+    return min(start + duration, FOREVER)
+
+
+def untils(job: JobRecord, state: JobState, now: int, result_ttl: int | None, retention: int | None) -> Untils:
+    """The clocks of a job that ends in `state` at `now`."""
+    default = FAILED_RETENTION if state is JobState.FAILED else RETENTION
+    visible = later(now, first(job.given.retention, retention, default=default))
+    result = later(now, first(job.given.result_ttl, result_ttl, default=RESULT_TTL))
+    return Untils(visible, result, key_until(job, state, now, result))
+
+
+def key_until(job: JobRecord, state: JobState, finished: int, result_until: int) -> int:
+    """How long the id or key stays taken. A failed or cancelled job frees it at once."""
+    if state is not JobState.SUCCEEDED:
+        return finished
+    match job.key_scope:
+        case KeyScope.INCOMPLETE:
+            return finished
+        case KeyScope.RESULT:
+            return result_until
+        case KeyScope.WINDOW:
+            return max(finished, later(job.created, job.key_window))
+        case KeyScope.FOREVER:
+            return FOREVER

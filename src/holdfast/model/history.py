@@ -1,0 +1,33 @@
+"""The per-attempt history: short, bounded, packed.
+
+Only counted attempts that did not succeed leave an entry; the attempt under way or the one that succeeded
+is in the record's own columns. A release, a snooze and a loss before the start leave none. A requeue keeps
+the entries (each names its generation), a replacement starts empty.
+"""
+
+import msgspec
+
+from holdfast.model.job import Attempt
+
+FIRST = 1
+LAST = 19
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[Attempt, ...])
+
+
+def extend(history: tuple[Attempt, ...], entry: Attempt) -> tuple[Attempt, ...]:
+    """The history with one more entry: the first and the last nineteen stay, the middle goes."""
+    longer = (*history, entry)
+    if len(longer) <= FIRST + LAST:
+        return longer
+    return longer[:FIRST] + longer[-LAST:]
+
+
+def pack(history: tuple[Attempt, ...]) -> bytes:
+    """As an engine stores it. Nothing packs to nothing."""
+    return _encoder.encode(history) if history else b""
+
+
+def unpack(data: bytes) -> tuple[Attempt, ...]:
+    return _decoder.decode(data) if data else ()

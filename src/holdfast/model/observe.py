@@ -1,0 +1,112 @@
+"""Looking, and keeping house: get, find, stats, queues, lanes; prune, audit, now."""
+
+from msgspec import Struct, field
+
+from holdfast.model.command import Answer, Command
+from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.records import LaneRecord, Totals
+from holdfast.model.states import JobState
+
+
+class Got(Answer, frozen=True, gc=False, kw_only=True):
+    jobs: tuple[JobRecord | None, ...]
+
+
+class Get(Command[Got], frozen=True, gc=False, kw_only=True):
+    jobs: tuple[JobKey, ...]
+
+
+class Found(Answer, frozen=True, gc=False, kw_only=True):
+    jobs: tuple[JobRecord, ...]
+    cursor: int | None = None
+    """Give it back to go on; None: that was all."""
+
+
+class Find(Command[Found], frozen=True, gc=False, kw_only=True):
+    """Jobs of one queue in one state, newest arrival first.
+
+    `task`, `lane`, `since` (created at or after) and `metadata` filter inside that; one call looks at no
+    more than `scan` rows, and the cursor goes on where it stopped, even when nothing matched so far.
+    """
+
+    queue: str
+    state: JobState
+    task: str | None = None
+    lane: str | None = None
+    since: int | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    limit: int = 100
+    cursor: int | None = None
+    scan: int = 10_000
+
+
+class QueueStats(Struct, frozen=True, gc=False, kw_only=True):
+    """A queue at a glance, from counters and indexes."""
+
+    queue: str
+    paused: bool
+    counts: dict[JobState, int]
+    """Stored states, live and finished, without the zeros."""
+    due: int
+    """Ready now: queued, and due but not yet promoted."""
+    oldest_due: int | None
+    """The due time of the longest-waiting job among those a claim would meet next."""
+    next_due: int | None
+    totals: Totals
+
+    @property
+    def depth(self) -> int:
+        return sum(count for state, count in self.counts.items() if state not in _ENDED)
+
+
+_ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class StatsAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    queues: tuple[QueueStats, ...]
+
+
+class Stats(Command[StatsAnswer], frozen=True, gc=False, kw_only=True):
+    """These queues, in this order; None: all that exist, by name."""
+
+    queues: tuple[str, ...] | None = None
+
+
+class LanesAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    lanes: tuple[LaneRecord, ...]
+
+
+class Lanes(Command[LanesAnswer], frozen=True, gc=False, kw_only=True):
+    """The lanes of a queue, by name."""
+
+    queue: str
+
+
+class Pruned(Answer, frozen=True, gc=False, kw_only=True):
+    deleted: tuple[JobKey, ...] = ()
+    expired: tuple[JobKey, ...] = ()
+    """Waiting jobs past their `expires`, now cancelled."""
+    workers: tuple[str, ...] = ()
+    more: bool = False
+
+
+class Prune(Command[Pruned], frozen=True, gc=False, kw_only=True):
+    """Delete what is past its clocks, cancel what is past `expires`, forget idle lanes and silent workers."""
+
+    limit: int = 500
+
+
+class Audited(Answer, frozen=True, gc=False, kw_only=True):
+    problems: tuple[str, ...]
+
+
+class Audit(Command[Audited], frozen=True, gc=False, kw_only=True):
+    """Check the structure: every job in exactly the indexes its state implies, every counter right."""
+
+
+class Told(Answer, frozen=True, gc=False, kw_only=True):
+    """The time, and nothing else."""
+
+
+class Now(Command[Told], frozen=True, gc=False, kw_only=True):
+    """Ask the engine for its time."""

@@ -1,0 +1,166 @@
+"""Operating: cancel, requeue, trigger, delete, amend; pause, resume, clear; pools and schedules."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.model.command import Answer, Command
+from holdfast.model.produce import DepthLimit
+from holdfast.model.records import PoolRecord, ScheduleRecord
+from holdfast.model.states import JobState
+
+
+class CancelStatus(StrEnum):
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+    FINISHED = "finished"
+    NOT_FOUND = "not_found"
+
+
+class CancelAnswer(Struct, frozen=True, gc=False):
+    status: CancelStatus
+    state: JobState | None = None
+
+
+class Cancelled(Answer, frozen=True, gc=False, kw_only=True):
+    jobs: tuple[CancelAnswer, ...]
+
+
+class Cancel(Command[Cancelled], frozen=True, gc=False, kw_only=True):
+    queue: str
+    ids: tuple[str, ...]
+    note: str = ""
+
+
+class Done(StrEnum):
+    """What an operator's verb did to one job."""
+
+    DONE = "done"
+    NOT_FOUND = "not_found"
+    WRONG_STATE = "wrong_state"
+    KEY_TAKEN = "key_taken"
+    QUEUE_FULL = "queue_full"
+
+
+class OperatorAnswer(Struct, frozen=True, gc=False):
+    status: Done
+    state: JobState | None = None
+    """The state that was found, or the one it is in now where it was done."""
+
+
+class Operated(Answer, frozen=True, gc=False, kw_only=True):
+    jobs: tuple[OperatorAnswer, ...]
+
+
+class Requeue(Command[Operated], frozen=True, gc=False, kw_only=True):
+    """Bring failed or cancelled jobs back, at the tail: attempts and losses start again, the history stays."""
+
+    queue: str
+    ids: tuple[str, ...]
+    limits: tuple[DepthLimit, ...] = ()
+
+
+class Trigger(Command[Operated], frozen=True, gc=False, kw_only=True):
+    """Make scheduled or retrying jobs due now."""
+
+    queue: str
+    ids: tuple[str, ...]
+
+
+class Delete(Command[Operated], frozen=True, gc=False, kw_only=True):
+    """Remove finished jobs, with key and history."""
+
+    queue: str
+    ids: tuple[str, ...]
+
+
+class Amend(Command[Operated], frozen=True, gc=False, kw_only=True):
+    """Change what was given: TTLs of any job, priority of a live one, due time of one that waits.
+
+    `reply` adds a process to tell when the job ends.
+    """
+
+    queue: str
+    ids: tuple[str, ...]
+    result_ttl: int | None = None
+    retention: int | None = None
+    priority: int | None = None
+    due: int | None = None
+    reply: str | None = None
+
+
+class Scoped(Answer, frozen=True, gc=False, kw_only=True):
+    """How many jobs the verb touched; `changed` says whether the switch was thrown at all."""
+
+    count: int
+    changed: bool = True
+
+
+class Pause(Command[Scoped], frozen=True, gc=False, kw_only=True):
+    queue: str
+    lane: str | None = None
+
+
+class Resume(Command[Scoped], frozen=True, gc=False, kw_only=True):
+    queue: str
+    lane: str | None = None
+
+
+class Clear(Command[Scoped], frozen=True, gc=False, kw_only=True):
+    """Cancel every live job of a queue or lane, running ones included. Counters and pause stay."""
+
+    queue: str
+    lane: str | None = None
+
+
+class EmptiedAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    emptied: bool
+
+
+class Emptied(Command[EmptiedAnswer], frozen=True, gc=False, kw_only=True):
+    """Has the queue run empty, and am I the first to hear of it?"""
+
+    queue: str
+
+
+class PoolAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    pool: PoolRecord
+    changed: bool
+
+
+class PutPool(Command[PoolAnswer], frozen=True, gc=False, kw_only=True):
+    """Declare a pool. Where it exists, the stored lane count wins and comes back."""
+
+    name: str
+    lanes: int
+
+
+class Resize(Command[PoolAnswer], frozen=True, gc=False, kw_only=True):
+    """Another number of lanes. Refused (`changed` false) while the pool holds live jobs."""
+
+    name: str
+    lanes: int
+
+
+class PoolsAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    pools: tuple[PoolRecord, ...]
+
+
+class Pools(Command[PoolsAnswer], frozen=True, gc=False, kw_only=True):
+    """All pools, by name."""
+
+
+class SchedulesAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    schedules: tuple[ScheduleRecord, ...]
+
+
+class PutSchedule(Command[SchedulesAnswer], frozen=True, gc=False, kw_only=True):
+    schedule: ScheduleRecord
+
+
+class DropSchedule(Command[SchedulesAnswer], frozen=True, gc=False, kw_only=True):
+    name: str
+
+
+class Schedules(Command[SchedulesAnswer], frozen=True, gc=False, kw_only=True):
+    """All schedules, by name."""

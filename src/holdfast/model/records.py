@@ -1,0 +1,96 @@
+"""What an engine remembers beside jobs: queues, lanes, pools, edges, workers, schedules."""
+
+from msgspec import Struct
+
+from holdfast.model.job import JobKey
+
+
+class Totals(Struct, frozen=True, gc=False):
+    """Jobs that ended, since the queue or lane exists. Kept, never counted again from the jobs."""
+
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def finished(self) -> int:
+        return self.succeeded + self.failed + self.cancelled
+
+    def plus(self, other: "Totals") -> "Totals":
+        return Totals(self.succeeded + other.succeeded, self.failed + other.failed, self.cancelled + other.cancelled)
+
+
+class QueueRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """A queue: its pause and its totals. It exists from its first job or its first pause on."""
+
+    queue: str
+    paused: bool = False
+    totals: Totals = Totals()
+    emptied_at: int = 0
+    """The finished count at which `emptied` last answered true: one answer per drain."""
+
+
+class LaneRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """An ordered stream inside a queue. The head keeps it until the head has ended."""
+
+    queue: str
+    lane: str
+    head: str | None = None
+    """The id of the job whose turn it is; None when the lane is empty."""
+    depth: int = 0
+    """Live jobs, the head included."""
+    paused: bool = False
+    totals: Totals = Totals()
+    fence: int = 0
+    """The last fence handed out in this lane."""
+    emptied: int = 0
+    """When it last ran empty."""
+
+
+class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """A queue with lanes `0 … lanes-1`. The stored number wins over the code's."""
+
+    name: str
+    lanes: int
+    epoch: int = 0
+
+
+class Edge(Struct, frozen=True, gc=False):
+    """`child` comes after `parent`; with `any_end` also when the parent does not succeed."""
+
+    parent: JobKey
+    child: JobKey
+    generation: int = 0
+    """The child's: an edge of an earlier life says nothing to a later one."""
+    any_end: bool = False
+
+
+class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """A worker process as operators see it. `seen` is written by the engine."""
+
+    worker: str
+    tasks: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    host: str = ""
+    pid: int = 0
+    bell: str = ""
+    slots: int = 0
+    busy: int = 0
+    started: int = 0
+    interval: int = 0
+    """How often it means to beat, in microseconds."""
+    seen: int = 0
+    stop_asked: bool = False
+
+
+class ScheduleRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """A recurring entry. A tick is an enqueue whose id names schedule and time, so nobody leads. (Seat.)"""
+
+    name: str
+    queue: str
+    task: str
+    when: str
+    payload: bytes = b""
+    codec: str = "json"
+    paused: bool = False
+    options: dict[str, str] = {}

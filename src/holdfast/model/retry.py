@@ -1,0 +1,304 @@
+"""When a failed attempt is tried again, and when that ends.
+
+A back-off answers "how long after attempt n": growing (`exponential`, `linear`), `fixed`, from a list, or from a
+function of the attempt and its error. A `RetryPolicy` adds the ends: so many attempts, such errors, so much time. Both
+are pure values: the jitter is drawn by the caller and handed in, so a test or the simulator gets one answer twice.
+
+Durations are int microseconds here. Users give seconds or `timedelta` to the small constructors below.
+"""
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+from math import isfinite
+from typing import Any, assert_never
+
+from msgspec import Struct
+
+from holdfast.errors import LONGEST, Interrupt, InvalidOption, duration_us
+from holdfast.model.instants import HOUR, SECOND
+
+Duration = float | timedelta
+"""Seconds or a `timedelta`, as users give it."""
+
+BackoffFunction = Callable[[int, BaseException | None], Duration | None]
+"""Of the attempt that failed (from 1) and its error (None after a lost worker): seconds, or None to give up."""
+
+
+class Exponential(Struct, frozen=True):
+    """`initial`, then `multiplier` times as long after each attempt, never more than `maximum`."""
+
+    initial: int
+    multiplier: float
+    maximum: int
+    jitter: float
+
+    def __post_init__(self) -> None:
+        _check_growth(self.initial, self.maximum, self.jitter)
+        if not _is_number(self.multiplier) or not isfinite(self.multiplier) or self.multiplier < 1:
+            raise InvalidOption("`multiplier` must be a number from 1 on.", option="multiplier")
+
+
+class Linear(Struct, frozen=True):
+    """`initial`, then `step` longer after each attempt, never more than `maximum`."""
+
+    initial: int
+    step: int
+    maximum: int
+    jitter: float
+
+    def __post_init__(self) -> None:
+        _check_growth(self.initial, self.maximum, self.jitter)
+        _check_whole(self.step, "step", 0, LONGEST)
+
+
+class Fixed(Struct, frozen=True):
+    """The same after each attempt."""
+
+    delay: int
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_whole(self.delay, "delay", 0, LONGEST)
+        _check_jitter(self.jitter)
+
+
+class Listed(Struct, frozen=True):
+    """One delay per attempt; the last one repeats."""
+
+    delays: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.delays:
+            raise InvalidOption("`backoff` must list at least one delay.", option="backoff")
+        for delay in self.delays:
+            _check_whole(delay, "backoff", 0, LONGEST)
+
+
+class Computed(Struct, frozen=True):
+    """Whatever the user's function says."""
+
+    function: BackoffFunction
+
+    def __post_init__(self) -> None:
+        function: object = self.function
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise InvalidOption("`backoff` must be a plain function, not an async one.", option="backoff")
+
+
+Backoff = Exponential | Linear | Fixed | Listed | Computed
+
+DEFAULT_BACKOFF = Exponential(initial=SECOND, multiplier=2.0, maximum=HOUR, jitter=0.1)
+
+
+def exponential(initial: Duration = 1, multiplier: float = 2, max: Duration = 3600, jitter: float = 0.1) -> Exponential:
+    """Delays that grow by a factor: 1 s, 2 s, 4 s … one hour, each up to 10 % shorter or longer.
+
+    >>> [delay(exponential(jitter=0), attempt, draw=0.5) for attempt in (1, 2, 3, 100)]
+    [1000000, 2000000, 4000000, 3600000000]
+    """
+    return Exponential(duration_us(initial, "initial"), multiplier, duration_us(max, "max"), jitter)
+
+
+def linear(initial: Duration = 1, step: Duration = 1, max: Duration = 3600, jitter: float = 0.1) -> Linear:
+    """Delays that grow by a step: 1 s, 2 s, 3 s …
+
+    >>> [delay(linear(10, step=5, jitter=0), attempt, draw=0.5) for attempt in (1, 2, 3)]
+    [10000000, 15000000, 20000000]
+    """
+    return Linear(duration_us(initial, "initial"), duration_us(step, "step"), duration_us(max, "max"), jitter)
+
+
+def fixed(seconds: Duration, jitter: float = 0) -> Fixed:
+    """The same delay each time.
+
+    >>> delay(fixed(30), attempt=7, draw=0.5)
+    30000000
+    """
+    return Fixed(duration_us(seconds, "seconds"), jitter)
+
+
+def backoff(value: object) -> Backoff:
+    """What a user may write for a back-off: one of the above, seconds, a `timedelta`, a list of these, or a function.
+
+    >>> backoff([1, 10, 60])
+    Listed(delays=(1000000, 10000000, 60000000))
+    """
+    if isinstance(value, Exponential | Linear | Fixed | Listed | Computed):
+        return value
+    if isinstance(value, list | tuple):
+        return Listed(tuple(duration_us(item, "backoff") for item in value))
+    if callable(value):
+        return Computed(value)
+    return Fixed(duration_us(value, "backoff"))
+
+
+def delay(backoff: Backoff, attempt: int, error: BaseException | None = None, *, draw: float) -> int | None:
+    """Microseconds to wait after `attempt` (from 1) failed with `error`. None: the user's function gave up.
+
+    `draw` is a random number in [0, 1), which makes the jitter. The maximum holds after the jitter, and the jitter is
+    taken from what the maximum left: so long delays spread too, below it. `InvalidOption` if the function misbehaves;
+    fall back to `DEFAULT_BACKOFF` then.
+    """
+    _check_whole(attempt, "attempt", 1, None)
+    if not 0 <= draw < 1:
+        raise InvalidOption("`draw` must be in [0, 1).", option="draw")
+    return _asked(backoff.function, attempt, error) if isinstance(backoff, Computed) else _own(backoff, attempt, draw)
+
+
+def _own(backoff: Exponential | Linear | Fixed | Listed, attempt: int, draw: float) -> int:
+    match backoff:
+        case Exponential(initial=initial, multiplier=multiplier, maximum=maximum, jitter=jitter):
+            return _jittered(_grown(initial, multiplier, attempt - 1, maximum), jitter, draw, maximum)
+        case Linear(initial=initial, step=step, maximum=maximum, jitter=jitter):
+            return _jittered(min(initial + step * (attempt - 1), maximum), jitter, draw, maximum)
+        case Fixed(delay=length, jitter=jitter):
+            return _jittered(length, jitter, draw, LONGEST)
+        case Listed(delays=delays):
+            return delays[min(attempt, len(delays)) - 1]
+    assert_never(backoff)
+
+
+def _grown(initial: int, multiplier: float, times: int, maximum: int) -> float:
+    if not initial:
+        return 0
+    try:
+        return min(initial * float(multiplier) ** times, maximum)
+    except OverflowError:
+        return maximum
+
+
+def _jittered(length: float, jitter: float, draw: float, maximum: int) -> int:
+    return min(round(length * (1 + jitter * (2 * draw - 1))), maximum)
+
+
+def _asked(function: BackoffFunction, attempt: int, error: BaseException | None) -> int | None:
+    try:
+        answer: Any = function(attempt, error)
+    except (Exception, Interrupt) as failure:
+        said = f"`backoff` is a function that raised {type(failure).__name__} after attempt {attempt}. Mend it."
+        raise InvalidOption(said, option="backoff") from failure
+    if inspect.iscoroutine(answer):
+        answer.close()
+    return None if answer is None else duration_us(answer, "backoff")
+
+
+class Stop(StrEnum):
+    """Why there is no further attempt."""
+
+    EXHAUSTED = "exhausted"
+    """`max_attempts` runs are done."""
+    GIVE_UP_ON = "give_up_on"
+    """The error is of a kind that ends it."""
+    NOT_RETRIED = "not_retried"
+    """The error is of no kind in `retry_on`."""
+    TOO_LONG = "too_long"
+    """The next attempt would begin after `retry_for`."""
+    BACKOFF = "backoff"
+    """The back-off function said so."""
+
+
+Errors = tuple[type[BaseException], ...]
+
+
+class RetryPolicy(Struct, frozen=True):
+    """A back-off and the ends of it. `max_attempts` counts all runs, None is for ever; `retry_for` is microseconds."""
+
+    max_attempts: int | None = 20
+    backoff: Backoff = DEFAULT_BACKOFF
+    retry_on: Errors = (Exception,)
+    give_up_on: Errors = ()
+    retry_for: int | None = None
+    max_losses: int = 5
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None:
+            _check_whole(self.max_attempts, "max_attempts", 1, None)
+        if self.retry_for is not None:
+            _check_whole(self.retry_for, "retry_for", 0, LONGEST)
+        _check_whole(self.max_losses, "max_losses", 1, None)
+        _check_errors(self.retry_on, "retry_on")
+        _check_errors(self.give_up_on, "give_up_on")
+        if not isinstance(self.backoff, Exponential | Linear | Fixed | Listed | Computed):
+            raise InvalidOption("`backoff` must be a back-off; pass it through backoff().", option="backoff")
+
+
+DEFAULT_POLICY = RetryPolicy()
+
+
+def next_delay(
+    policy: RetryPolicy,
+    *,
+    attempt: int,
+    error: BaseException | None,
+    first_started: int | None,
+    now: int,
+    draw: float,
+    asked: int | None = None,
+) -> int | Stop:
+    """After `attempt` failed: how long to wait for the next one, or why there is none.
+
+    `error` is None where no exception tells (a timeout, a handler that raised `Retry`): its kind is then not asked for.
+    `asked` is the delay a handler asked for; it takes the place of the back-off and meets the same ends.
+    """
+    if error is not None:
+        if isinstance(error, policy.give_up_on):
+            return Stop.GIVE_UP_ON
+        if not isinstance(error, policy.retry_on):
+            return Stop.NOT_RETRIED
+    if policy.max_attempts is not None and attempt >= policy.max_attempts:
+        return Stop.EXHAUSTED
+    wait = delay(policy.backoff, attempt, error, draw=draw) if asked is None else asked
+    if wait is None:
+        return Stop.BACKOFF
+    if policy.retry_for is not None and first_started is not None and now + wait > first_started + policy.retry_for:
+        return Stop.TOO_LONG
+    return wait
+
+
+def loss_delay(policy: RetryPolicy | None, losses: int, draw: float) -> int:
+    """How long a job waits whose worker was lost for the `losses`-th time: not at all at first, then the back-off.
+
+    A back-off function that gives up or misbehaves without an error to look at, and a task this process does not know
+    (`policy` None), mean the default back-off: what ends losses is `max_losses`.
+    """
+    _check_whole(losses, "losses", 1, None)
+    if losses == 1:
+        return 0
+    if policy is not None:
+        try:
+            wait = delay(policy.backoff, losses - 1, draw=draw)
+        except InvalidOption:
+            wait = None
+        if wait is not None:
+            return wait
+    return _own(DEFAULT_BACKOFF, losses - 1, draw)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_whole(value: object, option: str, low: int, high: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        to = "on" if high is None else f"to {high}"
+        raise InvalidOption(f"`{option}` must be a whole number from {low} {to}, not {value!r}.", option=option)
+
+
+def _check_jitter(jitter: float) -> None:
+    if not _is_number(jitter) or not 0 <= jitter <= 1:
+        raise InvalidOption("`jitter` must be a share from 0 to 1, such as 0.1 for 10 %.", option="jitter")
+
+
+def _check_growth(initial: int, maximum: int, jitter: float) -> None:
+    _check_whole(initial, "initial", 0, LONGEST)
+    _check_whole(maximum, "max", 0, LONGEST)
+    if maximum < initial:
+        raise InvalidOption("`max` must not be less than `initial`. Raise `max`.", option="max")
+    _check_jitter(jitter)
+
+
+def _check_errors(errors: object, option: str) -> None:
+    if not isinstance(errors, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in errors):
+        raise InvalidOption(f"`{option}` must list exception types.", option=option)

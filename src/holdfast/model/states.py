@@ -1,0 +1,115 @@
+"""The states of a job and the one table of edges between them.
+
+                      ┌────────────────────────────── requeue, replace (generation + 1) ─────────┐
+                      ▼                                                                          │
+    enqueue ──► scheduled ──► queued ──► assigned ──► running ──► succeeded                      │
+        │           ▲           ▲  ▲                   │ │ │ └──► failed, cancelled ─────────────┘
+        │           │ snooze    │  └────── release ────┘ │ │
+        ├──► blocked ───────────┘                        │ └──► (scheduled)
+        └──► (queued)          retrying ◄────────────────┘
+
+A job can be claimed only while it is `queued`. Whatever holds it back keeps it in another state, and the
+write that removes the obstacle moves it. So a claim never searches.
+"""
+
+from enum import IntFlag, StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    SCHEDULED = "scheduled"
+    """Due later."""
+    BLOCKED = "blocked"
+    """Held back by its lane, its parents or a pause; `hold` says which."""
+    QUEUED = "queued"
+    """Ready: the only state a claim looks at."""
+    ASSIGNED = "assigned"
+    """Claimed ahead of need (prefetch); its attempt has not begun."""
+    RUNNING = "running"
+    """Claimed, and its attempt has begun."""
+    RETRYING = "retrying"
+    """Failed or lost; waits for its back-off."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """Gave up: this is the dead-letter state."""
+    CANCELLED = "cancelled"
+
+
+class Hold(IntFlag):
+    """Why a blocked job is held back. A job may be held by several at once."""
+
+    NONE = 0
+    LANE = 1
+    """Another job is the head of its lane."""
+    PARENTS = 2
+    """Jobs it comes after have not ended."""
+    PAUSED = 4
+    """It is the head of a paused lane and would be queued otherwise."""
+    ARRIVING = 8
+    """Inserted by a transaction we do not own; its lane has not admitted it yet."""
+    EPOCH = 16
+    """It waits for the lanes of an older pool size to run empty. (Seat.)"""
+    LIMIT = 32
+    """It waits for a rate or concurrency limit. (Seat.)"""
+
+
+class Reason(StrEnum):
+    """Why a job is where it is: a closed list. Free text goes beside it, in `note`."""
+
+    ERROR = "error"
+    """The handler raised."""
+    TIMEOUT = "timeout"
+    GAVE_UP = "gave_up"
+    """The handler said that trying again is pointless."""
+    EXHAUSTED = "exhausted"
+    """The last attempt allowed has failed."""
+    RETRY_WINDOW = "retry_window"
+    """Retrying went on for longer than `retry_for`."""
+    WORKER_LOST = "worker_lost"
+    """Its worker went away in the middle."""
+    ASKED = "asked"
+    """Someone asked: cancelled by a caller, or by its own handler."""
+    EXPIRED = "expired"
+    """Not started before `expires`."""
+    CLEARED = "cleared"
+    PARENT_FAILED = "parent_failed"
+    SNOOZED = "snoozed"
+    RETRY_ASKED = "retry_asked"
+    RELEASED = "released"
+    UNKNOWN_TASK = "unknown_task"
+    UNDECODABLE = "undecodable"
+    """The stored payload cannot be read; its bytes are kept."""
+    UNSTORABLE = "unstorable"
+    """The engine refused to store the outcome."""
+    RESULT_TOO_LARGE = "result_too_large"
+
+
+WAITING = frozenset({JobState.SCHEDULED, JobState.BLOCKED, JobState.QUEUED, JobState.RETRYING})
+LEASED = frozenset({JobState.ASSIGNED, JobState.RUNNING})
+LIVE = WAITING | LEASED
+TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+_S = JobState
+
+EDGES: dict[JobState | None, frozenset[JobState]] = {
+    None: frozenset({_S.SCHEDULED, _S.BLOCKED, _S.QUEUED}),
+    _S.SCHEDULED: frozenset({_S.QUEUED, _S.BLOCKED, _S.CANCELLED}),
+    _S.BLOCKED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.CANCELLED}),
+    _S.QUEUED: frozenset({_S.RUNNING, _S.ASSIGNED, _S.BLOCKED, _S.CANCELLED}),
+    _S.ASSIGNED: frozenset({_S.RUNNING, _S.QUEUED, _S.BLOCKED, _S.RETRYING, _S.FAILED, _S.CANCELLED}),
+    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRYING, _S.SCHEDULED, _S.QUEUED, _S.BLOCKED, _S.CANCELLED}),
+    _S.RETRYING: frozenset({_S.QUEUED, _S.BLOCKED, _S.CANCELLED}),
+    _S.SUCCEEDED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELLED: frozenset(),
+}
+"""Inside one generation. A new generation starts at `None`, whatever the old record's state was; only
+`failed`, `cancelled` (requeue, replace) and `succeeded` (replace) may be followed by one."""
+
+
+def legal(before: JobState | None, after: JobState, *, same_generation: bool = True) -> bool:
+    """Whether a job may go from one state to the other. Staying where it is is always legal."""
+    if same_generation:
+        return before is after or after in EDGES[before]
+    return before in TERMINAL and after in EDGES[None]

@@ -1,0 +1,157 @@
+"""Text that every engine can hold: names are checked, free text is made to fit.
+
+A name (queue, id, key, lane, task) is data the caller chose, so a bad one is refused and nothing is altered. Free text
+(an error, a reason) arrives when something already went wrong, so it is never refused: what cannot be stored is
+replaced, what is too long is cut. Neither may hold NUL, which PostgreSQL cannot store, nor a lone surrogate, which
+UTF-8 cannot express.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from traceback import TracebackException
+
+from msgspec import Struct
+
+from holdfast.errors import InvalidOption, dotted_name
+
+NAME_CHARACTERS = 200
+NAME_BYTES = 800
+METADATA_BYTES = 4 * 1024
+ERROR_BYTES = 16 * 1024
+"""All three parts of an `ErrorInfo` together."""
+
+_TYPE_BYTES = 512
+_MESSAGE_BYTES = 4 * 1024
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class ErrorInfo(Struct, frozen=True, gc=False):
+    """An exception as text: `module.QualName`, message, traceback. Never turned back into an exception."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+def check_name(value: object, what: str) -> str:
+    """The name, if every engine can hold it; else `InvalidOption` that names `what`.
+
+    >>> check_name("emails", "queue")
+    'emails'
+    """
+    if not isinstance(value, str):
+        raise InvalidOption(f"`{what}` must be text, not {type(value).__name__}.", option=what)
+    text = str.__str__(value)
+    if not 0 < len(text) <= NAME_CHARACTERS:
+        raise InvalidOption(f"`{what}` must have 1 to {NAME_CHARACTERS} characters, not {len(text)}.", option=what)
+    if _bytes_of(text, what) > NAME_BYTES:
+        raise InvalidOption(f"`{what}` must have at most {NAME_BYTES} bytes in UTF-8.", option=what)
+    return text
+
+
+def check_metadata(metadata: object) -> dict[str, str]:
+    """A copy of the metadata, if it is text to text and small; else `InvalidOption`."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidOption(f"`metadata` must be a mapping, not {type(metadata).__name__}.", option="metadata")
+    copy: dict[str, str] = {}
+    size = 0
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidOption("`metadata` must map text to text.", option="metadata")
+        if not key:
+            raise InvalidOption("`metadata` has an empty key.", option="metadata")
+        size += _bytes_of(key, "metadata") + _bytes_of(value, "metadata")
+        copy[str.__str__(key)] = str.__str__(value)
+    if size > METADATA_BYTES:
+        raise InvalidOption(f"`metadata` has {size} bytes; the limit is {METADATA_BYTES}.", option="metadata")
+    return copy
+
+
+def _bytes_of(text: str, what: str) -> int:
+    """Its length in UTF-8, once it is known that it can be stored."""
+    if text.isascii() and "\0" not in text:
+        return len(text)
+    if _UNSTORABLE.search(text):
+        raise InvalidOption(f"`{what}` must not hold NUL or a lone surrogate.", option=what)
+    return len(text.encode())
+
+
+def clean(text: str, limit_bytes: int) -> str:
+    """The text as it can be stored: nothing unstorable in it, at most so many bytes, no character cut in two.
+
+    >>> clean("a\\0b", 100), clean("äöü", 4)
+    ('a\N{REPLACEMENT CHARACTER}b', 'äö')
+    """
+    short = str.__str__(text)[: max(limit_bytes, 0)]  # a character is a byte at least, so nothing that stays is lost
+    if short.isascii() and "\0" not in short:
+        return short
+    data = _UNSTORABLE.sub(_REPLACEMENT, short).encode()
+    return data[: max(limit_bytes, 0)].decode(errors="ignore")
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """The exception as bounded, storable text. Whatever the exception does when looked at, this returns.
+
+    The traceback has no local variables in it, since those hold secrets.
+    """
+    kind = clean(_type_of(error), _TYPE_BYTES)
+    message = clean(_message_of(error), _MESSAGE_BYTES)
+    room = ERROR_BYTES - len(kind.encode()) - len(message.encode())
+    return ErrorInfo(kind, message, _traceback_of(error, room))
+
+
+def _type_of(error: BaseException) -> str:
+    try:
+        return dotted_name(type(error))
+    except Exception:
+        return "unknown"
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failure:
+        return f"<its message cannot be shown: str() raised {type(failure).__name__}>"
+
+
+def _traceback_of(error: BaseException, room: int) -> str:
+    try:
+        report = TracebackException(type(error), error, error.__traceback__, capture_locals=False, compact=True)
+        return _ends_of(report.format(), room)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failure:
+        return f"<its traceback cannot be shown: {type(failure).__name__}>"
+
+
+def _ends_of(pieces: Iterable[str], room: int) -> str:
+    """Both ends of a long text: how it began, and more of how it ended, where the cause is.
+
+    Pieces are taken one by one, so a chain of a hundred thousand causes never stands in memory as one text.
+    """
+    mark = "\n  ... left out ...\n"
+    head_room = room // 4
+    tail_room = room - head_room - len(mark)
+    head: list[str] = []
+    tail: deque[str] = deque()
+    head_size = tail_size = 0
+    whole = True
+    for piece in (clean(piece, room) for piece in pieces):
+        size = len(piece.encode())
+        if not tail and head_size + size <= head_room:
+            head.append(piece)
+            head_size += size
+            continue
+        tail.append(piece)
+        tail_size += size
+        while tail_size > tail_room and len(tail) > 1:
+            tail_size -= len(tail.popleft().encode())
+            whole = False
+    if tail_size > tail_room:
+        return "".join(head) + mark + clean("".join(tail), tail_room)
+    return "".join(chain(head, () if whole else (mark,), tail))

@@ -1,0 +1,114 @@
+"""An engine on the bench: the few calls with which nearly every example begins and ends."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.engine import Engine
+from holdfast.model.instants import SECOND
+from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.observe import QueueStats
+from holdfast.model.produce import Accepted, DepthLimit, Group, GroupAccepted, GroupAnswer, NewJob
+from holdfast.model.records import LaneRecord
+from holdfast.model.states import JobState
+from holdfast.model.work import Claim, ExpiredLease, Lease, Settled, Settlement
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.contract.builders import QUEUE, REAPER, claim, reap, succeed
+
+
+class Bench:
+    """An opened engine, its clock, and shorthands. Whatever it takes for granted, it asserts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.clock = FakeClock(engine)
+        self._claims = itertools.count(1)
+
+    # Producing
+
+    async def offer(self, *jobs: NewJob, limits: Iterable[DepthLimit] = ()) -> GroupAnswer:
+        """Enqueue one group; its answer, whatever that is."""
+        answer = await self.engine.enqueue(Group(jobs, tuple(limits)))
+        assert len(answer.groups) == 1
+        return answer.groups[0]
+
+    async def put(self, *jobs: NewJob, limits: Iterable[DepthLimit] = ()) -> tuple[Accepted, ...]:
+        """Enqueue one group that is accepted."""
+        answer = await self.offer(*jobs, limits=limits)
+        assert isinstance(answer, GroupAccepted), f"The group was not accepted: {answer!r}"
+        assert len(answer.jobs) == len(jobs)
+        return answer.jobs
+
+    async def put_one(self, job: NewJob, limits: Iterable[DepthLimit] = ()) -> Accepted:
+        return (await self.put(job, limits=limits))[0]
+
+    # Working
+
+    def claim(self, **fields: Any) -> Claim:
+        """A claim with an id of its own; see `builders.claim`."""
+        return claim(f"claim-{next(self._claims)}", **fields)
+
+    async def take(self, limit: int = 1, **fields: Any) -> tuple[Lease, ...]:
+        return (await self.engine.claim(self.claim(limit=limit, **fields))).leases
+
+    async def take_one(self, **fields: Any) -> Lease:
+        leases = await self.take(**fields)
+        assert len(leases) == 1, f"Wanted one lease, got {leases!r}"
+        return leases[0]
+
+    async def take_ids(self, limit: int = 100, **fields: Any) -> list[str]:
+        """The ids of what a claim takes, in its order."""
+        return [lease.id for lease in await self.take(limit, **fields)]
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        answer = await self.engine.settle(settlement)
+        assert len(answer.settled) == 1
+        return answer.settled[0]
+
+    async def finish(self, job: NewJob, **fields: Any) -> Lease:
+        """Enqueue a job, claim it and let it succeed. Nothing else may be ready."""
+        await self.put(job)
+        lease = await self.take_one(queue=job.queue, tasks=(job.task,))
+        assert lease.id == job.id
+        assert await self.settle(succeed(lease, **fields)) is Settled.APPLIED
+        return lease
+
+    # Losing
+
+    async def expired(self, **fields: Any) -> tuple[ExpiredLease, ...]:
+        return (await self.engine.expired(REAPER, **fields)).leases
+
+    async def expire(self, lease: Lease) -> ExpiredLease:
+        """Let a lease run out, and list it."""
+        self.clock.advance((lease.lease_len + SECOND) / SECOND)
+        found = [lost for lost in await self.expired() if lost.token == lease.token]
+        assert len(found) == 1, f"The lease of {lease.id!r} should be listed once, got {found!r}"
+        return found[0]
+
+    async def lose(self, lease: Lease, **fields: Any) -> Settled:
+        """Let a lease run out, and reap it: back to `retrying`, due at once."""
+        return await self.settle(reap(await self.expire(lease), **fields))
+
+    # Looking
+
+    async def find(self, id: str, queue: str = QUEUE) -> JobRecord | None:
+        return (await self.engine.get(JobKey(queue, id))).jobs[0]
+
+    async def look(self, id: str = "a", queue: str = QUEUE) -> JobRecord:
+        job = await self.find(id, queue)
+        assert job is not None, f"There is no job {id!r} in queue {queue!r}"
+        return job
+
+    async def state(self, id: str = "a", queue: str = QUEUE) -> JobState:
+        return (await self.look(id, queue)).state
+
+    async def states(self, *ids: str) -> list[JobState]:
+        return [await self.state(id) for id in ids]
+
+    async def stats(self, queue: str = QUEUE) -> QueueStats:
+        return (await self.engine.stats(queue)).queues[0]
+
+    async def lane(self, lane: str, queue: str = QUEUE) -> LaneRecord:
+        found = [record for record in (await self.engine.lanes(queue)).lanes if record.lane == lane]
+        assert len(found) == 1, f"Lane {lane!r} should be there once, got {found!r}"
+        return found[0]

@@ -1,0 +1,79 @@
+"""What is promised, as the rows of the table, and the mark that ties an example to its promise."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+PATIENCE = 300.0
+"""Seconds of real time an example may take before it counts as hanging. The largest takes a few."""
+
+Example = Callable[..., Coroutine[Any, Any, None]]
+
+
+class Guarantee(StrEnum):
+    """A promise, in the order of the table."""
+
+    WHOLE_GROUPS = "a group is enqueued whole or not at all"
+    ONE_PER_ID = "one job per id"
+    ONE_PER_KEY = "one job per unique key"
+    DEPTH_LIMITS = "depth limits are exact"
+    PARENTS = "a child waits for its parents"
+    ORDER = "claims follow priority, due time, arrival"
+    ONE_LEASE = "no job is leased twice at a time"
+    FENCING = "only the current lease changes a job"
+    ATTEMPTS = "attempts and losses are counted"
+    DUE_TIMES = "nothing starts too early or too late"
+    PREFETCH = "a prefetched job waits for its start"
+    LEASES = "a lease lasts as long as it is renewed"
+    RECOVERY = "the jobs of lost workers come back"
+    CANCEL = "a cancelled job does not run again"
+    OPERATING = "requeue, trigger, delete, amend"
+    PAUSE = "what is paused is not claimed"
+    CLEAR = "clear ends every live job"
+    LANES = "a lane runs in order, one at a time"
+    EMPTIED = "running empty is told once"
+    POOLS = "a pool keeps its size"
+    WORKERS = "worker records and requests to stop"
+    SCHEDULES = "schedules are kept"
+    READING = "readers see what is stored"
+    COUNTERS = "counts and totals are right"
+    RETENTION = "a record lives by its three clocks"
+    HISTORY = "failed attempts stay on record"
+    BELLS = "bells ring"
+    BAD_INPUT = "bad input is refused before it is written"
+    DOORS = "open, close, lifeline"
+    TRANSACTIONS = "enqueue joins a user's transaction"
+    DAMAGE = "one damaged change costs one job"
+
+
+def guarantee(what: Guarantee) -> Callable[[Example], Callable[..., None]]:
+    """Mark a coroutine function as an example of a guarantee, and let it run on the loop of its engine.
+
+    What pytest sees is an ordinary function, so no async plugin is needed and none interferes.
+    """
+
+    def mark(example: Example) -> Callable[..., None]:
+        @functools.wraps(example)
+        def run(*, contract_runner: asyncio.Runner, **fixtures: Any) -> None:
+            contract_runner.run(_timed(example(**fixtures)))
+
+        signature = inspect.signature(example)
+        runner = inspect.Parameter("contract_runner", inspect.Parameter.KEYWORD_ONLY)
+        shown: Any = run
+        shown.__signature__ = signature.replace(
+            parameters=[*signature.parameters.values(), runner], return_annotation=None
+        )
+        marked: Callable[..., None] = pytest.mark.guarantee(what)(run)
+        return marked
+
+    return mark
+
+
+async def _timed(example: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await example

@@ -1,0 +1,308 @@
+"""The differential machine: the same commands for an engine and for the ledger, and no difference found.
+
+Hypothesis draws a run of rules. Each rule sends one command to the engine; the oracle steps the ledger with it
+and says whether the ledger could have answered the same. After every rule the engine audits itself, and at the
+end every record is compared. A failure is shrunk, and what is left is printed as a script: one line for
+each command, in the order sent, with its answer behind it.
+
+Bundles remember what a careless or slow worker would: `leases` holds every lease ever given, so most of its
+tokens are stale; `fresh` those not settled yet; `listed` what a reaper saw, however long ago.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, ClassVar
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from holdfast.engine import Engine
+from holdfast.engines.ledger.accept import Oracle
+from holdfast.model import observe, operate, produce, work
+from holdfast.model.command import A, Command
+from holdfast.model.job import Progress
+from holdfast.model.states import JobState
+from holdfast.testing.differential import alphabet as abc
+from holdfast.testing.differential.script import Script, duration
+
+
+class Differential(RuleBasedStateMachine):
+    """All verbs. `differential` makes the machine of one engine out of it."""
+
+    make_engine: ClassVar[Callable[[], Engine]]
+    seen: ClassVar[Counter[str]]
+    """What occurred in answers, over all runs: a run that never saw a stale token proves nothing about them."""
+
+    fresh = Bundle("fresh")
+    leases = Bundle("leases")
+    listed = Bundle("listed")
+    pages = Bundle("pages")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.engine = type(self).make_engine()
+        self.oracle = Oracle()
+        self.claims = 0
+        self.sound = True
+        self.loop.run_until_complete(self._open())
+        at = self.loop.run_until_complete(self.engine.now())
+        self.now = at.wall
+        self.script = Script(at.wall, at.lease)
+
+    async def _open(self) -> None:
+        await self.engine.migrate()
+        await self.engine.open()
+
+    def ask(self, command: Command[A]) -> A:
+        """Send a command, and let the oracle judge the answer."""
+        self.sound = False
+        line = self.script.text(command)
+        try:
+            answer = self.loop.run_until_complete(self.engine.perform(command))
+        except Exception:
+            note(f"perform({line})  # raised")
+            raise
+        note(f"perform({line})  # {self.script.text(answer)}")
+        self.now = answer.at.wall
+        self.seen.update(sights(answer))
+        problem = self.oracle.accept(command, answer)
+        assert problem is None, problem
+        self.sound = True
+        return answer
+
+    @invariant()
+    def structure_is_sound(self) -> None:
+        problems = self.loop.run_until_complete(self.engine.audit())
+        self.sound = self.sound and not problems
+        assert problems == (), "audit: " + "; ".join(problems)
+
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self.ask(observe.Get(jobs=abc.ALL_KEYS))
+                self.ask(observe.Stats())
+                for queue in abc.QUEUES:
+                    self.ask(observe.Lanes(queue=queue))
+                self.ask(observe.Audit())
+        finally:
+            self.loop.run_until_complete(self.engine.close())
+            self.loop.close()
+
+    # Time
+
+    @rule(step=abc.advances)
+    def advance(self, step: int) -> None:
+        note(f"engine.clock_offset += {duration(step)}")
+        self.engine.clock_offset += step
+
+    # Producing
+
+    @initialize()
+    def begin_with_work(self) -> None:
+        jobs = tuple(produce.NewJob(queue="q", id=id, task=task) for id, task in abc.IDS.items())
+        self.ask(produce.Enqueue(groups=(produce.Group(jobs[:4]),)))
+
+    @rule(jobs=abc.groups)
+    def enqueue(self, jobs: list[Any]) -> None:
+        self.ask(produce.Enqueue(groups=(self._group(jobs, ()),)))
+
+    @rule(jobs=abc.groups, limits=abc.depth_limits)
+    def enqueue_limited(self, jobs: list[Any], limits: tuple[produce.DepthLimit, ...]) -> None:
+        self.ask(produce.Enqueue(groups=(self._group(jobs, limits),)))
+
+    @rule(first=abc.groups, second=abc.groups, limits=abc.depth_limits)
+    def enqueue_together(self, first: list[Any], second: list[Any], limits: tuple[produce.DepthLimit, ...]) -> None:
+        self.ask(produce.Enqueue(groups=(self._group(first, limits), self._group(second, ()))))
+
+    def _group(self, jobs: list[Any], limits: tuple[produce.DepthLimit, ...]) -> produce.Group:
+        return produce.Group(tuple(abc.new_job(job, self.now) for job in jobs), limits)
+
+    # Claiming
+
+    @rule(targets=(fresh, leases), queues=abc.claim_queues, size=abc.claim_sizes, worker=abc.workers)
+    def claim(self, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str) -> Any:
+        return multiple(*self.ask(work.Exchange(claim=self._claim(self._claim_id(), queues, size, worker))).leases)
+
+    @rule(targets=(fresh, leases))
+    def claim_all(self) -> Any:
+        return self.claim(abc.EVERYTHING, (5, 1), abc.WORKERS[0])
+
+    @rule(targets=(fresh, leases), old=leases, queues=abc.claim_queues, size=abc.claim_sizes, worker=abc.workers)
+    def claim_again(self, old: work.Lease, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str) -> Any:
+        claim_id = old.token.rpartition(".")[0]
+        return multiple(*self.ask(work.Exchange(claim=self._claim(claim_id, queues, size, worker))).leases)
+
+    def _claim_id(self) -> str:
+        self.claims += 1
+        return f"c{self.claims}"
+
+    def _claim(self, claim_id: str, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str) -> work.Claim:
+        return work.Claim(claim_id=claim_id, worker=worker, queues=queues, limit=size[0], prefetch=size[1])
+
+    # Settling
+
+    @rule(lease=consumes(fresh), outcome=abc.outcomes)
+    def settle(self, lease: work.Lease, outcome: abc.Trait) -> None:
+        self.ask(work.Exchange(settlements=(self._settlement(lease, outcome),)))
+
+    @rule(lease=leases, outcome=abc.outcomes)
+    def settle_late(self, lease: work.Lease, outcome: abc.Trait) -> None:
+        self.ask(work.Exchange(settlements=(self._settlement(lease, outcome),)))
+
+    @rule(lease=leases)
+    def start(self, lease: work.Lease) -> None:
+        self.ask(work.Exchange(starts=(work.Start(lease.queue, lease.id, lease.token),)))
+
+    @rule(
+        targets=(fresh, leases),
+        lease=consumes(fresh),
+        outcome=abc.outcomes,
+        other=leases,
+        other_outcome=abc.outcomes,
+        start=leases,
+        queues=abc.claim_queues,
+        size=abc.claim_sizes,
+    )
+    def exchange(
+        self,
+        lease: work.Lease,
+        outcome: abc.Trait,
+        other: work.Lease,
+        other_outcome: abc.Trait,
+        start: work.Lease,
+        queues: tuple[work.QueueClaim, ...],
+        size: tuple[int, int],
+    ) -> Any:
+        command = work.Exchange(
+            settlements=(self._settlement(lease, outcome), self._settlement(other, other_outcome)),
+            starts=(work.Start(start.queue, start.id, start.token),),
+            claim=self._claim(self._claim_id(), queues, size, abc.WORKERS[0]),
+        )
+        return multiple(*self.ask(command).leases)
+
+    def _settlement(self, lease: work.Lease | work.ExpiredLease, outcome: abc.Trait) -> work.Settlement:
+        return work.Settlement(queue=lease.queue, id=lease.id, token=lease.token, **abc.timed(outcome, self.now))
+
+    # Leases
+
+    @rule(one=leases, other=leases, progress=abc.progresses)
+    def renew(self, one: work.Lease, other: work.Lease, progress: Progress | None) -> None:
+        self.ask(
+            work.Renew(
+                jobs=(
+                    work.Renewal(one.queue, one.id, one.token, progress),
+                    work.Renewal(other.queue, other.id, other.token),
+                )
+            )
+        )
+
+    @rule(
+        target=listed,
+        worker=abc.workers,
+        limit=st.sampled_from([500, 1, 2]),
+        tasks=st.sampled_from([None, ("t",), ("t", "u"), ()]),
+    )
+    def expired(self, worker: str, limit: int, tasks: tuple[str, ...] | None) -> Any:
+        return multiple(*self.ask(work.Expired(worker=worker, limit=limit, tasks=tasks)).leases)
+
+    @rule(lost=listed, loss=abc.losses, mistaken=st.sampled_from([0, 0, 0, -1]))
+    def reap(self, lost: work.ExpiredLease, loss: abc.Trait, mistaken: int) -> None:
+        self._reap(lost, loss, lost.lease_expires + mistaken)
+
+    @rule(lease=leases, loss=abc.losses)
+    def reap_unlisted(self, lease: work.Lease, loss: abc.Trait) -> None:
+        """A reaper that listed nothing but knows when the lease was to end: right only once that has passed."""
+        self._reap(lease, loss, lease.lease_expires)
+
+    def _reap(self, lease: work.Lease | work.ExpiredLease, loss: abc.Trait, expiry: int) -> None:
+        self.ask(work.Exchange(settlements=(self._settlement(lease, {**loss, "listed_expiry": expiry}),)))
+
+    @rule(worker=abc.workers)
+    def disown(self, worker: str) -> None:
+        self.ask(work.Disown(workers=(worker,)))
+
+    # Operating
+
+    @rule(queue=abc.queues, ids=abc.some_ids, note=st.sampled_from(["", "why"]))
+    def cancel(self, queue: str, ids: tuple[str, ...], note: str) -> None:
+        self.ask(operate.Cancel(queue=queue, ids=ids, note=note))
+
+    @rule(queue=abc.queues, ids=abc.some_ids, limits=abc.depth_limits)
+    def requeue(self, queue: str, ids: tuple[str, ...], limits: tuple[produce.DepthLimit, ...]) -> None:
+        self.ask(operate.Requeue(queue=queue, ids=ids, limits=limits))
+
+    @rule(verb=st.sampled_from([operate.Trigger, operate.Delete]), queue=abc.queues, ids=abc.some_ids)
+    def trigger_or_delete(
+        self, verb: type[operate.Trigger] | type[operate.Delete], queue: str, ids: tuple[str, ...]
+    ) -> None:
+        self.ask(verb(queue=queue, ids=ids))
+
+    @rule(queue=abc.queues, ids=abc.some_ids, fields=abc.amendments)
+    def amend(self, queue: str, ids: tuple[str, ...], fields: abc.Trait) -> None:
+        self.ask(operate.Amend(queue=queue, ids=ids, **abc.timed(fields, self.now)))
+
+    @rule(verb=st.sampled_from([operate.Pause, operate.Resume, operate.Resume, operate.Clear]), scope=abc.scopes)
+    def switch(
+        self,
+        verb: type[operate.Pause] | type[operate.Resume] | type[operate.Clear],
+        scope: tuple[str, str | None],
+    ) -> None:
+        self.ask(verb(queue=scope[0], lane=scope[1]))
+
+    @rule(queue=abc.queues)
+    def emptied(self, queue: str) -> None:
+        self.ask(operate.Emptied(queue=queue))
+
+    @rule(command=abc.declarations)
+    def declare(self, command: Command[Any]) -> None:
+        """Pools, schedules and worker records."""
+        self.ask(command)
+
+    # Looking and keeping house
+
+    @rule(queue=abc.queues)
+    def look(self, queue: str) -> None:
+        self.ask(observe.Get(jobs=abc.ALL_KEYS))
+        self.ask(observe.Stats(queues=(queue,)))
+        self.ask(observe.Lanes(queue=queue))
+
+    @rule(target=pages, asked=abc.finds)
+    def find(self, asked: tuple[str, JobState, abc.Trait]) -> Any:
+        queue, state, fields = asked
+        return self._find(observe.Find(queue=queue, state=state, **abc.timed(fields, self.now)))
+
+    @rule(target=pages, page=pages)
+    def find_on(self, page: tuple[observe.Find, int]) -> Any:
+        find, cursor = page
+        fields = {name: getattr(find, name) for name in find.__struct_fields__}
+        return self._find(observe.Find(**{**fields, "cursor": cursor}))
+
+    def _find(self, find: observe.Find) -> Any:
+        cursor = self.ask(find).cursor
+        return multiple() if cursor is None else multiple((find, cursor))
+
+    @rule(limit=st.sampled_from([500, 1, 2]))
+    def prune(self, limit: int) -> None:
+        self.ask(observe.Prune(limit=limit))
+
+
+def differential(make: Callable[[], Engine]) -> type[Differential]:
+    """The machine for the engines that `make` makes: each on an empty store, not opened yet."""
+    return type("DifferentialMachine", (Differential,), {"make_engine": staticmethod(make), "seen": Counter()})
+
+
+def sights(value: object) -> Iterator[str]:
+    """The kinds of answers and the states and statuses in them."""
+    if isinstance(value, Enum):
+        yield f"{type(value).__name__}.{value.name}"
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from sights(item)
+    elif hasattr(value, "__struct_fields__"):
+        yield type(value).__name__
+        for name in value.__struct_fields__:
+            yield from sights(getattr(value, name))

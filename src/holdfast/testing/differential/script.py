@@ -1,0 +1,72 @@
+"""Commands and answers as short Python text, so that a failure reads like a script.
+
+Only what differs from the default is shown, and instants count from where the run began: `T + 10 * SECOND`.
+"""
+
+import inspect
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from holdfast.model.instants import DAY, FOREVER, HOUR, MILLISECOND, MINUTE, SECOND
+
+_UNITS = ((DAY, "DAY"), (HOUR, "HOUR"), (MINUTE, "MINUTE"), (SECOND, "SECOND"), (MILLISECOND, "MILLISECOND"))
+
+
+class Script:
+    """Writes values down; `start` is the instant that the text calls T, on either clock."""
+
+    def __init__(self, wall: int, lease: int) -> None:
+        self._starts = (("T", wall), ("L", lease)) if wall != lease else (("T", wall),)
+
+    def text(self, value: object) -> str:
+        """The value as Python would be given it."""
+        match value:
+            case Enum():
+                return f"{type(value).__name__}.{value.name}"
+            case bool() | None:
+                return repr(value)
+            case int():
+                return self._number(value)
+            case tuple():
+                return "(" + "".join(f"{self.text(item)}, " for item in value).removesuffix(" ") + ")"
+            case dict():
+                return "{" + ", ".join(f"{self.text(key)}: {self.text(held)}" for key, held in value.items()) + "}"
+            case _ if hasattr(value, "__struct_fields__"):
+                return self._struct(value)
+            case _:
+                return repr(value)
+
+    def _struct(self, value: Any) -> str:
+        defaults = _defaults(type(value))
+        shown = [
+            f"{name}={self.text(held)}"
+            for name in value.__struct_fields__
+            if (held := getattr(value, name)) != defaults.get(name, _MISSING) and held not in ({}, ())
+            if name != "at"
+        ]
+        return f"{type(value).__name__}({', '.join(shown)})"
+
+    def _number(self, value: int) -> str:
+        if value == FOREVER:
+            return "FOREVER"
+        for name, start in self._starts:
+            if -DAY <= value - start <= 1_000 * DAY and value > DAY:
+                return f"{name} + {duration(value - start)}" if value != start else name
+        return duration(value) if value >= MILLISECOND else str(value)
+
+
+def duration(value: int) -> str:
+    """A whole number of the largest unit that divides it."""
+    for unit, name in _UNITS:
+        if value and value % unit == 0:
+            return name if value == unit else f"{value // unit} * {name}"
+    return str(value)
+
+
+_MISSING = object()
+
+
+@cache
+def _defaults(kind: type) -> dict[str, object]:
+    return {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}

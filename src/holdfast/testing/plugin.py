@@ -1,0 +1,171 @@
+"""The pytest plugin: engines as fixtures for the contract's examples, and the table of guarantees at the end.
+
+Which engines are judged, the stronger first:
+
+* A fixture `make_engine` of yours, in a `conftest.py` above the examples. It answers a function that makes an engine on
+  an empty store, not opened yet. Give the fixture `params` (each with a `name`) to judge several engines.
+* `--holdfast-engine=ADDRESS`, once for each engine. `{tmp}` in it becomes an empty folder, `{fresh}` a name never used
+  before: a store outside this process needs one of them, since every example wants an empty one.
+* Otherwise the memory engine.
+
+Three fixtures say what only the engine's author knows, and by default leave their examples out: `user_transaction`,
+`damage_one_change`; and `contract_runner`, the event loop on which engine and example run.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.engine import Engine
+from holdfast.runtime import SystemRuntime
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.table import ENGINE, GUARANTEE, GuaranteeTable
+
+DEFAULT_ADDRESS = "memory://"
+
+EngineMaker = Callable[[], Engine]
+UserTransaction = Callable[[], AbstractAsyncContextManager[object]]
+DamageOneChange = Callable[[Engine], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """An engine to judge: its name in the table, and its address."""
+
+    name: str
+    address: str
+
+
+# --- Options, marks, parameters ---
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("holdfast", "Holdfast's engine contract")
+    group.addoption(
+        "--holdfast-engine",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="judge the engine at this address, instead of the memory engine; may be given several times. "
+        "{tmp} becomes an empty folder, {fresh} a new name.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "guarantee(what): an example of this guarantee of Holdfast's engine contract")
+
+
+def sources(addresses: list[str]) -> list[EngineSource]:
+    """One source for each address, named by its scheme. Never by the whole address: that may hold a password."""
+    names = [address.partition(":")[0] for address in addresses]
+    return [
+        EngineSource(name if names.count(name) == 1 else f"{name}-{names[: place + 1].count(name)}", address)
+        for place, (name, address) in enumerate(zip(names, addresses, strict=True))
+    ]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "engine_source" in metafunc.fixturenames:
+        found = sources(metafunc.config.getoption("--holdfast-engine") or [DEFAULT_ADDRESS])
+        metafunc.parametrize("engine_source", found, ids=[source.name for source in found])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note on the item what the table needs, in a form that also reaches a controller of parallel runs."""
+    mark = item.get_closest_marker("guarantee")
+    if mark is None:
+        return
+    item.user_properties.append((GUARANTEE, str(mark.args[0])))
+    params: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    for name in ("make_engine", "engine_source"):
+        if name in params:
+            item.user_properties.append((ENGINE, str(getattr(params[name], "name", params[name]))))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    table = GuaranteeTable()
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            if isinstance(report, pytest.TestReport):
+                table.add(report.nodeid, outcome, dict(report.user_properties))
+    if table:
+        terminalreporter.section("Holdfast contract")
+        for line in table.lines():
+            terminalreporter.write_line(line)
+
+
+# --- Fixtures ---
+
+
+@pytest.fixture
+def contract_runner() -> Iterator[asyncio.Runner]:
+    """One event loop for an example and its engine."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def make_engine(engine_source: EngineSource, tmp_path: Path) -> EngineMaker:
+    """Makes an engine on an empty store. Override this one to judge an engine of yours."""
+    from holdfast.engines import open_engine
+
+    def make() -> Engine:
+        fresh = f"holdfast_{SystemRuntime().token_bytes(8).hex()}"
+        folder = tmp_path / fresh
+        folder.mkdir()
+        return open_engine(engine_source.address.replace("{tmp}", str(folder)).replace("{fresh}", fresh))
+
+    return make
+
+
+@pytest.fixture
+def engine(
+    make_engine: EngineMaker, contract_runner: asyncio.Runner, request: pytest.FixtureRequest
+) -> Iterator[Engine]:
+    """An opened engine on an empty store, audited after the example."""
+    engine = make_engine()
+    properties = request.node.user_properties
+    if all(name != ENGINE for name, _ in properties):
+        properties.append((ENGINE, engine.scheme))
+
+    async def ready() -> None:
+        await engine.migrate()
+        await engine.open()
+        queues = [stats.queue for stats in (await engine.stats()).queues]
+        assert not queues, f"The store is not empty, it has the queues {queues}. Each example needs a store of its own."
+
+    contract_runner.run(ready())
+    try:
+        yield engine
+        problems = contract_runner.run(engine.audit())
+        assert problems == (), "The audit after the example found:\n" + "\n".join(problems)
+    finally:
+        contract_runner.run(engine.close())
+
+
+@pytest.fixture
+def bench(engine: Engine) -> Bench:
+    """The engine, its clock, and shorthands for both."""
+    return Bench(engine)
+
+
+@pytest.fixture
+def user_transaction(engine: Engine) -> UserTransaction:
+    """Opens a transaction of a user's on the engine's own database, by a connection that is not the engine's.
+
+    Entering answers what `enqueue(join=...)` takes; leaving commits, leaving by an exception rolls back.
+    """
+    if not engine.capabilities.joins_transactions:
+        pytest.skip(f"not offered: the {engine.scheme} engine does not take part in transactions of its users")
+    pytest.fail("This engine joins transactions: override the fixture `user_transaction` so that one can be opened.")
+
+
+@pytest.fixture
+def damage_one_change(engine: Engine) -> DamageOneChange:
+    """Closes the engine, spoils one change of the last frame it wrote, and opens it again."""
+    pytest.skip(f"not offered: the {engine.scheme} engine has no journal of changes to damage")
+

@@ -1,0 +1,56 @@
+"""What a reader may count on in every source file: it is short, it says what it is, it is finished."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = sorted((ROOT / "src").rglob("*.py"))
+
+MOST_LINES = 400
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def is_public(path: Path) -> bool:
+    return path.stem == "__init__" or not path.stem.startswith("_")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_there_is_source_to_look_at() -> None:
+    assert SOURCE
+
+
+def test_no_source_file_is_long() -> None:
+    lengths = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE}
+    assert {path: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_every_public_module_says_what_lives_in_it() -> None:
+    silent = [
+        name(path)
+        for path in SOURCE
+        if is_public(path) and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_nothing_in_the_source_is_marked_unfinished() -> None:
+    marked = [
+        f"{name(path)}, line {number}: {line.strip()}"
+        for path in SOURCE
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if UNFINISHED.search(line)
+    ]
+    assert marked == []
+
+
+def test_the_mark_of_unfinished_work_is_recognised() -> None:
+    assert UNFINISHED.search("# TODO: later")
+    assert not UNFINISHED.search("mastodon, hacking, TODOS")
+
+
+def test_the_package_ships_its_types() -> None:
+    assert (ROOT / "src" / "holdfast" / "py.typed").is_file()

@@ -1,0 +1,61 @@
+"""The files around the source: the pins name packages and nothing else, and the docs point at what is there."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*")
+LINK = re.compile(r"\[[^\]]+\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def pins() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def canonical(requirement: str) -> str:
+    """A requirement's package name in the one spelling that package indexes compare."""
+    name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_constraints_are_exact_pins_without_host_or_path() -> None:
+    assert pins()
+    assert [line for line in pins() if not PIN.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "--index-url https://pypi.example/simple",
+        "msgspec>=0.19",
+        "msgspec @ file:///tmp/msgspec.whl",
+        "holdfast @ git+ssh://git@example/holdfast",
+        "/opt/wheels/msgspec.whl",
+    ],
+)
+def test_a_line_that_is_no_exact_pin_is_recognised(line: str) -> None:
+    assert not PIN.fullmatch(line)
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    asked = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *(requirement for extra in extras.values() for requirement in extra),
+    ]
+    assert {canonical(asked) for asked in asked} - {canonical(pin) for pin in pins()} <= {"holdfast"}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_in_the_docs_lead_somewhere(page: Path) -> None:
+    targets: list[str] = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -26,6 +26,8 @@ DEPTH = 64
 
 _PLACE = re.compile(r"at `\$\.?([^`]*)`")
 """Where msgspec found the first thing that does not fit, at the end of its message."""
+_QUOTED = re.compile(r"""value (?:'.*'|".*"|-?\d+)""", re.DOTALL)
+"""Where it quotes what it found, which may be a secret."""
 
 
 @runtime_checkable
@@ -94,9 +96,10 @@ class _Msgspec(ABC):
         except msgspec.ValidationError as error:
             if type is Any:  # a number that no parser takes
                 raise self._corrupt(str(error)) from error
-            place = _PLACE.search(str(error))
+            said = _QUOTED.sub("value", str(error))
+            place = _PLACE.search(said)
             field = place[1] if place else ""
-            raise InvalidArguments(f"The data does not fit the declared type: {error}.", field=field) from error
+            raise InvalidArguments(f"The data does not fit the declared type: {said}.", field=field) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._corrupt(str(error)) from error
 

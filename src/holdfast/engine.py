@@ -119,6 +119,15 @@ class Engine(ABC):
     @abstractmethod
     def clock_offset(self, value: int) -> None: ...
 
+    @property
+    def process_name(self) -> str:
+        """The name under which other processes of this host can tell whether this one lives; empty: they cannot."""
+        return ""
+
+    async def departed(self) -> tuple[str, ...]:
+        """Workers on this host whose process is known to have ended. Always none where that cannot be known."""
+        return ()
+
     # Producing
 
     async def enqueue(self, *groups: produce.Group, join: object | None = None) -> produce.Enqueued:

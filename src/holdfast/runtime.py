@@ -19,15 +19,15 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, TypeVar, TypeVarTuple
 
-from holdfast.errors import InvalidOption, Unsupported
+from holdfast.errors import EngineUnavailable, InvalidOption, Unsupported
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -221,8 +221,6 @@ def _read_boot_id() -> str:
     return f"minute-{(time.time_ns() - _boot_ns()) // 60_000_000_000}"
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
-#
 # Files we make belong to their owner alone (0600, folders 0700), and the last part of a path is never followed when it
 # is a link: whoever may write to the folder must not be able to lead us elsewhere.
 
@@ -259,9 +257,7 @@ class _Descriptor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -283,6 +279,23 @@ class AppendFile(_Descriptor):
 
 class FileLock(_Descriptor):
     """A lock held by this open file. The kernel lets go of it when the file is closed or the process ends."""
+
+
+class Gate(_Descriptor):
+    """A file that openings of it take in turns: first come, first served, across threads and processes."""
+
+    def __enter__(self) -> Self:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
 
 
 class Files:
@@ -329,6 +342,42 @@ class Files:
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
         return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _CLOSED, 0o600))
 
+    def gate(self, path: str | os.PathLike[str]) -> Gate:
+        """An opening of a gate; `with` it to have one's turn. On Windows it holds nobody back."""
+        return Gate(os.open(path, os.O_RDWR | os.O_CREAT | _CLOSED, 0o600))
+
+    def private_folder(self, name: str) -> Path:
+        """A folder of this user's for things that live as long as processes do: sockets, records, locks."""
+        base = os.environ.get("XDG_RUNTIME_DIR", "")
+        user = os.getuid() if hasattr(os, "getuid") else 0
+        root = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
+        folder = root / f"holdfast-{user}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink() or (hasattr(os, "getuid") and folder.stat().st_uid != user):
+            raise EngineUnavailable(f"{folder} belongs to someone else. Remove it, or set XDG_RUNTIME_DIR.")
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+        return folder / name
+
+    def size(self, path: str | os.PathLike[str]) -> int:
+        """0 where there is no such file."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def kind_of_disk(self, path: str | os.PathLike[str]) -> str:
+        """The type of the file system that holds `path`, as the system names it; empty where it does not say."""
+        try:
+            with open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
+                mounts = [line.split(" ")[1:3] for line in table]
+        except OSError:
+            return ""
+        real = os.path.realpath(path)
+        holding = [
+            (folder, kind) for folder, kind in mounts if real == folder or real.startswith(folder.rstrip("/") + "/")
+        ]
+        return max(holding, key=lambda mount: len(mount[0]), default=("", ""))[1]
+
     def lock(self, path: str | os.PathLike[str], *, wait: bool = True) -> FileLock | None:
         """Lock a file, made if need be, against other openings of it. Without `wait`, None if someone holds it.
 
@@ -342,10 +391,9 @@ class Files:
             lock = FileLock(os.open(path, os.O_RDWR | os.O_CREAT | _CLOSED, 0o600))
             try:
                 fcntl.flock(lock.fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except BaseException as error:
                 lock.close()
-                return None
-            except BaseException:
-                lock.close()
+                if isinstance(error, BlockingIOError):
+                    return None
                 raise
             return lock

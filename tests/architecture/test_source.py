@@ -1,14 +1,21 @@
-"""What a reader may count on in every source file: it is short, it says what it is, it is finished."""
+"""What a reader may count on in every source file: it is short, says what it is, is finished, and its examples run."""
 
 import ast
+import doctest
 import re
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = sorted((ROOT / "src").rglob("*.py"))
 
 MOST_LINES = 400
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+WITH_EXAMPLES = [path for path in SOURCE if ">>> " in path.read_text(encoding="utf-8")]
 
 
 def is_public(path: Path) -> bool:
@@ -50,6 +57,21 @@ def test_nothing_in_the_source_is_marked_unfinished() -> None:
 def test_the_mark_of_unfinished_work_is_recognised() -> None:
     assert UNFINISHED.search("# TODO: later")
     assert not UNFINISHED.search("mastodon, hacking, TODOS")
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name)
+def test_the_examples_in_docstrings_run(path: Path) -> None:
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    module = import_module(".".join(parts).removesuffix(".__init__"))
+    outcome = doctest.testmod(module)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
+
+
+def test_every_folder_of_source_is_a_package() -> None:
+    """import-linter does not look into a folder without `__init__.py`."""
+    folders = {path.parent for path in SOURCE} - {ROOT / "src"}
+    assert [name(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
 
 
 def test_the_package_ships_its_types() -> None:

@@ -76,7 +76,7 @@ EXAMPLES: list[BaseException] = [
 every_error = pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 
 
-def tree(cls: type) -> Iterator[type]:
+def tree(cls: type[BaseException]) -> Iterator[type[BaseException]]:
     yield cls
     for child in cls.__subclasses__():
         if child.__module__ == errors.__name__:

@@ -7,7 +7,7 @@ scheme of its addresses.
 
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.engine import Engine
@@ -27,11 +27,14 @@ class Place(NamedTuple):
 
 PLACES: dict[str, Place] = {
     "memory": Place("holdfast.engines.memory", "MemoryEngine"),
+    "sqlite": Place("holdfast.engines.sqlite", "SqliteEngine"),
 }
 
 
-def open_engine(url: str, *, runtime: Runtime | None = None) -> Engine:
+def open_engine(url: str, *, runtime: Runtime | None = None, **options: Any) -> Engine:
     """Make the engine that an address names. It is not connected yet: call its `open`.
+
+    Options are the engine's own, such as `namespace` and `durability`.
 
     Raises ConfigError for an address that names no engine, Unsupported when its driver is not installed.
 
@@ -40,12 +43,12 @@ def open_engine(url: str, *, runtime: Runtime | None = None) -> Engine:
     """
     scheme = urlsplit(url).scheme
     factory = _factory(scheme, url)
-    engine = factory(url, runtime if runtime is not None else SystemRuntime())
+    engine = factory(url, runtime if runtime is not None else SystemRuntime(), **options)
     assert isinstance(engine, Engine)
     return engine
 
 
-def _factory(scheme: str, url: str):  # type: ignore[no-untyped-def]
+def _factory(scheme: str, url: str) -> Any:
     place = PLACES.get(scheme)
     if place is not None:
         return _load(scheme, place)
@@ -57,7 +60,7 @@ def _factory(scheme: str, url: str):  # type: ignore[no-untyped-def]
     )
 
 
-def _load(scheme: str, place: Place):  # type: ignore[no-untyped-def]
+def _load(scheme: str, place: Place) -> Any:
     try:
         return getattr(import_module(place.module), place.name)
     except ModuleNotFoundError as missing:

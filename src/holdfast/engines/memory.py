@@ -4,10 +4,10 @@ For tests, for embedding, and as the plainest example of an engine. It may be us
 event loops at once: a command is decided under the lock, and the bells are rung after it.
 """
 
-import asyncio
 from collections.abc import Iterable
 
 from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
+from holdfast.engines.bells import Belfry
 from holdfast.engines.ledger import Ledger
 from holdfast.model import work
 from holdfast.model.command import A, Command
@@ -31,7 +31,7 @@ class MemoryEngine(Engine):
         self._runtime = runtime
         self._ledger = Ledger()
         self._lock = runtime.lock()
-        self._subscriptions: set[MemorySubscription] = set()
+        self._belfry = Belfry()
 
     async def perform(self, command: Command[A]) -> A:
         return self.perform_now(command)
@@ -41,8 +41,7 @@ class MemoryEngine(Engine):
         with self._lock:
             decision = self._ledger.decide(command, self._time())
         if decision.rings:
-            for subscription in tuple(self._subscriptions):
-                subscription.ring(decision.rings)
+            self._belfry.ring(decision.rings)
         return decision.answer
 
     def _time(self) -> At:
@@ -51,14 +50,13 @@ class MemoryEngine(Engine):
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        for subscription in tuple(self._subscriptions):
-            subscription.close()
+        self._belfry.close()
 
     async def migrate(self) -> tuple[str, ...]:
         return ()
 
     def subscribe(self, *bells: str) -> Subscription:
-        return MemorySubscription(self._subscriptions, frozenset(bells))
+        return self._belfry.subscribe(*bells)
 
     def lifeline(self) -> Lifeline:
         return MemoryLifeline(self)
@@ -70,57 +68,6 @@ class MemoryEngine(Engine):
     @clock_offset.setter
     def clock_offset(self, value: int) -> None:
         self._runtime.clock_offset = value
-
-
-class MemorySubscription(Subscription):
-    """Bells that have rung since the last `wait`, and the event that says there are some."""
-
-    def __init__(self, among: "set[MemorySubscription]", bells: frozenset[str]) -> None:
-        self._among = among
-        self._bells = bells
-        self._rung: set[str] = set()
-        self._closed = False
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        among.add(self)
-
-    def ring(self, rings: frozenset[str]) -> None:
-        """Called from any thread."""
-        heard = rings & self._bells
-        if heard:
-            self._rung |= heard
-            self._wake()
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            loop, future = waiter
-            loop.call_soon_threadsafe(_resolve, future)
-
-    async def wait(self, timeout: float | None = None) -> frozenset[str]:
-        if not self._rung and not self._closed:
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiter = (loop, future)
-            try:
-                if not self._rung and not self._closed:  # it may have rung since
-                    async with asyncio.timeout(timeout):
-                        await future
-            except TimeoutError:
-                pass
-            finally:
-                self._waiter = None
-        rung, self._rung = frozenset(self._rung), set()
-        return rung
-
-    def close(self) -> None:
-        self._closed = True
-        self._among.discard(self)
-        self._wake()
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class MemoryLifeline(Lifeline):

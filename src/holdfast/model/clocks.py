@@ -5,8 +5,6 @@ Retention (`visible_until`), the answer to a caller or a duplicate (`result_unti
 have. What was given at enqueue wins over what the settling worker says, and that over the defaults.
 """
 
-from typing import NamedTuple
-
 from holdfast.model.instants import DAY, FOREVER, HOUR
 from holdfast.model.job import JobRecord, KeyScope
 from holdfast.model.states import JobState
@@ -16,30 +14,25 @@ RETENTION = DAY
 FAILED_RETENTION = 30 * DAY
 
 
-class Untils(NamedTuple):
-    visible: int
-    result: int
-    key: int
-
-
-def first(*choices: int | None, default: int) -> int:
-    """The first choice that was made at all; zero is a choice."""
-    for choice in choices:
-        if choice is not None:
-            return choice
-    return default
-
-
 def later(start: int, duration: int) -> int:
     return min(start + duration, FOREVER)
 
 
-def untils(job: JobRecord, state: JobState, now: int, result_ttl: int | None, retention: int | None) -> Untils:
-    """The clocks of a job that ends in `state` at `now`."""
-    default = FAILED_RETENTION if state is JobState.FAILED else RETENTION
-    visible = later(now, first(job.given.retention, retention, default=default))
-    result = later(now, first(job.given.result_ttl, result_ttl, default=RESULT_TTL))
-    return Untils(visible, result, key_until(job, state, now, result))
+def untils(
+    job: JobRecord, state: JobState, now: int, result_ttl: int | None, retention: int | None
+) -> tuple[int, int, int]:
+    """The clocks of a job that ends in `state` at `now`: visible, result, key."""
+    given = job.given
+    if given.retention is not None:
+        retention = given.retention
+    elif retention is None:
+        retention = FAILED_RETENTION if state is JobState.FAILED else RETENTION
+    if given.result_ttl is not None:
+        result_ttl = given.result_ttl
+    elif result_ttl is None:
+        result_ttl = RESULT_TTL
+    result = later(now, result_ttl)
+    return later(now, retention), result, key_until(job, state, now, result)
 
 
 def key_until(job: JobRecord, state: JobState, finished: int, result_until: int) -> int:

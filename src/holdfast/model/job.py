@@ -38,7 +38,7 @@ class KeyScope(StrEnum):
     FOREVER = "forever"
 
 
-class Given(Struct, frozen=True, gc=False, omit_defaults=True):
+class Given(Struct, frozen=True, gc=False, array_like=True):
     """Policy that was given at enqueue and so travels with the job. None: the worker's registry decides.
 
     `max_attempts = 0` means for ever, here and in every other place inside the engine.
@@ -55,7 +55,7 @@ class Given(Struct, frozen=True, gc=False, omit_defaults=True):
 NOTHING_GIVEN = Given()
 
 
-class Progress(Struct, frozen=True, gc=False):
+class Progress(Struct, frozen=True, gc=False, array_like=True):
     """What a handler last said of itself; carried by lease renewals."""
 
     fraction: float
@@ -72,7 +72,7 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Attempt(Struct, frozen=True, gc=False):
+class Attempt(Struct, frozen=True, gc=False, array_like=True):
     """One counted run that did not succeed, as the history keeps it."""
 
     number: int
@@ -84,8 +84,8 @@ class Attempt(Struct, frozen=True, gc=False):
     error: ErrorInfo | None = None
 
 
-class JobRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """One job, as stored."""
+class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+    """One job, as stored. Engines may pack it by position: a new field goes to the end and has a default."""
 
     # The request
     queue: str

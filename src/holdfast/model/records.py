@@ -1,8 +1,10 @@
 """What an engine remembers beside jobs: queues, lanes, pools, edges, workers, schedules."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.job import JobKey
+from holdfast.model.states import JobState
 
 
 class Totals(Struct, frozen=True, gc=False):
@@ -16,8 +18,15 @@ class Totals(Struct, frozen=True, gc=False):
     def finished(self) -> int:
         return self.succeeded + self.failed + self.cancelled
 
-    def plus(self, other: "Totals") -> "Totals":
-        return Totals(self.succeeded + other.succeeded, self.failed + other.failed, self.cancelled + other.cancelled)
+    def plus(self, target: JobState, count: int) -> "Totals":
+        """With so many more that ended in this state."""
+        match target:
+            case JobState.SUCCEEDED:
+                return replace(self, succeeded=self.succeeded + count)
+            case JobState.FAILED:
+                return replace(self, failed=self.failed + count)
+            case _:
+                return replace(self, cancelled=self.cancelled + count)
 
 
 class QueueRecord(Struct, frozen=True, gc=False, kw_only=True):

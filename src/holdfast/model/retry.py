@@ -26,6 +26,34 @@ BackoffFunction = Callable[[int, BaseException | None], Duration | None]
 """Of the attempt that failed (from 1) and its error (None after a lost worker): seconds, or None to give up."""
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_whole(value: object, option: str, low: int, high: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        to = "on" if high is None else f"to {high}"
+        raise InvalidOption(f"`{option}` must be a whole number from {low} {to}, not {value!r}.", option=option)
+
+
+def _check_jitter(jitter: float) -> None:
+    if not _is_number(jitter) or not 0 <= jitter <= 1:
+        raise InvalidOption("`jitter` must be a share from 0 to 1, such as 0.1 for 10 %.", option="jitter")
+
+
+def _check_growth(initial: int, maximum: int, jitter: float) -> None:
+    _check_whole(initial, "initial", 0, LONGEST)
+    _check_whole(maximum, "max", 0, LONGEST)
+    if maximum < initial:
+        raise InvalidOption("`max` must not be less than `initial`. Raise `max`.", option="max")
+    _check_jitter(jitter)
+
+
+def _check_errors(errors: object, option: str) -> None:
+    if not isinstance(errors, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in errors):
+        raise InvalidOption(f"`{option}` must list exception types.", option=option)
+
+
 class Exponential(Struct, frozen=True):
     """`initial`, then `multiplier` times as long after each attempt, never more than `maximum`."""
 
@@ -89,7 +117,8 @@ class Computed(Struct, frozen=True):
 
 Backoff = Exponential | Linear | Fixed | Listed | Computed
 
-DEFAULT_BACKOFF = Exponential(initial=SECOND, multiplier=2.0, maximum=HOUR, jitter=0.1)
+_DEFAULT = Exponential(initial=SECOND, multiplier=2.0, maximum=HOUR, jitter=0.1)
+DEFAULT_BACKOFF: Backoff = _DEFAULT
 
 
 def exponential(initial: Duration = 1, multiplier: float = 2, max: Duration = 3600, jitter: float = 0.1) -> Exponential:
@@ -273,32 +302,4 @@ def loss_delay(policy: RetryPolicy | None, losses: int, draw: float) -> int:
             wait = None
         if wait is not None:
             return wait
-    return _own(DEFAULT_BACKOFF, losses - 1, draw)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_whole(value: object, option: str, low: int, high: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        to = "on" if high is None else f"to {high}"
-        raise InvalidOption(f"`{option}` must be a whole number from {low} {to}, not {value!r}.", option=option)
-
-
-def _check_jitter(jitter: float) -> None:
-    if not _is_number(jitter) or not 0 <= jitter <= 1:
-        raise InvalidOption("`jitter` must be a share from 0 to 1, such as 0.1 for 10 %.", option="jitter")
-
-
-def _check_growth(initial: int, maximum: int, jitter: float) -> None:
-    _check_whole(initial, "initial", 0, LONGEST)
-    _check_whole(maximum, "max", 0, LONGEST)
-    if maximum < initial:
-        raise InvalidOption("`max` must not be less than `initial`. Raise `max`.", option="max")
-    _check_jitter(jitter)
-
-
-def _check_errors(errors: object, option: str) -> None:
-    if not isinstance(errors, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in errors):
-        raise InvalidOption(f"`{option}` must list exception types.", option=option)
+    return _own(_DEFAULT, losses - 1, draw)

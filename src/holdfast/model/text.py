@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from traceback import TracebackException
+from traceback import TracebackException, format_tb
 
 from msgspec import Struct
 
@@ -24,6 +24,8 @@ ERROR_BYTES = 16 * 1024
 
 _TYPE_BYTES = 512
 _MESSAGE_BYTES = 4 * 1024
+_MEMBERS = 500
+_GROUP_DEPTH = 20
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -121,12 +123,34 @@ def _message_of(error: BaseException) -> str:
 
 def _traceback_of(error: BaseException, room: int) -> str:
     try:
+        if _is_swarm(error):
+            summary = f"{_type_of(error)}: {_message_of(error)} (too many members to show)\n"
+            return _ends_of(chain(format_tb(error.__traceback__), (summary,)), room)
         report = TracebackException(type(error), error, error.__traceback__, capture_locals=False, compact=True)
         return _ends_of(report.format(), room)
     except KeyboardInterrupt:
         raise
     except BaseException as failure:
         return f"<its traceback cannot be shown: {type(failure).__name__}>"
+
+
+def _is_swarm(error: BaseException) -> bool:
+    """Whether it holds groups so large or so deep that the standard library would not end with them."""
+    stack = [(error, 0)]
+    seen = {id(error)}
+    members = 0
+    while stack:
+        current, depth = stack.pop()
+        if isinstance(current, BaseExceptionGroup):
+            members += len(current.exceptions)
+            if members > _MEMBERS or depth >= _GROUP_DEPTH:
+                return True
+            stack.extend((member, depth + 1) for member in current.exceptions)
+        for linked in (current.__cause__, current.__context__):
+            if linked is not None and id(linked) not in seen:
+                seen.add(id(linked))
+                stack.append((linked, depth))
+    return False
 
 
 def _ends_of(pieces: Iterable[str], room: int) -> str:

@@ -48,7 +48,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     prefetch: int = 0
 
 
-class Lease(Struct, frozen=True, gc=False, kw_only=True):
+class Lease(Struct, frozen=True, gc=False):
     """A claimed job: what a worker needs to run and settle it."""
 
     queue: str

@@ -24,11 +24,7 @@ def microseconds(seconds: float = 0, *, minutes: float = 0, hours: float = 0, da
 
 
 class FakeClock:
-    """Moves an engine's clocks forward without waiting.
-
-        clock = FakeClock(engine)
-        clock.advance(hours=1)
-    """
+    """Moves an engine's clocks without waiting: `FakeClock(engine).advance(hours=1)`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

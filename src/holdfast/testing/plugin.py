@@ -13,8 +13,7 @@ Three fixtures say what only the engine's author knows, and by default leave the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +21,10 @@ import pytest
 
 from holdfast.engine import Engine
 from holdfast.runtime import SystemRuntime
-from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.bench import Bench, DamageOneChange, EngineMaker, UserTransaction
 from holdfast.testing.contract.table import ENGINE, GUARANTEE, GuaranteeTable
 
 DEFAULT_ADDRESS = "memory://"
-
-EngineMaker = Callable[[], Engine]
-UserTransaction = Callable[[], AbstractAsyncContextManager[object]]
-DamageOneChange = Callable[[Engine], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +163,3 @@ def user_transaction(engine: Engine) -> UserTransaction:
 def damage_one_change(engine: Engine) -> DamageOneChange:
     """Closes the engine, spoils one change of the last frame it wrote, and opens it again."""
     pytest.skip(f"not offered: the {engine.scheme} engine has no journal of changes to damage")
-

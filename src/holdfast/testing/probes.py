@@ -14,8 +14,8 @@ T = TypeVar("T")
 PATIENCE = 10.0
 """Seconds of real time. Generous: a test that passes never waits for it."""
 
-SHORTEST_LOOK = 1.0
-"""Bells may be lost, so look again after this time without one."""
+LOOK_AGAIN = 1.0
+"""Bells may be lost, so look again after this many seconds without one."""
 
 
 async def until(
@@ -26,10 +26,7 @@ async def until(
     what: str = "the condition",
     timeout: float = PATIENCE,
 ) -> T:
-    """Look now and after each bell, until what is seen `holds`; answer it.
-
-        job = await until(ears, lambda: bench.look("a"), holds=lambda job: job.terminal, what="job a to end")
-    """
+    """Look now and after each bell, until what is seen `holds`; answer it. `what` completes "Waited 10 s for ..."."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     heard: list[str] = []
@@ -42,15 +39,13 @@ async def until(
             raise AssertionError(
                 f"Waited {timeout:g} s for {what}. Last seen: {seen!r}. Bells heard: {', '.join(heard) or 'none'}."
             )
-        heard.extend(sorted(await subscription.wait(min(left, SHORTEST_LOOK))))
+        heard.extend(sorted(await subscription.wait(min(left, LOOK_AGAIN))))
 
 
 class Probe(Generic[T]):
     """Records what it is called with, in order, and lets a test wait for the n-th call.
 
-        probe = Probe[str]("the handler")
-        ...                                # the code under test calls probe("one")
-        assert await probe.calls(1) == ["one"]
+    Give it to the code under test as a callback; then `await probe.calls(2)` answers the first two values.
     """
 
     def __init__(self, name: str = "the probe") -> None:

@@ -259,5 +259,8 @@ def _lengths(path: str, ours: Sequence[object], theirs: Sequence[object]) -> str
 
 def _names(things: Iterable[Any]) -> str:
     """Jobs by their names, everything else as it is."""
-    shown = [f"{thing.queue}/{thing.id}" if hasattr(thing, "id") and hasattr(thing, "queue") else repr(thing) for thing in things]
+    shown = [
+        f"{thing.queue}/{thing.id}" if hasattr(thing, "id") and hasattr(thing, "queue") else repr(thing)
+        for thing in things
+    ]
     return f"[{', '.join(shown)}]"

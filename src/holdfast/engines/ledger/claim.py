@@ -90,11 +90,13 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
 
 def _heads(step: Step, wanted: QueueClaim, shares: list[int]) -> list[Head]:
     """The first ready job of each task that still has a share, as a heap."""
-    heads = [
-        head
-        for index, task in enumerate(wanted.tasks)
-        if shares[index] > 0 and (head := _head(index, step.state.ready(wanted.queue, task.task))) is not None
-    ]
+    heads = []
+    for index, task in enumerate(wanted.tasks):
+        if shares[index] > 0:
+            about = shares[index] // len(wanted.tasks) + 1
+            head = _head(index, step.state.ready(wanted.queue, task.task, about))
+            if head is not None:
+                heads.append(head)
     heapify(heads)
     return heads
 
@@ -139,28 +141,28 @@ def lease_of(job: JobRecord) -> Lease:
     assert job.token is not None
     assert job.lease_expires is not None
     return Lease(
-        queue=job.queue,
-        id=job.id,
-        generation=job.generation,
-        task=job.task,
-        payload=job.payload,
-        codec=job.codec,
-        metadata=job.metadata,
-        priority=job.priority,
-        lane=job.lane,
-        arrival=job.arrival,
-        created=job.created,
-        due=job.due,
-        expires=job.expires,
-        state=job.state,
-        attempt=job.attempt,
-        losses=job.losses,
-        token=job.token,
-        fence=job.fence,
-        lease_expires=job.lease_expires,
-        lease_len=job.lease_len,
-        max_attempts=job.max_attempts,
-        max_losses=job.max_losses,
-        started=job.started,
-        given=job.given,
+        job.queue,
+        job.id,
+        job.generation,
+        job.task,
+        job.payload,
+        job.codec,
+        job.metadata,
+        job.priority,
+        job.lane,
+        job.arrival,
+        job.created,
+        job.due,
+        job.expires,
+        job.state,
+        job.attempt,
+        job.losses,
+        job.token,
+        job.fence,
+        job.lease_expires,
+        job.lease_len,
+        job.max_attempts,
+        job.max_losses,
+        job.started,
+        job.given,
     )

@@ -7,15 +7,8 @@ from holdfast.engines.ledger.step import Step
 from holdfast.model import history
 from holdfast.model.clocks import untils
 from holdfast.model.job import Attempt, AttemptOutcome, JobRecord
-from holdfast.model.records import Totals
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
-
-ONE = {
-    JobState.SUCCEEDED: Totals(succeeded=1),
-    JobState.FAILED: Totals(failed=1),
-    JobState.CANCELLED: Totals(cancelled=1),
-}
 
 
 def finish(
@@ -37,7 +30,7 @@ def finish(
     """
     job = before if job is None else job
     now = step.now
-    until = untils(job, target, now, result_ttl, retention)
+    visible, result_until, key = untils(job, target, now, result_ttl, retention)
     after = replace(
         job,
         state=target,
@@ -49,17 +42,17 @@ def finish(
         reason=reason,
         note=note,
         result=result,
-        visible_until=until.visible,
-        result_until=until.result,
-        key_until=until.key,
+        visible_until=visible,
+        result_until=result_until,
+        key_until=key,
     )
     step.put_job(before, after)
-    step.count_end(job.queue, ONE[target])
+    step.count_end(job.queue, target)
     step.rings.add("room:" + job.queue)
     for process in job.reply:
         step.rings.add("reply:" + process)
     if job.lane is not None:
-        lanes.leave(step, after, ONE[target])
+        lanes.leave(step, after)
     if after.kept_until <= now and not step.state.children(job.queue, job.id, 1):
         step.drop_job(after)
 

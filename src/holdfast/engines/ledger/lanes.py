@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Totals
 from holdfast.model.states import Hold, JobState
 from holdfast.model.work import LaneName
 
@@ -26,11 +25,11 @@ def admit(step: Step, job: JobRecord) -> tuple[JobRecord, int]:
     return replace(job, hold=job.hold | Hold.LANE), lane.depth
 
 
-def leave(step: Step, job: JobRecord, ended: Totals) -> None:
+def leave(step: Step, job: JobRecord) -> None:
     """The job has ended: count it, and if it was the head let the next one be it."""
     assert job.lane is not None
     lane = step.lane(job.queue, job.lane)
-    record = replace(lane, depth=lane.depth - 1, totals=lane.totals.plus(ended))
+    record = replace(lane, depth=lane.depth - 1, totals=lane.totals.plus(job.state, 1))
     if record.depth == 0:
         step.emptied.append(LaneName(job.queue, job.lane))
         step.put(lane, replace(record, head=None, emptied=step.now))

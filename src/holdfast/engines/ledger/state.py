@@ -69,8 +69,8 @@ class State(ABC):
         """The job that took the key last, if it is still there."""
 
     @abstractmethod
-    def ready(self, queue: str, task: str) -> Iterator[JobRecord]:
-        """Queued jobs of one task: priority (higher first), due, arrival.
+    def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
+        """Queued jobs of one task: priority (higher first), due, arrival. About so many will be asked for.
 
         The one last given has left `queued` before the next is asked for.
         """

@@ -18,11 +18,12 @@ from holdfast.model.records import (
     PoolRecord,
     QueueRecord,
     ScheduleRecord,
-    Totals,
     WorkerRecord,
 )
-from holdfast.model.states import Hold, JobState, legal
+from holdfast.model.states import EDGES, Hold, JobState, legal
 from holdfast.model.work import LaneName
+
+QUEUED = JobState.QUEUED
 
 R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleRecord, Edge)
 
@@ -39,7 +40,7 @@ class Step:
         self.changes: list[Change] = []
         self.rings: set[str] = set()
         self.emptied: list[LaneName] = []
-        self._ended: dict[str, Totals] = {}
+        self._ended: dict[tuple[str, JobState], int] = {}
 
     # Reading
 
@@ -69,29 +70,34 @@ class Step:
 
     def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
         """Write a job. The edge must be in the table: anything else is a defect of ours."""
+        old, new = None if before is None else before.state, after.state
+        if old is not new and new not in EDGES[old]:
+            self._check_new_life(before, after)
+        self.state.swap_job(before, after)
+        self.changes.append(Change(before, after))
+        if new is QUEUED and old is not QUEUED:
+            self.rings.add("queue:" + after.queue)
+
+    def _check_new_life(self, before: JobRecord | None, after: JobRecord) -> None:
         old = None if before is None else before.state
         same = before is None or before.generation == after.generation
         if not legal(old, after.state, same_generation=same):
             raise AssertionError(f"job {after.id!r} of queue {after.queue!r}: {old} → {after.state} is no edge")
-        self.state.swap_job(before, after)
-        self.changes.append(Change(before, after))
-        if after.state is JobState.QUEUED and old is not JobState.QUEUED:
-            self.rings.add("queue:" + after.queue)
 
     def drop_job(self, job: JobRecord) -> None:
         """Delete a record."""
         self.state.swap_job(job, None)
         self.changes.append(Change(job, None))
 
-    def count_end(self, queue: str, one: Totals) -> None:
+    def count_end(self, queue: str, target: JobState) -> None:
         """Book one end; written once per queue, when the step closes."""
-        so_far = self._ended.get(queue)
-        self._ended[queue] = one if so_far is None else so_far.plus(one)
+        key = (queue, target)
+        self._ended[key] = self._ended.get(key, 0) + 1
 
     def close(self) -> None:
-        for name, totals in self._ended.items():
+        for (name, target), count in self._ended.items():
             record = self.queue(name)
-            self.put(record, replace(record, totals=record.totals.plus(totals)))
+            self.put(record, replace(record, totals=record.totals.plus(target, count)))
         self._ended.clear()
 
 

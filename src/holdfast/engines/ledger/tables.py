@@ -172,7 +172,7 @@ class Tables(State):
         taker = None if known is None else known.keys.get((task, unique_key))
         return None if taker is None else self.job(queue, taker)
 
-    def ready(self, queue: str, task: str) -> Iterator[JobRecord]:
+    def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
         known = self._queues.get(queue)
         heap = None if known is None else known.ready.get(task)
         if known is not None and heap is not None:

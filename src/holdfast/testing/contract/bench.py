@@ -1,7 +1,8 @@
 """An engine on the bench: the few calls with which nearly every example begins and ends."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from holdfast.engine import Engine
@@ -14,6 +15,13 @@ from holdfast.model.states import JobState
 from holdfast.model.work import Claim, ExpiredLease, Lease, Settled, Settlement
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.contract.builders import QUEUE, REAPER, claim, reap, succeed
+
+EngineMaker = Callable[[], Engine]
+"""Makes an engine on an empty store; it is not opened yet."""
+UserTransaction = Callable[[], AbstractAsyncContextManager[object]]
+"""Opens a transaction of a user's; what it answers can be given to `enqueue(join=...)`."""
+DamageOneChange = Callable[[Engine], Awaitable[None]]
+"""Spoils one stored change of an engine's last write, and opens the engine again."""
 
 
 class Bench:

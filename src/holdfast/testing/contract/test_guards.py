@@ -161,7 +161,7 @@ async def test_of_settlements_in_a_race_one_outcome_stands(bench: Bench) -> None
         bench.settle(succeed(first, b"first")), bench.settle(succeed(second, b"second")), bench.settle(fail(first))
     )
 
-    assert answers == [Settled.LOST, Settled.APPLIED, Settled.LOST]
+    assert list(answers) == [Settled.LOST, Settled.APPLIED, Settled.LOST]
     assert (await bench.look()).result == b"second"
     assert (await bench.stats()).totals.finished == 1
 

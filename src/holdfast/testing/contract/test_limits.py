@@ -152,9 +152,7 @@ async def test_racing_callers_never_cross_the_limit(bench: Bench) -> None:
 async def test_racing_callers_never_cross_the_limit_of_a_lane(bench: Bench) -> None:
     limits = at_most(10, lane="lane")
 
-    answers = await asyncio.gather(
-        *(bench.offer(new_job(f"job-{n}", lane="lane"), limits=limits) for n in range(40))
-    )
+    answers = await asyncio.gather(*(bench.offer(new_job(f"job-{n}", lane="lane"), limits=limits) for n in range(40)))
 
     accepted = [answer.jobs[0] for answer in answers if isinstance(answer, GroupAccepted)]
     assert sorted(job.position for job in accepted if job.position is not None) == list(range(10))

@@ -58,9 +58,7 @@ async def test_a_child_waits_for_all_of_its_parents(bench: Bench) -> None:
 async def test_a_parent_releases_all_of_its_children(bench: Bench) -> None:
     await bench.put(new_job("parent"), *jobs("x", "y", "z", parents=after("parent")))
 
-    answer = await bench.engine.exchange(
-        [succeed(await bench.take_one())], claim=bench.claim(limit=10)
-    )
+    answer = await bench.engine.exchange([succeed(await bench.take_one())], claim=bench.claim(limit=10))
 
     assert [lease.id for lease in answer.leases] == ["x", "y", "z"], "what the settlement freed can be claimed with it"
 

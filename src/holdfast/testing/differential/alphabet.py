@@ -1,88 +1,32 @@
-"""What the machine says: few names, few numbers, so that collisions are the rule and not the exception.
+"""What the machine says beside enqueueing: claims, settlements, an operator's verbs. Few values, so that they meet.
 
-A job is drawn as a list of *traits*: one short draw each, and dropped one by one when a failure is shrunk.
-Instants cannot be drawn before the machine runs, so a trait gives them as a distance from now (`due_in`,
-`expires_in`), and `new_job` adds the time.
+Distances from now (`due_in`, `since_in`) become instants when the command is made: see `jobs.timed`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 
 from holdfast.model.command import Command
 from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND
-from holdfast.model.job import Given, JobKey, KeyScope, Progress
+from holdfast.model.job import Progress
 from holdfast.model.operate import DropSchedule, Pools, PutPool, PutSchedule, Resize, Schedules
-from holdfast.model.produce import DepthLimit, NewJob, Parent
+from holdfast.model.produce import DepthLimit
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import ForgetWorker, Heartbeat, QueueClaim, StopWorker, TaskClaim, Workers
+from holdfast.testing.differential.jobs import LANES, LEASE, QUEUES, Trait, queues
 
-QUEUES = ("q", "r")
-TASKS = ("t", "u")
-IDS = {"a": "t", "b": "u", "c": "t", "d": "u", "e": "t", "f": "t"}
-"""Each with the task it is nearly always a job of: with another task it would only be a conflict."""
-LANES = ("x", "0")
 WORKERS = ("w1", "w2")
-LEASE = 10 * SECOND
 BOOM = ErrorInfo("Boom", "it broke", "")
 
-ALL_KEYS = tuple(JobKey(queue, id) for queue in QUEUES for id in IDS)
-
-Trait = Mapping[str, Any]
-
-queues = st.sampled_from(["q", "q", "q", "r"])
-ids = st.sampled_from(sorted(IDS))
-some_ids = st.lists(ids, min_size=1, max_size=3).map(tuple)
 workers = st.sampled_from(WORKERS)
-flags = st.booleans()
-
-scopes = st.sampled_from([(queue, lane) for queue in QUEUES for lane in (None, *LANES)])
-"""A queue, or a lane of it."""
-
-def timed(fields: Trait, now: int) -> dict[str, Any]:
-    """The fields with every distance from now turned into an instant."""
-    return {
-        name.removesuffix("_in"): now + held if name.endswith("_in") else held for name, held in fields.items()
-    }
-
 
 advances = st.sampled_from([1, SECOND, LEASE, LEASE + 1, LEASE, 2 * MINUTE, HOUR, HOUR + SECOND, DAY, 31 * DAY])
 
-# --- Jobs ---
-
-TRAITS: tuple[Trait, ...] = (
-    *({"lane": lane} for lane in (*LANES, LANES[0])),
-    *({"priority": priority} for priority in (5, -5)),
-    *({"delay": delay} for delay in (1, SECOND, HOUR)),
-    *({"due_in": distance} for distance in (-SECOND, 5 * SECOND)),
-    *({"expires_in": distance} for distance in (-1, 0, 1, LEASE)),
-    *({"unique_key": key} for key in ("k", "l")),
-    {"unique_key": "k", "key_scope": KeyScope.RESULT},
-    {"unique_key": "k", "key_scope": KeyScope.WINDOW, "key_window": 2 * HOUR},
-    {"unique_key": "k", "key_scope": KeyScope.FOREVER},
-    {"key_scope": KeyScope.INCOMPLETE},
-    {"key_scope": KeyScope.WINDOW, "key_window": MINUTE},
-    {"key_scope": KeyScope.FOREVER},
-    *({"parents": (Parent(JobKey(queue, id), any_end),)} for queue, id, any_end in (("q", "a", False), ("q", "b", True))),
-    {"parents": (Parent(JobKey("q", "a")), Parent(JobKey("r", "a")))},
-    {"parents": (Parent(JobKey("q", "c"), True), Parent(JobKey("q", "c")))},
-    *({"payload_hash": hash} for hash in (b"1", b"2")),
-    {"task": "t"},
-    *({"reply": process} for process in ("p1", "p2")),
-    {"payload": b"[1]", "metadata": {"customer": "7"}, "limit_key": "m"},
-    {"given": Given(max_attempts=2, max_losses=1, timeout=MINUTE, lease_len=30 * SECOND)},
-    {"given": Given(result_ttl=0, retention=0)},
-    {"given": Given(result_ttl=HOUR, retention=0)},
-    {"given": Given(result_ttl=0, retention=HOUR)},
-)
-
-job_traits = st.tuples(queues, ids, st.lists(st.sampled_from(TRAITS), max_size=3))
-"""A new job but for the time; `new_job` makes it one."""
-
-groups = st.lists(job_traits, min_size=1, max_size=4)
+scopes = st.sampled_from([(queue, lane) for queue in QUEUES for lane in (None, *LANES)])
+"""A queue, or a lane of it."""
 
 depth_limits = st.sampled_from(
     [
@@ -95,15 +39,6 @@ depth_limits = st.sampled_from(
         (DepthLimit("q", 2, "x"), DepthLimit("r", 2, "x")),
     ]
 )
-
-
-def new_job(drawn: tuple[str, str, list[Trait]], now: int) -> NewJob:
-    queue, id, traits = drawn
-    fields: dict[str, Any] = {"task": IDS[id]}
-    for trait in traits:
-        fields.update(trait)
-    return NewJob(queue=queue, id=id, **timed(fields, now))
-
 
 # --- Claims and settlements ---
 
@@ -194,7 +129,7 @@ declarations: st.SearchStrategy[Command[Any]] = st.sampled_from(
         PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h", paused=True)),
         DropSchedule(name="s"),
         Schedules(),
-        *(Heartbeat(worker=WorkerRecord(worker=worker, tasks=TASKS)) for worker in WORKERS),
+        *(Heartbeat(worker=WorkerRecord(worker=worker, tasks=("t", "u"))) for worker in WORKERS),
         Heartbeat(worker=WorkerRecord(worker="w1", slots=4, interval=HOUR)),
         *(StopWorker(worker=worker) for worker in WORKERS),
         ForgetWorker(worker="w1"),

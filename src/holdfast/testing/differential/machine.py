@@ -26,6 +26,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.job import Progress
 from holdfast.model.states import JobState
 from holdfast.testing.differential import alphabet as abc
+from holdfast.testing.differential import jobs
 from holdfast.testing.differential.script import Script, duration
 
 
@@ -83,9 +84,9 @@ class Differential(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if self.sound:
-                self.ask(observe.Get(jobs=abc.ALL_KEYS))
+                self.ask(observe.Get(jobs=jobs.ALL_KEYS))
                 self.ask(observe.Stats())
-                for queue in abc.QUEUES:
+                for queue in jobs.QUEUES:
                     self.ask(observe.Lanes(queue=queue))
                 self.ask(observe.Audit())
         finally:
@@ -101,25 +102,25 @@ class Differential(RuleBasedStateMachine):
 
     # Producing
 
-    @initialize()
-    def begin_with_work(self) -> None:
-        jobs = tuple(produce.NewJob(queue="q", id=id, task=task) for id, task in abc.IDS.items())
-        self.ask(produce.Enqueue(groups=(produce.Group(jobs[:4]),)))
+    @initialize(theme=jobs.themes)
+    def begin(self, theme: jobs.Theme) -> None:
+        self.theme = theme
+        self.ask(produce.Enqueue(groups=(produce.Group(theme.beginning),)))
 
-    @rule(jobs=abc.groups)
-    def enqueue(self, jobs: list[Any]) -> None:
-        self.ask(produce.Enqueue(groups=(self._group(jobs, ()),)))
+    @rule(new=jobs.groups)
+    def enqueue(self, new: list[jobs.Drawn]) -> None:
+        self.ask(produce.Enqueue(groups=(self._group(new),)))
 
-    @rule(jobs=abc.groups, limits=abc.depth_limits)
-    def enqueue_limited(self, jobs: list[Any], limits: tuple[produce.DepthLimit, ...]) -> None:
-        self.ask(produce.Enqueue(groups=(self._group(jobs, limits),)))
+    @rule(new=jobs.groups, limits=abc.depth_limits)
+    def enqueue_limited(self, new: list[jobs.Drawn], limits: tuple[produce.DepthLimit, ...]) -> None:
+        self.ask(produce.Enqueue(groups=(self._group(new, limits),)))
 
-    @rule(first=abc.groups, second=abc.groups, limits=abc.depth_limits)
-    def enqueue_together(self, first: list[Any], second: list[Any], limits: tuple[produce.DepthLimit, ...]) -> None:
-        self.ask(produce.Enqueue(groups=(self._group(first, limits), self._group(second, ()))))
+    @rule(first=jobs.groups, second=jobs.groups)
+    def enqueue_together(self, first: list[jobs.Drawn], second: list[jobs.Drawn]) -> None:
+        self.ask(produce.Enqueue(groups=(self._group(first), self._group(second))))
 
-    def _group(self, jobs: list[Any], limits: tuple[produce.DepthLimit, ...]) -> produce.Group:
-        return produce.Group(tuple(abc.new_job(job, self.now) for job in jobs), limits)
+    def _group(self, new: list[jobs.Drawn], limits: tuple[produce.DepthLimit, ...] = ()) -> produce.Group:
+        return produce.Group(tuple(jobs.new_job(job, self.now) for job in new), limits)
 
     # Claiming
 
@@ -132,7 +133,9 @@ class Differential(RuleBasedStateMachine):
         return self.claim(abc.EVERYTHING, (5, 1), abc.WORKERS[0])
 
     @rule(targets=(fresh, leases), old=leases, queues=abc.claim_queues, size=abc.claim_sizes, worker=abc.workers)
-    def claim_again(self, old: work.Lease, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str) -> Any:
+    def claim_again(
+        self, old: work.Lease, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str
+    ) -> Any:
         claim_id = old.token.rpartition(".")[0]
         return multiple(*self.ask(work.Exchange(claim=self._claim(claim_id, queues, size, worker))).leases)
 
@@ -140,17 +143,19 @@ class Differential(RuleBasedStateMachine):
         self.claims += 1
         return f"c{self.claims}"
 
-    def _claim(self, claim_id: str, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str) -> work.Claim:
+    def _claim(
+        self, claim_id: str, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str
+    ) -> work.Claim:
         return work.Claim(claim_id=claim_id, worker=worker, queues=queues, limit=size[0], prefetch=size[1])
 
     # Settling
 
     @rule(lease=consumes(fresh), outcome=abc.outcomes)
-    def settle(self, lease: work.Lease, outcome: abc.Trait) -> None:
+    def settle(self, lease: work.Lease, outcome: jobs.Trait) -> None:
         self.ask(work.Exchange(settlements=(self._settlement(lease, outcome),)))
 
     @rule(lease=leases, outcome=abc.outcomes)
-    def settle_late(self, lease: work.Lease, outcome: abc.Trait) -> None:
+    def settle_late(self, lease: work.Lease, outcome: jobs.Trait) -> None:
         self.ask(work.Exchange(settlements=(self._settlement(lease, outcome),)))
 
     @rule(lease=leases)
@@ -170,9 +175,9 @@ class Differential(RuleBasedStateMachine):
     def exchange(
         self,
         lease: work.Lease,
-        outcome: abc.Trait,
+        outcome: jobs.Trait,
         other: work.Lease,
-        other_outcome: abc.Trait,
+        other_outcome: jobs.Trait,
         start: work.Lease,
         queues: tuple[work.QueueClaim, ...],
         size: tuple[int, int],
@@ -184,8 +189,8 @@ class Differential(RuleBasedStateMachine):
         )
         return multiple(*self.ask(command).leases)
 
-    def _settlement(self, lease: work.Lease | work.ExpiredLease, outcome: abc.Trait) -> work.Settlement:
-        return work.Settlement(queue=lease.queue, id=lease.id, token=lease.token, **abc.timed(outcome, self.now))
+    def _settlement(self, lease: work.Lease | work.ExpiredLease, outcome: jobs.Trait) -> work.Settlement:
+        return work.Settlement(queue=lease.queue, id=lease.id, token=lease.token, **jobs.timed(outcome, self.now))
 
     # Leases
 
@@ -210,15 +215,15 @@ class Differential(RuleBasedStateMachine):
         return multiple(*self.ask(work.Expired(worker=worker, limit=limit, tasks=tasks)).leases)
 
     @rule(lost=listed, loss=abc.losses, mistaken=st.sampled_from([0, 0, 0, -1]))
-    def reap(self, lost: work.ExpiredLease, loss: abc.Trait, mistaken: int) -> None:
+    def reap(self, lost: work.ExpiredLease, loss: jobs.Trait, mistaken: int) -> None:
         self._reap(lost, loss, lost.lease_expires + mistaken)
 
     @rule(lease=leases, loss=abc.losses)
-    def reap_unlisted(self, lease: work.Lease, loss: abc.Trait) -> None:
+    def reap_unlisted(self, lease: work.Lease, loss: jobs.Trait) -> None:
         """A reaper that listed nothing but knows when the lease was to end: right only once that has passed."""
         self._reap(lease, loss, lease.lease_expires)
 
-    def _reap(self, lease: work.Lease | work.ExpiredLease, loss: abc.Trait, expiry: int) -> None:
+    def _reap(self, lease: work.Lease | work.ExpiredLease, loss: jobs.Trait, expiry: int) -> None:
         self.ask(work.Exchange(settlements=(self._settlement(lease, {**loss, "listed_expiry": expiry}),)))
 
     @rule(worker=abc.workers)
@@ -227,23 +232,23 @@ class Differential(RuleBasedStateMachine):
 
     # Operating
 
-    @rule(queue=abc.queues, ids=abc.some_ids, note=st.sampled_from(["", "why"]))
+    @rule(queue=jobs.queues, ids=jobs.some_ids, note=st.sampled_from(["", "why"]))
     def cancel(self, queue: str, ids: tuple[str, ...], note: str) -> None:
         self.ask(operate.Cancel(queue=queue, ids=ids, note=note))
 
-    @rule(queue=abc.queues, ids=abc.some_ids, limits=abc.depth_limits)
+    @rule(queue=jobs.queues, ids=jobs.some_ids, limits=abc.depth_limits)
     def requeue(self, queue: str, ids: tuple[str, ...], limits: tuple[produce.DepthLimit, ...]) -> None:
         self.ask(operate.Requeue(queue=queue, ids=ids, limits=limits))
 
-    @rule(verb=st.sampled_from([operate.Trigger, operate.Delete]), queue=abc.queues, ids=abc.some_ids)
+    @rule(verb=st.sampled_from([operate.Trigger, operate.Delete]), queue=jobs.queues, ids=jobs.some_ids)
     def trigger_or_delete(
         self, verb: type[operate.Trigger] | type[operate.Delete], queue: str, ids: tuple[str, ...]
     ) -> None:
         self.ask(verb(queue=queue, ids=ids))
 
-    @rule(queue=abc.queues, ids=abc.some_ids, fields=abc.amendments)
-    def amend(self, queue: str, ids: tuple[str, ...], fields: abc.Trait) -> None:
-        self.ask(operate.Amend(queue=queue, ids=ids, **abc.timed(fields, self.now)))
+    @rule(queue=jobs.queues, ids=jobs.some_ids, fields=abc.amendments)
+    def amend(self, queue: str, ids: tuple[str, ...], fields: jobs.Trait) -> None:
+        self.ask(operate.Amend(queue=queue, ids=ids, **jobs.timed(fields, self.now)))
 
     @rule(verb=st.sampled_from([operate.Pause, operate.Resume, operate.Resume, operate.Clear]), scope=abc.scopes)
     def switch(
@@ -253,7 +258,7 @@ class Differential(RuleBasedStateMachine):
     ) -> None:
         self.ask(verb(queue=scope[0], lane=scope[1]))
 
-    @rule(queue=abc.queues)
+    @rule(queue=jobs.queues)
     def emptied(self, queue: str) -> None:
         self.ask(operate.Emptied(queue=queue))
 
@@ -264,16 +269,16 @@ class Differential(RuleBasedStateMachine):
 
     # Looking and keeping house
 
-    @rule(queue=abc.queues)
+    @rule(queue=jobs.queues)
     def look(self, queue: str) -> None:
-        self.ask(observe.Get(jobs=abc.ALL_KEYS))
+        self.ask(observe.Get(jobs=jobs.ALL_KEYS))
         self.ask(observe.Stats(queues=(queue,)))
         self.ask(observe.Lanes(queue=queue))
 
     @rule(target=pages, asked=abc.finds)
-    def find(self, asked: tuple[str, JobState, abc.Trait]) -> Any:
+    def find(self, asked: tuple[str, JobState, jobs.Trait]) -> Any:
         queue, state, fields = asked
-        return self._find(observe.Find(queue=queue, state=state, **abc.timed(fields, self.now)))
+        return self._find(observe.Find(queue=queue, state=state, **jobs.timed(fields, self.now)))
 
     @rule(target=pages, page=pages)
     def find_on(self, page: tuple[observe.Find, int]) -> Any:

@@ -5,7 +5,6 @@ Only what differs from the default is shown, and instants count from where the r
 
 import inspect
 from enum import Enum
-from functools import cache
 from typing import Any
 
 from holdfast.model.instants import DAY, FOREVER, HOUR, MILLISECOND, MINUTE, SECOND
@@ -17,6 +16,7 @@ class Script:
     """Writes values down; `start` is the instant that the text calls T, on either clock."""
 
     def __init__(self, wall: int, lease: int) -> None:
+        self._defaults: dict[type, dict[str, object]] = {}
         self._starts = (("T", wall), ("L", lease)) if wall != lease else (("T", wall),)
 
     def text(self, value: object) -> str:
@@ -38,14 +38,20 @@ class Script:
                 return repr(value)
 
     def _struct(self, value: Any) -> str:
-        defaults = _defaults(type(value))
+        defaults = self._defaults_of(type(value))
         shown = [
             f"{name}={self.text(held)}"
             for name in value.__struct_fields__
-            if (held := getattr(value, name)) != defaults.get(name, _MISSING) and held not in ({}, ())
-            if name != "at"
+            if (held := getattr(value, name)) != defaults[name] and held != {} and name != "at"
         ]
         return f"{type(value).__name__}({', '.join(shown)})"
+
+    def _defaults_of(self, kind: type) -> dict[str, object]:
+        known = self._defaults.get(kind)
+        if known is None:
+            parameters = inspect.signature(kind).parameters
+            known = self._defaults[kind] = {name: parameter.default for name, parameter in parameters.items()}
+        return known
 
     def _number(self, value: int) -> str:
         if value == FOREVER:
@@ -62,11 +68,3 @@ def duration(value: int) -> str:
         if value and value % unit == 0:
             return name if value == unit else f"{value // unit} * {name}"
     return str(value)
-
-
-_MISSING = object()
-
-
-@cache
-def _defaults(kind: type) -> dict[str, object]:
-    return {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}

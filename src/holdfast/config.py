@@ -1,0 +1,304 @@
+"""Settings, from weakest to strongest: built in, `holdfast.toml` or `[tool.holdfast]`, environment `HOLDFAST_*`.
+
+What code says goes over all of them and is not seen here. One word per setting: table `[worker]`, key `concurrency` is
+`HOLDFAST_WORKER_CONCURRENCY`. Durations are seconds, or text such as "10m". An unknown key, a value that does not fit,
+and a file that is no TOML are a `ConfigError` that names the key and where it was read.
+
+Nothing is read on import, nor when an `App` is made; `load` is called when a setting is first needed.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError, InvalidOption
+from holdfast.model.retry import DEFAULT_BACKOFF, Backoff
+from holdfast.readers import (
+    backoff_table,
+    boolean,
+    choice,
+    namespace,
+    queue_name,
+    seconds,
+    share,
+    text,
+    whole,
+)
+from holdfast.runtime import Runtime
+
+T = TypeVar("T")
+
+Reader = Callable[[object], Any]
+Durability = Literal["durable", "fast", "none"]
+
+FILE = "holdfast.toml"
+PYPROJECT = "pyproject.toml"
+PREFIX = "HOLDFAST_"
+DEFAULT_URL = "sqlite:///holdfast.db"
+
+NO_SETTINGS = frozenset({"ALLOW_BLOCKING"})
+"""Variables that are switches of their own."""
+PROJECT_PREFIX = "TEST_"
+"""Left to Holdfast's own tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """`[task]`: what a task gets where its decorator says nothing. Zero attempts: for ever; zero timeout: none."""
+
+    queue: Annotated[str, queue_name] = "default"
+    priority: Annotated[int, whole(-32_768, 32_767)] = 0
+    max_attempts: Annotated[int, whole(0)] = 20
+    backoff: Annotated[Backoff, backoff_table] = DEFAULT_BACKOFF
+    max_losses: Annotated[int, whole(1)] = 5
+    timeout: Annotated[float, seconds()] = 0.0
+    lease: Annotated[float, seconds(2.0)] = 30.0
+    result_ttl: Annotated[float, seconds()] = 3600.0
+    retention: Annotated[float, seconds()] = 86_400.0
+    failed_retention: Annotated[float, seconds()] = 2_592_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """`[worker]`."""
+
+    concurrency: Annotated[int, whole(1, 100_000)] = 10
+    grace: Annotated[float, seconds()] = 30.0
+    prefetch: Annotated[int, whole(0, 100_000)] = 0
+    poll_interval: Annotated[float, seconds(0.001)] = 1.0
+    reap_interval: Annotated[float, seconds(0.001)] = 5.0
+    unknown_task_after: Annotated[float, seconds()] = 0.0
+    max_jobs: Annotated[int, whole(0)] = 0
+    max_memory: Annotated[int, whole(0)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings:
+    """`[manager]`."""
+
+    min: Annotated[int, whole(0)] = 1
+    max: Annotated[int, whole(1)] = 4
+    interval: Annotated[float, seconds(0.001)] = 5.0
+    idle_before_down: Annotated[float, seconds()] = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """`[queues.NAME]`: how many live jobs it may hold (0: any number), and at which share of that to warn."""
+
+    max_depth: Annotated[int, whole(0)] = 0
+    soft_limit: Annotated[float, share] = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """`[limits]`, in bytes."""
+
+    payload: Annotated[int, whole(1, 16 * 1_048_576)] = 1_048_576
+    result: Annotated[int, whole(1, 16 * 1_048_576)] = 1_048_576
+    error: Annotated[int, whole(256, 16_384)] = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSettings:
+    """`[postgres]`."""
+
+    pool_size: Annotated[int, whole(1)] = 10
+    notify: Annotated[bool, boolean] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteSettings:
+    """`[sqlite]`."""
+
+    busy_timeout: Annotated[float, seconds()] = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """`[dashboard]`."""
+
+    host: Annotated[str, text] = "127.0.0.1"
+    port: Annotated[int, whole(0, 65_535)] = 8765
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings, merged. `None` means that nobody said anything."""
+
+    app: Annotated[str | None, text] = None
+    url: Annotated[str | None, text] = None
+    namespace: Annotated[str, namespace] = "holdfast"
+    durability: Annotated[Durability | None, choice("durable", "fast", "none")] = None
+    auto_migrate: Annotated[bool | None, boolean] = None
+    request_timeout: Annotated[float, seconds()] = 30.0
+    log_level: Annotated[str, choice("debug", "info", "warning", "error", "critical")] = "info"
+    log_format: Annotated[str, choice("text", "json")] = "text"
+
+    task: TaskSettings = TaskSettings()
+    worker: WorkerSettings = WorkerSettings()
+    manager: ManagerSettings = ManagerSettings()
+    limits: LimitSettings = LimitSettings()
+    postgres: PostgresSettings = PostgresSettings()
+    sqlite: SqliteSettings = SqliteSettings()
+    dashboard: DashboardSettings = DashboardSettings()
+    queues: Mapping[str, QueueSettings] = field(default_factory=dict)
+
+    environment_url: str | None = None
+    """What `HOLDFAST_URL` says, if it does: an address in code that differs from it is worth a warning."""
+
+    def queue(self, name: str) -> QueueSettings:
+        """The settings of a queue, whether or not anybody mentioned it."""
+        return self.queues.get(name, _ANY_QUEUE)
+
+
+_ANY_QUEUE = QueueSettings()
+_TABLES = {
+    "task": TaskSettings,
+    "worker": WorkerSettings,
+    "manager": ManagerSettings,
+    "limits": LimitSettings,
+    "postgres": PostgresSettings,
+    "sqlite": SqliteSettings,
+    "dashboard": DashboardSettings,
+}
+
+
+def load(runtime: Runtime, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Config:
+    """Read the file in `folder` (the current one unless told) and the environment."""
+    environ = os.environ if environ is None else environ
+    config = Config()
+    source, values = _file(runtime, Path.cwd() if folder is None else folder)
+    config = _merged(config, values, source)
+    for variable, value in sorted(environ.items()):
+        if variable.startswith(PREFIX):
+            config = _from_variable(config, variable, value)
+    return config
+
+
+def shown(url: str) -> str:
+    """An address as it may be shown: without the password in it."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+# --- The file ---
+
+
+def _file(runtime: Runtime, folder: Path) -> tuple[str, Mapping[str, object]]:
+    """The values of the file, and its name. `holdfast.toml` goes before `[tool.holdfast]`; no file is no values."""
+    if (folder / FILE).is_file():
+        return FILE, _toml(runtime, folder / FILE)
+    if (folder / PYPROJECT).is_file():
+        tool = _toml(runtime, folder / PYPROJECT).get("tool", {})
+        values = tool.get("holdfast", {}) if isinstance(tool, Mapping) else {}
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{PYPROJECT}: `tool.holdfast` must be a table.", key="tool.holdfast", source=PYPROJECT)
+        return f"{PYPROJECT} [tool.holdfast]", values
+    return "", {}
+
+
+def _toml(runtime: Runtime, path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        # A mounted configuration is often a link, and whoever may write here may write the file as well.
+        return tomllib.loads(runtime.fs.read_bytes(path.resolve()).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name} cannot be read: {error}.", key="", source=path.name) from error
+    except OSError as error:
+        raise ConfigError(f"{path.name} cannot be read: {error.strerror}.", key="", source=path.name) from error
+
+
+def _merged(config: Config, values: Mapping[str, object], source: str) -> Config:
+    for key, value in values.items():
+        if key in _TABLES:
+            table = _updated(getattr(config, key), _table(value, key, source), key, source)
+            config = replace(config, **{key: table})
+        elif key == "queues":
+            for name, options in _table(value, key, source).items():
+                place = f"queues.{name}"
+                known = _updated(config.queue(name), _table(options, place, source), place, source)
+                config = _with_queue(config, name, known, place, source)
+        else:
+            config = _updated(config, {key: value}, "", source)
+    return config
+
+
+def _table(value: object, key: str, source: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{source}: `{key}` must be a table.", key=key, source=source)
+    return value
+
+
+def _with_queue(config: Config, name: str, settings: QueueSettings, place: str, source: str) -> Config:
+    checked: str = _read(queue_name, name, place, source)
+    return replace(config, queues={**config.queues, checked: settings})
+
+
+# --- One value ---
+
+
+def _readers(table: type) -> dict[str, Reader]:
+    """How each setting of a table is read: the second part of its annotation."""
+    hints = get_type_hints(table, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
+
+
+def _updated(table: T, values: Mapping[str, object], place: str, source: str) -> T:
+    """The table with these values in it."""
+    readers = _readers(type(table))
+    changes = {}
+    for key, value in values.items():
+        full = f"{place}.{key}" if place else key
+        if key not in readers:
+            raise _unknown(full, source, [f"{place}.{name}" if place else name for name in readers])
+        changes[key] = _read(readers[key], value, full, source)
+    return cast(T, replace(cast(Any, table), **changes))
+
+
+def _read(reader: Reader, value: object, key: str, source: str) -> Any:
+    try:
+        return reader(value)
+    except (ValueError, InvalidOption) as error:
+        raise ConfigError(f"{source}: `{key}` {error}", key=key, source=source) from error
+
+
+def _unknown(key: str, source: str, known: list[str]) -> ConfigError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, known, n=1)
+    hint = f"Did you mean `{near[0]}`?" if near else "Check the spelling."
+    return ConfigError(f"{source}: there is no setting `{key}`. {hint}", key=key, source=source)
+
+
+# --- The environment ---
+
+
+def _from_variable(config: Config, variable: str, value: str) -> Config:
+    word = variable.removeprefix(PREFIX)
+    if word in NO_SETTINGS or word.startswith(PROJECT_PREFIX):
+        return config
+    key = word.lower()
+    if key in _readers(Config):
+        config = _updated(config, {key: value}, "", variable)
+        return replace(config, environment_url=config.url) if key == "url" else config
+    table, _, rest = key.partition("_")
+    if table in _TABLES and rest in _readers(_TABLES[table]):
+        return replace(config, **{table: _updated(getattr(config, table), {rest: value}, table, variable)})
+    if table == "queues":
+        for option in _readers(QueueSettings):
+            if rest.endswith(f"_{option}") and (name := rest.removesuffix(f"_{option}")):
+                settings = _updated(config.queue(name), {option: value}, f"queues.{name}", variable)
+                return _with_queue(config, name, settings, f"queues.{name}", variable)
+    raise _unknown(key, variable, _every_key())
+
+
+def _every_key() -> list[str]:
+    inside = [f"{table}_{key}" for table, kind in _TABLES.items() for key in _readers(kind)]
+    return [*_readers(Config), *inside]

@@ -1,0 +1,206 @@
+"""What a handler and its middleware are told: the job, the attempt, the state of the worker, and when to stop.
+
+A `Context` is a view of one attempt and belongs to it alone. Most handlers never ask for one, so nothing is built
+before it is used: the attempt travels in a context variable, and `Context.current()` makes the view.
+
+An attempt is aborted for one of four reasons. The flag is the same for all handlers; how it reaches them differs: an
+async handler is cancelled, a sync one in its thread has to look (`ctx.aborted`, `ctx.check()`).
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+from holdfast.errors import Aborted, InvalidOption, UsageError
+from holdfast.model.job import NOTHING_GIVEN, Progress
+from holdfast.model.states import JobState
+from holdfast.model.text import clean
+from holdfast.model.work import Lease
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from holdfast.views import Job
+
+    S = TypeVar("S", default=object)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S")
+
+NOTE_BYTES = 1_024
+
+
+class AbortReason(StrEnum):
+    """Why an attempt has to stop."""
+
+    OWNERSHIP_LOST = "ownership_lost"
+    """The lease is lost: another worker may run the job by now. Whatever comes out of this attempt is dropped."""
+    CANCEL = "cancel"
+    """Someone asked to cancel the job."""
+    TIMEOUT = "timeout"
+    """It has run for longer than it may."""
+    SHUTDOWN = "shutdown"
+    """The worker stops. The job is given back and costs no attempt."""
+
+
+class AttemptView(Protocol):
+    """What a context is a view of. A worker's running attempt is one."""
+
+    lease: Lease
+    state: Any
+    worker: str
+    abort_reason: AbortReason | None
+    progress: Progress | None
+
+    @property
+    def context(self) -> "Context[Any]": ...
+
+
+CURRENT: ContextVar[AttemptView] = ContextVar("holdfast attempt")
+"""The attempt that this code runs in."""
+
+
+class Context(Generic[S]):
+    """The attempt as its handler sees it. Injected where the first parameter is annotated `Context`."""
+
+    __slots__ = ("_attempt", "_job")
+
+    def __init__(self, attempt: AttemptView) -> None:
+        self._attempt = attempt
+        self._job: Job | None = None
+
+    @staticmethod
+    def current() -> "Context[Any]":
+        """The context of the attempt this code runs in, for helpers deep down. `UsageError` outside of one."""
+        attempt = CURRENT.get(None)
+        if attempt is None:
+            raise UsageError("There is no current Context: this code does not run inside a task.")
+        return attempt.context
+
+    @classmethod
+    def detached(
+        cls, *, id: str, task: str, queue: str, payload: bytes = b"", codec: str = "json", state: Any = None
+    ) -> "Context[Any]":
+        """A context that belongs to no worker, for a task that is called here and now. It is never aborted."""
+        return _Detached(id=id, task=task, queue=queue, payload=payload, codec=codec, state=state).context
+
+    @property
+    def job(self) -> "Job":
+        """The job as it was when this attempt began."""
+        if self._job is None:
+            from holdfast.views import Job
+
+            self._job = Job.from_lease(self._attempt.lease)
+        return self._job
+
+    @property
+    def attempt(self) -> int:
+        """Which run of the job this is, from 1."""
+        return self._attempt.lease.attempt
+
+    @property
+    def is_retry(self) -> bool:
+        return self._attempt.lease.attempt > 1
+
+    @property
+    def fence(self) -> int:
+        """Grows with every lease of this job and this lane: give it to systems that can refuse a smaller one."""
+        return self._attempt.lease.fence
+
+    @property
+    def arrival(self) -> int:
+        """The job's place in the order of its queue."""
+        return self._attempt.lease.arrival
+
+    @property
+    def lane(self) -> str | None:
+        return self._attempt.lease.lane
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker; empty in a detached context."""
+        return self._attempt.worker
+
+    @property
+    def state(self) -> S:
+        """What the lifespan yielded."""
+        state: S = self._attempt.state
+        return state
+
+    @property
+    def aborted(self) -> bool:
+        """Whether this attempt has to stop. Sync handlers look at it in their loops."""
+        return self._attempt.abort_reason is not None
+
+    @property
+    def abort_reason(self) -> AbortReason | None:
+        return self._attempt.abort_reason
+
+    def check(self) -> None:
+        """Raise `Aborted` once the attempt has to stop."""
+        reason = self._attempt.abort_reason
+        if reason is not None:
+            raise Aborted(reason.value)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the attempt has come, from 0 to 1. It rides on the next renewal of the lease."""
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise InvalidOption("`fraction` must be a number from 0 to 1.", option="fraction")
+        self._attempt.progress = Progress(float(fraction), clean(note, NOTE_BYTES))
+
+    def __repr__(self) -> str:
+        lease = self._attempt.lease
+        return f"<Context of job {lease.id!r} ({lease.task}), attempt {lease.attempt}>"
+
+
+class _Detached:
+    """An attempt that no worker knows of."""
+
+    __slots__ = ("abort_reason", "context", "lease", "progress", "state", "worker")
+
+    def __init__(self, *, id: str, task: str, queue: str, payload: bytes, codec: str, state: Any) -> None:
+        self.lease = Lease(
+            queue=queue,
+            id=id,
+            generation=0,
+            task=task,
+            payload=payload,
+            codec=codec,
+            metadata={},
+            priority=0,
+            lane=None,
+            arrival=0,
+            created=0,
+            due=0,
+            expires=None,
+            state=JobState.RUNNING,
+            attempt=1,
+            losses=0,
+            token="",
+            fence=0,
+            lease_expires=0,
+            lease_len=0,
+            max_attempts=1,
+            max_losses=1,
+            started=None,
+            given=NOTHING_GIVEN,
+        )
+        self.state = state
+        self.worker = ""
+        self.abort_reason: AbortReason | None = None
+        self.progress: Progress | None = None
+        self.context: Context[Any] = Context(self)
+
+
+Next = Callable[[], Awaitable[Any]]
+"""Runs the rest: the inner middleware, and then the handler. Answers what the handler returned."""
+
+Onion = Callable[[Context[Any], Next], Awaitable[Any]]
+"""An async function around everything inside it. May look at the result, replace it, try again, or refuse."""
+
+Surround = Callable[[Context[Any]], Iterator[None]]
+"""A generator with one `yield`: before and after the handler, where the handler runs."""
+
+Middleware = Onion | Surround

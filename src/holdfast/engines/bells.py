@@ -1,0 +1,88 @@
+"""Bells inside one process: who listens, and how they are woken.
+
+A bell is a name. Ringing it marks it for every subscription that listens for it, and wakes the one that waits, on
+whatever event loop it waits. Ringing twice before anybody looks is ringing once.
+"""
+
+import asyncio
+
+from holdfast.engine import Subscription
+
+EVERYTHING = "*"
+"""Rung when it is not known which: everybody looks."""
+
+
+class Belfry:
+    """All subscriptions of one engine."""
+
+    def __init__(self) -> None:
+        self._subscriptions: set[Ears] = set()
+
+    def subscribe(self, *bells: str) -> Subscription:
+        ears = Ears(self, frozenset(bells))
+        self._subscriptions = self._subscriptions | {ears}  # replaced, not changed: `ring` may be under way
+        return ears
+
+    def forget(self, ears: "Ears") -> None:
+        self._subscriptions = self._subscriptions - {ears}
+
+    def ring(self, bells: frozenset[str]) -> None:
+        """From any thread."""
+        for ears in self._subscriptions:
+            ears.hear(bells)
+
+    def close(self) -> None:
+        for ears in self._subscriptions:
+            ears.close()
+
+
+class Ears(Subscription):
+    """Bells that have rung since the last `wait`."""
+
+    def __init__(self, belfry: Belfry, bells: frozenset[str]) -> None:
+        self._belfry = belfry
+        self._bells = bells
+        self._rung: set[str] = set()
+        self._closed = False
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    def hear(self, bells: frozenset[str]) -> None:
+        heard = self._bells if EVERYTHING in bells else bells & self._bells
+        if heard:
+            self._rung |= heard
+            self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            loop, future = waiter
+            try:
+                loop.call_soon_threadsafe(_resolve, future)
+            except RuntimeError:
+                self._waiter = None  # its loop has been closed: nobody waits there any more
+
+    async def wait(self, timeout: float | None = None) -> frozenset[str]:
+        if not self._rung and not self._closed:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiter = (loop, future)
+            try:
+                if not self._rung and not self._closed:  # it may have rung since
+                    async with asyncio.timeout(timeout):
+                        await future
+            except TimeoutError:
+                pass
+            finally:
+                self._waiter = None
+        rung, self._rung = frozenset(self._rung), set()
+        return rung
+
+    def close(self) -> None:
+        self._closed = True
+        self._belfry.forget(self)
+        self._wake()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,246 @@
+"""The SQLite engine: one file, one host, any number of processes. The default store.
+
+The rules are the ledger's, asked of the database (`state.py`). Three kinds of threads use it, each with a connection
+of its own: the writer, which takes everything that waits into one transaction (`threads.py`, `transactor.py`); the
+reader, which never waits for the writer; and a lifeline per worker for renewals and heartbeats.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
+from holdfast.engines.bells import Belfry
+from holdfast.engines.doorbell import Doorbell
+from holdfast.engines.sqlite.threads import CommandThread
+from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
+from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.model import observe, operate, work
+from holdfast.model.command import A, Command
+from holdfast.model.records import WorkerRecord
+from holdfast.runtime import Runtime
+
+READS = frozenset(
+    {
+        observe.Get,
+        observe.Find,
+        observe.Stats,
+        observe.Lanes,
+        observe.Audit,
+        observe.Now,
+        work.Expired,
+        work.Workers,
+        operate.Pools,
+        operate.Schedules,
+    }
+)
+"""Verbs that change nothing: they go to the reader."""
+
+NETWORK_DISKS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"})
+NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
+
+
+class SqliteEngine(Engine):
+    scheme = "sqlite"
+    capabilities = Capabilities(
+        durable=True,
+        shared_between_processes=True,
+        shared_between_hosts=False,
+        push=True,
+        joins_transactions=False,
+        cross_queue_atomic=True,
+    )
+
+    def __init__(
+        self,
+        url: str,
+        runtime: Runtime,
+        *,
+        namespace: str = "holdfast",
+        durability: str = "durable",
+        auto_migrate: bool = True,
+        busy_timeout: float = 10.0,
+    ) -> None:
+        self._runtime = runtime
+        self._place = Place(path_of(url), checked_namespace(namespace), durability, busy_timeout)
+        self._auto_migrate = auto_migrate
+        self._belfry = Belfry()
+        self._clock = Clock(runtime)
+        self._pid = 0
+        self._writer: CommandThread | None = None
+        self._reader: CommandThread | None = None
+        self._doorbell: Doorbell | None = None
+
+    # Life
+
+    async def open(self) -> None:
+        if self._writer is None:
+            await self._runtime.run_blocking(self.open_now)
+
+    def open_now(self) -> None:
+        """Open, blocking the calling thread."""
+        if self._writer is not None:
+            return
+        place, runtime = self._place, self._runtime
+        self._refuse_network_disks()
+        self._pid = os.getpid()
+
+        def writer() -> Transactor:
+            transactor = Transactor(place, runtime, self._clock)
+            try:
+                transactor.prepare(auto_migrate=self._auto_migrate)
+            except BaseException:
+                transactor.close()
+                raise
+            return transactor
+
+        try:
+            self._writer = CommandThread(writer, self._ring, runtime, "holdfast-sqlite-writer")
+            self._reader = CommandThread(
+                lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
+            )
+            self._doorbell = Doorbell(place.path, runtime, self._belfry.ring)
+        except BaseException:
+            self.close_now()
+            raise
+
+    def _refuse_network_disks(self) -> None:
+        folder = os.path.dirname(os.path.abspath(self._place.path))
+        kind = self._runtime.fs.kind_of_disk(folder)
+        if kind in NETWORK_DISKS:
+            raise ConfigError(
+                f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
+                "or PostgreSQL.",
+                key="url",
+            )
+
+    async def close(self) -> None:
+        if self._writer is not None and self._pid == os.getpid():
+            await self._runtime.run_blocking(self.close_now)
+
+    def close_now(self) -> None:
+        for thread in (self._writer, self._reader):
+            if thread is not None:
+                thread.close()
+        if self._doorbell is not None:
+            self._doorbell.close()
+        self._writer = self._reader = self._doorbell = None
+        self._belfry.close()
+
+    async def migrate(self) -> tuple[str, ...]:
+        def steps() -> tuple[str, ...]:
+            transactor = Transactor(self._place, self._runtime, self._clock)
+            try:
+                return transactor.prepare(auto_migrate=True)
+            finally:
+                transactor.close()
+
+        return await self._runtime.run_blocking(steps)
+
+    # Commands
+
+    async def perform(self, command: Command[A]) -> A:
+        answer: A = await self._thread_for(command).perform(command)
+        return answer
+
+    def perform_now(self, command: Command[A]) -> A:
+        """The same for a thread without an event loop."""
+        answer: A = self._thread_for(command).perform_now(command)
+        return answer
+
+    def _thread_for(self, command: Command[A]) -> CommandThread:
+        thread = self._reader if type(command) in READS else self._writer
+        if thread is None:
+            raise EngineUnavailable(f"{self._place.path} is not open. Nothing was written. Call open() first.")
+        if self._pid != os.getpid():
+            raise EngineUnavailable(
+                "This connection was opened before a fork and belongs to the parent process. Nothing was written. "
+                "Open the store anew in the child."
+            )
+        return thread
+
+    # Bells
+
+    def _ring(self, bells: frozenset[str]) -> None:
+        self._belfry.ring(bells)
+        if self._doorbell is not None:
+            self._doorbell.ring(bells)
+
+    def subscribe(self, *bells: str) -> Subscription:
+        return self._belfry.subscribe(*bells)
+
+    @property
+    def process_name(self) -> str:
+        return "" if self._doorbell is None else self._doorbell.name
+
+    async def departed(self) -> tuple[str, ...]:
+        doorbell = self._doorbell
+        if doorbell is None:
+            return ()
+        records = (await self.workers()).workers
+        gone = {name for name in {record.bell for record in records} if doorbell.is_gone(name)}
+        return tuple(record.worker for record in records if record.bell in gone)
+
+    def lifeline(self) -> Lifeline:
+        return SqliteLifeline(Transactor(self._place, self._runtime, self._clock), self._ring)
+
+    @property
+    def clock_offset(self) -> int:
+        return self._runtime.clock_offset
+
+    @clock_offset.setter
+    def clock_offset(self, value: int) -> None:
+        self._runtime.clock_offset = value
+
+
+class SqliteLifeline(Lifeline):
+    """Made and used in the keeper's thread: its own connection, its own turn at the gate."""
+
+    def __init__(self, transactor: Transactor, ring: "Callable[[frozenset[str]], None]") -> None:
+        self._transactor = transactor
+        self._ring = ring
+
+    def _perform(self, command: Command[A]) -> A:
+        (done,) = self._transactor.run([command])
+        if done.error is not None:
+            raise done.error
+        if done.rings:
+            self._ring(done.rings)
+        answer: A = done.answer
+        return answer
+
+    def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
+        return self._perform(work.Renew(jobs=tuple(jobs)))
+
+    def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+        return self._perform(work.Heartbeat(worker=worker))
+
+    def close(self) -> None:
+        self._transactor.close()
+
+
+def path_of(url: str) -> str:
+    """The file an address names: `sqlite:jobs.db` and `sqlite:///jobs.db` relative, `sqlite:////abs` absolute."""
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise ConfigError(
+            f"{url!r} has a host in it. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
+            key="url",
+        )
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{url!r}: a SQLite address takes no options ({parse_qs(parts.query)}).", key="url")
+    path = unquote(parts.path)
+    path = path[1:] if path.startswith("/") and url.startswith("sqlite://") else path
+    if not path or path == ":memory:":
+        raise ConfigError(f"{url!r} names no file. For a store in memory use memory://", key="url")
+    return os.path.abspath(path)
+
+
+def checked_namespace(namespace: str) -> str:
+    if not NAMESPACE.fullmatch(namespace):
+        raise ConfigError(
+            f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
+            key="namespace",
+        )
+    return namespace

@@ -1,0 +1,117 @@
+"""A call as bytes: `[args, kwargs]`, the caller's split of positional and keyword arguments kept.
+
+Here are the two things that need to know how values become bytes, beside the codec itself: the shape of a call, which a
+codec decodes typed and checked in one go, and the canonical form of a value, which is the same for equal values.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidArguments
+
+ABSENT = msgspec.UNSET
+"""Stands where a call gave nothing."""
+
+NO_DEFAULT = msgspec.NODEFAULT
+
+_deterministic = msgspec.json.Encoder(order="deterministic")
+
+
+def shape(name: str, positional: Mapping[str, Any], keyword: Mapping[str, Any]) -> type:
+    """The type of a call: `.args` and `.kwargs`, both with one attribute per parameter, `ABSENT` where it was not given.
+
+    Raises TypeError for a type that cannot be decoded, such as a union of two dataclasses.
+    """
+    args = msgspec.defstruct(
+        f"{name} args",
+        [(parameter, kind, ABSENT) for parameter, kind in positional.items()],
+        array_like=True,
+        forbid_unknown_fields=True,
+    )
+    kwargs = msgspec.defstruct(
+        f"{name} kwargs",
+        [(parameter, kind, ABSENT) for parameter, kind in keyword.items()],
+        forbid_unknown_fields=True,
+    )
+    call = msgspec.defstruct(f"{name} call", [("args", args), ("kwargs", kwargs)], array_like=True)
+    msgspec.json.Decoder(call)  # it looks at the types only now
+    return call
+
+
+def given_in_order(values: msgspec.Struct) -> list[Any]:
+    """The positional arguments of a decoded call."""
+    return [value for value in msgspec.structs.astuple(values) if value is not ABSENT]
+
+
+def given_by_name(values: msgspec.Struct) -> dict[str, Any]:
+    """The keyword arguments of a decoded call."""
+    return {
+        name: value
+        for name, value in zip(values.__struct_fields__, msgspec.structs.astuple(values), strict=True)
+        if value is not ABSENT
+    }
+
+
+def fitted(value: object, kind: Any) -> Any:
+    """The plain value as `kind`; InvalidArguments, whose field is the place inside it, where it does not fit."""
+    try:
+        return msgspec.convert(value, kind, str_keys=True, dec_hook=_revived)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        raise InvalidArguments(problem, field=place.rstrip("`")) from error
+
+
+def plain(value: object) -> object:
+    """The value with its models (classes that can dump themselves, as pydantic's can) turned into plain data."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_dumped)
+
+
+def is_model(kind: object) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+def _revived(kind: type, value: object) -> object:
+    if isinstance(value, kind):
+        return value
+    if is_model(kind):
+        return kind.model_validate(value)  # type: ignore[attr-defined]  # asked one line above
+    raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+
+
+def _dumped(value: object) -> object:
+    if is_model(type(value)):
+        return value.model_dump(mode="json")  # type: ignore[attr-defined]  # asked one line above
+    return value
+
+
+def canonical(value: object) -> bytes | None:
+    """The same bytes for equal values, whatever the order of their keys. None where the value is not plain data."""
+    try:
+        return _deterministic.encode(value)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return None
+
+
+def call_hash(task: str, args: Sequence[object], kwargs: Mapping[str, object], payload: bytes) -> bytes:
+    """What two calls with one id are compared by: task and arguments, before any encryption."""
+    digest = blake2b(task.encode(), digest_size=16)
+    digest.update(b"\0")
+    digest.update(canonical([args, kwargs]) or payload)
+    return digest.digest()
+
+
+def content_id(value: object, /, *, prefix: str = "") -> str:
+    """An id made from a payload: equal payloads get the same one, so enqueueing them twice makes one job.
+
+    >>> content_id({"order": 7}) == content_id({"order": 7})
+    True
+    >>> content_id({"order": 7}, prefix="invoice-")
+    'invoice-9ed21d8c9e05d4d24c3b9cf9dd8a7d9b'
+    """
+    data = canonical(value)
+    if data is None:
+        raise InvalidArguments("content_id() needs plain data: text, numbers, lists, dicts, dataclasses.")
+    return f"{prefix}{blake2b(data, digest_size=16).hexdigest()}"

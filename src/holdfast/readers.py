@@ -1,0 +1,126 @@
+"""How one setting is read from a file, where it has a type, or from the environment, where it is text.
+
+A reader answers the value or raises `ValueError` with the rest of a sentence that begins with the setting's name.
+"""
+
+import re
+from collections.abc import Callable
+from math import isfinite
+
+from holdfast.errors import LONGEST, InvalidOption
+from holdfast.model.retry import Backoff, backoff, exponential, fixed, linear
+from holdfast.model.text import check_name
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off"})
+_KINDS: dict[str, Callable[..., Backoff]] = {"exponential": exponential, "linear": linear, "fixed": fixed}
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be text, and not empty.")
+    return value
+
+
+def queue_name(value: object) -> str:
+    try:
+        return check_name(value, "queue")
+    except InvalidOption as error:
+        raise ValueError(f"is no name for a queue: {error}") from error
+
+
+def namespace(value: object) -> str:
+    if not isinstance(value, str) or not _NAMESPACE.fullmatch(value):
+        raise ValueError("must be a lower-case word of at most 31 letters, digits and underscores.")
+    return value
+
+
+def boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _YES | _NO:
+        return value.lower() in _YES
+    raise ValueError("must be true or false.")
+
+
+def choice(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"must be one of {', '.join(words)}.")
+        return str(value)
+
+    return read
+
+
+def whole(low: int, high: int | None = None) -> Callable[[object], int]:
+    to = "on" if high is None else f"to {high}"
+
+    def read(value: object) -> int:
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
+        if isinstance(number, bool) or not isinstance(number, int) or number < low:
+            raise ValueError(f"must be a whole number from {low} {to}.")
+        if high is not None and number > high:
+            raise ValueError(f"must be a whole number from {low} {to}.")
+        return number
+
+    return read
+
+
+def seconds(low: float = 0.0) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        number = duration(value) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number):
+            raise ValueError("must be a number of seconds, or text such as 30s, 10m, 2h or 1d.")
+        if not low <= number <= LONGEST // 1_000_000:
+            raise ValueError(f"must be from {low:g} seconds to a hundred years.")
+        return float(number)
+
+    return read
+
+
+def duration(value: str) -> float:
+    """Seconds, from what people type.
+
+    >>> duration("10m"), duration("1.5h"), duration("30")
+    (600.0, 5400.0, 30.0)
+    """
+    found = _DURATION.fullmatch(value.strip())
+    if found is None:
+        raise ValueError("must be a number of seconds, or text such as 30s, 10m, 2h or 1d.")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def share(value: object) -> float:
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 1:
+        raise ValueError("must be a share above 0 and up to 1, such as 0.8.")
+    return float(number)
+
+
+def backoff_table(value: object) -> Backoff:
+    """Seconds, a list of seconds, or a table with a `kind`; in the environment the same, as TOML."""
+    if isinstance(value, str):
+        import tomllib
+
+        try:
+            value = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError("must be seconds, a list of seconds, or a table with a kind.") from error
+    if not isinstance(value, dict):
+        return backoff(value)
+    options = dict(value)
+    kind = options.pop("kind", "exponential")
+    if kind not in _KINDS:
+        raise ValueError(f"has the kind {kind!r}; known are {', '.join(_KINDS)}.")
+    try:
+        return _KINDS[kind](**options)
+    except TypeError as error:
+        raise ValueError(f"has a key that a {kind} back-off does not take ({', '.join(options)}).") from error

@@ -1,0 +1,44 @@
+"""Calls that overlap, in orders that follow from a seed: the same seed plays the same order again."""
+
+import asyncio
+import hashlib
+import types
+from collections.abc import Coroutine, Generator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Dice:
+    """Numbers that look random and follow from a seed."""
+
+    def __init__(self, seed: object) -> None:
+        self._seed = seed
+        self._throws = 0
+
+    def below(self, count: int) -> int:
+        """A number from 0 to count - 1."""
+        self._throws += 1
+        digest = hashlib.blake2b(f"{self._seed}/{self._throws}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % count
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        left = list(items)
+        return [left.pop(self.below(len(left))) for _ in items]
+
+
+@types.coroutine
+def pass_turns(count: int) -> Generator[None, None, None]:
+    """Let the other tasks of the loop run this many times."""
+    for _ in range(count):
+        yield
+
+
+async def overlapping(dice: Dice, *calls: Coroutine[Any, Any, Any]) -> None:
+    """Start all calls at once, in an order and with a stagger that the dice decide; return when all have ended."""
+
+    async def staggered(call: Coroutine[Any, Any, Any], turns: int) -> None:
+        await pass_turns(turns)
+        await call
+
+    await asyncio.gather(*(staggered(call, dice.below(4)) for call in dice.shuffled(calls)))

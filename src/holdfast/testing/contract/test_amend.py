@@ -1,0 +1,229 @@
+"""Amend: lifetimes of any job, priority of a live one, due time of one that waits; all of it or nothing."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.model.instants import DAY, HOUR, MINUTE
+from holdfast.model.job import Given
+from holdfast.model.operate import Done, OperatorAnswer
+from holdfast.model.produce import EnqueueStatus
+from holdfast.model.states import Hold, JobState
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import QUEUE, after, fail, jobs, new_job, retry, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+
+async def amend(bench: Bench, id: str = "a", **what: Any) -> OperatorAnswer:
+    return (await bench.engine.amend(QUEUE, id, **what)).jobs[0]
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_the_lifetimes_of_a_finished_job_count_from_its_end(bench: Bench) -> None:
+    await bench.finish(new_job())
+    finished = (await bench.look()).finished
+    assert finished is not None
+    bench.clock.advance(minutes=10)
+
+    assert await amend(bench, result_ttl=5 * HOUR) == OperatorAnswer(Done.DONE, JobState.SUCCEEDED)
+    job = await bench.look()
+    assert (job.result_until, job.visible_until) == (finished + 5 * HOUR, finished + DAY)
+    assert job.key_until == finished + 5 * HOUR, "the id stays taken as long as the result answers for it"
+    assert await amend(bench, retention=7 * DAY) == OperatorAnswer(Done.DONE, JobState.SUCCEEDED)
+
+    job = await bench.look()
+    assert (job.result_until, job.visible_until) == (finished + 5 * HOUR, finished + 7 * DAY)
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_a_longer_lifetime_is_honoured(bench: Bench) -> None:
+    await bench.finish(new_job(), result=b"42")
+    await amend(bench, result_ttl=10 * HOUR)
+    bench.clock.advance(hours=9)
+
+    again = await bench.put_one(new_job())
+
+    assert (again.status, again.result) == (EnqueueStatus.COMPLETED, b"42")
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_a_shorter_lifetime_is_honoured(bench: Bench) -> None:
+    await bench.put(new_job())
+    await bench.settle(fail(await bench.take_one()))
+    await amend(bench, retention=HOUR, result_ttl=MINUTE)
+    bench.clock.advance(hours=2)
+
+    pruned = await bench.engine.prune()
+
+    assert [key.id for key in pruned.deleted] == ["a"]
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_the_lifetimes_of_a_live_job_are_kept_for_its_end(bench: Bench) -> None:
+    await bench.put(new_job(given=Given(max_attempts=3)))
+    lease = await bench.take_one()
+
+    assert await amend(bench, result_ttl=2 * HOUR, retention=3 * HOUR) == OperatorAnswer(Done.DONE, JobState.RUNNING)
+    assert (await bench.look()).given == Given(max_attempts=3, result_ttl=2 * HOUR, retention=3 * HOUR)
+    answer = await bench.engine.settle(succeed(lease, result_ttl=MINUTE, retention=MINUTE))
+
+    job = await bench.look()
+    assert (job.result_until, job.visible_until) == (answer.at.wall + 2 * HOUR, answer.at.wall + 3 * HOUR)
+
+
+@guarantee(Guarantee.ORDER)
+async def test_priority_moves_a_waiting_job(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", "c"))
+
+    assert await amend(bench, "c", priority=5) == OperatorAnswer(Done.DONE, JobState.QUEUED)
+    assert await amend(bench, "a", priority=-5) == OperatorAnswer(Done.DONE, JobState.QUEUED)
+
+    assert [(await bench.look(id)).priority for id in "abc"] == [-5, 0, 5]
+    assert await bench.take_ids() == ["c", "b", "a"]
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_priority_can_be_set_on_any_live_job_and_on_no_other(bench: Bench) -> None:
+    await bench.finish(new_job("succeeded"))
+    await bench.put(*jobs("running", "retrying"))
+    _, failed_once = await bench.take(2)
+    await bench.settle(retry(failed_once, HOUR))
+    await bench.put(new_job("scheduled", delay=HOUR), *jobs("head", "blocked", lane="lane"))
+    ids = ("running", "retrying", "scheduled", "head", "blocked", "succeeded", "nobody")
+
+    answer = await bench.engine.amend(QUEUE, *ids, priority=4)
+
+    assert [job.status for job in answer.jobs] == [Done.DONE] * 5 + [Done.WRONG_STATE, Done.NOT_FOUND]
+    assert [(await bench.look(id)).priority for id in ids[:-1]] == [4, 4, 4, 4, 4, 0]
+
+
+@guarantee(Guarantee.LANES)
+async def test_priority_reorders_a_lane_behind_its_head(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", "c", lane="lane"))
+
+    await amend(bench, "c", priority=9)
+
+    taken = []
+    for _ in range(3):
+        lease = await bench.take_one()
+        taken.append(lease.id)
+        await bench.settle(succeed(lease))
+    assert taken == ["a", "c", "b"]
+
+
+@guarantee(Guarantee.DUE_TIMES)
+async def test_a_due_time_can_be_moved_out_and_in(bench: Bench) -> None:
+    await bench.put(new_job(delay=10 * MINUTE))
+    now = (await bench.engine.now()).wall
+
+    assert await amend(bench, due=now + HOUR) == OperatorAnswer(Done.DONE, JobState.SCHEDULED)
+    assert (await bench.look()).due == now + HOUR
+    bench.clock.advance(minutes=11)
+    assert await bench.take() == ()
+    await amend(bench, due=now + 20 * MINUTE)
+    bench.clock.advance(minutes=10)
+
+    assert await bench.take_ids() == ["a"]
+
+
+@guarantee(Guarantee.DUE_TIMES)
+async def test_a_due_time_in_the_past_means_now_and_the_next_claim_promotes(bench: Bench) -> None:
+    await bench.put(new_job(delay=HOUR))
+    now = (await bench.engine.now()).wall
+
+    answer = await bench.engine.amend(QUEUE, "a", due=now - HOUR)
+
+    job = await bench.look()
+    assert (job.state, job.due) == (JobState.SCHEDULED, answer.at.wall)
+    assert await bench.take_ids() == ["a"]
+
+
+@guarantee(Guarantee.DUE_TIMES)
+async def test_a_retry_can_be_put_off(bench: Bench) -> None:
+    await bench.put(new_job())
+    await bench.settle(retry(await bench.take_one(), MINUTE))
+    now = (await bench.engine.now()).wall
+
+    assert await amend(bench, due=now + HOUR) == OperatorAnswer(Done.DONE, JobState.RETRYING)
+
+    bench.clock.advance(minutes=2)
+    assert await bench.take() == ()
+    bench.clock.advance(hours=1)
+    assert await bench.take_ids() == ["a"]
+
+
+@guarantee(Guarantee.DUE_TIMES)
+async def test_a_blocked_job_takes_a_due_time_and_stays_blocked(bench: Bench) -> None:
+    await bench.put(*jobs("head", "behind", lane="lane"), new_job("child", parents=after("head")))
+    now = (await bench.engine.now()).wall
+
+    for id, hold in (("behind", Hold.LANE), ("child", Hold.PARENTS)):
+        assert await amend(bench, id, due=now + HOUR) == OperatorAnswer(Done.DONE, JobState.BLOCKED)
+        job = await bench.look(id)
+        assert (job.state, job.hold, job.due) == (JobState.BLOCKED, hold, now + HOUR)
+    await bench.settle(succeed(await bench.take_one()))
+
+    assert await bench.states("behind", "child") == [JobState.SCHEDULED, JobState.SCHEDULED]
+    bench.clock.advance(hours=2)
+    assert await bench.take_ids() == ["behind", "child"]
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_a_due_time_comes_too_late_for_queued_leased_and_finished_jobs(bench: Bench) -> None:
+    await bench.finish(new_job("succeeded"))
+    await bench.put(*jobs("running", "assigned"))
+    await bench.take(1, prefetch=1)
+    await bench.put(new_job("queued"))
+    ids = ("succeeded", "running", "assigned", "queued")
+    before = [await bench.look(id) for id in ids]
+    due = (await bench.engine.now()).wall + HOUR
+
+    answer = await bench.engine.amend(QUEUE, *ids, due=due)
+
+    assert answer.jobs == tuple(OperatorAnswer(Done.WRONG_STATE, JobState(id)) for id in ids)
+    assert [await bench.look(id) for id in ids] == before
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_a_reply_is_added_to_a_live_job(bench: Bench) -> None:
+    await bench.put(new_job("waiting", reply="process-1"), new_job("plain"))
+
+    await amend(bench, "waiting", reply="process-2")
+    await amend(bench, "plain", reply="process-3")
+
+    assert (await bench.look("waiting")).reply == ("process-1", "process-2")
+    assert (await bench.look("plain")).reply == ("process-3",)
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_a_reply_comes_too_late_for_a_finished_job_and_that_is_fine(bench: Bench) -> None:
+    await bench.finish(new_job())
+    before = await bench.look()
+
+    assert await amend(bench, reply="process-1") == OperatorAnswer(Done.DONE, JobState.SUCCEEDED)
+    assert await bench.look() == before
+
+
+@guarantee(Guarantee.OPERATING)
+@pytest.mark.parametrize("what", ["priority", "due"])
+async def test_what_is_wrong_in_part_changes_nothing(bench: Bench, what: str) -> None:
+    await bench.finish(new_job())
+    before = await bench.look()
+    wrong: dict[str, Any] = {what: 7}
+
+    answer = await amend(bench, result_ttl=5 * HOUR, retention=5 * DAY, **wrong)
+
+    assert answer == OperatorAnswer(Done.WRONG_STATE, JobState.SUCCEEDED)
+    assert await bench.look() == before
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_each_job_is_amended_on_its_own(bench: Bench) -> None:
+    await bench.put(new_job("a", delay=HOUR), new_job("b"), new_job("c", delay=HOUR))
+    due = (await bench.engine.now()).wall + 2 * HOUR
+
+    answer = await bench.engine.amend(QUEUE, "a", "b", "c", due=due, priority=3)
+
+    assert [job.status for job in answer.jobs] == [Done.DONE, Done.WRONG_STATE, Done.DONE]
+    assert [(await bench.look(id)).priority for id in "abc"] == [3, 0, 3]
+    assert [(await bench.look(id)).due == due for id in "abc"] == [True, False, True]

@@ -1,0 +1,252 @@
+"""Cancel: at once where a job waits, by request where it is leased; and it never runs again after that."""
+
+import asyncio
+
+import pytest
+
+from holdfast.model.instants import HOUR
+from holdfast.model.job import Given
+from holdfast.model.operate import CancelStatus
+from holdfast.model.states import Hold, JobState, Reason
+from holdfast.model.work import Settled
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import (
+    BOOM,
+    QUEUE,
+    after,
+    cancelled,
+    fail,
+    jobs,
+    new_job,
+    reap,
+    release,
+    retry,
+    snooze,
+    succeed,
+)
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+
+async def cancel(bench: Bench, *ids: str, note: str = "") -> list[CancelStatus]:
+    return [job.status for job in (await bench.engine.cancel(QUEUE, *ids, note=note)).jobs]
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
+    await bench.put(new_job("again"))
+    await bench.settle(retry(await bench.take_one(), HOUR))
+    await bench.put(new_job("queued"), new_job("scheduled", delay=HOUR))
+    await bench.put(*jobs("head", "behind", lane="lane"), new_job("child", parents=after("queued", any_end=True)))
+    ids = ("child", "again", "behind", "scheduled", "queued", "head")
+
+    answer = await bench.engine.cancel(QUEUE, *ids, note="not needed")
+
+    assert [job.status for job in answer.jobs] == [CancelStatus.CANCELLED] * 6
+    for id in ids:
+        job = await bench.look(id)
+        assert (job.state, job.reason, job.note) == (JobState.CANCELLED, Reason.ASKED, "not needed")
+        assert (job.hold, job.finished, job.token) == (Hold.NONE, answer.at.wall, None)
+    assert await bench.take(10) == ()
+    bench.clock.advance(hours=2)
+    assert await bench.take(10) == ()
+    assert (await bench.stats()).depth == 0
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_leased_job_is_asked_to_stop(bench: Bench) -> None:
+    await bench.put(*jobs("running", "assigned"))
+    running, _ = await bench.take(1, prefetch=1)
+
+    assert await cancel(bench, "running", "assigned", note="stop") == [CancelStatus.REQUESTED] * 2
+
+    for id, state in (("running", JobState.RUNNING), ("assigned", JobState.ASSIGNED)):
+        job = await bench.look(id)
+        assert (job.state, job.cancel_asked, job.cancel_note) == (state, True, "stop")
+    assert (await bench.look("running")).token == running.token
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_asking_again_is_the_same_request(bench: Bench) -> None:
+    """E-F12"""
+    await bench.put(new_job())
+    await bench.take_one()
+
+    assert await cancel(bench, "a") == [CancelStatus.REQUESTED]
+    assert await cancel(bench, "a") == [CancelStatus.REQUESTED]
+    assert await bench.state() is JobState.RUNNING
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_finished_job_stays_as_it_is(bench: Bench) -> None:
+    """E-F12"""
+    await bench.finish(new_job("succeeded"))
+    await bench.put(*jobs("failed", "cancelled"))
+    one, two = await bench.take(2)
+    await bench.engine.settle(fail(one), cancelled(two))
+    ids = ("succeeded", "failed", "cancelled")
+    before = [await bench.look(id) for id in ids]
+
+    answer = await bench.engine.cancel(QUEUE, *ids, note="too late")
+
+    assert [(job.status, job.state) for job in answer.jobs] == [(CancelStatus.FINISHED, JobState(id)) for id in ids]
+    assert [await bench.look(id) for id in ids] == before
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_job_that_is_not_there_is_not_found(bench: Bench) -> None:
+    await bench.put(new_job("a"), new_job("b", queue="other"))
+
+    assert await cancel(bench, "nobody", "a", "b") == [
+        CancelStatus.NOT_FOUND,
+        CancelStatus.CANCELLED,
+        CancelStatus.NOT_FOUND,
+    ]
+    assert await bench.state("b", "other") is JobState.QUEUED
+
+
+@guarantee(Guarantee.CANCEL)
+@pytest.mark.parametrize("give_back", [retry, snooze, release])
+@pytest.mark.parametrize("prefetched", [False, True])
+async def test_after_a_request_no_settlement_lets_the_job_run_again(
+    bench: Bench, give_back: object, prefetched: bool
+) -> None:
+    """E-F6; case 2 of the contract"""
+    await bench.put(new_job())
+    (lease,) = await bench.take(0, prefetch=1) if prefetched else await bench.take(1)
+    await cancel(bench, "a", note="stop")
+    assert callable(give_back)
+
+    answer = await bench.engine.settle(give_back(lease))
+
+    assert answer.settled == (Settled.CANCELLED_INSTEAD,)
+    job = await bench.look()
+    assert (job.state, job.reason, job.note) == (JobState.CANCELLED, Reason.ASKED, "stop")
+    assert (job.token, job.lease_expires, job.settled_token) == (None, None, lease.token)
+    assert (job.finished, job.hold) == (answer.at.wall, Hold.NONE)
+    assert await bench.take() == ()
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_settlement_turned_into_cancelled_keeps_its_error_and_counts(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    await cancel(bench, "a")
+
+    await bench.settle(retry(lease))
+
+    job = await bench.look()
+    assert (job.attempt, job.last_error, job.result) == (1, BOOM, None)
+    assert [entry.number for entry in job.history] == [1]
+    stats = await bench.stats()
+    assert (stats.totals.cancelled, stats.totals.finished, stats.depth) == (1, 1, 0)
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_settlement_turned_into_cancelled_can_be_sent_again(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    await cancel(bench, "a")
+    await bench.settle(retry(lease))
+    before = await bench.look()
+
+    assert await bench.settle(retry(lease)) is Settled.APPLIED
+    assert await bench.look() == before
+
+
+@guarantee(Guarantee.CANCEL)
+@pytest.mark.parametrize("end", [succeed, fail, cancelled])
+async def test_an_end_stands_although_someone_asked_to_cancel(bench: Bench, end: object) -> None:
+    """E-F6"""
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    await cancel(bench, "a")
+    assert callable(end)
+    wanted = end(lease)
+
+    assert await bench.settle(wanted) is Settled.APPLIED
+    assert await bench.state() is wanted.target
+
+
+@guarantee(Guarantee.CANCEL)
+@pytest.mark.parametrize("prefetched", [False, True])
+async def test_a_lost_worker_with_a_request_to_cancel_ends_its_job(bench: Bench, prefetched: bool) -> None:
+    await bench.put(new_job())
+    (lease,) = await bench.take(0, prefetch=1) if prefetched else await bench.take(1)
+    await cancel(bench, "a", note="stop")
+    lost = await bench.expire(lease)
+    assert lost.cancel_asked is True
+
+    assert await bench.settle(reap(lost)) is Settled.CANCELLED_INSTEAD
+
+    job = await bench.look()
+    assert (job.state, job.reason, job.losses) == (JobState.CANCELLED, Reason.ASKED, 1)
+    assert job.settled_token is None
+    assert await bench.settle(succeed(lease)) is Settled.LOST
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_cancelled_job_cannot_be_started_by_a_claim_in_the_same_moment(bench: Bench) -> None:
+    """E-P12"""
+    for round in range(50):
+        id = f"job-{round}"
+        await bench.put(new_job(id))
+        asked, leases = bench.engine.cancel(QUEUE, id), bench.take(1)
+
+        if round % 2:
+            answer, taken = await asyncio.gather(asked, leases)
+        else:
+            taken, answer = await asyncio.gather(leases, asked)
+
+        if taken:
+            assert answer.jobs[0].status is CancelStatus.REQUESTED
+            assert await bench.settle(retry(taken[0])) is Settled.CANCELLED_INSTEAD
+        else:
+            assert answer.jobs[0].status is CancelStatus.CANCELLED
+        assert await bench.state(id) is JobState.CANCELLED
+
+
+@guarantee(Guarantee.LANES)
+async def test_a_job_cancelled_in_the_middle_of_a_lane_leaves_no_gap(bench: Bench) -> None:
+    """Case 11 of the contract"""
+    await bench.put(*jobs("a", "b", "c", lane="lane"))
+
+    await cancel(bench, "b")
+    lane = await bench.lane("lane")
+    accepted = await bench.put_one(new_job("d", lane="lane"))
+
+    assert (lane.head, lane.depth, lane.totals.cancelled) == ("a", 2, 1)
+    assert (accepted.position, accepted.depth) == (2, 3)
+    for id in ("a", "c", "d"):
+        lease = await bench.take_one()
+        assert lease.id == id
+        await bench.settle(succeed(lease))
+    assert (await bench.lane("lane")).depth == 0
+
+
+@guarantee(Guarantee.LANES)
+async def test_cancelling_a_waiting_head_lets_the_next_one_go(bench: Bench) -> None:
+    await bench.put(new_job("a", lane="lane", delay=HOUR), *jobs("b", "c", lane="lane"))
+    assert await bench.take(10) == ()
+
+    await cancel(bench, "a")
+
+    assert await bench.take_ids() == ["b"]
+
+
+@guarantee(Guarantee.RETENTION)
+async def test_a_cancelled_job_that_need_not_be_kept_is_gone(bench: Bench) -> None:
+    await bench.put(new_job(given=Given(retention=0, result_ttl=0)))
+
+    assert await cancel(bench, "a") == [CancelStatus.CANCELLED]
+
+    assert await bench.find("a") is None
+    assert (await bench.stats()).totals.cancelled == 1
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_a_note_is_made_storable(bench: Bench) -> None:
+    await bench.put(new_job())
+
+    await cancel(bench, "a", note="a\0b\ud800c")
+
+    assert (await bench.look()).note == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"

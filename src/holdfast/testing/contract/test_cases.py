@@ -1,0 +1,182 @@
+"""The cases that broke other systems. Those that are one verb's business stand in that verb's file:
+
+1 a renewal between listing and reaping: test_renew. 2 a cancel between deciding and settling: test_cancel. 3 a
+settlement sent again: test_guards. 4 a claim sent again: test_claim_again. 6 and 7 an enqueue in a user's transaction:
+test_transactions. 10 a higher priority while a head retries: test_lanes. 11 a cancel in the middle of a lane:
+test_cancel. 12 no retention but a result: test_clocks. The others are here.
+"""
+
+import asyncio
+
+from holdfast.model.produce import EnqueueStatus
+from holdfast.model.states import JobState
+from holdfast.model.text import describe
+from holdfast.model.work import LaneName, Lease, Settled
+from holdfast.testing.contract.bench import Bench, DamageOneChange
+from holdfast.testing.contract.builders import QUEUE, fail, jobs, new_job, reap, retry, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+from holdfast.testing.contract.interleave import Dice, overlapping, pass_turns
+
+INTERLEAVINGS = 200
+
+
+@guarantee(Guarantee.LANES)
+async def test_a_lane_whose_head_ends_while_others_arrive_never_stops(bench: Bench) -> None:
+    """Case 5"""
+    for seed in range(INTERLEAVINGS):
+        dice, lane = Dice(f"lane/{seed}"), f"lane-{seed}"
+        await bench.put(new_job(f"{lane}/head", lane=lane))
+        head = await bench.take_one()
+        end = retry(head) if dice.below(4) == 0 else succeed(head)
+        again = [head.id] if end.target is JobState.RETRYING else []
+        ids = [f"{lane}/{name}" for name in "abc"[: 1 + dice.below(3)]]
+
+        await overlapping(dice, bench.settle(end), *(bench.put(new_job(id, lane=lane)) for id in ids))
+
+        arrived = sorted(ids, key={id: (await bench.look(id)).arrival for id in ids}.__getitem__)
+        ended = []
+        while lease := next(iter(await bench.take(5)), None):
+            ended.append(lease.id)
+            answer = await bench.engine.settle(succeed(lease))
+            assert answer.emptied == ((LaneName(QUEUE, lane),) if len(ended) == len(again + ids) else ())
+        assert ended == again + arrived, f"seed {seed}"
+        assert (await bench.lane(lane)).depth == 0, f"seed {seed}"
+
+
+@guarantee(Guarantee.LANES)
+async def test_claims_settlements_and_arrivals_may_overlap_in_any_order(bench: Bench) -> None:
+    """Case 5, with the workers in the race as well"""
+    for seed in range(50):
+        dice, lane = Dice(f"race/{seed}"), f"lane-{seed}"
+        ids = [f"{lane}/{number}" for number in range(6)]
+        started: list[str] = []
+
+        async def work(started: list[str], worker: str, rounds: int) -> None:
+            for _ in range(rounds):
+                for lease in await bench.take(2, worker=worker):
+                    started.append(lease.id)
+                    await bench.settle(succeed(lease))
+
+        arrivals = [bench.put(new_job(id, lane=lane)) for id in ids]
+        workers = [work(started, f"worker-{number}", 1 + dice.below(5)) for number in range(3)]
+        await overlapping(dice, *arrivals, *workers)
+        await work(started, "last", len(ids))
+
+        assert sorted(started) == ids, f"seed {seed}: each ran once"
+        by_arrival = sorted(ids, key={id: (await bench.look(id)).arrival for id in ids}.__getitem__)
+        assert started == by_arrival, f"seed {seed}"
+
+
+@guarantee(Guarantee.EMPTIED)
+async def test_of_two_last_settlements_at_once_one_is_told_that_the_queue_is_empty(bench: Bench) -> None:
+    """Case 8, E-D1"""
+    for seed in range(50):
+        dice = Dice(f"emptied/{seed}")
+        await bench.put(*jobs(f"{seed}-a", f"{seed}-b"))
+        told: list[bool] = []
+
+        async def end(lease: Lease, told: list[bool]) -> None:
+            await bench.settle(succeed(lease))
+            told.append((await bench.engine.emptied(QUEUE)).emptied)
+
+        await overlapping(dice, *(end(lease, told) for lease in await bench.take(2)))
+
+        assert sorted(told) == [False, True], f"seed {seed}"
+
+
+@guarantee(Guarantee.ORDER)
+async def test_a_hundred_thousand_jobs_of_a_task_nobody_knows_cost_nothing(bench: Bench) -> None:
+    """Case 9"""
+    for batch in range(100):
+        await bench.put(*jobs(*(f"{batch}-{number}" for number in range(1_000)), task="unknown", priority=9))
+    ids = [f"known-{number:03}" for number in range(200)]
+    await bench.put(*jobs(*ids))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    taken = [(await bench.take_one(tasks=("known", "example.task"))).id for _ in ids]
+
+    assert taken == ids
+    assert loop.time() - began < 10, "a claim that looks at jobs it does not want grows with them"
+    stats = await bench.stats()
+    assert (stats.counts, stats.due) == ({JobState.QUEUED: 100_000, JobState.RUNNING: 200}, 100_000)
+
+
+@guarantee(Guarantee.FENCING)
+async def test_a_job_that_takes_the_id_of_a_failed_one_carries_its_fence_on(bench: Bench) -> None:
+    """Case 13"""
+    fences = []
+    for generation in range(4):
+        accepted = await bench.put_one(new_job())
+        assert (accepted.status, accepted.generation) == (EnqueueStatus.CREATED, generation)
+        lease = await bench.take_one()
+        fences.append(lease.fence)
+        bench.clock.set_back(minutes=10)
+        await bench.settle(fail(lease))
+
+    assert fences == sorted(set(fences))
+    assert (await bench.look()).fence == fences[-1]
+
+
+@guarantee(Guarantee.HISTORY)
+async def test_an_unprintable_message_in_a_batch_harms_nobody(bench: Bench) -> None:
+    """Case 14"""
+    await bench.put(*jobs(*(f"job-{number:02}" for number in range(100))))
+    leases = await bench.take(100)
+    unprintable = describe(ValueError("nul \0 and half a pair \ud83d here"))
+    batch = [fail(lease, error=unprintable) if lease.id == "job-42" else succeed(lease) for lease in leases]
+
+    answer = await bench.engine.settle(*batch)
+
+    assert answer.settled == (Settled.APPLIED,) * 100
+    assert (await bench.stats()).counts == {JobState.SUCCEEDED: 99, JobState.FAILED: 1}
+    error = (await bench.look("job-42")).last_error
+    assert error is not None
+    assert (error.type, error.message) == ("builtins.ValueError", "nul \ufffd and half a pair \ufffd here")
+
+
+@guarantee(Guarantee.DAMAGE)
+async def test_one_damaged_change_of_a_hundred_costs_one_job(bench: Bench, damage_one_change: DamageOneChange) -> None:
+    """Case 15"""
+    ids = [f"job-{number:02}" for number in range(100)]
+    await bench.put(*jobs(*ids))
+
+    await damage_one_change(bench.engine)
+
+    taken = await bench.take_ids(200)
+    assert len(taken) == 99
+    assert set(taken) < set(ids)
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_whatever_workers_and_reapers_do_at_once_each_job_ends_once(bench: Bench) -> None:
+    """E-Q19, E-F6"""
+    ids = [f"job-{number:02}" for number in range(30)]
+    await bench.put(*jobs(*ids))
+    dice = Dice("reapers and workers")
+    applied: list[str] = []
+
+    async def work(worker: str) -> None:
+        while leases := await bench.take(2, worker=worker):
+            for lease in leases:
+                await pass_turns(dice.below(5))
+                if dice.below(3) == 0:
+                    bench.clock.advance(61)
+                if await bench.settle(succeed(lease)) is Settled.APPLIED:
+                    applied.append(lease.id)
+
+    async def sweep(reaper: str) -> None:
+        for _ in range(200):
+            listed = (await bench.engine.expired(reaper, limit=5)).leases
+            await pass_turns(dice.below(3))
+            await bench.engine.settle(*(reap(lost) for lost in listed))
+            await pass_turns(1)
+
+    await asyncio.gather(*(work(f"w{number}") for number in range(4)), *(sweep(f"r{number}") for number in range(2)))
+    while leases := await bench.take(10):
+        for lease in leases:
+            assert await bench.settle(succeed(lease)) is Settled.APPLIED
+            applied.append(lease.id)
+
+    assert sorted(applied) == ids, "each job has exactly one accepted outcome"
+    assert (await bench.stats()).counts == {JobState.SUCCEEDED: 30}

@@ -1,0 +1,114 @@
+"""Disown: a worker is known to be dead, so its leases run out now. Being wrong costs a run, never an outcome."""
+
+from holdfast.model.job import JobKey
+from holdfast.model.states import JobState
+from holdfast.model.work import RenewStatus, Settled
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import QUEUE, jobs, new_job, reap, renewal, retry, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_the_leases_of_a_dead_worker_can_be_reaped_at_once(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", "c"))
+    await bench.take(2, worker="dead")
+    await bench.take(1, worker="alive")
+
+    answer = await bench.engine.disown("dead")
+
+    assert sorted(answer.leases) == [JobKey(QUEUE, "a"), JobKey(QUEUE, "b")]
+    listed = await bench.expired()
+    assert sorted((lost.id, lost.owner, lost.lease_expires) for lost in listed) == [
+        ("a", "dead", answer.at.lease),
+        ("b", "dead", answer.at.lease),
+    ]
+    settled = await bench.engine.settle(*(reap(lost) for lost in listed))
+    assert settled.settled == (Settled.APPLIED, Settled.APPLIED)
+    assert [(await bench.look(id)).losses for id in "abc"] == [1, 1, 0]
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_assigned_jobs_are_disowned_too(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b"))
+    await bench.take(1, prefetch=1, worker="dead")
+
+    answer = await bench.engine.disown("dead")
+
+    assert sorted(answer.leases) == [JobKey(QUEUE, "a"), JobKey(QUEUE, "b")]
+    assert await bench.states("a", "b") == [JobState.RUNNING, JobState.ASSIGNED]
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_several_workers_can_be_disowned_at_once(bench: Bench) -> None:
+    await bench.put(new_job("a"), new_job("b", queue="other"), new_job("c"))
+    await bench.take_one(worker="one")
+    await bench.take_one(worker="two", queue="other")
+    await bench.take_one(worker="three")
+
+    answer = await bench.engine.disown("one", "two", "nobody")
+
+    assert sorted(answer.leases) == [JobKey("other", "b"), JobKey(QUEUE, "a")]
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_what_a_worker_gave_back_or_finished_is_not_touched(bench: Bench) -> None:
+    await bench.put(*jobs("done", "again", "taken-over"))
+    done, again, other = await bench.take(3, worker="dead")
+    await bench.engine.settle(succeed(done), retry(again), retry(other))
+    await bench.take_one(worker="alive")
+    before = [await bench.look(id) for id in ("done", "again", "taken-over")]
+
+    answer = await bench.engine.disown("dead")
+
+    assert answer.leases == ()
+    assert [await bench.look(id) for id in ("done", "again", "taken-over")] == before
+    assert await bench.expired() == ()
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_a_lease_that_ran_out_earlier_keeps_its_expiry(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one(worker="dead")
+    bench.clock.advance(minutes=5)
+
+    await bench.engine.disown("dead")
+
+    assert (await bench.look()).lease_expires == lease.lease_expires
+
+
+@guarantee(Guarantee.FENCING)
+async def test_a_worker_wrongly_called_dead_can_still_settle(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one(worker="not dead")
+    await bench.engine.disown("not dead")
+    (listed,) = await bench.expired()
+
+    assert await bench.settle(succeed(lease)) is Settled.APPLIED
+    assert await bench.settle(reap(listed)) is Settled.LOST
+    assert await bench.state() is JobState.SUCCEEDED
+
+
+@guarantee(Guarantee.LEASES)
+async def test_a_worker_wrongly_called_dead_can_renew(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one(worker="not dead")
+    await bench.engine.disown("not dead")
+    (listed,) = await bench.expired()
+
+    answer = await bench.engine.renew(renewal(lease))
+
+    assert answer.jobs[0].status is RenewStatus.HELD
+    assert await bench.expired() == ()
+    assert await bench.settle(reap(listed)) is Settled.LOST
+
+
+@guarantee(Guarantee.FENCING)
+async def test_after_the_reaping_the_wrongly_dead_worker_is_too_late(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one(worker="not dead")
+    await bench.engine.disown("not dead")
+    (listed,) = await bench.expired()
+    await bench.settle(reap(listed))
+
+    assert await bench.settle(succeed(lease)) is Settled.LOST
+    assert (await bench.take_one()).attempt == 2

@@ -1,0 +1,88 @@
+"""Open, close, migrate; and the lifeline, the blocking door for a lease keeper's thread."""
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.engine import Engine
+from holdfast.model.job import Progress
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import RenewStatus
+from holdfast.runtime import SystemRuntime
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import LEASE, QUEUE, new_job, renewal, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+from holdfast.testing.contract.interleave import pass_turns
+from holdfast.testing.probes import PATIENCE
+
+
+@guarantee(Guarantee.DOORS)
+async def test_opening_twice_does_nothing(bench: Bench) -> None:
+    await bench.put(new_job())
+
+    await bench.engine.open()
+
+    assert await bench.take_ids() == ["a"]
+
+
+@guarantee(Guarantee.DOORS)
+async def test_migrating_what_is_up_to_date_takes_no_steps(bench: Bench) -> None:
+    await bench.put(new_job())
+
+    assert await bench.engine.migrate() == ()
+    assert await bench.take_ids() == ["a"]
+
+
+@guarantee(Guarantee.DOORS)
+async def test_closing_wakes_every_waiter_and_may_be_done_twice(
+    engine: Engine, make_engine: Callable[[], Engine]
+) -> None:
+    other = make_engine()
+    await other.migrate()
+    await other.open()
+    waiting = asyncio.gather(*(other.subscribe("queue:silent").wait(PATIENCE) for _ in range(3)))
+    await pass_turns(3)
+
+    await other.close()
+    await other.close()
+
+    assert await asyncio.wait_for(waiting, PATIENCE) == [frozenset()] * 3
+    assert (await engine.stats()).queues == ()
+
+
+@guarantee(Guarantee.DOORS)
+async def test_the_lifeline_renews_from_another_thread(bench: Bench) -> None:
+    """E-Q26: renewing must not depend on the loop that runs the handlers."""
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    bench.clock.advance(10)
+    lifeline = bench.engine.lifeline()
+    runtime = SystemRuntime()
+
+    held = await runtime.run_blocking(lifeline.renew, [renewal(lease, progress=Progress(0.5))])
+    await bench.settle(succeed(lease))
+    lost = await runtime.run_blocking(lifeline.renew, [renewal(lease)])
+    await runtime.run_blocking(lifeline.close)
+
+    assert (held.jobs[0].status, held.jobs[0].lease_expires) == (RenewStatus.HELD, held.at.lease + LEASE)
+    assert lost.jobs[0].status is RenewStatus.LOST
+    assert (await bench.look()).progress == Progress(0.5)
+
+
+@guarantee(Guarantee.DOORS)
+async def test_the_lifeline_hears_of_cancels_and_requests_to_stop(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    lifeline = bench.engine.lifeline()
+    runtime = SystemRuntime()
+    first = await runtime.run_blocking(lifeline.heartbeat, WorkerRecord(worker="w", slots=3))
+    await bench.engine.cancel(QUEUE, "a")
+    await bench.engine.stop_worker("w")
+
+    renewed = await runtime.run_blocking(lifeline.renew, [renewal(lease)])
+    second = await runtime.run_blocking(lifeline.heartbeat, WorkerRecord(worker="w", slots=3))
+    await runtime.run_blocking(lifeline.close)
+
+    assert (first.stop, second.stop) == (False, True)
+    assert renewed.jobs[0].status is RenewStatus.CANCEL
+    (found,) = (await bench.engine.workers()).workers
+    assert (found.slots, found.seen) == (3, second.at.wall)

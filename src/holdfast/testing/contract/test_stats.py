@@ -1,0 +1,155 @@
+"""Stats: counts by state, what is due, and totals that outlive their jobs."""
+
+from holdfast.model.instants import HOUR, MINUTE
+from holdfast.model.records import Totals
+from holdfast.model.states import JobState
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import QUEUE, cancelled, fail, jobs, new_job, release, retry, snooze, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_every_state_is_counted(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", "c", "d", "e", "f", "g"))
+    _, again, good, bad, asked, good_too, _ = await bench.take(6, prefetch=1)
+    await bench.engine.settle(retry(again, HOUR), succeed(good), fail(bad), cancelled(asked), succeed(good_too))
+    await bench.put(new_job("h", delay=HOUR), *jobs("i", "j", "k", lane="lane"))
+
+    stats = await bench.stats()
+
+    assert stats.counts == {
+        JobState.RUNNING: 1,
+        JobState.RETRYING: 1,
+        JobState.SUCCEEDED: 2,
+        JobState.FAILED: 1,
+        JobState.CANCELLED: 1,
+        JobState.ASSIGNED: 1,
+        JobState.SCHEDULED: 1,
+        JobState.QUEUED: 1,
+        JobState.BLOCKED: 2,
+    }
+    assert (stats.queue, stats.depth) == (QUEUE, 7)
+    assert stats.totals == Totals(succeeded=2, failed=1, cancelled=1)
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_counts_follow_a_job_along_its_way(bench: Bench) -> None:
+    counts = []
+
+    async def note() -> None:
+        counts.append((await bench.stats()).counts)
+
+    await bench.put(new_job())
+    await note()
+    lease = await bench.take_one()
+    await note()
+    await bench.settle(retry(lease, MINUTE))
+    await note()
+    bench.clock.advance(minutes=2)
+    await bench.settle(snooze(await bench.take_one(), MINUTE))
+    await note()
+    bench.clock.advance(minutes=2)
+    await bench.settle(release(await bench.take_one()))
+    await note()
+    await bench.settle(fail(await bench.take_one()))
+    await note()
+    await bench.engine.requeue(QUEUE, "a")
+    await note()
+    await bench.settle(succeed(await bench.take_one()))
+    await note()
+    await bench.engine.delete(QUEUE, "a")
+    await note()
+
+    assert counts == [
+        {JobState.QUEUED: 1},
+        {JobState.RUNNING: 1},
+        {JobState.RETRYING: 1},
+        {JobState.SCHEDULED: 1},
+        {JobState.QUEUED: 1},
+        {JobState.FAILED: 1},
+        {JobState.QUEUED: 1},
+        {JobState.SUCCEEDED: 1},
+        {},
+    ]
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_due_counts_what_is_ready_promoted_or_not(bench: Bench) -> None:
+    await bench.put(*jobs("again", "running"))
+    again, _ = await bench.take(2)
+    await bench.settle(retry(again, 2 * MINUTE))
+    await bench.put(new_job("queued"), new_job("soon", delay=MINUTE), new_job("later", delay=HOUR))
+    await bench.put(*jobs("head", "behind", lane="lane"))
+    assert (await bench.stats()).due == 2
+    bench.clock.advance(minutes=3)
+
+    assert (await bench.stats()).due == 4
+    await bench.take(0)
+    assert (await bench.stats()).due == 4
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_next_due_is_the_earliest_of_those_that_wait_for_a_time(bench: Bench) -> None:
+    await bench.put(new_job("queued"), new_job("later", delay=HOUR), new_job("soon", delay=MINUTE))
+
+    assert (await bench.stats()).next_due == (await bench.look("soon")).due
+    await bench.engine.cancel(QUEUE, "soon")
+    assert (await bench.stats()).next_due == (await bench.look("later")).due
+    await bench.engine.cancel(QUEUE, "later")
+    assert (await bench.stats()).next_due is None
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_the_longest_waiting_ready_job_tells_the_age_of_the_queue(bench: Bench) -> None:
+    await bench.put(new_job("first"))
+    due = (await bench.look("first")).due
+    bench.clock.advance(minutes=1)
+    await bench.put(new_job("second"), new_job("later", delay=HOUR))
+
+    assert (await bench.stats()).oldest_due == due
+    await bench.take(2)
+    await bench.engine.cancel(QUEUE, "later")
+    assert (await bench.stats()).oldest_due is None
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_queues_are_answered_in_the_order_asked_or_all_by_name(bench: Bench) -> None:
+    await bench.put(new_job("a", queue="c"), new_job("a", queue="a"), new_job("a", queue="b"), new_job("b", queue="b"))
+
+    asked = (await bench.engine.stats("b", "c")).queues
+    everything = (await bench.engine.stats()).queues
+
+    assert [(stats.queue, stats.depth) for stats in asked] == [("b", 2), ("c", 1)]
+    assert [(stats.queue, stats.depth) for stats in everything] == [("a", 1), ("b", 2), ("c", 1)]
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_totals_outlive_the_records_they_counted(bench: Bench) -> None:
+    await bench.finish(new_job("kept"))
+    await bench.finish(new_job("not kept"), retention=0, result_ttl=0)
+    await bench.finish(new_job("pruned"), retention=0, result_ttl=MINUTE)
+    bench.clock.advance(days=2)
+    await bench.engine.prune()
+
+    stats = await bench.stats()
+
+    assert (stats.counts, stats.totals) == ({}, Totals(succeeded=3))
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_duplicates_are_not_counted(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", "a"))
+    await bench.put(*jobs("a", "b"))
+
+    assert (await bench.stats()).counts == {JobState.QUEUED: 2}
+
+
+@guarantee(Guarantee.COUNTERS)
+async def test_a_job_that_takes_an_old_id_takes_its_place_in_the_counts(bench: Bench) -> None:
+    await bench.put(new_job())
+    await bench.settle(fail(await bench.take_one()))
+
+    await bench.put(new_job(delay=HOUR))
+
+    stats = await bench.stats()
+    assert (stats.counts, stats.totals) == ({JobState.SCHEDULED: 1}, Totals(failed=1))

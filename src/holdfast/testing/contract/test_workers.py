@@ -1,0 +1,138 @@
+"""Worker records: written by heartbeats, read by operators, and the way to ask a worker to stop."""
+
+from holdfast.model.instants import HOUR, MINUTE, SECOND
+from holdfast.model.records import WorkerRecord
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+
+def record(worker: str, **fields: object) -> WorkerRecord:
+    return WorkerRecord(worker=worker, **fields)  # type: ignore[arg-type]
+
+
+async def names(bench: Bench) -> list[str]:
+    return [found.worker for found in (await bench.engine.workers()).workers]
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_heartbeat_writes_the_record_and_the_engine_the_time(bench: Bench) -> None:
+    sent = WorkerRecord(
+        worker="w",
+        tasks=("x", "y"),
+        queues=("red", "blue"),
+        host="host",
+        pid=42,
+        bell="bell",
+        slots=8,
+        busy=3,
+        started=123_456,
+        interval=5 * SECOND,
+        seen=1,
+    )
+
+    answer = await bench.engine.heartbeat(sent)
+
+    assert answer.stop is False
+    assert (await bench.engine.workers()).workers == (
+        WorkerRecord(
+            worker="w",
+            tasks=("x", "y"),
+            queues=("red", "blue"),
+            host="host",
+            pid=42,
+            bell="bell",
+            slots=8,
+            busy=3,
+            started=123_456,
+            interval=5 * SECOND,
+            seen=answer.at.wall,
+        ),
+    )
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_the_next_heartbeat_takes_the_place_of_the_last(bench: Bench) -> None:
+    await bench.engine.heartbeat(record("w", busy=1))
+    bench.clock.advance(10)
+
+    answer = await bench.engine.heartbeat(record("w", busy=2))
+
+    (found,) = (await bench.engine.workers()).workers
+    assert (found.busy, found.seen) == (2, answer.at.wall)
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_workers_are_listed_by_name(bench: Bench) -> None:
+    for name in ("b", "c", "a"):
+        await bench.engine.heartbeat(record(name))
+
+    assert await names(bench) == ["a", "b", "c"]
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_request_to_stop_is_told_by_every_heartbeat_after_it(bench: Bench) -> None:
+    await bench.engine.heartbeat(record("w"))
+    await bench.engine.heartbeat(record("other"))
+
+    assert (await bench.engine.stop_worker("w")).found is True
+
+    assert [(await bench.engine.heartbeat(record("w"))).stop for _ in range(2)] == [True, True]
+    assert (await bench.engine.heartbeat(record("other"))).stop is False
+    assert [(found.worker, found.stop_asked) for found in (await bench.engine.workers()).workers] == [
+        ("other", False),
+        ("w", True),
+    ]
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_worker_cannot_ask_itself_to_stop_by_its_record(bench: Bench) -> None:
+    assert (await bench.engine.heartbeat(record("w", stop_asked=True))).stop is False
+    assert (await bench.engine.workers()).workers[0].stop_asked is False
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_worker_that_is_not_there_cannot_be_stopped_or_forgotten(bench: Bench) -> None:
+    assert (await bench.engine.stop_worker("nobody")).found is False
+    assert (await bench.engine.forget_worker("nobody")).found is False
+    assert await names(bench) == []
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_forgotten_worker_takes_its_request_with_it(bench: Bench) -> None:
+    await bench.engine.heartbeat(record("w"))
+    await bench.engine.stop_worker("w")
+
+    assert (await bench.engine.forget_worker("w")).found is True
+
+    assert await names(bench) == []
+    assert (await bench.engine.heartbeat(record("w"))).stop is False
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_silent_workers_are_forgotten_after_an_hour(bench: Bench) -> None:
+    await bench.engine.heartbeat(record("silent", interval=SECOND))
+    bench.clock.advance(minutes=59)
+    await bench.engine.heartbeat(record("talking", interval=SECOND))
+    assert (await bench.engine.prune()).workers == ()
+    bench.clock.advance(minutes=2)
+
+    assert (await bench.engine.prune()).workers == ("silent",)
+    assert await names(bench) == ["talking"]
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_worker_that_beats_slowly_is_given_ten_of_its_intervals(bench: Bench) -> None:
+    await bench.engine.heartbeat(record("slow", interval=30 * MINUTE))
+    bench.clock.advance(hours=4.9)
+    assert (await bench.engine.prune()).workers == ()
+    bench.clock.advance(hours=0.2)
+
+    assert (await bench.engine.prune()).workers == ("slow",)
+
+
+@guarantee(Guarantee.WORKERS)
+async def test_a_lease_does_not_need_a_worker_record(bench: Bench) -> None:
+    await bench.engine.heartbeat(record("w", interval=HOUR))
+    await bench.engine.forget_worker("w")
+
+    assert (await bench.engine.disown("w")).leases == ()

@@ -1,0 +1,82 @@
+"""What to claim: the tasks this worker has handlers for, in its queues, for the slots that are free.
+
+The queues are visited in rotation, so that a busy one cannot starve the others, unless the order was meant strictly.
+Every task is asked for in every queue, since a job may be enqueued elsewhere than where its task usually goes.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.model.work import Claim, QueueClaim, TaskClaim
+from holdfast.runtime import Runtime
+from holdfast.worker.plan import Plan
+from holdfast.worker.slots import Slots
+
+
+class Claims:
+    """Makes one claim after the other."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        worker: str,
+        queues: Sequence[str],
+        plans: Iterable[Plan],
+        slots: Slots,
+        prefetch: int = 0,
+        strict: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._worker = worker
+        self._queues = tuple(queues)
+        self._plans = tuple(plans)
+        self._slots = slots
+        self._prefetch = prefetch
+        self._strict = strict
+        self._turn = 0
+        self._terms = tuple(map(_terms, self._plans))
+        self._limited = any(plan.limit is not None for plan in self._plans) or bool(slots.queue_limits)
+        self._standing = tuple(QueueClaim(queue, self._terms) for queue in self._queues)
+
+    def make(self) -> Claim | None:
+        """A claim for what there is room for, or None."""
+        limit = self._slots.free
+        prefetch = max(0, self._prefetch - len(self._slots.assigned))
+        if not limit and not prefetch or not self._terms:
+            return None
+        return Claim(
+            claim_id=self._runtime.new_claim_id(),
+            worker=self._worker,
+            queues=self._rotated(self._with_limits() if self._limited else self._standing),
+            limit=limit,
+            prefetch=prefetch,
+        )
+
+    def _with_limits(self) -> tuple[QueueClaim, ...]:
+        tasks = tuple(
+            terms if plan.limit is None else _terms(plan)
+            for plan, terms in zip(self._plans, self._terms, strict=True)
+            if plan.room != 0
+        )
+        return tuple(
+            QueueClaim(queue, tasks, room)
+            for queue in self._queues
+            if (room := self._slots.queue_room(queue)) is None or room > 0
+        )
+
+    def _rotated(self, queues: tuple[QueueClaim, ...]) -> tuple[QueueClaim, ...]:
+        if self._strict or len(queues) < 2:
+            return queues
+        self._turn = (self._turn + 1) % len(queues)
+        return queues[self._turn :] + queues[: self._turn]
+
+
+def _terms(plan: Plan) -> TaskClaim:
+    retry = plan.policy.retry
+    return TaskClaim(
+        task=plan.name,
+        lease_len=plan.policy.lease,
+        max_attempts=retry.max_attempts or 0,
+        max_losses=retry.max_losses,
+        limit=plan.room,
+    )

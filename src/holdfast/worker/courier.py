@@ -1,0 +1,103 @@
+"""Carries exchanges to the engine and does not come back without an answer.
+
+Two kinds of trouble. The engine cannot be reached, or its answer was lost: then the very same request is sent again,
+with the same claim id and the same settlements, until it is answered; the engine recognises both. Or the engine chokes
+on the data: then the batch is halved until the culprit stands alone, and that job ends as failed(unstorable), while
+the others are settled as if nothing had been.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from holdfast.engine import Engine
+from holdfast.errors import CorruptRecord, EngineError
+from holdfast.model.states import JobState, Reason
+from holdfast.model.text import ErrorInfo, describe
+from holdfast.model.work import Claim, Exchanged, Settled, Settlement, Start
+from holdfast.runtime import Runtime
+from holdfast.service import back_off
+
+_logger = logging.getLogger("holdfast.worker")
+
+
+class Courier:
+    """One request at a time, each until it is answered."""
+
+    def __init__(self, runtime: Runtime, engine: Engine) -> None:
+        self._runtime = runtime
+        self._engine = engine
+        self.troubled = False
+        """The last try got no answer, and another is under way."""
+
+    async def send(
+        self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
+    ) -> Exchanged:
+        """One exchange. Its answer has one entry for each settlement and start, as if it had gone at once."""
+        try:
+            return await self._persist(settlements, starts, claim)
+        except Exception as error:
+            if not settlements:
+                raise
+            _logger.warning(
+                "The store refused a batch of %d settlements (%s); it is sent in parts.", len(settlements), error
+            )
+        settled, emptied = await self._in_parts(settlements)
+        answer = await self._persist((), starts, claim)
+        return Exchanged(
+            at=answer.at,
+            settled=tuple(settled),
+            started=answer.started,
+            emptied=(*emptied, *answer.emptied),
+            leases=answer.leases,
+            next_due=answer.next_due,
+        )
+
+    async def _persist(
+        self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
+    ) -> Exchanged:
+        """The same request again and again, while only the engine is in trouble."""
+        failures = 0
+        while True:
+            try:
+                answer = await self._engine.exchange(settlements, starts, claim)
+            except CorruptRecord:
+                raise
+            except EngineError as error:
+                failures += 1
+                self.troubled = True
+                pause = back_off(failures)
+                _logger.warning("%s The same request goes out again in %.1f s.", error, pause)
+                await self._runtime.sleep(pause)
+            else:
+                self.troubled = False
+                return answer
+
+    async def _in_parts(self, settlements: Sequence[Settlement]) -> tuple[list[Settled], list[object]]:
+        try:
+            answer = await self._persist(settlements)
+            return list(answer.settled), list(answer.emptied)
+        except Exception as error:
+            if len(settlements) == 1:
+                return [await self._set_aside(settlements[0], error)], []
+        middle = len(settlements) // 2
+        first, emptied = await self._in_parts(settlements[:middle])
+        second, emptied_too = await self._in_parts(settlements[middle:])
+        return first + second, emptied + emptied_too
+
+    async def _set_aside(self, culprit: Settlement, error: Exception) -> Settled:
+        """End the job whose outcome cannot be stored. If not even that can be, its lease runs out."""
+        told = describe(error)
+        plain = Settlement(
+            queue=culprit.queue,
+            id=culprit.id,
+            token=culprit.token,
+            target=JobState.FAILED,
+            reason=Reason.UNSTORABLE,
+            error=ErrorInfo(told.type, told.message, ""),
+        )
+        _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", culprit.id, error)
+        try:
+            return (await self._persist([plain])).settled[0]
+        except Exception:
+            _logger.exception("Job %s cannot be settled at all; its lease will run out.", culprit.id)
+            return Settled.GONE

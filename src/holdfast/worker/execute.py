@@ -1,0 +1,46 @@
+"""One attempt, from a lease to an outcome.
+
+    decode → set the context → middleware → handler → outcome
+
+Everything a handler can do to us ends here: whatever it raises, returns or swallows becomes an `Outcome`, and `done` is
+called with it exactly once. Only the end of the coroutine itself (its event loop goes away under it) passes through.
+"""
+
+from collections.abc import Callable
+
+from holdfast.model.outcome import Outcome
+from holdfast.runtime import Runtime
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.outcomes import raised, returned, undecodable
+
+Done = Callable[[Attempt, Outcome], None]
+
+
+class Executor:
+    """Runs attempts, one call each."""
+
+    def __init__(self, runtime: Runtime, done: Done) -> None:
+        self._monotonic = runtime.monotonic
+        self._done = done
+
+    async def run(self, attempt: Attempt) -> None:
+        """Run one attempt to its end. Never raises for what the handler does."""
+        plan, lease = attempt.plan, attempt.lease
+        attempt.began = self._monotonic()
+        try:
+            args, kwargs = plan.decode(lease.payload, lease.codec)
+        except Exception as error:
+            self._done(attempt, undecodable(error))
+            return
+        try:
+            if plan.direct is not None:
+                value = await plan.direct(*args, **kwargs)
+            else:
+                value = await plan.call(attempt, args, kwargs)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            outcome = raised(attempt, error)
+        else:
+            outcome = returned(attempt, value)
+        self._done(attempt, outcome)

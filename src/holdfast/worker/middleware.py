@@ -1,0 +1,120 @@
+"""Middleware around a handler.
+
+Two forms. An onion is an async function that runs on the loop, gets `proceed`, and may look at or change what comes
+out. A surround is a generator with one `yield` that runs where the handler runs, in its thread or on the loop; it
+prepares and tidies up, and changes nothing: an error of the handler goes on even if the generator swallows it.
+
+Order: the application's, then the task's; the first listed is the outermost. Onions are outside of surrounds.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.context import Context, Middleware, Onion, Surround
+from holdfast.worker.crew import Crew
+from holdfast.worker.host import Handled
+
+if TYPE_CHECKING:
+    from holdfast.worker.attempt import Attempt
+
+Call = Callable[["Attempt", Sequence[Any], Mapping[str, Any]], Awaitable[Any]]
+"""Runs a handler and all that stands around it."""
+
+
+def compose(task: Handled, middleware: Sequence[Middleware], crew: Crew) -> Call:
+    """The handler with its middleware, as one call."""
+    surrounds = tuple(one for one in middleware if is_surround(one))
+    call = _on_loop(task, surrounds) if task.is_async else _in_thread(task, surrounds, crew)
+    for one in reversed(middleware):
+        if not is_surround(one):
+            call = _wrap(one, call)  # type: ignore[arg-type]
+    return call
+
+
+def is_surround(middleware: Middleware) -> bool:
+    """Whether it is the generator form."""
+    return inspect.isgeneratorfunction(middleware) or inspect.isgeneratorfunction(
+        getattr(middleware, "__call__", None)  # noqa: B004 - an object that is called like a function
+    )
+
+
+def _wrap(onion: Onion, inner: Call) -> Call:
+    async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        async def proceed() -> Any:
+            return await inner(attempt, args, kwargs)
+
+        return await onion(attempt.context, proceed)
+
+    return call
+
+
+def _on_loop(task: Handled, surrounds: tuple[Any, ...]) -> Call:
+    function, takes_context = task.function, task.takes_context
+
+    async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        given = (attempt.context, *args) if takes_context else args
+        if not surrounds:
+            return await function(*given, **kwargs)
+        with _surrounded(surrounds, attempt.context):
+            return await function(*given, **kwargs)
+
+    return call
+
+
+def _in_thread(task: Handled, surrounds: tuple[Any, ...], crew: Crew) -> Call:
+    function, takes_context = task.function, task.takes_context
+
+    def work(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        given = (attempt.context, *args) if takes_context else args
+        with _surrounded(surrounds, attempt.context):
+            return function(*given, **kwargs)
+
+    async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        runner, attempt.runner = attempt.runner, None  # a thread cannot be cancelled: it keeps its slot
+        try:
+            return await crew.run(work, attempt, args, kwargs)
+        finally:
+            attempt.runner = runner
+
+    return call
+
+
+def _surrounded(surrounds: tuple[Surround, ...], context: Context[Any]) -> ExitStack:
+    """All surrounds entered, the first one outermost."""
+    with ExitStack() as stack:
+        for surround in surrounds:
+            stack.enter_context(_Around(surround(context)))
+        return stack.pop_all()
+
+
+class _Around:
+    """A generator as a context manager that hides no error."""
+
+    def __init__(self, generator: Iterator[None]) -> None:
+        self._generator: Any = generator
+
+    def __enter__(self) -> None:
+        try:
+            next(self._generator)
+        except StopIteration:
+            raise RuntimeError("A generator middleware must yield once; this one did not.") from None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                next(self._generator)
+            else:
+                self._generator.throw(error)
+        except StopIteration:
+            return  # done; an error that it swallowed goes on all the same
+        except BaseException as raised:
+            if raised is error or (error is not None and raised.__cause__ is error):
+                return
+            raise
+        self._generator.close()
+        raise RuntimeError("A generator middleware must yield once; this one did so again.")

@@ -1,0 +1,118 @@
+"""From what a handler did to an `Outcome`: the one place that reads exceptions and return values.
+
+A handler can end in more ways than returning and raising. It may raise an `Interrupt`, also from inside a task group,
+or return one. It may raise what is meant for the interpreter (SystemExit, KeyboardInterrupt): that is a failure of the
+job, not of the worker. It may be cancelled by us, for one of four reasons, and may do anything at all with that.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.context import AbortReason
+from holdfast.errors import Aborted, Cancel, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
+from holdfast.model import check
+from holdfast.model.instants import SECOND
+from holdfast.model.outcome import (
+    CancelledByHandler,
+    GaveUp,
+    Outcome,
+    Raised,
+    Refused,
+    Released,
+    RetryAsked,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from holdfast.model.retry import RetryPolicy
+from holdfast.model.states import Reason
+from holdfast.model.text import ErrorInfo, describe
+from holdfast.worker.attempt import Attempt
+
+
+def returned(attempt: Attempt, value: Any) -> Outcome:
+    """The handler returned `value`."""
+    if isinstance(value, Interrupt):
+        return raised(attempt, value)
+    if attempt.abort_reason is AbortReason.TIMEOUT:
+        return TimedOut(timeout_info(attempt, None))
+    try:
+        return Succeeded(attempt.plan.encode(value))
+    except PayloadTooLarge as error:
+        return Refused(Reason.RESULT_TOO_LARGE, describe(error))
+    except Exception as error:
+        return Refused(Reason.ERROR, describe(error))
+
+
+def undecodable(error: BaseException) -> Outcome:
+    """The stored payload cannot be turned into arguments. Its bytes stay where they are."""
+    return Refused(Reason.UNDECODABLE, describe(error))
+
+
+def raised(attempt: Attempt, error: BaseException) -> Outcome:
+    """The handler, or its middleware, raised."""
+    error = unwrapped(error)
+    if attempt.abort_reason is AbortReason.TIMEOUT:
+        return TimedOut(timeout_info(attempt, error))
+    match error:
+        case Retry():
+            return RetryAsked(check.note(error.reason), error.delay, describe(error))
+        case Snooze():
+            return Snoozed(error.delay, error.at, check.note(error.reason))
+        case GiveUp():
+            return GaveUp(check.note(error.reason), describe(error))
+        case Cancel():
+            return CancelledByHandler(check.note(error.reason))
+        case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.CANCEL:
+            return CancelledByHandler()
+        case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.SHUTDOWN:
+            return Released()
+    return Raised(judged(error, attempt.plan.policy.retry), describe(error))
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """The one interrupt inside an exception group, as a task group makes it; anything else as it is."""
+    if isinstance(error, BaseExceptionGroup):
+        found = list(_interrupts(error))
+        if len(found) == 1:
+            return found[0]
+    return error
+
+
+def _interrupts(group: BaseExceptionGroup[BaseException]) -> Iterator[Interrupt]:
+    left: list[BaseException] = [group]
+    while left:
+        error = left.pop()
+        if isinstance(error, BaseExceptionGroup):
+            left.extend(error.exceptions)
+        elif isinstance(error, Interrupt):
+            yield error
+
+
+class HandlerExit(Exception):
+    """Stands for SystemExit, KeyboardInterrupt and the like where the retry policy is asked."""
+
+
+def judged(error: BaseException, policy: RetryPolicy) -> BaseException:
+    """The error as the policy should see it.
+
+    What is no `Exception` is retried like one, unless the policy names it: a library that calls `sys.exit` has failed,
+    and that is all.
+    """
+    if isinstance(error, Exception) or isinstance(error, (*policy.retry_on, *policy.give_up_on)):
+        return error
+    return HandlerExit(type(error).__name__)
+
+
+def timeout_info(attempt: Attempt, error: BaseException | None) -> ErrorInfo:
+    """What is kept of a timeout: how long it was, and where the handler was when it was told."""
+    length = timeout_of(attempt) or 0
+    trace = "" if error is None else describe(error).traceback
+    return ErrorInfo("builtins.TimeoutError", f"The attempt ran longer than its timeout of {length / SECOND:g} s.", trace)
+
+
+def timeout_of(attempt: Attempt) -> int | None:
+    """What was given at enqueue, or else the task's own."""
+    given = attempt.lease.given.timeout
+    return attempt.plan.policy.timeout if given is None else given

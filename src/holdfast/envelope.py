@@ -10,21 +10,18 @@ from typing import Any
 
 import msgspec
 
+from holdfast.codec import MEBIBYTE, JsonCodec, Limits
 from holdfast.errors import InvalidArguments
 
 ABSENT = msgspec.UNSET
 """Stands where a call gave nothing."""
 
-NO_DEFAULT = msgspec.NODEFAULT
-
 _deterministic = msgspec.json.Encoder(order="deterministic")
+_checker = JsonCodec(Limits(size=16 * MEBIBYTE))
 
 
 def shape(name: str, positional: Mapping[str, Any], keyword: Mapping[str, Any]) -> type:
-    """The type of a call: `.args` and `.kwargs`, both with one attribute per parameter, `ABSENT` where it was not given.
-
-    Raises TypeError for a type that cannot be decoded, such as a union of two dataclasses.
-    """
+    """The type of a call: `.args` and `.kwargs` with an attribute per parameter, `ABSENT` where it was not given."""
     args = msgspec.defstruct(
         f"{name} args",
         [(parameter, kind, ABSENT) for parameter, kind in positional.items()],
@@ -36,9 +33,16 @@ def shape(name: str, positional: Mapping[str, Any], keyword: Mapping[str, Any]) 
         [(parameter, kind, ABSENT) for parameter, kind in keyword.items()],
         forbid_unknown_fields=True,
     )
-    call = msgspec.defstruct(f"{name} call", [("args", args), ("kwargs", kwargs)], array_like=True)
-    msgspec.json.Decoder(call)  # it looks at the types only now
-    return call
+    return msgspec.defstruct(f"{name} call", [("args", args), ("kwargs", kwargs)], array_like=True)
+
+
+def problem_with(kind: Any) -> str:
+    """Why nothing can be decoded as this type, as with a union of two dataclasses; empty where it can."""
+    try:
+        msgspec.json.Decoder(kind)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def given_in_order(values: msgspec.Struct) -> list[Any]:
@@ -66,7 +70,10 @@ def fitted(value: object, kind: Any) -> Any:
 
 def plain(value: object) -> object:
     """The value with its models (classes that can dump themselves, as pydantic's can) turned into plain data."""
-    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_dumped)
+    try:
+        return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_dumped)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArguments(f"{error}. Pass plain data, such as a primary key.") from error
 
 
 def is_model(kind: object) -> bool:
@@ -84,7 +91,7 @@ def _revived(kind: type, value: object) -> object:
 def _dumped(value: object) -> object:
     if is_model(type(value)):
         return value.model_dump(mode="json")  # type: ignore[attr-defined]  # asked one line above
-    return value
+    raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
 def canonical(value: object) -> bytes | None:
@@ -109,9 +116,7 @@ def content_id(value: object, /, *, prefix: str = "") -> str:
     >>> content_id({"order": 7}) == content_id({"order": 7})
     True
     >>> content_id({"order": 7}, prefix="invoice-")
-    'invoice-9ed21d8c9e05d4d24c3b9cf9dd8a7d9b'
+    'invoice-c7871aa809c6a1264388f819a06a9975'
     """
-    data = canonical(value)
-    if data is None:
-        raise InvalidArguments("content_id() needs plain data: text, numbers, lists, dicts, dataclasses.")
-    return f"{prefix}{blake2b(data, digest_size=16).hexdigest()}"
+    _checker.encode(value)  # refuses what is not plain data, or would come back as something else
+    return f"{prefix}{blake2b(_deterministic.encode(value), digest_size=16).hexdigest()}"

@@ -42,14 +42,16 @@ class Ears(Subscription):
     def __init__(self, belfry: Belfry, bells: frozenset[str]) -> None:
         self._belfry = belfry
         self._bells = bells
-        self._rung: set[str] = set()
+        self._rung: dict[str, None] = {}
+        """Filled by ringers and emptied by the waiter one entry at a time: each step is atomic, so none is lost."""
         self._closed = False
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
     def hear(self, bells: frozenset[str]) -> None:
         heard = self._bells if EVERYTHING in bells else bells & self._bells
         if heard:
-            self._rung |= heard
+            for bell in heard:
+                self._rung[bell] = None
             self._wake()
 
     def _wake(self) -> None:
@@ -74,8 +76,10 @@ class Ears(Subscription):
                 pass
             finally:
                 self._waiter = None
-        rung, self._rung = frozenset(self._rung), set()
-        return rung
+        rung = set()
+        while self._rung:
+            rung.add(self._rung.popitem()[0])
+        return frozenset(rung)
 
     def close(self) -> None:
         self._closed = True

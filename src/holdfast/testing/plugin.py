@@ -8,14 +8,16 @@ Which engines are judged, the stronger first:
   before: a store outside this process needs one of them, since every example wants an empty one.
 * Otherwise the memory engine.
 
-Three fixtures say what only the engine's author knows, and by default leave their examples out: `user_transaction`,
-`damage_one_change`; and `contract_runner`, the event loop on which engine and example run.
+Two more fixtures say what only an engine's author knows: `user_transaction` and `damage_one_change`. As long as nobody
+overrides them, their examples are left out and counted as not offered.
+
+Examples are coroutines, and `guarantee` makes ordinary test functions of them. They run on the event loop of the
+fixture `contract_runner`, where the engine is opened, audited and closed as well.
 """
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -104,15 +106,15 @@ def contract_runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture
-def make_engine(engine_source: EngineSource, tmp_path: Path) -> EngineMaker:
+def make_engine(engine_source: EngineSource, tmp_path_factory: pytest.TempPathFactory) -> EngineMaker:
     """Makes an engine on an empty store. Override this one to judge an engine of yours."""
     from holdfast.engines import open_engine
 
     def make() -> Engine:
-        fresh = f"holdfast_{SystemRuntime().token_bytes(8).hex()}"
-        folder = tmp_path / fresh
-        folder.mkdir()
-        return open_engine(engine_source.address.replace("{tmp}", str(folder)).replace("{fresh}", fresh))
+        address = engine_source.address.replace("{fresh}", f"holdfast_{SystemRuntime().token_bytes(8).hex()}")
+        if "{tmp}" in address:
+            address = address.replace("{tmp}", str(tmp_path_factory.mktemp("store")))
+        return open_engine(address)
 
     return make
 
@@ -133,8 +135,8 @@ def engine(
         queues = [stats.queue for stats in (await engine.stats()).queues]
         assert not queues, f"The store is not empty, it has the queues {queues}. Each example needs a store of its own."
 
-    contract_runner.run(ready())
     try:
+        contract_runner.run(ready())
         yield engine
         problems = contract_runner.run(engine.audit())
         assert problems == (), "The audit after the example found:\n" + "\n".join(problems)

@@ -25,6 +25,7 @@ class Attempt:
         "lease",
         "plan",
         "progress",
+        "ran",
         "renewed",
         "runner",
         "sent_progress",
@@ -38,6 +39,8 @@ class Attempt:
         """When the lease was last known to be ours, on the boot clock: the moment the question was sent."""
         self.began: int | None = None
         """When the handler's turn came, on the monotonic clock."""
+        self.ran = 0
+        """How long the handler took; kept only while somebody listens."""
         self.runner: asyncio.Task[Any] | None = None
         """The task to cancel; None while there is nothing on the loop that could be."""
         self.settlement: Settlement | None = None

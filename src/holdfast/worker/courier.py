@@ -8,12 +8,15 @@ the others are settled as if nothing had been.
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from holdfast.engine import Engine
 from holdfast.errors import CorruptRecord, EngineError
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo, describe
-from holdfast.model.work import Claim, Exchanged, Settled, Settlement, Start
+from holdfast.model.work import Claim, Exchanged, LaneName, Settled, Settlement, Start
 from holdfast.runtime import Runtime
 from holdfast.service import back_off
 
@@ -31,26 +34,24 @@ class Courier:
 
     async def send(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
-    ) -> Exchanged:
-        """One exchange. Its answer has one entry for each settlement and start, as if it had gone at once."""
+    ) -> tuple[Exchanged, Sequence[Settlement]]:
+        """One exchange: its answer, as if it had gone at once, and the settlements as they were sent in the end."""
         try:
-            return await self._persist(settlements, starts, claim)
+            return await self._persist(settlements, starts, claim), settlements
         except Exception as error:
             if not settlements:
                 raise
             _logger.warning(
                 "The store refused a batch of %d settlements (%s); it is sent in parts.", len(settlements), error
             )
-        settled, emptied = await self._in_parts(settlements)
+        parts = await self._in_parts(settlements)
         answer = await self._persist((), starts, claim)
-        return Exchanged(
-            at=answer.at,
-            settled=tuple(settled),
-            started=answer.started,
-            emptied=(*emptied, *answer.emptied),
-            leases=answer.leases,
-            next_due=answer.next_due,
+        whole = replace(
+            answer,
+            settled=tuple(settled for _, settled in parts.settled),
+            emptied=(*parts.emptied, *answer.emptied),
         )
+        return whole, [settlement for settlement, _ in parts.settled]
 
     async def _persist(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
@@ -72,19 +73,19 @@ class Courier:
                 self.troubled = False
                 return answer
 
-    async def _in_parts(self, settlements: Sequence[Settlement]) -> tuple[list[Settled], list[object]]:
+    async def _in_parts(self, settlements: Sequence[Settlement]) -> "_Parts":
         try:
             answer = await self._persist(settlements)
-            return list(answer.settled), list(answer.emptied)
+            return _Parts(list(zip(settlements, answer.settled, strict=True)), answer.emptied)
         except Exception as error:
             if len(settlements) == 1:
-                return [await self._set_aside(settlements[0], error)], []
+                return await self._set_aside(settlements[0], error)
         middle = len(settlements) // 2
-        first, emptied = await self._in_parts(settlements[:middle])
-        second, emptied_too = await self._in_parts(settlements[middle:])
-        return first + second, emptied + emptied_too
+        first = await self._in_parts(settlements[:middle])
+        second = await self._in_parts(settlements[middle:])
+        return _Parts(first.settled + second.settled, first.emptied + second.emptied)
 
-    async def _set_aside(self, culprit: Settlement, error: Exception) -> Settled:
+    async def _set_aside(self, culprit: Settlement, error: Exception) -> "_Parts":
         """End the job whose outcome cannot be stored. If not even that can be, its lease runs out."""
         told = describe(error)
         plain = Settlement(
@@ -97,7 +98,15 @@ class Courier:
         )
         _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", culprit.id, error)
         try:
-            return (await self._persist([plain])).settled[0]
+            answer = await self._persist([plain])
         except Exception:
             _logger.exception("Job %s cannot be settled at all; its lease will run out.", culprit.id)
-            return Settled.GONE
+            return _Parts([(plain, Settled.GONE)], ())
+        return _Parts([(plain, answer.settled[0])], answer.emptied)
+
+
+class _Parts(NamedTuple):
+    """Settlements that were sent in parts, with their answers in order."""
+
+    settled: list[tuple[Settlement, Settled]]
+    emptied: tuple[LaneName, ...]

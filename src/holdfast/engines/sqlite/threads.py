@@ -39,6 +39,8 @@ class CommandThread:
         self._open = open_runner
         self._ring = ring
         self._closed = False
+        self.runner: Runner | None = None
+        """Made on the thread, and the thread's own."""
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = runtime.thread(self._main, name=name)
         failure = self._opened.get()
@@ -73,7 +75,7 @@ class CommandThread:
 
     def _main(self) -> None:
         try:
-            runner = self._open()
+            runner = self.runner = self._open()
         except BaseException as failure:
             self._opened.put(failure)
             return

@@ -65,16 +65,16 @@ class Transactor:
         self._clock = clock
         self._gate = runtime.fs.gate(place.path + "-gate")
         try:
-            self._db = connect(place.path, place.durability, busy_timeout=place.busy_timeout)
+            self.connection = connect(place.path, place.durability, busy_timeout=place.busy_timeout)
         except BaseException:
             self._gate.close()
             raise
         self._sql = load("statements.sql", place.namespace)
-        self._state = SqliteState(self._db, self._sql)
+        self._state = SqliteState(self.connection, self._sql)
         self._ledger = Ledger(self._state)
 
     def close(self) -> None:
-        self._db.close()
+        self.connection.close()
         self._gate.close()
 
     # Opening
@@ -83,11 +83,11 @@ class Transactor:
         """Migrate if asked to, refuse a schema that does not fit, and let leases of an earlier boot expire."""
         with self._gate:
             try:
-                self._db.execute("BEGIN IMMEDIATE")
-                steps = migrate(self._db, self._place.namespace, self._runtime.boot_id()) if auto_migrate else ()
-                check(version_of(self._db, self._place.namespace), self._place.namespace)
+                self.connection.execute("BEGIN IMMEDIATE")
+                steps = migrate(self.connection, self._place.namespace, self._runtime.boot_id()) if auto_migrate else ()
+                check(version_of(self.connection, self._place.namespace), self._place.namespace)
                 self._expire_leases_of_earlier_boots()
-                self._db.execute("COMMIT")
+                self.connection.execute("COMMIT")
             except sqlite3.Error as error:
                 self._rollback()
                 raise translate(error, self._place.path) from error
@@ -98,14 +98,14 @@ class Transactor:
 
     def _expire_leases_of_earlier_boots(self) -> None:
         boot_id = self._runtime.boot_id()
-        row = self._db.execute(self._sql["begin_meta"]).fetchone()
+        row = self.connection.execute(self._sql["begin_meta"]).fetchone()
         if row[0] == boot_id:
             return
         for job in self._state.leases_until(2**62):
             self._state.swap_job(job, msgspec.structs.replace(job, lease_expires=0))
         self._state.finish()
         self._state.forget()
-        self._db.execute(self._sql["new_boot"], (boot_id,))
+        self.connection.execute(self._sql["new_boot"], (boot_id,))
 
     # Working
 
@@ -126,7 +126,7 @@ class Transactor:
 
     def _transaction(self, commands: Sequence[Command[Any]]) -> list[Done]:
         with self._gate:
-            self._db.execute("BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
             try:
                 done = self._decide(commands)
                 self._commit()
@@ -134,13 +134,13 @@ class Transactor:
                 self._rollback()
                 raise
             if self._runtime.fs.size(self._place.path + "-wal") > CHECKPOINT_BYTES:
-                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return done
 
     def _decide(self, commands: Sequence[Command[Any]]) -> list[Done]:
         state, ledger = self._state, self._ledger
         state.begin()
-        _, wall, lease, state.arrival = self._db.execute(self._sql["begin_meta"]).fetchone()
+        _, wall, lease, state.arrival = self.connection.execute(self._sql["begin_meta"]).fetchone()
         ledger.clock = At(wall, lease).after(self._clock.last)
         done = []
         for command in commands:
@@ -149,14 +149,14 @@ class Transactor:
         self._clock.last = ledger.clock
         state.finish()
         if state.written:
-            self._db.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
+            self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
         return done
 
     def _commit(self) -> None:
         try:
-            self._db.execute("COMMIT")
+            self.connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._db.in_transaction:
+            if self.connection.in_transaction:
                 raise  # it is not committed, and will be rolled back
             raise OutcomeUnknown(
                 f"SQLite failed while committing ({error}). It may or may not have been written: "
@@ -167,8 +167,8 @@ class Transactor:
         self._state.settle_down()
 
     def _rollback(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
         self._state.forget(numbers=True)
 
 
@@ -178,13 +178,13 @@ class Reader:
     def __init__(self, place: Place, clock: Clock) -> None:
         self._place = place
         self._clock = clock
-        self._db = connect(place.path, place.durability, read_only=True, busy_timeout=place.busy_timeout)
+        self.connection = connect(place.path, place.durability, read_only=True, busy_timeout=place.busy_timeout)
         self._sql = load("statements.sql", place.namespace)
-        self._state = SqliteState(self._db, self._sql)
+        self._state = SqliteState(self.connection, self._sql)
         self._ledger = Ledger(self._state)
 
     def close(self) -> None:
-        self._db.close()
+        self.connection.close()
 
     def run(self, commands: Sequence[Command[Any]]) -> list[Done]:
         try:
@@ -197,14 +197,14 @@ class Reader:
         return [done for command in commands for done in self.run([command])]
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[Done]:
-        self._db.execute("BEGIN")
+        self.connection.execute("BEGIN")
         try:
-            _, wall, lease, _ = self._db.execute(self._sql["begin_meta"]).fetchone()
+            _, wall, lease, _ = self.connection.execute(self._sql["begin_meta"]).fetchone()
             self._ledger.clock = At(wall, lease).after(self._clock.last)
             now = self._clock.now()
             done = [Done(self._ledger.decide(command, now).answer, None, frozenset()) for command in commands]
             self._clock.last = self._ledger.clock
             return done
         finally:
-            self._db.execute("ROLLBACK")
+            self.connection.execute("ROLLBACK")
             self._state.forget()

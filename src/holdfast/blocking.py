@@ -1,0 +1,205 @@
+"""Blocking twins: the async method is written, the blocking one is a line.
+
+    async def aresult(self, /, *, timeout: Duration | None = None) -> R: ...
+    result = blocking(aresult)
+
+A blocking call starts its coroutine in the caller's own thread, where most of them end: arguments are checked, and an
+engine that has a door for threads is asked directly. Only a coroutine that has to wait for something else moves, as it
+is, to the portal: a thread with an event loop, one per App and process, started when it is first needed. It moves at
+`away_from_here()`, and must not have touched an event loop before.
+
+On a thread that runs an event loop a blocking call is refused, since it would stop everything else there.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from types import coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from holdfast.errors import BlockingCall, EngineUnavailable
+from holdfast.runtime import Runtime
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+ALLOW = "HOLDFAST_ALLOW_BLOCKING"
+
+
+def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[T, P], R]:
+    """The blocking twin of an async method. Its class keeps in `_link` what runs it."""
+    twin = method.__name__
+    name = twin.removeprefix("a")
+
+    @wraps(method)
+    def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        on_loop = asyncio._get_running_loop() is not None
+        if on_loop and os.environ.get(ALLOW) != "1":
+            raise BlockingCall(method=name, twin=twin)
+        link: Runner = self._link  # type: ignore[attr-defined]  # the condition above
+        asked: Coroutine[Any, Any, R] = getattr(self, twin)(*args, **kwargs)
+        return link.run(asked, here=not on_loop)
+
+    call.__name__ = name
+    call.__qualname__ = method.__qualname__.removesuffix(twin) + name
+    call.__twin__ = twin  # type: ignore[attr-defined]  # read by the test that looks for missing twins
+    return call
+
+
+class Runner(Protocol):
+    """What a blocking method needs of its owner."""
+
+    def run(self, asked: Coroutine[Any, Any, R], *, here: bool) -> R: ...
+
+
+# --- From the caller's thread to the portal ---
+
+_MOVE = object()
+
+
+@coroutine
+def _move() -> Generator[object, None, None]:
+    yield _MOVE
+
+
+async def away_from_here() -> None:
+    """Go on on an event loop: on the one that runs, or else on the portal's."""
+    if asyncio._get_running_loop() is None:
+        await _move()
+
+
+@coroutine
+def _rest_of(asked: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
+    """A coroutine that was begun elsewhere, from where it stands."""
+    answer: R = yield from asked
+    return answer
+
+
+def run_here(asked: Coroutine[Any, Any, R], portal: "Callable[[], Portal]") -> R:
+    """Run a coroutine in this thread as far as it goes, and the rest of it, if there is one, through the portal."""
+    try:
+        said = asked.send(None)
+    except StopIteration as done:
+        answer: R = done.value
+        return answer
+    if said is not _MOVE:
+        asked.close()
+        raise RuntimeError("A blocking call waited for something without moving to the portal first.")
+    return portal().run(_rest_of(asked))
+
+
+# --- The portal ---
+
+
+class _Call:
+    """One blocking call: what to run, and how it came out. Its lock is free once that is known."""
+
+    __slots__ = ("answer", "asked", "error", "lock", "task")
+
+    def __init__(self, asked: Any, lock: Any) -> None:
+        self.asked = asked
+        self.lock = lock
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Portal:
+    """An event loop on a thread of its own, for threads that have none."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._calls: deque[_Call] = deque()
+        self._open: set[_Call] = set()
+        self._ending = False
+        self._ready = runtime.event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = runtime.thread(self._main, name="holdfast-portal")
+        self._ready.wait()
+
+    def run(self, asked: Any) -> Any:
+        """Run something awaitable to its end; answer what it answers, raise what it raises."""
+        lock = self._runtime.lock()
+        lock.acquire()
+        call = _Call(asked, lock)
+        self._hand_over(call)
+        try:
+            lock.acquire()
+        except BaseException:  # Ctrl-C in the waiting thread: nobody wants the answer any more
+            self._call_soon(self._cancel, call)
+            raise
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                call.error = None  # or its traceback would hold on to it
+        return call.answer
+
+    def _hand_over(self, call: _Call) -> None:
+        self._calls.append(call)
+        if not self._call_soon(self._take) or self._ending:
+            self._refuse_rest()
+
+    def _call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback, *args)
+                return True
+        except RuntimeError:
+            pass  # the loop has been closed
+        return False
+
+    def _take(self) -> None:
+        while self._calls:
+            call = self._calls.popleft()
+            self._open.add(call)
+            call.task = self._runtime.spawn(self._carry_out(call), name="holdfast blocking call")
+
+    async def _carry_out(self, call: _Call) -> None:
+        try:
+            call.answer = await call.asked
+        except asyncio.CancelledError as error:
+            call.error = _closed() if self._ending else error
+        except BaseException as error:
+            call.error = error
+        finally:
+            self._open.discard(call)
+            call.lock.release()
+
+    def _cancel(self, call: _Call) -> None:
+        if call.task is not None:
+            call.task.cancel()
+
+    def _refuse_rest(self) -> None:
+        while self._calls:
+            call = self._calls.popleft()
+            call.asked.close()
+            call.error = _closed()
+            call.lock.release()
+
+    def _main(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(self._ready.set)
+            runner.run(self._until_told())
+        self._refuse_rest()
+
+    async def _until_told(self) -> None:
+        self._told = asyncio.Event()
+        await self._told.wait()
+        self._ending = True
+        for call in tuple(self._open):
+            self._cancel(call)
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the thread; calls under way are told that the store has been closed."""
+        self._call_soon(lambda: self._told.set())
+        if wait and self._thread.is_alive() and self._loop is not asyncio._get_running_loop():
+            self._thread.join()
+
+
+def _closed() -> EngineUnavailable:
+    return EngineUnavailable("The App has been closed while this call was under way. Open it again.")

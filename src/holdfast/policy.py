@@ -1,0 +1,287 @@
+"""What is decided about a task when it is declared, and about a job when it is enqueued.
+
+`TaskOptions` is what `@jobs.task(...)` takes, `UsingOptions` what `task.using(...)` takes: one name for one setting.
+Options are checked at once, each refusal names the option. What a decorator leaves open is filled in from the
+configuration when the task is first used, since reading a file has no place in an import.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict
+
+from holdfast.codec import Codec
+from holdfast.config import TaskSettings
+from holdfast.context import Middleware
+from holdfast.errors import InvalidOption, duration_us, instant_us
+from holdfast.model.instants import SECOND
+from holdfast.model.job import Given, KeyScope
+from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy, backoff
+from holdfast.model.text import check_metadata, check_name
+from holdfast.template import Source, Template
+
+SHORTEST_LEASE = 2 * SECOND
+MOST_PRIORITY = 32_767
+
+Scope = Literal["incomplete", "result", "forever"] | float | timedelta
+
+
+class TaskOptions(TypedDict, total=False):
+    """The keywords of `@jobs.task`."""
+
+    name: str
+    queue: str
+    priority: int
+    max_attempts: int | None
+    backoff: Backoff | float | timedelta | Sequence[float | timedelta] | BackoffFunction
+    retry_on: tuple[type[BaseException], ...]
+    give_up_on: tuple[type[BaseException], ...]
+    retry_for: Duration | None
+    max_losses: int
+    timeout: Duration | None
+    lease: Duration
+    concurrency: int | None
+    lane: Source | None
+    unique_key: Source | None
+    unique_for: Scope
+    result_ttl: Duration
+    retention: Duration
+    failed_retention: Duration
+    middleware: Sequence[Middleware]
+    codec: Codec
+    remote: bool
+
+
+class UsingOptions(TypedDict, total=False):
+    """The keywords of `task.using`."""
+
+    id: str
+    queue: str
+    priority: int
+    delay: Duration
+    at: datetime
+    expires: Duration | datetime
+    lane: str
+    unique_key: str
+    unique_for: Scope
+    max_attempts: int | None
+    timeout: Duration
+    result_ttl: Duration
+    retention: Duration
+    metadata: Mapping[str, str]
+    wait: Duration
+    wait_for_room: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPolicy:
+    """A task's policy, complete. Durations in microseconds."""
+
+    name: str
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    timeout: int | None
+    lease: int
+    concurrency: int | None
+    result_ttl: int
+    retention: int
+    failed_retention: int
+    lane: Template | None
+    unique_key: Template | None
+    key_scope: KeyScope | None
+    """How long the key, or the id, turns away a second job. None: what the engine does by default."""
+    key_window: int
+    remote: bool
+
+
+def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Each option that was given, checked, and as `TaskPolicy` has it."""
+    given = _read(options, _TASK_READERS)
+    RetryPolicy(**{name: given[name] for name in _RETRY if name in given})  # has checks of its own
+    return given
+
+
+def make_policy(name: str, given: Mapping[str, Any], defaults: TaskSettings) -> TaskPolicy:
+    """The policy of a task: what was given, and the configuration for the rest."""
+
+    def choose(option: str, otherwise: Any) -> Any:
+        return given.get(option, otherwise)
+
+    scope, window = choose("unique_for", (None, 0))
+    return TaskPolicy(
+        name=name,
+        queue=choose("queue", defaults.queue),
+        priority=choose("priority", defaults.priority),
+        retry=RetryPolicy(
+            max_attempts=choose("max_attempts", defaults.max_attempts or None),
+            backoff=choose("backoff", defaults.backoff),
+            retry_on=choose("retry_on", (Exception,)),
+            give_up_on=choose("give_up_on", ()),
+            retry_for=choose("retry_for", None),
+            max_losses=choose("max_losses", defaults.max_losses),
+        ),
+        timeout=choose("timeout", duration_us(defaults.timeout, "timeout") or None),
+        lease=choose("lease", duration_us(defaults.lease, "lease")),
+        concurrency=choose("concurrency", None),
+        result_ttl=choose("result_ttl", duration_us(defaults.result_ttl, "result_ttl")),
+        retention=choose("retention", duration_us(defaults.retention, "retention")),
+        failed_retention=choose("failed_retention", duration_us(defaults.failed_retention, "failed_retention")),
+        lane=choose("lane", None),
+        unique_key=choose("unique_key", None),
+        key_scope=scope,
+        key_window=window,
+        remote=choose("remote", False),
+    )
+
+
+def read_using_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Each option that was given, checked; `delay` and `at` exclude each other."""
+    given = _read(options, _USING_READERS)
+    if "delay" in given and "at" in given:
+        raise InvalidOption("Give `delay` or `at`, not both.", option="at")
+    return given
+
+
+def given_policy(chosen: Mapping[str, Any]) -> Given:
+    """What travels with the job because it was given at enqueue."""
+    attempts = chosen.get("max_attempts", _ABSENT)
+    return Given(
+        max_attempts=None if attempts is _ABSENT else attempts or 0,
+        timeout=chosen.get("timeout"),
+        result_ttl=chosen.get("result_ttl"),
+        retention=chosen.get("retention"),
+    )
+
+
+# --- One option ---
+
+_ABSENT = object()
+_Reader = Callable[[Any, str], Any]
+
+
+def _read(options: Mapping[str, Any], readers: Mapping[str, _Reader]) -> dict[str, Any]:
+    given = {}
+    for option, value in options.items():
+        reader = readers.get(option)
+        if reader is None:
+            near = get_close_matches(option, readers, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise InvalidOption(f"There is no option `{option}`.{hint}", option=option)
+        given[option] = reader(value, option)
+    return given
+
+
+def _or_none(reader: _Reader) -> _Reader:
+    return lambda value, option: None if value is None else reader(value, option)
+
+
+def _whole(low: int, high: int) -> _Reader:
+    def read(value: Any, option: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InvalidOption(f"`{option}` must be a whole number from {low} to {high}.", option=option)
+        return int(value)
+
+    return read
+
+
+def _longer_than(low: int) -> _Reader:
+    def read(value: Any, option: str) -> int:
+        length = duration_us(value, option)
+        if length < low:
+            raise InvalidOption(f"`{option}` must be at least {low / SECOND:g} seconds.", option=option)
+        return length
+
+    return read
+
+
+def _errors(value: Any, option: str) -> tuple[type[BaseException], ...]:
+    kinds = (value,) if isinstance(value, type) else value
+    if not isinstance(kinds, tuple | list) or not all(
+        isinstance(k, type) and issubclass(k, BaseException) for k in kinds
+    ):
+        raise InvalidOption(f"`{option}` must list exception types.", option=option)
+    return tuple(kinds)
+
+
+def _scope(value: Any, option: str) -> tuple[KeyScope, int]:
+    if isinstance(value, str):
+        if value not in ("incomplete", "result", "forever"):
+            said = f"`{option}` must be 'incomplete', 'result', 'forever', seconds or a timedelta."
+            raise InvalidOption(said, option=option)
+        return KeyScope(value), 0
+    return KeyScope.WINDOW, _longer_than(1)(value, option)
+
+
+def _middleware(value: Any, option: str) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list) or not all(callable(item) for item in value):
+        raise InvalidOption(f"`{option}` must list functions.", option=option)
+    return tuple(value)
+
+
+def _codec(value: Any, option: str) -> Codec:
+    if not isinstance(value, Codec):
+        raise InvalidOption(f"`{option}` must be a Codec, with name, encode and decode.", option=option)
+    return value
+
+
+def _flag(value: Any, option: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(f"`{option}` must be True or False.", option=option)
+    return value
+
+
+def _expires(value: Any, option: str) -> tuple[int | None, int | None]:
+    """An instant, or a duration from now."""
+    if isinstance(value, datetime):
+        return instant_us(value, option), None
+    return None, duration_us(value, option)
+
+
+_RETRY = ("max_attempts", "backoff", "retry_on", "give_up_on", "retry_for", "max_losses")
+_priority = _whole(-MOST_PRIORITY - 1, MOST_PRIORITY)
+_attempts = _or_none(_whole(1, 2**31 - 1))
+
+_TASK_READERS: dict[str, _Reader] = {
+    "name": check_name,
+    "queue": check_name,
+    "priority": _priority,
+    "max_attempts": _attempts,
+    "backoff": lambda value, _: backoff(value),
+    "retry_on": _errors,
+    "give_up_on": _errors,
+    "retry_for": _or_none(duration_us),
+    "max_losses": _whole(1, 2**31 - 1),
+    "timeout": _or_none(_longer_than(1)),
+    "lease": _longer_than(SHORTEST_LEASE),
+    "concurrency": _or_none(_whole(1, 100_000)),
+    "lane": _or_none(Template),
+    "unique_key": _or_none(Template),
+    "unique_for": _scope,
+    "result_ttl": duration_us,
+    "retention": duration_us,
+    "failed_retention": duration_us,
+    "middleware": _middleware,
+    "codec": _codec,
+    "remote": _flag,
+}
+
+_USING_READERS: dict[str, _Reader] = {
+    "id": check_name,
+    "queue": check_name,
+    "priority": _priority,
+    "delay": duration_us,
+    "at": instant_us,
+    "expires": _expires,
+    "lane": check_name,
+    "unique_key": check_name,
+    "unique_for": _scope,
+    "max_attempts": _attempts,
+    "timeout": _longer_than(1),
+    "result_ttl": duration_us,
+    "retention": duration_us,
+    "metadata": lambda value, _: check_metadata(value),
+    "wait": duration_us,
+    "wait_for_room": duration_us,
+}

@@ -1,0 +1,68 @@
+"""Lanes and unique keys made from a call's arguments: a text with names in braces, or a function of them.
+
+    @jobs.task(lane="customer:{customer_id}")
+
+The names are checked when the task is declared, so that a misspelt one is not found at night. A template is written by
+the task's author and never comes from data: a lane given at the call, with `using(lane=...)`, is taken literally.
+"""
+
+from collections.abc import Callable, Collection
+from string import Formatter
+from typing import Any
+
+from holdfast.errors import InvalidArguments, InvalidOption
+from holdfast.model.text import check_name
+from holdfast.signature import Arguments, Signature
+
+Source = str | Callable[..., str | None]
+
+
+class Template:
+    """`option` names the parameter of the decorator that it came from."""
+
+    def __init__(self, source: Source, option: str) -> None:
+        if not isinstance(source, str) and not callable(source):
+            raise InvalidOption(f"`{option}` must be a text or a function of the arguments.", option=option)
+        self.source = source
+        self.option = option
+        self.fields = _fields(source, option) if isinstance(source, str) else []
+        if isinstance(source, str) and not self.fields:
+            check_name(source, option)
+
+    def check(self, names: Collection[str]) -> None:
+        """Refuse a name that is no parameter."""
+        for field in self.fields:
+            if field not in names:
+                known = ", ".join(names) or "none"
+                raise InvalidOption(
+                    f"`{self.option}` names `{field}`, which is no parameter of the task. It has: {known}.",
+                    option=self.option,
+                )
+
+    def render(self, signature: Signature, arguments: Arguments) -> str | None:
+        """The lane or key of one call. A function may answer None: this call has none."""
+        made = self._made(signature, arguments)
+        return None if made is None else check_name(made, self.option)
+
+    def _made(self, signature: Signature, arguments: Arguments) -> Any:
+        if isinstance(self.source, str):
+            if not self.fields:
+                return self.source
+            try:
+                return self.source.format_map(signature.bound(arguments))
+            except (LookupError, AttributeError, ValueError, TypeError) as error:
+                said = f"`{self.option}` of task {signature.task!r} cannot be made from these arguments: {error!r}."
+                raise InvalidArguments(said, task=signature.task, field=self.option) from error
+        args, kwargs = arguments
+        return self.source(*args, **kwargs)
+
+
+def _fields(source: str, option: str) -> list[str]:
+    try:
+        parsed = [name for _, name, _, _ in Formatter().parse(source) if name is not None]
+    except ValueError as error:
+        raise InvalidOption(f"`{option}` is no template: {error}.", option=option) from error
+    names = [name.partition(".")[0].partition("[")[0] for name in parsed]
+    if not all(names):
+        raise InvalidOption(f"`{option}` has empty braces; name the parameter in them.", option=option)
+    return names

@@ -1,0 +1,344 @@
+"""What users are shown: jobs, attempts, answers, queues and workers as plain frozen values.
+
+Inside, instants are microseconds and a record has fifty fields; here they are aware datetimes, and only what somebody
+outside can use. A view is a copy of one moment: look again to see what has changed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from holdfast.codec import Codec, codec_for
+from holdfast.errors import HoldfastError
+from holdfast.model import job as stored
+from holdfast.model.job import AttemptOutcome, JobRecord
+from holdfast.model.observe import QueueStats
+from holdfast.model.operate import CancelAnswer as StoredCancelAnswer
+from holdfast.model.produce import Accepted
+from holdfast.model.records import LaneRecord, WorkerRecord
+from holdfast.model.states import TERMINAL, JobState, Reason
+from holdfast.model.text import ErrorInfo
+from holdfast.model.work import Lease
+
+CodecNamed = Callable[[str], Codec]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(instant: int) -> datetime:
+    """Microseconds since 1970 as a datetime."""
+    return _EPOCH + timedelta(microseconds=instant)
+
+
+def _moment(instant: int | None) -> datetime | None:
+    return None if instant is None else moment(instant)
+
+
+class Shown:
+    """A repr with plain words in it: `state='queued'`, and nothing of what is private."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = []
+        for item in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            if item.repr:
+                value = getattr(self, item.name)
+                shown.append(f"{item.name}={str(value) if isinstance(value, StrEnum) else value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Receipt(Shown):
+    """The answer to an enqueue.
+
+    `position` and `depth` are known for lanes, `depth` also for queues with a limit; otherwise they are None.
+    """
+
+    answer: Literal["created", "duplicate", "completed"]
+    state: JobState
+    arrival: int
+    position: int | None = None
+    depth: int | None = None
+
+    @classmethod
+    def of(cls, accepted: Accepted) -> "Receipt":
+        return cls(accepted.status.value, accepted.state, accepted.arrival, accepted.position, accepted.depth)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CancelAnswer(Shown):
+    """`cancelled`: it will not run. `requested`: its worker was told. `finished`: too late, in `state`."""
+
+    answer: Literal["cancelled", "requested", "finished", "not_found"]
+    state: JobState | None = None
+
+    @classmethod
+    def of(cls, answer: StoredCancelAnswer) -> "CancelAnswer":
+        return cls(answer.status.value, answer.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a handler last said of itself."""
+
+    fraction: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Attempt(Shown):
+    """One run of a job that has ended."""
+
+    number: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    outcome: AttemptOutcome
+    error: ErrorInfo | None = None
+    generation: int = 0
+    """How often the job had been brought back before this run."""
+
+    @property
+    def ran(self) -> float:
+        """Seconds."""
+        return (self.ended_at - self.started_at).total_seconds()
+
+    @classmethod
+    def of(cls, entry: stored.Attempt) -> "Attempt":
+        return cls(
+            entry.number,
+            entry.worker,
+            moment(entry.started),
+            moment(entry.ended),
+            entry.outcome,
+            entry.error,
+            entry.generation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Job(Shown):
+    """A job, as it was when somebody looked."""
+
+    id: str
+    task: str
+    queue: str
+    lane: str | None
+    state: JobState
+    priority: int
+    attempt: int
+    """Runs begun."""
+    max_attempts: int | None
+    """None: for ever, or nobody has decided yet."""
+    arrival: int
+    fence: int
+    metadata: dict[str, str]
+    progress: Progress | None = None
+    enqueued_at: datetime
+    due_at: datetime
+    expires_at: datetime | None = None
+    started_at: datetime | None = None
+    """The first run since it was enqueued or brought back."""
+    last_started_at: datetime | None = None
+    finished_at: datetime | None = None
+    reason: Reason | None = None
+    note: str = ""
+    """Free text beside the reason."""
+    last_error: ErrorInfo | None = None
+    attempts: tuple[Attempt, ...] = ()
+    """Every run that has ended, the first and the last nineteen of them."""
+    worker: str = ""
+    """The last one to hold it."""
+    _payload: bytes = field(default=b"", repr=False, compare=False)
+    _codec: str = field(default="json", repr=False, compare=False)
+    _codec_named: CodecNamed = field(default=codec_for, repr=False, compare=False)
+
+    @property
+    def finished(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def arguments(self) -> tuple[list[Any], dict[str, Any]] | None:
+        """What the task was called with, as plain data; None where the stored bytes cannot be read here."""
+        try:
+            args, kwargs = self._codec_named(self._codec).decode(self._payload)
+        except (HoldfastError, TypeError, ValueError):
+            return None
+        return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
+
+    @classmethod
+    def from_record(cls, record: JobRecord, codec_named: CodecNamed = codec_for) -> "Job":
+        given = record.given.max_attempts
+        return cls(
+            id=record.id,
+            task=record.task,
+            queue=record.queue,
+            lane=record.lane,
+            state=record.state,
+            priority=record.priority,
+            attempt=record.attempt,
+            max_attempts=(record.max_attempts if given is None else given) or None,
+            arrival=record.arrival,
+            fence=record.fence,
+            metadata=dict(record.metadata),
+            progress=record.progress and Progress(record.progress.fraction, record.progress.note),
+            enqueued_at=moment(record.created),
+            due_at=moment(record.due),
+            expires_at=_moment(record.expires),
+            started_at=_moment(record.started),
+            last_started_at=_moment(record.last_started),
+            finished_at=_moment(record.finished),
+            reason=record.reason,
+            note=record.note,
+            last_error=record.last_error,
+            attempts=_attempts(record),
+            worker=record.owner,
+            _payload=record.payload,
+            _codec=record.codec,
+            _codec_named=codec_named,
+        )
+
+    @classmethod
+    def from_lease(cls, lease: Lease, codec_named: CodecNamed = codec_for) -> "Job":
+        """As its worker sees it at the start of an attempt."""
+        return cls(
+            id=lease.id,
+            task=lease.task,
+            queue=lease.queue,
+            lane=lease.lane,
+            state=lease.state,
+            priority=lease.priority,
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts or None,
+            arrival=lease.arrival,
+            fence=lease.fence,
+            metadata=dict(lease.metadata),
+            enqueued_at=moment(lease.created),
+            due_at=moment(lease.due),
+            expires_at=_moment(lease.expires),
+            started_at=_moment(lease.started),
+            _payload=lease.payload,
+            _codec=lease.codec,
+            _codec_named=codec_named,
+        )
+
+
+def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
+    """The history, and the run that succeeded, which only the record's own fields tell of."""
+    history = tuple(Attempt.of(entry) for entry in record.history)
+    if record.state is not JobState.SUCCEEDED or record.finished is None:
+        return history
+    started = record.finished if record.last_started is None else record.last_started
+    last = stored.Attempt(
+        number=record.attempt,
+        generation=record.generation,
+        worker=record.owner,
+        started=started,
+        ended=record.finished,
+        outcome=AttemptOutcome.SUCCEEDED,
+    )
+    return (*history, Attempt.of(last))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class QueueStatus(Shown):
+    """A queue at a glance. `depth` counts all that has not ended, `due` what could run now."""
+
+    queue: str
+    paused: bool
+    depth: int
+    due: int
+    counts: dict[JobState, int]
+    """Jobs in the store by state, finished ones included while they are kept."""
+    oldest_due_at: datetime | None
+    next_due_at: datetime | None
+    succeeded: int
+    """Since the queue exists, as the two below."""
+    failed: int
+    cancelled: int
+
+    @classmethod
+    def of(cls, stats: QueueStats) -> "QueueStatus":
+        return cls(
+            queue=stats.queue,
+            paused=stats.paused,
+            depth=stats.depth,
+            due=stats.due,
+            counts=dict(stats.counts),
+            oldest_due_at=_moment(stats.oldest_due),
+            next_due_at=_moment(stats.next_due),
+            succeeded=stats.totals.succeeded,
+            failed=stats.totals.failed,
+            cancelled=stats.totals.cancelled,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LaneStatus(Shown):
+    """A lane at a glance. `head` is the job whose turn it is, `arrival` its place in the order."""
+
+    queue: str
+    lane: str
+    paused: bool
+    depth: int
+    head: str | None
+    arrival: int | None
+    succeeded: int
+    failed: int
+    cancelled: int
+
+    @classmethod
+    def of(cls, lane: LaneRecord, arrival: int | None) -> "LaneStatus":
+        return cls(
+            queue=lane.queue,
+            lane=lane.lane,
+            paused=lane.paused,
+            depth=lane.depth,
+            head=lane.head,
+            arrival=arrival,
+            succeeded=lane.totals.succeeded,
+            failed=lane.totals.failed,
+            cancelled=lane.totals.cancelled,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WorkerStatus(Shown):
+    """A worker as it last said of itself."""
+
+    name: str
+    host: str
+    pid: int
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    started_at: datetime
+    seen_at: datetime
+    alive: bool
+    """It has been heard of within three of its heartbeats."""
+    stopping: bool
+
+    @classmethod
+    def of(cls, worker: WorkerRecord, now: int) -> "WorkerStatus":
+        return cls(
+            name=worker.worker,
+            host=worker.host,
+            pid=worker.pid,
+            tasks=worker.tasks,
+            queues=worker.queues,
+            slots=worker.slots,
+            busy=worker.busy,
+            started_at=moment(worker.started),
+            seen_at=moment(worker.seen),
+            alive=is_alive(worker, now),
+            stopping=worker.stop_asked,
+        )
+
+
+def is_alive(worker: WorkerRecord, now: int) -> bool:
+    """Whether a worker has been heard of lately: within three of its heartbeats."""
+    return now - worker.seen <= 3 * (worker.interval or 10_000_000)

@@ -1,0 +1,62 @@
+"""Hooks that users hang on a job's end. They run one after the other, beside the work; one that raises is logged."""
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.engine import Engine
+from holdfast.errors import Interrupt
+from holdfast.model.job import JobKey
+from holdfast.model.text import ErrorInfo
+from holdfast.runtime import Runtime
+from holdfast.service import Service
+from holdfast.worker.crew import Crew
+
+Hook = Callable[[Any, Any], object]
+
+_logger = logging.getLogger("holdfast.worker")
+
+
+class Hooks(Service):
+    """Runs `on_dead_letter` hooks: async ones on the loop, sync ones in a thread."""
+
+    name = "hooks"
+
+    def __init__(self, runtime: Runtime, engine: Engine, crew: Crew) -> None:
+        super().__init__(runtime)
+        self._engine = engine
+        self._crew = crew
+        self._waiting: deque[tuple[Hook, JobKey, ErrorInfo | None]] = deque()
+
+    def add(self, hook: Hook, job: JobKey, error: ErrorInfo | None) -> None:
+        self._waiting.append((hook, job, error))
+        self.wake()
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._waiting)
+
+    async def tick(self) -> float | None:
+        while self._waiting:
+            await self._run(*self._waiting[0])
+            self._waiting.popleft()
+        return None
+
+    async def _run(self, hook: Hook, key: JobKey, error: ErrorInfo | None) -> None:
+        from holdfast.views import Job
+
+        (record,) = (await self._engine.get(key)).jobs
+        if record is None:  # kept for no time at all
+            return
+        try:
+            if inspect.iscoroutinefunction(hook):
+                await hook(Job.from_record(record), error)
+            else:
+                answer = await self._crew.run(hook, Job.from_record(record), error)
+                if inspect.isawaitable(answer):
+                    await answer
+        except (Exception, Interrupt, SystemExit):
+            name = getattr(hook, "__qualname__", repr(hook))
+            _logger.exception("The dead-letter hook %s failed for job %s. The job stays failed.", name, key.id)

@@ -1,0 +1,49 @@
+"""Attempts that have ended and wait to be settled, in bounded batches."""
+
+from collections import deque
+
+from holdfast.model.check import MAX_SETTLEMENTS
+from holdfast.worker.attempt import Attempt
+
+MOST_RESULT_BYTES = 1024 * 1024
+
+
+class Outbox:
+    """First in, first out: at most 500 settlements and 1 MiB of results at a time, but always at least one."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Attempt] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, attempt: Attempt) -> None:
+        self._waiting.append(attempt)
+        self._bytes += _size(attempt)
+
+    def next_batch(self) -> list[Attempt]:
+        waiting = self._waiting
+        if len(waiting) <= MAX_SETTLEMENTS and self._bytes <= MOST_RESULT_BYTES:
+            batch = list(waiting)
+            waiting.clear()
+            self._bytes = 0
+            return batch
+        batch, bytes_left = [], MOST_RESULT_BYTES
+        while waiting and len(batch) < MAX_SETTLEMENTS:
+            bytes_left -= _size(waiting[0])
+            if batch and bytes_left < 0:
+                break
+            batch.append(waiting.popleft())
+            self._bytes -= _size(batch[-1])
+        return batch
+
+    def put_back(self, batch: list[Attempt]) -> None:
+        """The batch was cut off on its way. It goes out again, before the others: the engine knows what it has seen."""
+        self._waiting.extendleft(reversed(batch))
+        self._bytes += sum(map(_size, batch))
+
+
+def _size(attempt: Attempt) -> int:
+    settlement = attempt.settlement
+    return 0 if settlement is None or settlement.result is None else len(settlement.result)

@@ -1,0 +1,353 @@
+"""What is done to the SQLite engine, and that it says so and loses nothing."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.engines import open_engine
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.transactor import Transactor
+from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
+from holdfast.model.instants import SECOND
+from holdfast.model.job import JobKey
+from holdfast.model.observe import Now
+from holdfast.model.produce import Group, GroupAccepted, NewJob
+from holdfast.model.records import WorkerRecord
+from holdfast.model.states import JobState
+from holdfast.model.work import Claim, QueueClaim, Settled, Settlement, TaskClaim
+from holdfast.runtime import SystemRuntime
+
+QUEUE = "q"
+
+
+def store(path: Path, **options: Any) -> SqliteEngine:
+    engine = open_engine(f"sqlite:///{path}", **options)
+    assert isinstance(engine, SqliteEngine)
+    return engine
+
+
+def with_engine(engine: SqliteEngine, story: Callable[[SqliteEngine], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        await engine.open()
+        try:
+            return await story(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(main())
+
+
+def job(name: str, **options: Any) -> Group:
+    return Group((NewJob(queue=QUEUE, id=name, task="t", **options),))
+
+
+def a_claim(worker: str, number: int = 0) -> Claim:
+    tasks = (TaskClaim(task="t", lease_len=30 * SECOND),)
+    return Claim(claim_id=f"{worker}-{number:030d}", worker=worker, queues=(QueueClaim(QUEUE, tasks),), limit=10)
+
+
+def limit_pages(engine: SqliteEngine, pages: int) -> None:
+    """A disk of so many pages, as SQLite itself can pretend it."""
+    assert engine._writer is not None
+    runner = engine._writer.runner
+    assert isinstance(runner, Transactor)
+    runner.connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_two_processes_that_create_the_same_file_at_once_both_succeed(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from holdfast.engines import open_engine\n"
+        "async def main():\n"
+        "    engine = open_engine(sys.argv[1])\n"
+        "    await engine.open()\n"
+        "    print((await engine.now()).wall)\n"
+        "    await engine.close()\n"
+        "asyncio.run(main())\n"
+    )
+    address = f"sqlite:///{tmp_path}/race.db"
+    racers = [
+        subprocess.Popen([sys.executable, "-c", program, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(6)
+    ]
+    for racer in racers:
+        _, errors = racer.communicate(timeout=60)
+        assert racer.returncode == 0, errors.decode()
+
+
+def test_two_migrators_in_one_process_do_no_harm(tmp_path: Path) -> None:
+    def migrate(_: int) -> tuple[str, ...]:
+        return asyncio.run(store(tmp_path / "x.db").migrate())
+
+    with ThreadPoolExecutor(4) as threads:
+        steps = list(threads.map(migrate, range(4)))
+    assert sorted(steps) == [(), (), (), ("001 create",)]
+
+
+def test_a_schema_from_a_later_release_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    asyncio.run(store(path).migrate())
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE holdfast_meta SET version = 99")
+    with pytest.raises(SchemaMismatch, match="99"):
+        asyncio.run(store(path).open())
+
+
+def test_without_migration_an_empty_file_is_refused_and_says_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match="holdfast migrate"):
+        asyncio.run(store(tmp_path / "x.db", auto_migrate=False).open())
+
+
+def test_a_folder_that_does_not_exist_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises((EngineUnavailable, FileNotFoundError), match="missing"):
+        asyncio.run(store(tmp_path / "missing" / "x.db").open())
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(b"this is not a database, it is a letter to a friend\n" * 40)
+    before = path.read_bytes()
+    with pytest.raises(CorruptRecord, match="no SQLite database"):
+        asyncio.run(store(path).open())
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_refuses_the_job_and_loses_nothing(tmp_path: Path) -> None:
+    async def story(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("kept"))
+        limit_pages(engine, 60)
+        with pytest.raises(StorageFull, match="Nothing was written"):
+            await engine.enqueue(job("too-much", payload=b"x" * 2_000_000))
+        limit_pages(engine, 1_000_000)
+        answer = await engine.get(JobKey(QUEUE, "kept"), JobKey(QUEUE, "too-much"))
+        assert [found is not None for found in answer.jobs] == [True, False]
+        await engine.enqueue(job("later"))
+        assert await engine.audit() == ()
+
+    with_engine(store(tmp_path / "x.db"), story)
+
+
+def test_a_stranger_who_locks_the_file_delays_us_and_then_we_say_so(tmp_path: Path) -> None:
+    async def story(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("before"))
+        stranger = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(EngineUnavailable, match="locked"):
+            await engine.enqueue(job("meanwhile"))
+        assert (await engine.get(JobKey(QUEUE, "before"))).jobs[0] is not None  # reading goes on
+        stranger.execute("ROLLBACK")
+        await engine.enqueue(job("after"))
+        found = (await engine.get(JobKey(QUEUE, "meanwhile"), JobKey(QUEUE, "after"))).jobs
+        assert [record is not None for record in found] == [False, True]
+        stranger.close()
+
+    with_engine(store(tmp_path / "x.db", busy_timeout=0.2), story)
+
+
+def test_a_stranger_who_lets_go_in_time_costs_only_the_wait(tmp_path: Path) -> None:
+    async def story(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("before"))
+        stranger = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        stranger.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(engine.enqueue(job("meanwhile")))
+        assert (await engine.get(JobKey(QUEUE, "meanwhile"))).jobs == (None,)
+        stranger.execute("COMMIT")
+        answer = await waiting
+        assert isinstance(answer.groups[0], GroupAccepted)
+        stranger.close()
+
+    with_engine(store(tmp_path / "x.db"), story)
+
+
+def test_a_connection_is_refused_after_a_fork(tmp_path: Path) -> None:
+    engine = store(tmp_path / "x.db")
+    engine.open_now()
+    child = os.fork()
+    if child == 0:
+        refused = 1
+        try:
+            engine.perform_now(Now())
+        except EngineUnavailable as error:
+            refused = 0 if "fork" in str(error) else 2
+        os._exit(refused)
+    _, status = os.waitpid(child, 0)
+    engine.close_now()
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("kind", ["nfs", "cifs", "9p"])
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    runtime = SystemRuntime()
+    monkeypatch.setattr(runtime.fs, "kind_of_disk", lambda path: kind)
+    with pytest.raises(ConfigError, match=kind):
+        asyncio.run(open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime).open())
+
+
+@pytest.mark.parametrize("namespace", ["Robert'); DROP TABLE", "x" * 32, "", "1st", "a-b"])
+def test_a_namespace_that_is_no_plain_word_is_refused(tmp_path: Path, namespace: str) -> None:
+    with pytest.raises(ConfigError, match="namespace"):
+        store(tmp_path / "x.db", namespace=namespace)
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite://host/x.db", "sqlite:", "sqlite://", "sqlite:///:memory:", "sqlite:x?a=1"]
+)
+def test_an_address_that_names_no_file_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError):
+        open_engine(address)
+
+
+def test_two_namespaces_in_one_file_do_not_see_each_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        one, two = store(tmp_path / "x.db", namespace="one"), store(tmp_path / "x.db", namespace="two")
+        await one.open()
+        await two.open()
+        await one.enqueue(job("a"))
+        assert (await two.get(JobKey(QUEUE, "a"))).jobs == (None,)
+        await one.close()
+        await two.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_acknowledged_is_there_after_the_process_was_killed(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, os, signal, sys\n"
+        "from holdfast.engines import open_engine\n"
+        "from holdfast.model.produce import Group, NewJob\n"
+        "async def main():\n"
+        "    engine = open_engine(sys.argv[1])\n"
+        "    await engine.open()\n"
+        "    for n in range(50):\n"
+        "        await engine.enqueue(Group((NewJob(queue='q', id=f'job-{n}', task='t'),)))\n"
+        "        os.write(1, f'job-{n}\\n'.encode())\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    path = tmp_path / "x.db"
+    child = subprocess.run(
+        [sys.executable, "-c", program, f"sqlite:///{path}"], capture_output=True, timeout=60, check=False
+    )
+    assert child.returncode == -signal.SIGKILL
+    acknowledged = child.stdout.decode().split()
+    assert len(acknowledged) == 50
+
+    async def story(engine: SqliteEngine) -> None:
+        found = (await engine.get(*(JobKey(QUEUE, name) for name in acknowledged))).jobs
+        assert all(record is not None for record in found)
+        assert await engine.audit() == ()
+
+    with_engine(store(path), story)
+
+
+HOLDER = (
+    "import asyncio, os, sys\n"
+    "from holdfast.engines import open_engine\n"
+    "from holdfast.model.instants import SECOND\n"
+    "from holdfast.model.records import WorkerRecord\n"
+    "from holdfast.model.work import Claim, QueueClaim, TaskClaim\n"
+    "async def main():\n"
+    "    engine = open_engine(sys.argv[1])\n"
+    "    await engine.open()\n"
+    "    await engine.heartbeat(WorkerRecord(worker='doomed', bell=engine.process_name))\n"
+    "    tasks = (TaskClaim(task='t', lease_len=30 * SECOND),)\n"
+    "    answer = await engine.claim(Claim(claim_id='d' * 32, worker='doomed', queues=(QueueClaim('q', tasks),), limit=1))\n"
+    "    print(answer.leases[0].token, flush=True)\n"
+    "    await engine.subscribe('nothing').wait()\n"
+    "asyncio.run(main())\n"
+)
+
+
+def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+
+    async def story(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("a"))
+        child = subprocess.Popen([sys.executable, "-c", HOLDER, f"sqlite:///{path}"], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        token = child.stdout.readline().strip()
+        assert await engine.departed() == ()
+        os.kill(child.pid, signal.SIGSTOP)
+        assert await engine.departed() == ()  # stopped is not dead: only its lease can tell
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(timeout=30)
+        child.stdout.close()
+        assert await engine.departed() == ("doomed",)
+
+        assert (await engine.expired("me")).leases == ()
+        assert (await engine.disown("doomed")).leases == (JobKey(QUEUE, "a"),)
+        (lost,) = (await engine.expired("me")).leases
+        assert lost.token == token
+        reaped = await engine.settle(
+            Settlement(queue=QUEUE, id="a", token=token, target=JobState.RETRYING, listed_expiry=lost.lease_expires)
+        )
+        assert reaped.settled == (Settled.APPLIED,)
+        late = await engine.settle(Settlement(queue=QUEUE, id="a", token=token, target=JobState.SUCCEEDED))
+        assert late.settled == (Settled.LOST,)
+        (again,) = (await engine.claim(a_claim("me"))).leases
+        assert (again.attempt, again.losses) == (2, 1)
+
+    with_engine(store(path), story)
+
+
+def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    program = (
+        "import asyncio, sys\n"
+        "from holdfast.engines import open_engine\n"
+        "from holdfast.model.produce import Group, NewJob\n"
+        "async def main():\n"
+        "    engine = open_engine(sys.argv[1])\n"
+        "    await engine.open()\n"
+        "    await engine.enqueue(Group((NewJob(queue='q', id='a', task='t'),)))\n"
+        "    await engine.close()\n"
+        "asyncio.run(main())\n"
+    )
+
+    async def story(engine: SqliteEngine) -> None:
+        ears = engine.subscribe("queue:q")
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, f"sqlite:///{path}")
+        assert await ears.wait(60) == {"queue:q"}
+        assert await process.wait() == 0
+
+    with_engine(store(path), story)
+
+
+def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.db"
+
+    async def claim(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("a"))
+        assert len((await engine.claim(a_claim("before"))).leases) == 1
+
+    with_engine(store(path), claim)
+    runtime = SystemRuntime()
+    monkeypatch.setattr(runtime, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(runtime, "boot", lambda: 5 * SECOND)
+
+    async def look(engine: SqliteEngine) -> None:
+        assert [lease.id for lease in (await engine.expired("after")).leases] == ["a"]
+        assert await engine.audit() == ()
+
+    engine = open_engine(f"sqlite:///{path}", runtime=runtime)
+    assert isinstance(engine, SqliteEngine)
+    with_engine(engine, look)
+
+
+def test_a_record_without_a_process_is_never_taken_for_dead(tmp_path: Path) -> None:
+    async def story(engine: SqliteEngine) -> None:
+        await engine.heartbeat(WorkerRecord(worker="elsewhere", bell="4711-deadbeef"))
+        await engine.heartbeat(WorkerRecord(worker="silent", bell=""))
+        await engine.heartbeat(WorkerRecord(worker="me", bell=engine.process_name))
+        assert await engine.departed() == ()
+
+    with_engine(store(tmp_path / "x.db"), story)

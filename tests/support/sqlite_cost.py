@@ -1,0 +1,69 @@
+"""Fills a database with jobs in bulk, and counts what a claim costs SQLite."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from holdfast.engines.sqlite.rows import row_of, unpack_job
+from holdfast.engines.sqlite.transactor import Clock, Place, Transactor
+from holdfast.model.instants import DAY, SECOND
+from holdfast.model.job import JobRecord
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.states import Hold, JobState
+from holdfast.model.work import Claim, Exchange, QueueClaim, TaskClaim
+from holdfast.runtime import SystemRuntime
+
+QUEUE = "work"
+KNOWN, UNKNOWN = "known", "unknown"
+
+
+def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) -> Transactor:
+    """Rows as the engine writes them, made from one job of each task that it wrote itself."""
+    runtime = SystemRuntime()
+    store = Transactor(Place(str(path), "holdfast", "none", 1.0), runtime, Clock(runtime))
+    store.prepare(auto_migrate=True)
+    jobs = tuple(NewJob(queue=QUEUE, id=f"seed-{task}", task=task, payload=b"x" * 100) for task in (UNKNOWN, KNOWN))
+    (done,) = store.run([Enqueue(groups=(Group(jobs),))])
+    assert done.error is None, done.error
+    db = store.connection
+    models = [unpack_job(body) for (body,) in db.execute("SELECT body FROM holdfast_job ORDER BY arrival")]
+    strange, known = models
+    q, tasks = 1, {UNKNOWN: 1, KNOWN: 2}
+    arrival = 10
+
+    def many(model: JobRecord, count: int, **changes: object) -> None:
+        nonlocal arrival
+        rows = []
+        for _ in range(count):
+            arrival += 1
+            job = replace(model, id=f"job-{arrival}", arrival=arrival, **changes)
+            rows.append(row_of(job, q, tasks[job.task]))
+        db.executemany("INSERT INTO holdfast_job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    db.execute("BEGIN")
+    many(strange, unknown)
+    many(replace(known, lane="slow"), blocked, state=JobState.BLOCKED, hold=Hold.LANE)
+    ended = {"visible_until": known.created + DAY, "result_until": known.created + DAY, "finished": known.created}
+    many(known, finished, state=JobState.SUCCEEDED, **ended)
+    many(known, queued)
+    db.execute("UPDATE holdfast_meta SET arrival = ?", (arrival,))
+    db.execute("COMMIT")
+    return store
+
+
+def steps_per_claimed_job(store: Transactor, jobs: int = 100) -> float:
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    tasks = (TaskClaim(task=KNOWN, lease_len=30 * SECOND),)
+    claim = Claim(claim_id="c" * 32, worker="w", queues=(QueueClaim(QUEUE, tasks),), limit=jobs)
+    store.connection.set_progress_handler(count, 1)
+    (done,) = store.run([Exchange(claim=claim)])
+    store.connection.set_progress_handler(None, 1)
+    assert len(done.answer.leases) == jobs
+    store.close()
+    return steps / jobs

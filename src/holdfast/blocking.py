@@ -13,7 +13,6 @@ On a thread that runs an event loop a blocking call is refused, since it would s
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from types import coroutine
@@ -88,7 +87,8 @@ def run_here(asked: Coroutine[Any, Any, R], portal: "Callable[[], Portal]") -> R
     if said is not _MOVE:
         asked.close()
         raise RuntimeError("A blocking call waited for something without moving to the portal first.")
-    return portal().run(_rest_of(asked))
+    answer = portal().run(_rest_of(asked))
+    return answer
 
 
 # --- The portal ---
@@ -112,8 +112,7 @@ class Portal:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._calls: deque[_Call] = deque()
-        self._open: set[_Call] = set()
+        self._calls: set[_Call] = set()
         self._ending = False
         self._ready = runtime.event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,14 +121,19 @@ class Portal:
 
     def run(self, asked: Any) -> Any:
         """Run something awaitable to its end; answer what it answers, raise what it raises."""
+        if self._loop is asyncio._get_running_loop():
+            asked.close()
+            raise BlockingCall("The portal cannot wait for itself. Await the async method here.", method="", twin="")
         lock = self._runtime.lock()
         lock.acquire()
         call = _Call(asked, lock)
-        self._hand_over(call)
+        self._calls.add(call)
+        if not self._soon(self._begin, call):
+            self._give_up(call)
         try:
             lock.acquire()
         except BaseException:  # Ctrl-C in the waiting thread: nobody wants the answer any more
-            self._call_soon(self._cancel, call)
+            self._soon(_cancel, call)
             raise
         if call.error is not None:
             try:
@@ -138,25 +142,20 @@ class Portal:
                 call.error = None  # or its traceback would hold on to it
         return call.answer
 
-    def _hand_over(self, call: _Call) -> None:
-        self._calls.append(call)
-        if not self._call_soon(self._take) or self._ending:
-            self._refuse_rest()
-
-    def _call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
+    def _soon(self, callback: Callable[..., object], *args: Any) -> bool:
+        """Call something on the loop, with the context variables of this thread. False: the loop has ended."""
         try:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(callback, *args)
                 return True
         except RuntimeError:
-            pass  # the loop has been closed
+            pass  # closed
         return False
 
-    def _take(self) -> None:
-        while self._calls:
-            call = self._calls.popleft()
-            self._open.add(call)
-            call.task = self._runtime.spawn(self._carry_out(call), name="holdfast blocking call")
+    def _begin(self, call: _Call) -> None:
+        call.task = self._runtime.spawn(self._carry_out(call), name="holdfast blocking call")
+        if self._ending:
+            call.task.cancel()
 
     async def _carry_out(self, call: _Call) -> None:
         try:
@@ -166,16 +165,13 @@ class Portal:
         except BaseException as error:
             call.error = error
         finally:
-            self._open.discard(call)
+            self._calls.discard(call)
             call.lock.release()
 
-    def _cancel(self, call: _Call) -> None:
-        if call.task is not None:
-            call.task.cancel()
-
-    def _refuse_rest(self) -> None:
-        while self._calls:
-            call = self._calls.popleft()
+    def _give_up(self, call: _Call) -> None:
+        """Answer a call that the loop never began, or never ended."""
+        if call in self._calls:
+            self._calls.discard(call)
             call.asked.close()
             call.error = _closed()
             call.lock.release()
@@ -183,22 +179,28 @@ class Portal:
     def _main(self) -> None:
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
+            self._told = asyncio.Event()
             self._loop.call_soon(self._ready.set)
             runner.run(self._until_told())
-        self._refuse_rest()
+        for call in tuple(self._calls):
+            self._give_up(call)
 
     async def _until_told(self) -> None:
-        self._told = asyncio.Event()
         await self._told.wait()
         self._ending = True
-        for call in tuple(self._open):
-            self._cancel(call)
+        for call in tuple(self._calls):
+            _cancel(call)
 
     def close(self, *, wait: bool = True) -> None:
         """End the thread; calls under way are told that the store has been closed."""
-        self._call_soon(lambda: self._told.set())
-        if wait and self._thread.is_alive() and self._loop is not asyncio._get_running_loop():
+        self._soon(self._told.set)
+        if wait and self._loop is not asyncio._get_running_loop():
             self._thread.join()
+
+
+def _cancel(call: _Call) -> None:
+    if call.task is not None:
+        call.task.cancel()
 
 
 def _closed() -> EngineUnavailable:

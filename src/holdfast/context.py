@@ -48,12 +48,15 @@ class AbortReason(StrEnum):
 class AttemptView(Protocol):
     """What a context is a view of. A worker's running attempt is one."""
 
-    lease: Lease
-    state: Any
-    worker: str
     abort_reason: AbortReason | None
     progress: Progress | None
 
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def state(self) -> Any: ...
+    @property
+    def worker(self) -> str: ...
     @property
     def context(self) -> "Context[Any]": ...
 
@@ -146,7 +149,8 @@ class Context(Generic[S]):
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the attempt has come, from 0 to 1. It rides on the next renewal of the lease."""
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        said: object = fraction
+        if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1:
             raise InvalidOption("`fraction` must be a number from 0 to 1.", option="fraction")
         self._attempt.progress = Progress(float(fraction), clean(note, NOTE_BYTES))
 

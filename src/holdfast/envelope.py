@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.codec import MEBIBYTE, JsonCodec, Limits
 from holdfast.errors import InvalidArguments
+from holdfast.model.produce import NewJob
 
 ABSENT = msgspec.UNSET
 """Stands where a call gave nothing."""
@@ -92,6 +93,11 @@ def _dumped(value: object) -> object:
     if is_model(type(value)):
         return value.model_dump(mode="json")  # type: ignore[attr-defined]  # asked one line above
     raise TypeError(f"{type(value).__qualname__} is not plain data")
+
+
+def answering_to(job: NewJob, reply: str) -> NewJob:
+    """The same job, with an address to tell when it has ended."""
+    return msgspec.structs.replace(job, reply=reply)
 
 
 def canonical(value: object) -> bytes | None:

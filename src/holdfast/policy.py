@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
+from holdfast import readers
 from holdfast.codec import Codec
 from holdfast.config import TaskSettings
 from holdfast.context import Middleware
@@ -101,6 +102,23 @@ def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     given = _read(options, _TASK_READERS)
     RetryPolicy(**{name: given[name] for name in _RETRY if name in given})  # has checks of its own
     return given
+
+
+def read_app_options(*, url: Any, modules: Any, namespace: Any, durability: Any, codec: Any) -> None:
+    """Refuse what an App cannot have, where it is made."""
+    if url is not None and (not isinstance(url, str) or ":" not in url):
+        raise InvalidOption("`url` must be an address such as sqlite:///jobs.db or memory://.", option="url")
+    if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
+        raise InvalidOption("`modules` must list module names.", option="modules")
+    if namespace is not None:
+        try:
+            readers.namespace(namespace)
+        except ValueError as error:
+            raise InvalidOption(f"`namespace` {error}", option="namespace") from error
+    if durability not in (None, "durable", "fast", "none"):
+        raise InvalidOption("`durability` must be 'durable', 'fast' or 'none'.", option="durability")
+    if codec is not None:
+        _codec(codec, "codec")
 
 
 def make_policy(name: str, given: Mapping[str, Any], defaults: TaskSettings) -> TaskPolicy:

@@ -149,7 +149,7 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 
 def back_off(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
-    return min(FIRST_PAUSE * 2 ** min(failures - 1, 10), LONGEST_PAUSE)
+    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

@@ -4,7 +4,8 @@ Inside, instants are microseconds and a record has fifty fields; here they are a
 outside can use. A view is a copy of one moment: look again to see what has changed.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -184,7 +185,7 @@ class Job(Shown):
             arrival=record.arrival,
             fence=record.fence,
             metadata=dict(record.metadata),
-            progress=record.progress and Progress(record.progress.fraction, record.progress.note),
+            progress=_progress(record.progress),
             enqueued_at=moment(record.created),
             due_at=moment(record.due),
             expires_at=_moment(record.expires),
@@ -194,7 +195,7 @@ class Job(Shown):
             reason=record.reason,
             note=record.note,
             last_error=record.last_error,
-            attempts=_attempts(record),
+            attempts=tuple(Attempt.of(run) for run in runs_of(record)),
             worker=record.owner,
             _payload=record.payload,
             _codec=record.codec,
@@ -226,21 +227,23 @@ class Job(Shown):
         )
 
 
-def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
-    """The history, and the run that succeeded, which only the record's own fields tell of."""
-    history = tuple(Attempt.of(entry) for entry in record.history)
+def _progress(said: stored.Progress | None) -> Progress | None:
+    return None if said is None else Progress(said.fraction, said.note)
+
+
+def runs_of(record: JobRecord) -> tuple[stored.Attempt, ...]:
+    """Every run that has ended: the history, and the one that succeeded, of which only the record itself tells."""
     if record.state is not JobState.SUCCEEDED or record.finished is None:
-        return history
-    started = record.finished if record.last_started is None else record.last_started
+        return record.history
     last = stored.Attempt(
         number=record.attempt,
         generation=record.generation,
         worker=record.owner,
-        started=started,
+        started=record.finished if record.last_started is None else record.last_started,
         ended=record.finished,
         outcome=AttemptOutcome.SUCCEEDED,
     )
-    return (*history, Attempt.of(last))
+    return (*record.history, last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -275,6 +278,25 @@ class QueueStatus(Shown):
             cancelled=stats.totals.cancelled,
         )
 
+    @classmethod
+    def sum(cls, queues: "Sequence[QueueStatus]") -> "QueueStatus":
+        """All of them together, without a name."""
+        counts = Counter[JobState]()
+        for queue in queues:
+            counts.update(queue.counts)
+        return cls(
+            queue="",
+            paused=bool(queues) and all(queue.paused for queue in queues),
+            depth=sum(queue.depth for queue in queues),
+            due=sum(queue.due for queue in queues),
+            counts=dict(counts),
+            oldest_due_at=min((q.oldest_due_at for q in queues if q.oldest_due_at is not None), default=None),
+            next_due_at=min((q.next_due_at for q in queues if q.next_due_at is not None), default=None),
+            succeeded=sum(queue.succeeded for queue in queues),
+            failed=sum(queue.failed for queue in queues),
+            cancelled=sum(queue.cancelled for queue in queues),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LaneStatus(Shown):
@@ -289,6 +311,10 @@ class LaneStatus(Shown):
     succeeded: int
     failed: int
     cancelled: int
+
+    @classmethod
+    def unused(cls, queue: str, lane: str) -> "LaneStatus":
+        return cls.of(LaneRecord(queue=queue, lane=lane), None)
 
     @classmethod
     def of(cls, lane: LaneRecord, arrival: int | None) -> "LaneStatus":

@@ -260,7 +260,8 @@ HOLDER = (
     "    await engine.open()\n"
     "    await engine.heartbeat(WorkerRecord(worker='doomed', bell=engine.process_name))\n"
     "    tasks = (TaskClaim(task='t', lease_len=30 * SECOND),)\n"
-    "    answer = await engine.claim(Claim(claim_id='d' * 32, worker='doomed', queues=(QueueClaim('q', tasks),), limit=1))\n"
+    "    queues = (QueueClaim('q', tasks),)\n"
+    "    answer = await engine.claim(Claim(claim_id='d' * 32, worker='doomed', queues=queues, limit=1))\n"
     "    print(answer.leases[0].token, flush=True)\n"
     "    await engine.subscribe('nothing').wait()\n"
     "asyncio.run(main())\n"
@@ -272,15 +273,16 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
 
     async def story(engine: SqliteEngine) -> None:
         await engine.enqueue(job("a"))
-        child = subprocess.Popen([sys.executable, "-c", HOLDER, f"sqlite:///{path}"], stdout=subprocess.PIPE, text=True)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", HOLDER, f"sqlite:///{path}", stdout=subprocess.PIPE
+        )
         assert child.stdout is not None
-        token = child.stdout.readline().strip()
+        token = (await child.stdout.readline()).decode().strip()
         assert await engine.departed() == ()
         os.kill(child.pid, signal.SIGSTOP)
         assert await engine.departed() == ()  # stopped is not dead: only its lease can tell
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(timeout=30)
-        child.stdout.close()
+        await child.wait()
         assert await engine.departed() == ("doomed",)
 
         assert (await engine.expired("me")).leases == ()

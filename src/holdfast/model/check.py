@@ -87,6 +87,12 @@ def new_job(job: NewJob) -> None:
         name(job.task, "task")
     if job.lane is not None:
         name(job.lane, "lane")
+    if job.pool is not None:
+        if job.lane is not None:
+            raise InvalidOption(f"Job {job.id!r} names a lane and a pool: a pool chooses the lane.", option="lane")
+        pool(job.queue, job.pool.lanes)
+        if job.pool.key is not None:
+            name(job.pool.key, "key")
     if job.unique_key is not None:
         name(job.unique_key, "unique_key")
     if job.metadata:

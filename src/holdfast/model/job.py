@@ -158,6 +158,11 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     key_until: int = 0
     """The id (or the `unique_key`, where there is one) stays taken."""
 
+    # The pool
+    epoch: int = 0
+    """The pool's size it was placed under; 0 outside pools."""
+    pool_key: str | None = None
+
     @property
     def key(self) -> JobKey:
         return JobKey(self.queue, self.id)

@@ -20,6 +20,14 @@ class Parent(Struct, frozen=True, gc=False):
     any_end: bool = False
 
 
+class PoolPlace(Struct, frozen=True, gc=False):
+    """The job goes to a pool, and the engine chooses its lane: by the key, or in turn."""
+
+    lanes: int
+    """As the producer's code has it; the stored number wins."""
+    key: str | None = None
+
+
 class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     """A job as the producer asks for it. Times: `delay` on the engine's clock, or `due` as an instant."""
 
@@ -35,6 +43,10 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     due: int | None = None
     expires: int | None = None
     lane: str | None = None
+    pool: PoolPlace | None = None
+    """Instead of `lane`."""
+    fresh_id: bool = False
+    """The id was made for this job alone, at random: nobody else can have it."""
     unique_key: str | None = None
     key_scope: KeyScope | None = None
     """None: `incomplete` where there is a `unique_key`, `result` for the id."""

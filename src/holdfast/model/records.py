@@ -1,5 +1,7 @@
 """What an engine remembers beside jobs: queues, lanes, pools, edges, workers, schedules."""
 
+from hashlib import blake2b
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -61,7 +63,16 @@ class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
 
     name: str
     lanes: int
-    epoch: int = 0
+    epoch: int = 1
+    """How often it was given another size, from 1."""
+    turn: int = 0
+    """Keyless jobs so far: they go round the lanes."""
+    old_live: int = 0
+    """Live jobs of the size before, while there are any: keyed jobs of this one wait for them."""
+
+    def lane_of(self, key: str) -> int:
+        """The lane of a key, as long as the pool has this size."""
+        return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % self.lanes
 
 
 class Edge(Struct, frozen=True, gc=False):

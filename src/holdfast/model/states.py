@@ -49,7 +49,7 @@ class Hold(IntFlag):
     ARRIVING = 8
     """Inserted by a transaction we do not own; its lane has not admitted it yet."""
     EPOCH = 16
-    """It waits for the lanes of an older pool size to run empty. (Seat.)"""
+    """It has a key and waits for the jobs of an older pool size to end, since its key may have changed lanes."""
     LIMIT = 32
     """It waits for a rate or concurrency limit. (Seat.)"""
 

@@ -42,7 +42,7 @@ class Claims:
         """A claim for what there is room for, or None."""
         limit = self._slots.free
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
-        if not limit and not prefetch or not self._terms:
+        if not limit + prefetch or not self._terms:
             return None
         return Claim(
             claim_id=self._runtime.new_claim_id(),

@@ -48,6 +48,7 @@ class Exchanger(Service):
         plans: dict[str, Plan],
         news: News,
         poll: float,
+        timed: Callable[[Attempt], None],
         found_nothing: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(runtime)
@@ -59,17 +60,20 @@ class Exchanger(Service):
         self._poll = poll
         self._found_nothing = found_nothing
         """Called when a claim came back empty and nothing runs."""
-        self._runner = Runner(runtime, Executor(runtime, self.done))
+        self._runner = Runner(runtime, Executor(runtime, done=self.done, timed=timed))
         self._outbox = Outbox()
         self._started: list[Attempt] = []
         self._accepting = True
+        self._in_flight = False
+        self.progress: Callable[[], None] | None = None
+        """Called when something has ended or was settled. Set while the worker stops."""
         self._seen = At(0, 0)
         self._seen_at = 0
 
     @property
     def settling(self) -> bool:
-        """Something has ended and is not settled yet."""
-        return bool(self._outbox)
+        """Something has ended and is not settled yet, or may come back from an exchange under way."""
+        return bool(self._outbox) or self._in_flight
 
     def engine_now(self) -> int:
         """The engine's wall clock, as far as it can be known without asking."""
@@ -89,6 +93,8 @@ class Exchanger(Service):
             attempt.settlement = self._decide(attempt, outcome)
             self._outbox.put(attempt)
         self.waker.wake()
+        if self.progress is not None:
+            self.progress()
 
     def give_back(self, attempt: Attempt, outcome: Outcome | None = None) -> None:
         """Settle a lease whose handler never began."""
@@ -98,13 +104,14 @@ class Exchanger(Service):
 
     def _decide(self, attempt: Attempt, outcome: Outcome) -> Settlement:
         policy = attempt.plan.policy
+        simple = type(outcome) is Succeeded  # then neither clock nor dice matter
         try:
             return decide(
                 outcome,
                 attempt.lease,
                 policy.retry,
-                now=self.engine_now(),
-                draw=0.0 if type(outcome) is Succeeded else self.runtime.random(),
+                now=0 if simple else self.engine_now(),
+                draw=0.0 if simple else self.runtime.random(),
                 result_ttl=policy.result_ttl,
                 retention=policy.retention,
                 failed_retention=policy.failed_retention,
@@ -127,11 +134,14 @@ class Exchanger(Service):
         starts = [Start(attempt.lease.queue, attempt.lease.id, attempt.lease.token) for attempt in started]
         self._news.refresh()
         sent = self.runtime.boot()
+        self._in_flight = True
         try:
             answer, settlements = await self._courier.send(settlements, starts, claim)
         except BaseException:
             self._outbox.put_back(batch)
             raise
+        finally:
+            self._in_flight = False
         self._seen, self._seen_at = answer.at, self.runtime.monotonic()
         self._started = self._started[len(started) :] if started else []
         self._settled(batch, settlements, answer)
@@ -140,6 +150,8 @@ class Exchanger(Service):
         self._arrived(answer.leases, sent)
         await self._news.after(settlements, answer)
         self._notice_nothing(claim, answer)
+        if self.progress is not None:
+            self.progress()
         return self._next_look(claim, answer)
 
     def _settled(self, batch: list[Attempt], settlements: Sequence[Settlement], answer: Exchanged) -> None:

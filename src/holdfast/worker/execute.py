@@ -8,25 +8,33 @@ called with it exactly once. Only the end of the coroutine itself (its event loo
 
 from collections.abc import Callable
 
+from holdfast.errors import Aborted
 from holdfast.model.outcome import Outcome
 from holdfast.runtime import Runtime
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.outcomes import raised, returned, undecodable
 
 Done = Callable[[Attempt, Outcome], None]
+"""Told when an attempt has ended, and how."""
 
 
 class Executor:
     """Runs attempts, one call each."""
 
-    def __init__(self, runtime: Runtime, done: Done) -> None:
+    def __init__(self, runtime: Runtime, *, done: Done, timed: Callable[[Attempt], None]) -> None:
         self._monotonic = runtime.monotonic
         self._done = done
+        self._timed = timed
 
     async def run(self, attempt: Attempt) -> None:
         """Run one attempt to its end. Never raises for what the handler does."""
         plan, lease = attempt.plan, attempt.lease
         attempt.began = self._monotonic()
+        if attempt.abort_reason is not None:  # it was called off before its turn came
+            self._done(attempt, raised(attempt, Aborted(attempt.abort_reason.value)))
+            return
+        if plan.timeout is not None or lease.given.timeout is not None:
+            self._timed(attempt)
         try:
             args, kwargs = plan.decode(lease.payload, lease.codec)
         except Exception as error:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from holdfast.config import Config
 from holdfast.context import Middleware
 from holdfast.engine import Engine
 from holdfast.model.retry import RetryPolicy
@@ -72,4 +73,4 @@ class Host(Protocol):
     @property
     def bus(self) -> Bus: ...
     @property
-    def config(self) -> Any: ...
+    def config(self) -> Config: ...

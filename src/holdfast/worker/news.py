@@ -5,6 +5,7 @@ Only after the store has taken it, and never in its way: a success that nobody l
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.engine import Engine
 from holdfast.errors import EngineError
@@ -20,7 +21,7 @@ from holdfast.worker.hooks import Hooks
 
 _logger = logging.getLogger("holdfast.worker")
 
-_ENDS = (events.Succeeded, events.Failed, events.Retrying, events.Cancelled)
+_ENDS: tuple[type[events.Event], ...] = (events.Succeeded, events.Failed, events.Retrying, events.Cancelled)
 
 
 class News:
@@ -45,14 +46,13 @@ class News:
     def started(self, attempts: Sequence[Attempt], at: int) -> None:
         if self._bus.wants(events.Started):
             for attempt in attempts:
-                waited = max(0, at - attempt.lease.due)
-                self._bus.emit(events.Started(**self._of(attempt.lease, at), waited=waited))
+                self._tell(events.Started, attempt.lease, at, waited=max(0, at - attempt.lease.due))
 
     def assigned(self, leases: Sequence[Lease], at: int) -> None:
         if self._bus.wants(events.Assigned):
             for lease in leases:
                 if lease.state is JobState.ASSIGNED:
-                    self._bus.emit(events.Assigned(**self._of(lease, at)))
+                    self._tell(events.Assigned, lease, at)
 
     # Ends
 
@@ -64,19 +64,17 @@ class News:
                 self.ownership_lost(attempt, at)
                 return
             case Settled.CANCELLED_INSTEAD:
-                self._tell(events.Cancelled(**self._of(lease, at), reason=Reason.ASKED))
+                self._tell(events.Cancelled, lease, at, reason=Reason.ASKED)
                 return
             case Settled.APPLIED:
                 pass
         match settlement.target:
             case JobState.SUCCEEDED:
-                self._tell(events.Succeeded(**self._of(lease, at), ran=attempt.ran))
+                self._tell(events.Succeeded, lease, at, ran=attempt.ran)
             case JobState.FAILED:
                 self._failed(attempt, settlement, at)
             case JobState.CANCELLED:
-                self._tell(
-                    events.Cancelled(**self._of(lease, at), reason=settlement.reason, note=settlement.note),
-                )
+                self._tell(events.Cancelled, lease, at, reason=settlement.reason, note=settlement.note)
             case _:
                 self._again(attempt, settlement, at)
 
@@ -91,13 +89,13 @@ class News:
             _said(settlement),
         )
         self._tell(
-            events.Failed(
-                **self._of(lease, at),
-                reason=settlement.reason,
-                note=settlement.note,
-                error=settlement.error,
-                ran=attempt.ran,
-            )
+            events.Failed,
+            lease,
+            at,
+            reason=settlement.reason,
+            note=settlement.note,
+            error=settlement.error,
+            ran=attempt.ran,
         )
         self.dead_letter(lease.key, attempt.plan.task, settlement.error)
 
@@ -115,21 +113,23 @@ class News:
                 _said(settlement),
             )
         self._tell(
-            events.Retrying(
-                **self._of(lease, at),
-                delay=delay,
-                reason=settlement.reason,
-                note=settlement.note,
-                error=settlement.error,
-                max_attempts=lease.max_attempts,
-                ran=attempt.ran,
-            )
+            events.Retrying,
+            lease,
+            at,
+            delay=delay,
+            reason=settlement.reason,
+            note=settlement.note,
+            error=settlement.error,
+            max_attempts=lease.max_attempts,
+            ran=attempt.ran,
         )
 
     def ownership_lost(self, attempt: Attempt, at: int) -> None:
         lease = attempt.lease
-        _logger.warning("Job %s (%s): the lease is lost, its attempt %d is dropped.", lease.id, lease.task, lease.attempt)
-        self._tell(events.OwnershipLost(**self._of(lease, at)))
+        _logger.warning(
+            "Job %s (%s): the lease is lost, its attempt %d is dropped.", lease.id, lease.task, lease.attempt
+        )
+        self._tell(events.OwnershipLost, lease, at)
 
     def dead_letter(self, job: JobKey, task: object, error: ErrorInfo | None) -> None:
         """Let the task's hooks run, some time soon."""
@@ -141,7 +141,7 @@ class News:
     async def after(self, settlements: Sequence[Settlement], answer: Exchanged) -> None:
         """Lanes and queues that have just run empty. Asked of the store only where someone wants to know."""
         for name in answer.emptied:
-            self._tell(events.LaneEmpty(at=answer.at.wall, queue=name.queue, lane=name.lane))
+            self._bus.emit(events.LaneEmpty(at=answer.at.wall, queue=name.queue, lane=name.lane))
         if not self._bus.wants(events.QueueEmpty):
             return
         self._finished.update(settlement.queue for settlement in settlements if settlement.target in TERMINAL)
@@ -156,23 +156,25 @@ class News:
             return
         self._finished.discard(queue)
         if told.emptied:
-            self._tell(events.QueueEmpty(at=told.at.wall, queue=queue))
+            self._bus.emit(events.QueueEmpty(at=told.at.wall, queue=queue))
 
     # The words
 
-    def _tell(self, event: events.Event) -> None:
-        self._bus.emit(event)
-
-    def _of(self, lease: Lease, at: int) -> dict[str, object]:
-        return {
-            "at": at,
-            "queue": lease.queue,
-            "job_id": lease.id,
-            "task": lease.task,
-            "attempt": lease.attempt,
-            "lane": lease.lane,
-            "worker": self._worker,
-        }
+    def _tell(self, kind: type[events.JobEvent], lease: Lease, at: int, **more: Any) -> None:
+        """Emit an event about a job, if anybody wants it."""
+        if self._bus.wants(kind):
+            self._bus.emit(
+                kind(
+                    at=at,
+                    queue=lease.queue,
+                    job_id=lease.id,
+                    task=lease.task,
+                    attempt=lease.attempt,
+                    lane=lease.lane,
+                    worker=self._worker,
+                    **more,
+                )
+            )
 
 
 def _said(settlement: Settlement) -> str:

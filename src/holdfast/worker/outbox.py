@@ -20,7 +20,9 @@ class Outbox:
 
     def put(self, attempt: Attempt) -> None:
         self._waiting.append(attempt)
-        self._bytes += _size(attempt)
+        settlement = attempt.settlement
+        if settlement is not None and settlement.result is not None:
+            self._bytes += len(settlement.result)
 
     def next_batch(self) -> list[Attempt]:
         waiting = self._waiting

@@ -100,16 +100,22 @@ def judged(error: BaseException, policy: RetryPolicy) -> BaseException:
     What is no `Exception` is retried like one, unless the policy names it: a library that calls `sys.exit` has failed,
     and that is all.
     """
-    if isinstance(error, Exception) or isinstance(error, (*policy.retry_on, *policy.give_up_on)):
+    if isinstance(error, Exception):
         return error
-    return HandlerExit(type(error).__name__)
+    try:
+        named = isinstance(error, (*policy.retry_on, *policy.give_up_on))
+    except Exception:  # a class that cannot be compared
+        named = False
+    return error if named else HandlerExit(type(error).__name__)
 
 
 def timeout_info(attempt: Attempt, error: BaseException | None) -> ErrorInfo:
     """What is kept of a timeout: how long it was, and where the handler was when it was told."""
     length = timeout_of(attempt) or 0
     trace = "" if error is None else describe(error).traceback
-    return ErrorInfo("builtins.TimeoutError", f"The attempt ran longer than its timeout of {length / SECOND:g} s.", trace)
+    return ErrorInfo(
+        "builtins.TimeoutError", f"The attempt ran longer than its timeout of {length / SECOND:g} s.", trace
+    )
 
 
 def timeout_of(attempt: Attempt) -> int | None:

@@ -22,6 +22,7 @@ class Plan:
         "state",
         "taken",
         "task",
+        "timeout",
         "worker",
     )
 
@@ -38,6 +39,7 @@ class Plan:
         self.direct = task.function if plain else None
         """The handler itself, where nothing stands around it: the shortest way."""
         self.call: Call = compose(task, around, crew)
+        self.timeout = task.policy.timeout
         self.limit = task.policy.concurrency
         self.running = 0
         self.taken = 0

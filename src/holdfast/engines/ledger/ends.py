@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.engines.ledger import lanes
+from holdfast.engines.ledger import lanes, pools
 from holdfast.engines.ledger.step import Step
 from holdfast.model import history
 from holdfast.model.clocks import untils
@@ -53,6 +53,8 @@ def finish(
         step.rings.add("reply:" + process)
     if job.lane is not None:
         lanes.leave(step, after)
+    if job.epoch:
+        pools.leave(step, after)
     if after.kept_until <= now and not step.state.children(job.queue, job.id, 1):
         step.drop_job(after)
 

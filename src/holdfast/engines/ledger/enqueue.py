@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.engines.ledger import lanes, parents
+from holdfast.engines.ledger import lanes, parents, pools
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import State
 from holdfast.engines.ledger.step import Step, rest
@@ -79,7 +79,7 @@ def _plan(step: Step, group: Group) -> list[Plan] | GroupConflict | GroupOrphan:
                 return GroupConflict(JobKey(*name))
             plans.append(Plan(job, job.id))
             continue
-        stored = step.state.job(*name)
+        stored = _stored(step, job)
         if stored is not None and id_taken(stored, step.now):
             if _differs(job, stored.task, stored.payload_hash):
                 return GroupConflict(JobKey(*name))
@@ -99,6 +99,11 @@ def _plan(step: Step, group: Group) -> list[Plan] | GroupConflict | GroupOrphan:
         ids[name] = job
         plans.append(Plan(job, None))
     return plans
+
+
+def _stored(step: Step, job: NewJob) -> JobRecord | None:
+    state = step.state
+    return state.job_of_fresh_id(job.queue, job.id) if job.fresh_id else state.job(job.queue, job.id)
 
 
 def _differs(job: NewJob, task: str, payload_hash: bytes) -> bool:
@@ -148,7 +153,7 @@ def depth_of(step: Step, queue: str, lane: str | None) -> int:
 def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     """Write a new job; a record of its id that has lapsed, failed or been cancelled is replaced."""
     step.queue(new.queue)
-    old = step.state.job(new.queue, new.id)
+    old = _stored(step, new)
     if old is not None and step.state.children(new.queue, new.id, 1):
         parents.resolve_one(step, (new.queue, new.id))  # the old life's children hear of its end, not of the new one's
         old = step.state.job(new.queue, new.id)
@@ -185,8 +190,10 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
         parents_left=left,
         fence=0 if old is None else old.fence,
     )
+    if new.pool is not None:
+        job = pools.place(step, job, new.pool)
     position: int | None = None
-    if new.lane is not None:
+    if job.lane is not None:
         job, position = lanes.admit(step, job)
     job = rest(step, job)
     step.put_job(old, job)

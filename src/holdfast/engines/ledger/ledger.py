@@ -8,8 +8,8 @@ The memory engine is this and wake-ups. The other engines answer on their own, a
 ledger whether it could have answered the same.
 
 Where to read what: `step.py` how a rule writes, `enqueue.py`, `claim.py`, `settle.py` a job's way through,
-`lanes.py`, `parents.py`, `ends.py` what holds jobs back and how they end, `leases.py` ownership, `operate.py`
-and `scopes.py` the operator, `prune.py` and `reading.py` the rest, `state.py` what the rules ask of a store.
+`lanes.py`, `pools.py`, `parents.py`, `ends.py` what holds jobs back and how they end, `leases.py` ownership,
+`operate.py` and `scopes.py` the operator, `prune.py` and `reading.py` the rest, `state.py` what the rules ask of a store.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 from msgspec import Struct
 
-from holdfast.engines.ledger import enqueue, leases, operate, prune, reading, scopes, settle
+from holdfast.engines.ledger import enqueue, leases, operate, pools, prune, reading, scopes, settle
 from holdfast.engines.ledger.state import Change, State
 from holdfast.engines.ledger.step import Step
 from holdfast.engines.ledger.tables import Tables
@@ -45,9 +45,9 @@ RULES: dict[type[Command[Any]], Callable[[Step, Any], Any]] = {
     ask.Resume: scopes.resume,
     ask.Clear: scopes.clear,
     ask.Emptied: scopes.emptied,
-    ask.PutPool: scopes.put_pool,
-    ask.Resize: scopes.resize,
-    ask.Pools: scopes.pools,
+    ask.PutPool: pools.put_pool,
+    ask.Resize: pools.resize,
+    ask.Pools: pools.pools,
     ask.PutSchedule: scopes.put_schedule,
     ask.DropSchedule: scopes.drop_schedule,
     ask.Schedules: scopes.schedules,

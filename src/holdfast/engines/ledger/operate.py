@@ -6,7 +6,7 @@ cancelled is marked, its worker's bell is rung, and its next settlement or renew
 
 from msgspec.structs import replace
 
-from holdfast.engines.ledger import lanes, parents
+from holdfast.engines.ledger import lanes, parents, pools
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.enqueue import depth_of, key_holder
 from holdfast.engines.ledger.step import Step, rest
@@ -91,6 +91,7 @@ def _requeue(step: Step, command: Requeue, job_id: str) -> OperatorAnswer:
         result_until=0,
         key_until=0,
     )
+    after = pools.place_again(step, after)
     if after.lane is not None:
         after, _ = lanes.admit(step, after)
     after = rest(step, after)

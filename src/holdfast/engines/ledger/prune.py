@@ -7,7 +7,7 @@ callers may prune at once, and each may take any part of what is due.
 
 from holdfast.engines.ledger import parents
 from holdfast.engines.ledger.ends import cancel_waiting
-from holdfast.engines.ledger.scopes import is_pool_lane
+from holdfast.engines.ledger.pools import is_pool_lane
 from holdfast.engines.ledger.step import Step
 from holdfast.model.clocks import RETENTION
 from holdfast.model.instants import HOUR

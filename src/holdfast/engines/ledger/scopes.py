@@ -1,4 +1,4 @@
-"""What is done to a whole queue or lane: pause, resume, clear, emptied; pools; schedules.
+"""What is done to a whole queue or lane: pause, resume, clear, emptied; schedules.
 
 A paused queue is a flag that claims read. A paused lane holds its head back, from when that would be queued.
 Neither stops an enqueue or a due time. `clear` ends everything that has arrived, running jobs included: their
@@ -16,18 +16,12 @@ from holdfast.model.operate import (
     Emptied,
     EmptiedAnswer,
     Pause,
-    PoolAnswer,
-    Pools,
-    PoolsAnswer,
-    PutPool,
     PutSchedule,
-    Resize,
     Resume,
     Schedules,
     SchedulesAnswer,
     Scoped,
 )
-from holdfast.model.records import PoolRecord
 from holdfast.model.states import Reason
 
 
@@ -72,39 +66,6 @@ def emptied(step: Step, command: Emptied) -> EmptiedAnswer:
         return EmptiedAnswer(at=step.at, emptied=False)
     step.put(queue, replace(queue, emptied_at=queue.totals.finished))
     return EmptiedAnswer(at=step.at, emptied=True)
-
-
-# Pools
-
-
-def put_pool(step: Step, command: PutPool) -> PoolAnswer:
-    known = step.state.pool(command.name)
-    if known is not None:
-        return PoolAnswer(at=step.at, pool=known, changed=False)
-    pool = PoolRecord(name=command.name, lanes=command.lanes)
-    step.queue(command.name)
-    step.put(None, pool)
-    return PoolAnswer(at=step.at, pool=pool, changed=True)
-
-
-def resize(step: Step, command: Resize) -> PoolAnswer:
-    known = step.state.pool(command.name)
-    if known is None:
-        return put_pool(step, PutPool(name=command.name, lanes=command.lanes))
-    if known.lanes == command.lanes or step.state.depth(command.name):
-        return PoolAnswer(at=step.at, pool=known, changed=False)
-    pool = replace(known, lanes=command.lanes, epoch=known.epoch + 1)
-    step.put(known, pool)
-    return PoolAnswer(at=step.at, pool=pool, changed=True)
-
-
-def pools(step: Step, command: Pools) -> PoolsAnswer:
-    return PoolsAnswer(at=step.at, pools=tuple(step.state.pools()))
-
-
-def is_pool_lane(step: Step, queue: str, lane: str) -> bool:
-    pool = step.state.pool(queue)
-    return pool is not None and lane.isdecimal() and int(lane) < pool.lanes
 
 
 # Schedules

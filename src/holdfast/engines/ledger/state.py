@@ -64,6 +64,10 @@ class State(ABC):
     @abstractmethod
     def job(self, queue: str, job_id: str) -> JobRecord | None: ...
 
+    def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:
+        """The same for an id that cannot be taken. A store that enforces unique names need not look."""
+        return self.job(queue, job_id)
+
     @abstractmethod
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
         """The job that took the key last, if it is still there."""
@@ -86,6 +90,10 @@ class State(ABC):
     @abstractmethod
     def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
         """Every live job of a queue or lane, latest arrival first."""
+
+    @abstractmethod
+    def held_by_epoch(self, queue: str) -> list[JobRecord]:
+        """Jobs that wait for an older size of their pool, in arrival order. Asked for once per resize."""
 
     @abstractmethod
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:

@@ -24,6 +24,7 @@ from holdfast.model.states import EDGES, Hold, JobState, legal
 from holdfast.model.work import LaneName
 
 QUEUED = JobState.QUEUED
+FREE = Hold.NONE
 
 R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleRecord, Edge)
 
@@ -106,6 +107,9 @@ def rest(step: Step, job: JobRecord) -> JobRecord:
 
     The head of a paused lane is held by the pause only from when it would be queued: its due time runs on.
     """
+    if job.hold is FREE and job.lane is None:
+        state = QUEUED if job.due <= step.now else JobState.SCHEDULED
+        return job if job.state is state else replace(job, state=state)
     hold = job.hold & ~Hold.PAUSED
     if hold:
         return replace(job, hold=hold, state=JobState.BLOCKED)

@@ -198,6 +198,14 @@ class Tables(State):
         jobs = [known.jobs[job_id] for state in LIVE for job_id in known.by_state[state].values()]
         return sorted((job for job in jobs if lane in (None, job.lane)), key=lambda job: -job.arrival)
 
+    def held_by_epoch(self, queue: str) -> list[JobRecord]:
+        known = self._queue(queue)
+        return [
+            job
+            for _, job_id in sorted(known.by_state[JobState.BLOCKED].items())
+            if (job := known.jobs[job_id]).hold & Hold.EPOCH
+        ]
+
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         known = self._queue(queue)
         listed = known.by_state[state]

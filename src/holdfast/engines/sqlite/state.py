@@ -34,7 +34,7 @@ from holdfast.engines.sqlite.rows import (
 from holdfast.model.instants import FOREVER
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
-from holdfast.model.states import LIVE, JobState
+from holdfast.model.states import LIVE, Hold, JobState
 
 R = TypeVar("R")
 
@@ -213,6 +213,9 @@ class SqliteState(State):
         self._jobs[name] = job = None if row is None else unpack_job(row[1])
         return job
 
+    def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:
+        return self._jobs.get((queue, job_id))
+
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
         self.flush()
         return self._first(
@@ -246,6 +249,11 @@ class SqliteState(State):
         self.flush()
         jobs = self._read(self._db.rows("live_jobs", self._db.known_queue(queue)))
         return [job for job in jobs if lane in (None, job.lane)]
+
+    def held_by_epoch(self, queue: str) -> list[JobRecord]:
+        self.flush()
+        blocked = self._read(self._db.rows("blocked_jobs", self._db.known_queue(queue)))
+        return [job for job in blocked if job.hold & Hold.EPOCH]
 
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         self.flush()

@@ -123,6 +123,10 @@ WHERE q = ? AND state = ? AND state IN (8, 9) AND arrival < ? ORDER BY arrival D
 -- Every live job of a queue, latest arrival first. Walks the table: only `clear` asks.
 SELECT arrival, body FROM {ns}_job NOT INDEXED WHERE q = ? AND state <= 6 ORDER BY arrival DESC;
 
+-- name: blocked_jobs
+-- Blocked jobs of a queue in arrival order. Walks the table: asked for when a pool has changed its size.
+SELECT arrival, body FROM {ns}_job NOT INDEXED WHERE q = ? AND state = 2 ORDER BY arrival;
+
 -- name: queue
 SELECT body FROM {ns}_queue WHERE q = ?;
 

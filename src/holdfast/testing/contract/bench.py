@@ -97,6 +97,15 @@ class Bench:
         """Let a lease run out, and reap it: back to `retrying`, due at once."""
         return await self.settle(reap(await self.expire(lease), **fields))
 
+    # The edge of an instant
+
+    def freeze(self) -> None:
+        """Set the clock back, so that the time of an engine that never goes back stands still at what it saw last.
+
+        For what must hold at the very instant of a limit. Where time flows on all the same, the instant has passed.
+        """
+        self.clock.set_back(hours=24)
+
     # Looking
 
     async def find(self, id: str, queue: str = QUEUE) -> JobRecord | None:

@@ -348,11 +348,11 @@ async def test_next_due_leaves_out_paused_queues_and_what_waits_behind_a_head(be
 @guarantee(Guarantee.DUE_TIMES)
 async def test_next_due_looks_over_all_queues_of_the_claim(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red", delay=HOUR), new_job("b", queue="blue", delay=MINUTE))
-    queues = (QueueClaim("red", (terms(),)), QueueClaim("blue", (terms(),)))
+    red, blue, empty = (QueueClaim(queue, (terms(),)) for queue in ("red", "blue", "empty"))
+    due = (await bench.look("b", "blue")).due
 
-    answer = await bench.engine.claim(bench.claim(queues=queues))
-
-    assert answer.next_due == (await bench.look("b", "blue")).due
+    for queues in ((red, blue, empty), (empty, blue, red)):
+        assert (await bench.engine.claim(bench.claim(queues=queues))).next_due == due
 
 
 @guarantee(Guarantee.ONE_LEASE)

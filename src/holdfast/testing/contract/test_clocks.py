@@ -161,6 +161,20 @@ async def test_a_key_taken_for_ever_keeps_its_record_for_ever(bench: Bench) -> N
 
 
 @guarantee(Guarantee.RETENTION)
+async def test_at_the_instant_its_time_is_over_it_is_over(bench: Bench) -> None:
+    bench.freeze()
+    await bench.finish(new_job("id"), result_ttl=0)
+    await bench.finish(new_job("key", unique_key="key", key_scope=KeyScope.RESULT), result_ttl=0)
+    await bench.finish(new_job("kept"))
+
+    again = await bench.put(new_job("id"), new_job("other", unique_key="key"))
+    await bench.engine.amend(QUEUE, "kept", result_ttl=0, retention=0)
+
+    assert [job.status for job in again] == [EnqueueStatus.CREATED, EnqueueStatus.CREATED]
+    assert [key.id for key in (await bench.engine.prune()).deleted] == ["kept"]
+
+
+@guarantee(Guarantee.RETENTION)
 async def test_retention_for_ever_means_it(bench: Bench) -> None:
     await bench.finish(new_job(given=Given(retention=FOREVER)))
     bench.clock.advance(days=10_000)

@@ -76,6 +76,18 @@ async def test_a_lease_that_ran_out_earlier_keeps_its_expiry(bench: Bench) -> No
     assert (await bench.look()).lease_expires == lease.lease_expires
 
 
+@guarantee(Guarantee.RECOVERY)
+async def test_a_disowned_lease_can_be_reaped_in_the_same_instant(bench: Bench) -> None:
+    bench.freeze()
+    await bench.put(new_job())
+    await bench.take_one(worker="dead")
+    await bench.engine.disown("dead")
+
+    (listed,) = await bench.expired()
+
+    assert await bench.settle(reap(listed)) is Settled.APPLIED
+
+
 @guarantee(Guarantee.FENCING)
 async def test_a_worker_wrongly_called_dead_can_still_settle(bench: Bench) -> None:
     await bench.put(new_job())

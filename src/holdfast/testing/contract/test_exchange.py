@@ -148,6 +148,21 @@ async def test_a_start_turns_assigned_into_running(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.PREFETCH)
+async def test_a_start_after_an_earlier_attempt_keeps_the_first_start(bench: Bench) -> None:
+    await bench.put(new_job())
+    first = await bench.engine.claim(bench.claim())
+    await bench.settle(retry(first.leases[0]))
+    bench.clock.advance(10)
+    (lease,) = await bench.take(0, prefetch=1)
+    assert (lease.started, (await bench.look()).last_started) == (first.at.wall, first.at.wall)
+
+    second = await bench.engine.exchange(starts=[start(lease)])
+
+    job = await bench.look()
+    assert (job.started, job.last_started) == (first.at.wall, second.at.wall)
+
+
+@guarantee(Guarantee.PREFETCH)
 async def test_a_start_sent_again_changes_nothing(bench: Bench) -> None:
     await bench.put(new_job())
     (lease,) = await bench.take(0, prefetch=1)
@@ -275,6 +290,17 @@ async def test_reaping_an_assigned_job_costs_a_loss_but_no_attempt(bench: Bench)
     assert (job.state, job.attempt, job.losses, job.reason) == (JobState.RETRYING, 0, 1, Reason.WORKER_LOST)
     assert (job.started, job.last_started, job.history) == (None, None, ())
     assert (await bench.take_one()).attempt == 1
+
+
+@guarantee(Guarantee.HISTORY)
+async def test_a_loss_before_the_start_leaves_no_entry_even_where_it_costs_the_attempt(bench: Bench) -> None:
+    await bench.put(new_job())
+    (lease,) = await bench.take(0, prefetch=1)
+
+    await bench.lose(lease, refund=False)
+
+    job = await bench.look()
+    assert (job.attempt, job.losses, job.history) == (1, 1, ())
 
 
 @guarantee(Guarantee.PREFETCH)

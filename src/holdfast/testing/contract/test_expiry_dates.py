@@ -128,6 +128,17 @@ async def test_an_expired_parent_cancels_its_child(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DUE_TIMES)
+async def test_at_the_instant_of_its_expiry_it_is_too_late(bench: Bench) -> None:
+    bench.freeze()
+    now = (await bench.engine.now()).wall
+    await bench.put(new_job("claimed", expires=now), new_job("pruned", expires=now, delay=HOUR))
+
+    assert await bench.take() == ()
+    assert (await bench.engine.prune()).expired == (JobKey(QUEUE, "pruned"),)
+    assert [(await bench.look(id)).reason for id in ("claimed", "pruned")] == [Reason.EXPIRED, Reason.EXPIRED]
+
+
+@guarantee(Guarantee.DUE_TIMES)
 async def test_what_expired_before_it_was_enqueued_never_runs(bench: Bench) -> None:
     await bench.put(new_job(expires=(await bench.engine.now()).wall - HOUR), new_job("b"))
 

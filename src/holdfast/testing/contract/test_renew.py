@@ -206,6 +206,18 @@ async def test_progress_travels_with_a_renewal_and_stays(bench: Bench) -> None:
     assert (await bench.look()).progress == Progress(0.5, "")
 
 
+@guarantee(Guarantee.LEASES)
+async def test_a_new_attempt_starts_without_progress(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    await bench.engine.renew(renewal(lease, progress=Progress(0.9)))
+    await bench.settle(retry(lease))
+
+    await bench.take_one()
+
+    assert (await bench.look()).progress is None
+
+
 @guarantee(Guarantee.RECOVERY)
 async def test_a_lease_renewed_after_it_was_listed_is_not_reaped(bench: Bench) -> None:
     """E-X1; case 1 of the contract"""

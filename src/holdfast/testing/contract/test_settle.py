@@ -170,6 +170,28 @@ async def test_without_a_refund_the_attempt_is_spent(bench: Bench, give_back: ob
     assert (await bench.take_one()).attempt == 2
 
 
+@guarantee(Guarantee.HISTORY)
+async def test_a_release_leaves_no_entry_even_where_it_costs_the_attempt(bench: Bench) -> None:
+    await bench.put(new_job())
+
+    await bench.settle(release(await bench.take_one(), refund=False))
+
+    assert (await bench.look()).history == ()
+
+
+@guarantee(Guarantee.READING)
+@pytest.mark.parametrize("give_back", [retry, snooze, release])
+async def test_a_job_that_goes_on_says_why_it_waits(bench: Bench, give_back: object) -> None:
+    await bench.put(new_job())
+    assert callable(give_back)
+    why = give_back(await bench.take_one(), note="the other side is busy")
+
+    await bench.settle(why)
+
+    job = await bench.look()
+    assert (job.reason, job.note) == (why.reason, "the other side is busy")
+
+
 @guarantee(Guarantee.ATTEMPTS)
 async def test_a_retry_may_be_refunded(bench: Bench) -> None:
     await bench.put(new_job())

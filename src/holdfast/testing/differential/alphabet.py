@@ -15,7 +15,7 @@ from holdfast.model.produce import DepthLimit
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.model.work import ForgetWorker, Heartbeat, QueueClaim, StopWorker, TaskClaim, Workers
+from holdfast.model.work import Disown, ForgetWorker, Heartbeat, QueueClaim, StopWorker, TaskClaim, Workers
 from holdfast.testing.differential.jobs import LANES, LEASE, QUEUES, Trait, queues
 
 WORKERS = ("w1", "w2")
@@ -32,13 +32,14 @@ depth_limits = st.sampled_from(
     [
         (),
         (),
-        (DepthLimit("q", 3),),
-        (DepthLimit("q", 0),),
-        (DepthLimit("r", 2), DepthLimit("q", 4)),
-        (DepthLimit("q", 1, "x"),),
+        (),
+        (DepthLimit("q", 1),),
+        (DepthLimit("q", 2), DepthLimit("r", 1)),
+        (DepthLimit("q", 3), DepthLimit("q", 1, "x")),
         (DepthLimit("q", 2, "x"), DepthLimit("r", 2, "x")),
     ]
 )
+
 
 # --- Claims and settlements ---
 
@@ -132,6 +133,7 @@ declarations: st.SearchStrategy[Command[Any]] = st.sampled_from(
         *(Heartbeat(worker=WorkerRecord(worker=worker, tasks=("t", "u"))) for worker in WORKERS),
         Heartbeat(worker=WorkerRecord(worker="w1", slots=4, interval=HOUR)),
         *(StopWorker(worker=worker) for worker in WORKERS),
+        *(Disown(workers=workers) for workers in ((), ("w1",), ("w2", "w1"))),
         ForgetWorker(worker="w1"),
         Workers(),
     ]

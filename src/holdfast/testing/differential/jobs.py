@@ -120,7 +120,7 @@ def _groups(theme: Theme) -> SearchStrategy[list[Drawn]]:
 _IDS = {theme.name: _ids(theme) for theme in THEMES}
 _GROUPS = {theme.name: _groups(theme) for theme in THEMES}
 
-themes = st.sampled_from(THEMES)
+themes: SearchStrategy[Theme] = st.runner().flatmap(lambda machine: st.sampled_from(machine.themes))
 some_ids: SearchStrategy[tuple[str, ...]] = st.runner().flatmap(lambda machine: _IDS[machine.theme.name])
 groups: SearchStrategy[list[Drawn]] = st.runner().flatmap(lambda machine: _GROUPS[machine.theme.name])
 """Of the theme of the run under way."""

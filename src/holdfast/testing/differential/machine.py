@@ -11,7 +11,7 @@ tokens are stale; `fresh` those not settled yet; `listed` what a reaper saw, how
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -34,6 +34,7 @@ class Differential(RuleBasedStateMachine):
     """All verbs. `differential` makes the machine of one engine out of it."""
 
     make_engine: ClassVar[Callable[[], Engine]]
+    themes: ClassVar[tuple[jobs.Theme, ...]]
     seen: ClassVar[Counter[str]]
     """What occurred in answers, over all runs: a run that never saw a stale token proves nothing about them."""
 
@@ -107,12 +108,8 @@ class Differential(RuleBasedStateMachine):
         self.theme = theme
         self.ask(produce.Enqueue(groups=(produce.Group(theme.beginning),)))
 
-    @rule(new=jobs.groups)
-    def enqueue(self, new: list[jobs.Drawn]) -> None:
-        self.ask(produce.Enqueue(groups=(self._group(new),)))
-
     @rule(new=jobs.groups, limits=abc.depth_limits)
-    def enqueue_limited(self, new: list[jobs.Drawn], limits: tuple[produce.DepthLimit, ...]) -> None:
+    def enqueue(self, new: list[jobs.Drawn], limits: tuple[produce.DepthLimit, ...]) -> None:
         self.ask(produce.Enqueue(groups=(self._group(new, limits),)))
 
     @rule(first=jobs.groups, second=jobs.groups)
@@ -226,9 +223,16 @@ class Differential(RuleBasedStateMachine):
     def _reap(self, lease: work.Lease | work.ExpiredLease, loss: jobs.Trait, expiry: int) -> None:
         self.ask(work.Exchange(settlements=(self._settlement(lease, {**loss, "listed_expiry": expiry}),)))
 
-    @rule(worker=abc.workers)
-    def disown(self, worker: str) -> None:
-        self.ask(work.Disown(workers=(worker,)))
+    @rule(lease=fresh, loss=abc.losses, known=st.booleans())
+    def lose(self, lease: work.Lease, loss: jobs.Trait, known: bool) -> None:
+        """A worker dies, its death is known or waited for, and a reaper takes what it held."""
+        if known:
+            self.ask(work.Disown(workers=abc.WORKERS[:1]))
+        else:
+            self.advance(lease.lease_len)
+        for lost in self.ask(work.Expired(worker=abc.WORKERS[1])).leases:
+            if lost.token == lease.token:
+                self._reap(lost, loss, lost.lease_expires)
 
     # Operating
 
@@ -258,10 +262,6 @@ class Differential(RuleBasedStateMachine):
     ) -> None:
         self.ask(verb(queue=scope[0], lane=scope[1]))
 
-    @rule(queue=jobs.queues)
-    def emptied(self, queue: str) -> None:
-        self.ask(operate.Emptied(queue=queue))
-
     @rule(command=abc.declarations)
     def declare(self, command: Command[Any]) -> None:
         """Pools, schedules and worker records."""
@@ -274,6 +274,7 @@ class Differential(RuleBasedStateMachine):
         self.ask(observe.Get(jobs=jobs.ALL_KEYS))
         self.ask(observe.Stats(queues=(queue,)))
         self.ask(observe.Lanes(queue=queue))
+        self.ask(operate.Emptied(queue=queue))
 
     @rule(target=pages, asked=abc.finds)
     def find(self, asked: tuple[str, JobState, jobs.Trait]) -> Any:
@@ -295,9 +296,12 @@ class Differential(RuleBasedStateMachine):
         self.ask(observe.Prune(limit=limit))
 
 
-def differential(make: Callable[[], Engine]) -> type[Differential]:
+def differential(
+    make: Callable[[], Engine], themes: Iterable[jobs.Theme] = jobs.THEMES, seen: Counter[str] | None = None
+) -> type[Differential]:
     """The machine for the engines that `make` makes: each on an empty store, not opened yet."""
-    return type("DifferentialMachine", (Differential,), {"make_engine": staticmethod(make), "seen": Counter()})
+    fields = {"make_engine": staticmethod(make), "themes": tuple(themes), "seen": Counter() if seen is None else seen}
+    return type("DifferentialMachine", (Differential,), fields)
 
 
 def sights(value: object) -> Iterator[str]:

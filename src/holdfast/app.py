@@ -1,0 +1,208 @@
+"""The App: where tasks are declared, and from which everything else is reached.
+
+    jobs = App("sqlite:///jobs.db")
+
+Making one does no I/O and touches nothing global. The store is opened by the first call that needs it, in every process
+for itself, or by `with jobs:` and `async with jobs:`. An App may be shared between threads, event loops and forks.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+
+from holdfast.blocking import away_from_here, blocking
+from holdfast.client import Client
+from holdfast.codec import Codec
+from holdfast.config import Config
+from holdfast.context import Middleware, S
+from holdfast.control import Control
+from holdfast.engine import Engine
+from holdfast.errors import InvalidOption
+from holdfast.factory import TaskFactory
+from holdfast.link import Link
+from holdfast.policy import read_app_options
+from holdfast.runtime import Runtime
+from holdfast.stream import EventStream
+from holdfast.task import Registry
+from holdfast.telemetry.bus import Bus
+from holdfast.telemetry.events import Event
+
+if TYPE_CHECKING:
+    from holdfast.worker import Worker
+
+E = TypeVar("E", bound=Event)
+M = TypeVar("M", bound=Middleware)
+
+Lifespan = Callable[[], AbstractAsyncContextManager[S]]
+
+
+class App(Generic[S]):
+    """One application's jobs. Docs call it `jobs`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        /,
+        *,
+        lifespan: Lifespan[S] | None = None,
+        modules: Sequence[str] = (),
+        namespace: str | None = None,
+        durability: Literal["durable", "fast", "none"] | None = None,
+        auto_migrate: bool | None = None,
+        codec: Codec | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        read_app_options(url=url, modules=modules, namespace=namespace, durability=durability, codec=codec)
+        self._link = Link(url, codec, namespace=namespace, durability=durability, auto_migrate=auto_migrate)
+        self._entered = 0
+        self.lifespan = lifespan
+        self.modules = tuple(modules)
+        self.registry = Registry()
+        self.middlewares: list[Middleware] = []
+        for each in middleware:
+            self.middleware(each)
+        self.task = TaskFactory(self._link, self.registry)
+        self.client = Client(self._link, self.registry)
+        self.control = Control(self._link)
+
+    # What its parts see
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._link.runtime
+
+    @property
+    def bus(self) -> Bus:
+        return self._link.bus
+
+    @property
+    def config(self) -> Config:
+        """The settings; read from file and environment when they are first asked for."""
+        return self._link.config
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process. `open` it before use."""
+        return self._link.process.engine
+
+    @property
+    def place(self) -> str:
+        """The store as people are shown it."""
+        return self._link.place
+
+    def import_modules(self) -> None:
+        """Import what `modules` names, so that its tasks are declared. Workers and the CLI do this when they start."""
+        for module in self.modules:
+            import_module(module)
+
+    # Its life
+
+    async def aopen(self, /) -> None:
+        """Open the store now, rather than with the first call that needs it."""
+        await self._link.engine()
+
+    open = blocking(aopen)
+
+    async def aclose(self, /) -> None:
+        """Let go of the store in this process. The next call that needs it opens it again."""
+        await self._link.close()
+
+    close = blocking(aclose)
+
+    async def amigrate(self, /) -> tuple[str, ...]:
+        """Bring the store's schema up to date; answer the names of the steps taken."""
+        await away_from_here()
+        return await self.engine.migrate()
+
+    migrate = blocking(amigrate)
+
+    def __enter__(self) -> Self:
+        self.open()
+        self._entered += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered -= 1
+        if not self._entered:
+            self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.aopen()
+        self._entered += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._entered -= 1
+        if not self._entered:
+            await self.aclose()
+
+    # Working, listening
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | dict[str, int] | None = None,
+        concurrency: int | None = None,
+        grace: float | None = None,
+        name: str | None = None,
+        signals: bool = False,
+    ) -> "Worker":
+        """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured."""
+        from holdfast.worker import Worker
+
+        return Worker(
+            self,
+            queues=queues,
+            concurrency=self.config.worker.concurrency if concurrency is None else concurrency,
+            grace=self.config.worker.grace if grace is None else grace,
+            name=name,
+            signals=signals,
+        )
+
+    def middleware(self, middleware: M, /) -> M:
+        """Put this around every attempt of every task; a decorator. The first one is the outermost."""
+        called = middleware if inspect.isroutine(middleware) else getattr(type(middleware), "__call__", None)
+        if not inspect.iscoroutinefunction(called) and not inspect.isgeneratorfunction(called):
+            raise InvalidOption(
+                "A middleware is `async def(ctx, proceed)`, or a generator `def(ctx)` with one yield.",
+                option="middleware",
+            )
+        self.middlewares.append(middleware)
+        return middleware
+
+    def on(self, kind: type[E], /) -> Callable[[Callable[[E], object]], Callable[[E], object]]:
+        """Call a function, sync or async, with every event of this kind in this process. A decorator."""
+        _check_kind(kind)
+
+        def register(listener: Callable[[E], object]) -> Callable[[E], object]:
+            self._link.bus.on(kind, listener)
+            return listener
+
+        return register
+
+    @overload
+    def subscribe(self, /, *, job_id: str | None = None, queue: str | None = None) -> EventStream[Event]: ...
+    @overload
+    def subscribe(self, kind: type[E], /, *, job_id: str | None = None, queue: str | None = None) -> EventStream[E]: ...
+    def subscribe(
+        self, kind: type[Any] = Event, /, *, job_id: str | None = None, queue: str | None = None
+    ) -> EventStream[Any]:
+        """The events of this process as a stream: `for` or `async for`, in a `with` block of either colour."""
+        _check_kind(kind)
+        return EventStream(self._link, kind, job_id=job_id, queue=queue)
+
+    # For tests
+
+    def swapped(self, engine: Engine, runtime: Runtime) -> AbstractContextManager[None]:
+        """Another engine and another clock under this App for the length of a `with` block. Used by the test kit."""
+        return self._link.swapped(engine, runtime)
+
+    def __repr__(self) -> str:
+        return f"<App with {len(self.registry)} tasks>"
+
+
+def _check_kind(kind: Any) -> None:
+    if not isinstance(kind, type) or not issubclass(kind, Event):
+        raise InvalidOption("`kind` must be a class of holdfast.events.", option="kind")

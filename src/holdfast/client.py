@@ -1,0 +1,57 @@
+"""What a producer needs besides its tasks: batches, tasks by name, jobs by id."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from holdfast.blocking import blocking
+from holdfast.draft import Draft
+from holdfast.errors import InvalidOption, UsageError
+from holdfast.handle import Handle
+from holdfast.link import Link
+from holdfast.model.job import JobKey
+from holdfast.model.text import check_name
+from holdfast.producing import enqueue
+from holdfast.task import Registry, Task, declare_elsewhere
+
+R = TypeVar("R")
+
+
+class Client:
+    """`jobs.client`. It may be shared between threads."""
+
+    def __init__(self, link: Link, registry: Registry) -> None:
+        self._link = link
+        self._registry = registry
+
+    async def aenqueue_many(self, drafts: Iterable[Draft[R]], /) -> list[Handle[R]]:
+        """Enqueue many jobs in one round trip: all of them or none. The answers come in the order of the drafts.
+
+        Where drafts say `wait_for_room`, the longest of these waits counts for all.
+        """
+        listed = list(drafts)
+        if strange := [item for item in listed if not isinstance(item, Draft)]:
+            said = f"enqueue_many() takes drafts, made by task.draft(...), not {type(strange[0]).__name__}."
+            raise InvalidOption(said, option="drafts")
+        for draft in listed:
+            if draft.task._link is not self._link:
+                raise UsageError(f"{draft!r} was made by a task of another App. Enqueue it with that one's client.")
+        if not listed:
+            return []
+        room = max((draft.room for draft in listed if draft.room is not None), default=None)
+        accepted = await enqueue(self._link, tuple(draft.job for draft in listed), room=room)
+        return [draft.task.handle_of(draft.job.queue, answer) for draft, answer in zip(listed, accepted, strict=True)]
+
+    enqueue_many = blocking(aenqueue_many)
+
+    def task(self, name: str, /) -> Task[..., Any]:
+        """A task by its name: the declared one, or one whose code lives elsewhere and whose arguments go unchecked."""
+        known = self._registry.get(check_name(name, "task"))
+        return declare_elsewhere(self._link, name) if known is None else known
+
+    def handle(self, job_id: str, /, *, queue: str | None = None) -> Handle[Any]:
+        """A handle on a job of whatever task. Its result comes as plain data. Without a queue all are looked through."""
+        key = JobKey("" if queue is None else check_name(queue, "queue"), check_name(job_id, "id"))
+        return Handle(self._link, key, self._decode)
+
+    def _decode(self, data: bytes, codec: str) -> Any:
+        return self._link.result_codec(self._link.codec_named(codec)).decode(data)

@@ -1,0 +1,133 @@
+"""Concurrent enqueues merge: while one write is under way the next gathers by itself.
+
+Nobody waits for a timer: a lone caller's jobs go out at once, and the busier it gets, the more callers share a write.
+Each caller's jobs stay a group of their own, accepted or refused for themselves. One per event loop.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from copy import copy
+
+from holdfast.engine import Engine
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.model.job import JobKey
+from holdfast.model.produce import Accepted, Enqueue, EnqueueStatus, Group, GroupAccepted, GroupAnswer
+from holdfast.runtime import Runtime
+
+MOST_JOBS = 1_000
+MOST_BYTES = 1024 * 1024
+
+_Waiting = tuple[Group, "asyncio.Future[GroupAnswer]"]
+
+
+class Enqueuer:
+    """The groups given to it must have been checked: what the engine refuses of one would else be refused of all."""
+
+    def __init__(self, engine: Engine, runtime: Runtime) -> None:
+        self._engine = engine
+        self._runtime = runtime
+        self._busy = False
+        self._waiting: deque[_Waiting] = deque()
+
+    async def enqueue(self, group: Group) -> GroupAnswer:
+        """Write one caller's group, alone or together with those of others."""
+        if self._busy:
+            answer: asyncio.Future[GroupAnswer] = asyncio.get_running_loop().create_future()
+            self._waiting.append((group, answer))
+            return await answer
+        self._busy = True
+        try:
+            return await write(self._engine, group)
+        finally:
+            if self._waiting:
+                self._runtime.spawn(self._drain(), name="holdfast enqueue")
+            else:
+                self._busy = False
+
+    async def _drain(self) -> None:
+        try:
+            while batch := self._next_batch():
+                await self._write(batch)
+        finally:
+            self._busy = False
+            for _, answer in self._waiting:  # left over only where this task was cancelled, with the loop
+                answer.cancel()
+            self._waiting.clear()
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        jobs = size = 0
+        while self._waiting:
+            group, answer = self._waiting[0]
+            jobs += len(group.jobs)
+            size += sum(len(job.payload) for job in group.jobs)
+            if batch and (jobs > MOST_JOBS or size > MOST_BYTES):
+                break
+            self._waiting.popleft()
+            if not answer.done():  # its caller may have gone away
+                batch.append((group, answer))
+        return batch
+
+    async def _write(self, batch: list[_Waiting]) -> None:
+        try:
+            groups = (await self._engine.perform(Enqueue(groups=tuple(group for group, _ in batch)))).groups
+        except EngineUnavailable as error:
+            for _, answer in batch:
+                _fail(answer, copy(error))
+        except OutcomeUnknown as unknown:
+            for group, answer in batch:
+                await _settle(answer, look_up(self._engine, group, unknown))
+        except Exception:  # perhaps because of one of them: then only that one shall fail
+            for group, answer in batch:
+                await _settle(answer, write(self._engine, group))
+        else:
+            for (_, answer), said in zip(batch, groups, strict=True):
+                if not answer.done():
+                    answer.set_result(said)
+
+
+async def _settle(answer: "asyncio.Future[GroupAnswer]", asked: Awaitable[GroupAnswer]) -> None:
+    try:
+        said = await asked
+    except Exception as error:
+        _fail(answer, error)
+    else:
+        if not answer.done():
+            answer.set_result(said)
+
+
+def _fail(answer: "asyncio.Future[GroupAnswer]", error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+async def write(engine: Engine, group: Group) -> GroupAnswer:
+    """Write one group."""
+    try:
+        return (await engine.perform(Enqueue(groups=(group,)))).groups[0]
+    except OutcomeUnknown as unknown:
+        return await look_up(engine, group, unknown)
+
+
+async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> GroupAnswer:
+    """The answer to a write whose own answer got lost, from the jobs' ids; `OutcomeUnknown` where one is absent.
+
+    An id that we made up can only be there because it was written. Of a caller's own id nobody can say that.
+    """
+    found = (await engine.get(*(JobKey(job.queue, job.id) for job in group.jobs))).jobs
+    accepted = tuple(
+        Accepted(
+            status=EnqueueStatus.DUPLICATE if job.payload_hash else EnqueueStatus.CREATED,
+            id=record.id,
+            state=record.state,
+            arrival=record.arrival,
+            generation=record.generation,
+        )
+        for job, record in zip(group.jobs, found, strict=True)
+        if record is not None
+    )
+    if len(accepted) == len(group.jobs):
+        return GroupAccepted(accepted)
+    ids = [job.id for job in group.jobs]
+    raise OutcomeUnknown(verb="enqueue", job_ids=ids, engine=unknown.engine) from unknown

@@ -1,0 +1,72 @@
+"""What handles and the control do to jobs in the same way: find them, cancel them, and turn refusals into errors."""
+
+from collections.abc import Sequence
+
+from holdfast.errors import AmbiguousId, JobNotFound, KeyTaken, QueueFull, WrongState
+from holdfast.link import Link
+from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.operate import CancelStatus, Done, OperatorAnswer
+from holdfast.model.produce import DepthLimit
+from holdfast.model.states import Reason
+from holdfast.model.text import check_name
+from holdfast.telemetry.events import Cancelled
+from holdfast.views import CancelAnswer
+
+
+async def find_record(link: Link, job_id: str, queue: str | None) -> JobRecord:
+    """The record of a job. Without a queue all of them are looked through, and two matches are an error."""
+    check_name(job_id, "id")
+    engine = await link.engine()
+    queues = [check_name(queue, "queue")] if queue is not None else [q.queue for q in (await engine.stats()).queues]
+    got = (await engine.get(*(JobKey(name, job_id) for name in queues))).jobs if queues else ()
+    found = [record for record in got if record is not None]
+    if not found:
+        raise JobNotFound(job_id=job_id, queue=queue)
+    if len(found) > 1:
+        raise AmbiguousId(job_id=job_id, queues=[record.queue for record in found])
+    return found[0]
+
+
+async def find_key(link: Link, job_id: str, queue: str | None) -> JobKey:
+    """The full name of a job; with a queue nobody has to be asked."""
+    if queue is not None:
+        return JobKey(check_name(queue, "queue"), check_name(job_id, "id"))
+    return (await find_record(link, job_id, None)).key
+
+
+async def cancel_job(link: Link, key: JobKey, note: str) -> CancelAnswer:
+    engine = await link.engine()
+    said = await engine.cancel(key.queue, key.id, note=note)
+    (answer,) = said.jobs
+    if answer.status is CancelStatus.CANCELLED and link.bus.wants(Cancelled):
+        (record,) = (await engine.get(key)).jobs
+        task = "" if record is None else record.task
+        told = Cancelled(at=said.at.wall, queue=key.queue, job_id=key.id, task=task, reason=Reason.ASKED, note=note)
+        link.bus.emit(told)
+    return CancelAnswer.of(answer)
+
+
+async def check_done(
+    link: Link,
+    keys: Sequence[JobKey],
+    answers: Sequence[OperatorAnswer],
+    verb: str,
+    limits: Sequence[DepthLimit] = (),
+) -> int:
+    """How many jobs it was done to. Raises for the first to which it was not; to the others it was."""
+    for key, answer in zip(keys, answers, strict=True):
+        match answer.status:
+            case Done.DONE:
+                continue
+            case Done.NOT_FOUND:
+                raise JobNotFound(job_id=key.id, queue=key.queue)
+            case Done.WRONG_STATE:
+                raise WrongState(job_id=key.id, state=str(answer.state), verb=verb)
+            case Done.KEY_TAKEN:
+                (record,) = (await (await link.engine()).get(key)).jobs
+                taken = "" if record is None else record.unique_key or ""
+                raise KeyTaken(job_id=key.id, queue=key.queue, key=taken)
+            case Done.QUEUE_FULL:
+                limit = next((limit.limit for limit in limits if limit.queue == key.queue), 0)
+                raise QueueFull(queue=key.queue, depth=limit, limit=limit)
+    return len(keys)

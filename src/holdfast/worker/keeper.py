@@ -1,0 +1,180 @@
+"""The keeper: keeps leases alive from a thread and a connection that no handler can starve.
+
+A lease lives 30 seconds unless it is renewed, and user code may block the event loop for longer than that. So renewals
+go from a thread of their own through `engine.lifeline()`, all that are due in one batch, each at a third of its lease.
+The same thread writes the worker's record. What the answers say (lost, cancel, hold, stop) is carried to the loop.
+
+If renewals fail, the attempts must stop before their leases run out, since someone else may take the jobs then. That is
+`fence`; it is called from the watcher's thread, because this one may be stuck in the very call that does not return.
+An attempt that has ended is left alone: its outcome came while the lease was good, and is still sent.
+"""
+
+import logging
+from collections.abc import Callable
+
+from holdfast.context import AbortReason
+from holdfast.engine import Engine, Lifeline
+from holdfast.model.instants import SECOND
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import Renewal, RenewStatus
+from holdfast.runtime import Runtime
+from holdfast.service import back_off
+from holdfast.worker.attempt import Attempt, fence_age, renewal_age
+from holdfast.worker.slots import Slots
+
+HEARTBEAT = 5 * SECOND
+LONGEST_REST = SECOND // 2
+"""A lease may be as short as two seconds, and one can be claimed at any time: look at least this often."""
+MOST_RENEWALS = 1_000
+
+_logger = logging.getLogger("holdfast.keeper")
+
+Deliver = Callable[[Attempt, RenewStatus], None]
+
+
+class Keeper:
+    """Renews and beats. `round` may be called by a test in place of the thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: Engine,
+        slots: Slots,
+        *,
+        record: Callable[[], WorkerRecord],
+        deliver: Deliver,
+        stop_asked: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._engine = engine
+        self._slots = slots
+        self._record = record
+        self._deliver = deliver
+        self._stop_asked = stop_asked
+        self._lifeline: Lifeline | None = None
+        self._hurry = runtime.event()
+        self._hurried = False
+        self._ended = runtime.event()
+        self._stopping = False
+        self._failures = 0
+        self._beat_at = runtime.boot() + HEARTBEAT  # the first one is the worker's own, as it starts
+
+    def start(self) -> None:
+        self._runtime.thread(self._work, name="holdfast keeper")
+
+    def hurry(self) -> None:
+        """Someone rang this worker's bell: renew and beat now, to hear why. From any thread."""
+        self._hurried = True
+        self._hurry.set()
+
+    def stop(self) -> None:
+        """Ask the thread to end; `wait_ended` waits for it."""
+        self._stopping = True
+        self._hurry.set()
+
+    def wait_ended(self, seconds: float) -> bool:
+        return self._ended.wait(seconds)
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping:
+                rest = self.round()
+                self._hurry.wait(rest)
+                self._hurry.clear()
+        finally:
+            self._close()
+            self._ended.set()
+
+    def round(self) -> float:
+        """Renew and beat what is due; answer the seconds until the next round. Survives whatever the engine does."""
+        hurried, self._hurried = self._hurried, False
+        try:
+            self._renew(hurried)
+            self._beat(hurried)
+        except Exception as error:
+            self._failures += 1
+            pause = min(back_off(self._failures), LONGEST_REST / SECOND)
+            _logger.warning("Leases could not be renewed: %s Next try in %.1f s.", error, pause)
+            self._hurried = hurried or self._hurried
+            self._close()
+            return pause
+        self._failures = 0
+        return self._rest()
+
+    # Renewing
+
+    def _renew(self, everything: bool) -> None:
+        now = self._runtime.boot()
+        due = [attempt for attempt in list(self._slots.held.values()) if self._wants_renewal(attempt, now, everything)]
+        for start in range(0, len(due), MOST_RENEWALS):
+            self._renew_some(due[start : start + MOST_RENEWALS])
+
+    def _wants_renewal(self, attempt: Attempt, now: int, everything: bool) -> bool:
+        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST:
+            return False  # let it run out
+        # Those due within the next sixth come along: one batch instead of many.
+        lease = attempt.lease.lease_len
+        return everything or now - attempt.renewed >= renewal_age(lease) - lease // 6
+
+    def _renew_some(self, attempts: list[Attempt]) -> None:
+        progress = [attempt.progress for attempt in attempts]
+        renewals = [
+            Renewal(
+                attempt.lease.queue,
+                attempt.lease.id,
+                attempt.lease.token,
+                None if said is attempt.sent_progress else said,
+            )
+            for attempt, said in zip(attempts, progress, strict=True)
+        ]
+        sent = self._runtime.boot()
+        answer = self._line().renew(renewals)
+        for attempt, said, renewed in zip(attempts, progress, answer.jobs, strict=True):
+            if renewed.status is not RenewStatus.LOST:
+                attempt.renewed = sent
+                attempt.sent_progress = said
+            if renewed.status is not RenewStatus.HELD:
+                self._deliver(attempt, renewed.status)
+
+    def _rest(self) -> float:
+        now = self._runtime.boot()
+        next_at = min(self._beat_at, now + LONGEST_REST)
+        for attempt in list(self._slots.held.values()):
+            if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:
+                next_at = min(next_at, attempt.renewed + renewal_age(attempt.lease.lease_len))
+        return max(0.0, (next_at - now) / SECOND)
+
+    # Beating
+
+    def _beat(self, hurried: bool) -> None:
+        now = self._runtime.boot()
+        if hurried or now >= self._beat_at:
+            self._beat_at = now + HEARTBEAT
+            if self._line().heartbeat(self._record()).stop:
+                self._stop_asked()
+
+    # The line
+
+    def _line(self) -> Lifeline:
+        if self._lifeline is None:
+            self._lifeline = self._engine.lifeline()
+        return self._lifeline
+
+    def _close(self) -> None:
+        line, self._lifeline = self._lifeline, None
+        if line is not None:
+            try:
+                line.close()
+            except Exception:
+                _logger.debug("The lifeline could not be closed.", exc_info=True)
+
+    # Fencing
+
+    def fence(self) -> list[Attempt]:
+        """Attempts whose leases could not be renewed in time: they are marked here, and have to stop."""
+        now = self._runtime.boot()
+        return [
+            attempt
+            for attempt in list(self._slots.held.values())
+            if now - attempt.renewed >= fence_age(attempt.lease.lease_len) and attempt.mark(AbortReason.OWNERSHIP_LOST)
+        ]

@@ -1,0 +1,39 @@
+"""A worker in a thread of its own, with its own event loop: what `with jobs.worker():` starts."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.runtime import Runtime
+
+
+class WorkerThread:
+    """Starts it and waits until it is ready; at the end waits until it is done. Errors come out at the caller."""
+
+    def __init__(self, runtime: Runtime, work: Callable[[Callable[[], object]], Coroutine[Any, Any, None]]) -> None:
+        self._runtime = runtime
+        self._work = work
+        self._ready = runtime.event()
+        self._ended = runtime.event()
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        self._runtime.thread(self._run, name="holdfast worker")
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+
+    def finish(self) -> None:
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._work(self._ready.set))
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ended.set()
+            self._ready.set()

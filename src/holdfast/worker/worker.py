@@ -1,0 +1,226 @@
+"""The worker: takes jobs and runs them, until it is told to stop.
+
+    jobs.worker().run()                 in a program of its own
+    await jobs.worker().arun()          on a loop that is there already
+    async with jobs, jobs.worker(): …   beside something else, such as a web server
+    with jobs.worker(): …               in a thread
+
+This file is its life: start, stop, signals, threads. What it does while it lives is in `shift.py`.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.config import WorkerSettings
+from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
+from holdfast.model.check import name as check_name
+from holdfast.model.instants import SECOND
+from holdfast.worker.host import Host
+from holdfast.worker.shift import Shift, Terms
+from holdfast.worker.stopping import Stopping
+from holdfast.worker.thread import WorkerThread
+
+SWEEP = 1.0
+"""Seconds that tasks left behind get to end before their loop is closed over them."""
+
+_logger = logging.getLogger("holdfast.worker")
+
+Queues = Sequence[str] | Mapping[str, int | None]
+"""Names, or names with the most slots each may take."""
+
+
+class Worker:
+    """A process's share of the work: so many slots, on these queues. Runs once at a time."""
+
+    def __init__(
+        self,
+        app: Host,
+        *,
+        queues: Queues | None = None,
+        concurrency: int | None = None,
+        grace: float | timedelta | None = None,
+        name: str | None = None,
+        signals: bool = False,
+        prefetch: int | None = None,
+        until_empty: bool = False,
+        strict: bool = False,
+    ) -> None:
+        """`queues`: all that its tasks use, unless named; visited in rotation, or in their order if `strict`."""
+        self._app = app
+        self._queues = queues
+        self._concurrency = concurrency
+        self._grace = None if grace is None else duration_us(grace, "grace") / SECOND
+        self._prefetch = prefetch
+        self._signals = signals
+        self._until_empty = until_empty
+        self._strict = strict
+        suffix = app.runtime.token_bytes(4).hex()
+        self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
+        """The name it was given and a random suffix: two workers never share one."""
+        self._stopping: Stopping | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._shift: Shift | None = None
+        self._beside: asyncio.Task[None] | None = None
+        self._thread: WorkerThread | None = None
+        for option, value in (("concurrency", concurrency), ("prefetch", prefetch)):
+            low = 1 if option == "concurrency" else 0
+            if value is not None and (type(value) is not int or value < low):
+                raise InvalidOption(f"`{option}` must be a whole number from {low} on.", option=option)
+
+    # Running
+
+    def run(self) -> None:
+        """Work until stopped. Returns when everything is settled or given back."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise BlockingCall(method="worker.run", twin="worker.arun")
+        with asyncio.Runner() as runner:
+            runner.run(self.to_the_end())
+
+    async def arun(self) -> None:
+        """Work until stopped, on this event loop."""
+        await self._work(lambda: None)
+
+    def stop(self, grace: float | timedelta | None = None) -> None:
+        """Ask it to stop: within `grace` seconds, or the usual ones. From any thread; does not wait.
+
+        It claims nothing more, lets handlers finish, aborts them when the time is over, and gives back the rest.
+        """
+        seconds = None if grace is None else duration_us(grace, "grace") / SECOND
+        loop, stopping = self._loop, self._stopping
+        if loop is not None and stopping is not None:
+            try:
+                loop.call_soon_threadsafe(stopping.ask, seconds)
+            except RuntimeError:
+                _logger.debug("The worker had stopped already.")
+
+    @property
+    def running(self) -> int:
+        """How many slots are taken."""
+        return 0 if self._shift is None else self._shift.slots.busy
+
+    async def _work(self, ready: Callable[[], object]) -> None:
+        """From the start to the end, whatever happens in between."""
+        if self._stopping is not None:
+            raise UsageError(f"Worker {self.name} runs already. Make another one.")
+        app, settings = self._app, self._settings()
+        stopping = self._stopping = Stopping(app.runtime, settings.grace)
+        self._loop = asyncio.get_running_loop()
+        shift: Shift | None = None
+        try:
+            with self._signals_to(stopping):
+                await app.engine.open()
+                async with self._state() as state:
+                    shift = Shift(app, self._terms(settings), state, stopping, until_empty=self._until_empty)
+                    self._shift = shift
+                    await shift.begin()
+                    ready()
+                    await shift.work()
+        finally:
+            try:
+                if shift is not None:
+                    await shift.end()
+            finally:
+                stopping.waker.close()
+                self._stopping = self._loop = self._shift = None
+
+    @asynccontextmanager
+    async def _state(self) -> AsyncIterator[Any]:
+        if self._app.lifespan is None:
+            yield None
+        else:
+            async with self._app.lifespan() as state:
+                yield state
+
+    def _settings(self) -> WorkerSettings:
+        settings = self._app.config.worker
+        return replace(
+            settings,
+            concurrency=settings.concurrency if self._concurrency is None else self._concurrency,
+            grace=settings.grace if self._grace is None else self._grace,
+            prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
+        )
+
+    def _terms(self, settings: WorkerSettings) -> Terms:
+        tasks = [task for task in self._app.registry.values() if not task.policy.remote]
+        named = self._queues if self._queues is not None else sorted({task.policy.queue for task in tasks})
+        limits = named if isinstance(named, Mapping) else {}
+        return Terms(
+            worker=self.name,
+            queues=tuple(check_name(queue, "queue") for queue in named),
+            queue_limits={queue: limit for queue, limit in limits.items() if limit is not None},
+            settings=settings,
+            strict=self._strict,
+        )
+
+    @contextmanager
+    def _signals_to(self, stopping: Stopping) -> Iterator[None]:
+        """SIGTERM and SIGINT stop this worker, if it was asked to take them."""
+        if not self._signals:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.signal)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def to_the_end(self, ready: Callable[[], object] = lambda: None) -> None:
+        """Run, and then see to it that no handler which will not stop keeps the loop from closing."""
+        try:
+            await self._work(ready)
+        finally:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            if left:
+                _, stuck = await asyncio.wait(left, timeout=SWEEP)
+                for task in stuck:
+                    _logger.error("Task %s does not stop and is left behind.", task.get_name())
+                    asyncio.tasks._unregister_task(task)  # or closing the loop would wait for it for ever
+
+    # Beside other things
+
+    async def __aenter__(self) -> Self:
+        ready = asyncio.get_running_loop().create_future()
+        work = self._work(lambda: ready.set_result(None))
+        self._beside = self._app.runtime.spawn(work, name=f"holdfast worker {self.name}")
+        await asyncio.wait({ready, self._beside}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await self._beside
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._beside is not None:
+            beside, self._beside = self._beside, None
+            await beside
+
+    def __enter__(self) -> Self:
+        self._thread = WorkerThread(self._app.runtime, self.to_the_end)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.finish()

@@ -1,0 +1,112 @@
+"""Every engine answers as the ledger would. The short form runs always, the long one with `make long`."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.engine import Engine
+from holdfast.testing.differential import differential
+from holdfast.testing.differential.jobs import THEMES
+
+SHORT = settings(
+    stateful_step_count=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+LONG = settings(SHORT, stateful_step_count=50, derandomize=False)
+
+OFTEN = [
+    "EnqueueStatus.CREATED",
+    "EnqueueStatus.DUPLICATE",
+    "EnqueueStatus.COMPLETED",
+    "GroupFull",
+    "GroupConflict",
+    "GroupOrphan",
+    "Settled.APPLIED",
+    "Settled.CANCELLED_INSTEAD",
+    "Settled.LOST",
+    "Settled.GONE",
+    "Started.STARTED",
+    "Started.LOST",
+    "RenewStatus.HELD",
+    "RenewStatus.LOST",
+    "RenewStatus.CANCEL",
+    "CancelStatus.CANCELLED",
+    "CancelStatus.REQUESTED",
+    "CancelStatus.FINISHED",
+    "CancelStatus.NOT_FOUND",
+    "Done.DONE",
+    "Done.WRONG_STATE",
+    "Done.NOT_FOUND",
+    "ExpiredLease",
+    "PoolRecord",
+    "ScheduleRecord",
+    "Hold.LANE",
+    "Hold.PARENTS",
+    "Hold.PAUSED",
+    "AttemptOutcome.FAILED",
+    "AttemptOutcome.TIMED_OUT",
+    "AttemptOutcome.WORKER_LOST",
+    "AttemptOutcome.CANCELLED",
+    "Reason.CLEARED",
+    "Reason.PARENT_FAILED",
+    "Reason.WORKER_LOST",
+    "JobState.SCHEDULED",
+    "JobState.BLOCKED",
+    "JobState.QUEUED",
+    "JobState.ASSIGNED",
+    "JobState.RUNNING",
+    "JobState.RETRYING",
+    "JobState.SUCCEEDED",
+    "JobState.FAILED",
+    "JobState.CANCELLED",
+]
+"""What any run of some length comes across."""
+
+SELDOM = [
+    "Done.KEY_TAKEN",
+    "Done.QUEUE_FULL",
+    "LaneName",
+    "Reason.EXPIRED",
+    "RenewStatus.HOLD",
+    "Started.CANCEL",
+    "Started.HOLD",
+    "WorkerRecord",
+]
+"""What a long run comes across."""
+
+
+def run(make_engine: Callable[[], Engine], how: settings, examples: int) -> Counter[str]:
+    """Each theme for itself; what was seen in the answers."""
+    seen: Counter[str] = Counter()
+    for theme in THEMES:
+        run_state_machine_as_test(
+            differential(make_engine, [theme], seen), settings=settings(how, max_examples=examples // len(THEMES))
+        )
+    return seen
+
+
+def unseen(seen: Counter[str], wanted: list[str]) -> list[str]:
+    """What a run never met, and so says nothing about."""
+    return [what for what in wanted if not seen[what]]
+
+
+def test_an_engine_answers_as_the_ledger_would(make_engine: Callable[[], Engine]) -> None:
+    run(make_engine, SHORT, 75)
+
+
+def test_a_short_run_comes_across_nearly_everything(make_memory: Callable[[], Engine]) -> None:
+    assert unseen(run(make_memory, SHORT, 200), OFTEN) == []
+
+
+@pytest.mark.long
+def test_an_engine_answers_as_the_ledger_would_for_long(make_engine: Callable[[], Engine]) -> None:
+    assert unseen(run(make_engine, LONG, 2_000), OFTEN + SELDOM) == []

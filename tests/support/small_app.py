@@ -1,0 +1,155 @@
+"""The least that a worker works for: tasks that are plain functions, a memory engine, and shorthands for tests."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from holdfast.codec import JsonCodec
+from holdfast.config import Config, WorkerSettings
+from holdfast.context import Middleware
+from holdfast.engine import Engine
+from holdfast.engines import open_engine
+from holdfast.model.instants import DAY, HOUR, SECOND
+from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.produce import Group, GroupAccepted, NewJob
+from holdfast.model.retry import RetryPolicy, fixed
+from holdfast.runtime import Runtime, SystemRuntime
+from holdfast.telemetry.bus import Bus
+from holdfast.telemetry.events import Event
+from holdfast.testing import Probe
+from holdfast.worker import Worker
+
+T = TypeVar("T")
+
+QUEUE = "default"
+PATIENCE = 10.0
+CODEC = JsonCodec()
+
+QUICK = RetryPolicy(max_attempts=3, backoff=fixed(0))
+"""Three attempts, one right after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallPolicy:
+    name: str
+    queue: str = QUEUE
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout: int | None = None
+    lease: int = 30 * SECOND
+    concurrency: int | None = None
+    result_ttl: int = HOUR
+    retention: int = DAY
+    failed_retention: int = 30 * DAY
+    remote: bool = False
+
+
+class SmallTask:
+    """A function and its policy."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        takes_context: bool = False,
+        middleware: Sequence[Middleware] = (),
+        **policy: Any,
+    ) -> None:
+        self.function = function
+        self.is_async = asyncio.iscoroutinefunction(function)
+        self.takes_context = takes_context
+        self.middleware = tuple(middleware)
+        self.dead_letter_hooks: list[Callable[[Any, Any], object]] = []
+        self.policy = SmallPolicy(**{"name": function.__name__, **policy})
+
+    def decode_arguments(self, payload: bytes, codec: str) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        args, kwargs = CODEC.decode(payload, tuple[list[Any], dict[str, Any]])
+        return args, kwargs
+
+    def encode_result(self, value: Any) -> bytes:
+        return CODEC.encode(value)
+
+
+class SmallApp:
+    """What `holdfast.worker.host.Host` asks for."""
+
+    def __init__(
+        self,
+        *tasks: SmallTask,
+        runtime: Runtime | None = None,
+        engine: Engine | None = None,
+        middlewares: Sequence[Middleware] = (),
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.runtime = SystemRuntime() if runtime is None else runtime
+        self.engine = open_engine("memory://", runtime=self.runtime) if engine is None else engine
+        self.registry = {task.policy.name: task for task in tasks}
+        self.middlewares = list(middlewares)
+        self.lifespan = lifespan
+        self.bus = Bus(self.runtime)
+        self.config = Config(worker=WorkerSettings(**settings))
+
+    # Producing
+
+    def job(self, task: str, *args: Any, id: str | None = None, **fields: Any) -> NewJob:
+        named = id or self.runtime.new_id()
+        return NewJob(**{"queue": QUEUE, "id": named, "task": task, "payload": CODEC.encode([args, {}]), **fields})
+
+    async def put(self, *jobs: NewJob) -> list[str]:
+        answer = await self.engine.enqueue(Group(jobs))
+        assert all(isinstance(group, GroupAccepted) for group in answer.groups), answer
+        return [job.id for job in jobs]
+
+    async def enqueue(self, task: str, *args: Any, id: str | None = None, **fields: Any) -> str:
+        (named,) = await self.put(self.job(task, *args, id=id, **fields))
+        return named
+
+    # Looking
+
+    async def look(self, id: str, queue: str = QUEUE) -> JobRecord:
+        (record,) = (await self.engine.get(JobKey(queue, id))).jobs
+        assert record is not None, f"There is no job {id!r}."
+        return record
+
+    async def result(self, id: str) -> Any:
+        record = await self.look(id)
+        assert record.result is not None, record
+        return CODEC.decode(record.result)
+
+    def record_events(self, kind: type[Event] = Event) -> "Probe[Event]":
+        """A probe that is called with every event."""
+        probe = Probe[Event]("the listener")
+        self.bus.on(kind, probe)
+        return probe
+
+    # Working
+
+    def worker(self, **options: Any) -> Worker:
+        return Worker(self, **options)
+
+    async def drain(self, **options: Any) -> None:
+        """Run what is due, until nothing is."""
+        async with asyncio.timeout(PATIENCE):
+            await self.worker(until_empty=True, **options).arun()
+
+
+def names(events: Sequence[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """A test's own event loop, with a limit to its patience."""
+
+    async def limited() -> T:
+        async with asyncio.timeout(2 * PATIENCE):
+            return await scenario
+
+    return asyncio.run(limited())
+
+
+async def settled(turns: int = 20) -> None:
+    """Let everything that is ready have its turn, so many times over."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

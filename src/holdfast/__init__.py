@@ -1,0 +1,149 @@
+"""Holdfast: a durable job queue for Python.
+
+    from holdfast import App
+
+    jobs = App("sqlite:///jobs.db")
+
+    @jobs.task
+    def resize(image: str, width: int = 800) -> str: ...
+
+    resize.enqueue("cat.png", width=320)
+
+Here are the public names and nothing else. Further ones are in `holdfast.events`, `holdfast.presets`,
+`holdfast.testing` and, for authors of engines, `holdfast.engine`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.app import App
+from holdfast.client import Client
+from holdfast.codec import Codec
+from holdfast.context import AbortReason, Context, Middleware, Next
+from holdfast.control import Control
+from holdfast.draft import Draft
+from holdfast.envelope import content_id
+from holdfast.errors import (
+    Aborted,
+    AmbiguousId,
+    BlockingCall,
+    Busy,
+    Cancel,
+    ConfigError,
+    CorruptRecord,
+    DuplicateTask,
+    EngineError,
+    EngineUnavailable,
+    GiveUp,
+    HistoryLost,
+    HoldfastError,
+    IdConflict,
+    Interrupt,
+    InvalidArguments,
+    InvalidOption,
+    JobCancelled,
+    JobError,
+    JobFailed,
+    JobNotFound,
+    KeyTaken,
+    LeaseLost,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    QueueFull,
+    Refused,
+    ResultExpired,
+    Retry,
+    SchemaMismatch,
+    Snooze,
+    StorageFull,
+    UnknownTask,
+    Unsupported,
+    UsageError,
+    WaitTimeout,
+    WrongDatabase,
+    WrongState,
+)
+from holdfast.handle import Handle
+from holdfast.model.retry import exponential, fixed, linear
+from holdfast.model.states import JobState
+from holdfast.model.text import ErrorInfo
+from holdfast.report import Report
+from holdfast.task import Task
+from holdfast.views import Attempt, CancelAnswer, Job, Receipt
+
+if TYPE_CHECKING:
+    from holdfast.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbortReason",
+    "Aborted",
+    "AmbiguousId",
+    "App",
+    "Attempt",
+    "BlockingCall",
+    "Busy",
+    "Cancel",
+    "CancelAnswer",
+    "Client",
+    "Codec",
+    "ConfigError",
+    "Context",
+    "Control",
+    "CorruptRecord",
+    "Draft",
+    "DuplicateTask",
+    "EngineError",
+    "EngineUnavailable",
+    "ErrorInfo",
+    "GiveUp",
+    "Handle",
+    "HistoryLost",
+    "HoldfastError",
+    "IdConflict",
+    "Interrupt",
+    "InvalidArguments",
+    "InvalidOption",
+    "Job",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "JobNotFound",
+    "JobState",
+    "KeyTaken",
+    "LeaseLost",
+    "Middleware",
+    "Next",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "QueueFull",
+    "Receipt",
+    "Refused",
+    "Report",
+    "ResultExpired",
+    "Retry",
+    "SchemaMismatch",
+    "Snooze",
+    "StorageFull",
+    "Task",
+    "UnknownTask",
+    "Unsupported",
+    "UsageError",
+    "WaitTimeout",
+    "Worker",
+    "WrongDatabase",
+    "WrongState",
+    "content_id",
+    "exponential",
+    "fixed",
+    "linear",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A producer never needs the worker, so it is loaded when somebody asks for it."""
+    if name == "Worker":
+        from holdfast.worker import Worker
+
+        return Worker
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -7,7 +7,7 @@ for itself, or by `with jobs:` and `async with jobs:`. An App may be shared betw
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 from holdfast.blocking import away_from_here, blocking
 from holdfast.client import Client
 from holdfast.codec import Codec
-from holdfast.config import Config
 from holdfast.context import Middleware, S
 from holdfast.control import Control
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
 from holdfast.factory import TaskFactory
 from holdfast.link import Link
+from holdfast.model.retry import Duration
 from holdfast.policy import read_app_options
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
@@ -30,6 +30,7 @@ from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 
 if TYPE_CHECKING:
+    from holdfast.config import Config
     from holdfast.worker import Worker
 
 E = TypeVar("E", bound=Event)
@@ -78,7 +79,7 @@ class App(Generic[S]):
         return self._link.bus
 
     @property
-    def config(self) -> Config:
+    def config(self) -> "Config":
         """The settings; read from file and environment when they are first asked for."""
         return self._link.config
 
@@ -143,27 +144,20 @@ class App(Generic[S]):
     def worker(
         self,
         *,
-        queues: Sequence[str] | dict[str, int] | None = None,
+        queues: Sequence[str] | Mapping[str, int | None] | None = None,
         concurrency: int | None = None,
-        grace: float | None = None,
+        grace: Duration | None = None,
         name: str | None = None,
         signals: bool = False,
     ) -> "Worker":
         """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured."""
         from holdfast.worker import Worker
 
-        return Worker(
-            self,
-            queues=queues,
-            concurrency=self.config.worker.concurrency if concurrency is None else concurrency,
-            grace=self.config.worker.grace if grace is None else grace,
-            name=name,
-            signals=signals,
-        )
+        return Worker(self, queues=queues, concurrency=concurrency, grace=grace, name=name, signals=signals)
 
     def middleware(self, middleware: M, /) -> M:
         """Put this around every attempt of every task; a decorator. The first one is the outermost."""
-        called = middleware if inspect.isroutine(middleware) else getattr(type(middleware), "__call__", None)
+        called = middleware if inspect.isroutine(middleware) else type(middleware).__call__
         if not inspect.iscoroutinefunction(called) and not inspect.isgeneratorfunction(called):
             raise InvalidOption(
                 "A middleware is `async def(ctx, proceed)`, or a generator `def(ctx)` with one yield.",

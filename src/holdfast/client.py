@@ -29,10 +29,8 @@ class Client:
         Where drafts say `wait_for_room`, the longest of these waits counts for all.
         """
         listed = list(drafts)
-        if strange := [item for item in listed if not isinstance(item, Draft)]:
-            said = f"enqueue_many() takes drafts, made by task.draft(...), not {type(strange[0]).__name__}."
-            raise InvalidOption(said, option="drafts")
         for draft in listed:
+            _check_draft(draft)
             if draft.task._link is not self._link:
                 raise UsageError(f"{draft!r} was made by a task of another App. Enqueue it with that one's client.")
         if not listed:
@@ -49,9 +47,15 @@ class Client:
         return declare_elsewhere(self._link, name) if known is None else known
 
     def handle(self, job_id: str, /, *, queue: str | None = None) -> Handle[Any]:
-        """A handle on a job of whatever task. Its result comes as plain data. Without a queue all are looked through."""
+        """A handle on a job of whatever task; its result comes as plain data. Without a queue, all are searched."""
         key = JobKey("" if queue is None else check_name(queue, "queue"), check_name(job_id, "id"))
         return Handle(self._link, key, self._decode)
 
     def _decode(self, data: bytes, codec: str) -> Any:
         return self._link.result_codec(self._link.codec_named(codec)).decode(data)
+
+
+def _check_draft(item: object) -> None:
+    if not isinstance(item, Draft):
+        said = f"enqueue_many() takes drafts, made by task.draft(...), not {type(item).__name__}."
+        raise InvalidOption(said, option="drafts")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, InvalidOption
 from holdfast.model.retry import DEFAULT_BACKOFF, Backoff
@@ -37,7 +36,6 @@ Durability = Literal["durable", "fast", "none"]
 FILE = "holdfast.toml"
 PYPROJECT = "pyproject.toml"
 PREFIX = "HOLDFAST_"
-DEFAULT_URL = "sqlite:///holdfast.db"
 
 NO_SETTINGS = frozenset({"ALLOW_BLOCKING"})
 """Variables that are switches of their own."""
@@ -177,14 +175,6 @@ def load(runtime: Runtime, *, environ: Mapping[str, str] | None = None, folder: 
         if variable.startswith(PREFIX):
             config = _from_variable(config, variable, value)
     return config
-
-
-def shown(url: str) -> str:
-    """An address as it may be shown: without the password in it."""
-    parts = urlsplit(url)
-    if not parts.password:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
 
 
 # --- The file ---

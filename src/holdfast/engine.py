@@ -1,4 +1,4 @@
-"""The contract: what an engine is. Five implementations stand in `engines/`; users call them stores.
+"""The contract: what an engine is. Its implementations stand in `engines/`; users call them stores.
 
 An engine keeps records and applies decisions; it takes none. (One exception: when someone asked to cancel,
 a settlement that would let the job run again becomes `cancelled`.) Each verb is atomic, and its effect is as
@@ -182,6 +182,9 @@ class Engine(ABC):
 
         Guarantees: accepted while the token is current, expired or not; never shortens a lease.
         """
+        for job in jobs:
+            if job.progress is not None:
+                check.storable(job.progress.note, "note")
         return await self.perform(work.Renew(jobs=jobs))
 
     async def expired(self, worker: str, *, limit: int = 500, tasks: Iterable[str] | None = None) -> work.ExpiredAnswer:
@@ -215,18 +218,22 @@ class Engine(ABC):
 
     async def cancel(self, queue: str, *ids: str, note: str = "") -> operate.Cancelled:
         """Cancel: waiting jobs at once, leased ones by request (their worker's bell is rung)."""
+        check.names(queue, ids)
         return await self.perform(operate.Cancel(queue=queue, ids=ids, note=check.note(note)))
 
     async def requeue(self, queue: str, *ids: str, limits: Iterable[produce.DepthLimit] = ()) -> operate.Operated:
         """Bring failed or cancelled jobs back at the tail; every older lease stays fenced."""
+        check.names(queue, ids)
         return await self.perform(operate.Requeue(queue=queue, ids=ids, limits=tuple(limits)))
 
     async def trigger(self, queue: str, *ids: str) -> operate.Operated:
         """Make scheduled or retrying jobs due now. A blocked, leased or finished one is `wrong_state`."""
+        check.names(queue, ids)
         return await self.perform(operate.Trigger(queue=queue, ids=ids))
 
     async def delete(self, queue: str, *ids: str) -> operate.Operated:
         """Remove finished jobs. A live one is `wrong_state`: cancel it first."""
+        check.names(queue, ids)
         return await self.perform(operate.Delete(queue=queue, ids=ids))
 
     async def amend(
@@ -249,6 +256,7 @@ class Engine(ABC):
             due=due,
             reply=reply,
         )
+        check.names(queue, ids)
         check.amend(command)
         return await self.perform(command)
 
@@ -302,6 +310,8 @@ class Engine(ABC):
 
     async def get(self, *jobs: JobKey) -> observe.Got:
         """The stored records, None where there is none."""
+        for job in jobs:
+            check.names(job.queue, (job.id,))
         return await self.perform(observe.Get(jobs=jobs))
 
     async def find(self, find: observe.Find) -> observe.Found:

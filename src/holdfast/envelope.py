@@ -4,6 +4,7 @@ Here are the two things that need to know how values become bytes, beside the co
 codec decodes typed and checked in one go, and the canonical form of a value, which is the same for equal values.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -16,6 +17,9 @@ from holdfast.model.produce import NewJob
 
 ABSENT = msgspec.UNSET
 """Stands where a call gave nothing."""
+
+_QUOTED = re.compile(r"""value (?:'.*'|".*"|-?\d+)""", re.DOTALL)
+"""Where an error quotes what it found, which may be a secret."""
 
 _deterministic = msgspec.json.Encoder(order="deterministic")
 _checker = JsonCodec(Limits(size=16 * MEBIBYTE))
@@ -66,7 +70,7 @@ def fitted(value: object, kind: Any) -> Any:
         return msgspec.convert(value, kind, str_keys=True, dec_hook=_revived)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
-        raise InvalidArguments(problem, field=place.rstrip("`")) from error
+        raise InvalidArguments(_QUOTED.sub("value", problem), field=place.rstrip("`")) from None
 
 
 def plain(value: object) -> object:

@@ -11,23 +11,23 @@ import os
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakMethod, finalize
 
-from holdfast import config as settings
 from holdfast.blocking import Portal, away_from_here, run_here
 from holdfast.codec import Codec, JsonCodec, Limits, MsgpackCodec, codec_for
-from holdfast.config import Config
 from holdfast.engine import Engine
-from holdfast.engines import open_engine
 from holdfast.errors import PayloadTooLarge
 from holdfast.process import Desk, Process
 from holdfast.runtime import Runtime, SystemRuntime
 from holdfast.telemetry.bus import Bus
 
+if TYPE_CHECKING:
+    from holdfast.config import Config
+
 R = TypeVar("R")
 
+DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_NAMESPACE = "holdfast"
 _TABLES = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
 """Where the settings of an engine stand, by the scheme of its address."""
@@ -53,22 +53,26 @@ class Link:
     # Settings
 
     @property
-    def config(self) -> Config:
+    def config(self) -> "Config":
         if self._config is None:
-            self._config = settings.load(self.runtime)
+            from holdfast.config import load
+
+            self._config = load(self.runtime)
         return self._config
 
     @property
     def url(self) -> str:
-        return self._url or self.config.url or settings.DEFAULT_URL
+        return self._url or self.config.url or DEFAULT_URL
 
     @property
     def place(self) -> str:
         """The store as people are shown it: a file with its whole path, an address without its password."""
+        from urllib.parse import unquote, urlsplit
+
         parts = urlsplit(self.url)
         path = unquote(parts.path)
         if parts.netloc or not path:
-            return settings.shown(self.url)
+            return shown(self.url)
         return os.path.abspath(path[1:] if f"{parts.scheme}://" in self.url else path)
 
     # Bytes
@@ -120,15 +124,17 @@ class Link:
         return engine
 
     def _make_engine(self) -> Engine:
+        from holdfast.engines import open_engine
+
         config, url = self.config, self.url
         if self._url is not None and config.environment_url not in (None, self._url):
             _logger.warning(
                 "HOLDFAST_URL says %s, the code says %s. The code wins; write App() to let the environment decide.",
-                settings.shown(str(config.environment_url)),
-                settings.shown(self._url),
+                shown(str(config.environment_url)),
+                shown(self._url),
             )
         options: dict[str, Any] = {}
-        table = _TABLES.get(urlsplit(url).scheme)
+        table = _TABLES.get(url.partition(":")[0])
         if table is not None:
             options |= asdict(getattr(config, table))
         for name in ("namespace", "durability", "auto_migrate"):
@@ -192,6 +198,14 @@ class Link:
         finally:
             process.close_portal(wait=True)
             self.runtime, self._processes, self._in_memory = before
+
+
+def shown(url: str) -> str:
+    """An address as it may be shown: without the password in it."""
+    from urllib.parse import urlsplit
+
+    password = urlsplit(url).password
+    return url.replace(f":{password}@", ":***@", 1) if password else url
 
 
 def _abandon(processes: dict[tuple[int, int], Process], runtime: Runtime) -> None:

@@ -5,15 +5,14 @@ Options are checked at once, each refusal names the option. What a decorator lea
 configuration when the task is first used, since reading a file has no place in an import.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from holdfast import readers
 from holdfast.codec import Codec
-from holdfast.config import TaskSettings
 from holdfast.context import Middleware
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.instants import SECOND
@@ -22,8 +21,12 @@ from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy
 from holdfast.model.text import check_metadata, check_name
 from holdfast.template import Source, Template
 
+if TYPE_CHECKING:
+    from holdfast.config import TaskSettings
+
 SHORTEST_LEASE = 2 * SECOND
 MOST_PRIORITY = 32_767
+NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 Scope = Literal["incomplete", "result", "forever"] | float | timedelta
 
@@ -110,18 +113,16 @@ def read_app_options(*, url: Any, modules: Any, namespace: Any, durability: Any,
         raise InvalidOption("`url` must be an address such as sqlite:///jobs.db or memory://.", option="url")
     if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
         raise InvalidOption("`modules` must list module names.", option="modules")
-    if namespace is not None:
-        try:
-            readers.namespace(namespace)
-        except ValueError as error:
-            raise InvalidOption(f"`namespace` {error}", option="namespace") from error
+    if namespace is not None and (not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace)):
+        said = "`namespace` must be a lower-case word of at most 31 letters, digits and underscores."
+        raise InvalidOption(said, option="namespace")
     if durability not in (None, "durable", "fast", "none"):
         raise InvalidOption("`durability` must be 'durable', 'fast' or 'none'.", option="durability")
     if codec is not None:
         _codec(codec, "codec")
 
 
-def make_policy(name: str, given: Mapping[str, Any], defaults: TaskSettings) -> TaskPolicy:
+def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -> TaskPolicy:
     """The policy of a task: what was given, and the configuration for the rest."""
 
     def choose(option: str, otherwise: Any) -> Any:

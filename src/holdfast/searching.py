@@ -4,7 +4,6 @@ An engine lists one queue in one state. A search goes through the pairs in a fix
 and where in it, the next page begins.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,6 +115,8 @@ def _state(value: JobState | str) -> JobState:
 
 
 def _write(queue: str, state: JobState, inside: int | None) -> str:
+    import json
+
     return json.dumps([queue, state.value, inside], separators=(",", ":"))
 
 
@@ -123,6 +124,8 @@ def _read(cursor: str | None, places: list[tuple[str, JobState]]) -> tuple[int, 
     """The place to begin at, and where inside it. A queue that is gone since is passed over."""
     if cursor is None:
         return 0, None
+    import json
+
     try:
         queue, state, inside = json.loads(cursor)
         wanted = (str(queue), JobState(state))

@@ -22,6 +22,8 @@ Arguments = tuple[list[Any], dict[str, Any]]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+DOES_NOT_FIT = "The data does not fit the declared type: "
+"""How a codec begins such a message."""
 _CONTEXT = re.compile(r"(\w+\.)*Context(\[.*\])?")
 _ARGUMENT = re.compile(r"\[0\]\[(?P<index>\d+)\](?P<rest>.*)|\[1\]\.(?P<name>[^.\[]+)(?P<inside>.*)", re.DOTALL)
 
@@ -79,14 +81,14 @@ class Signature:
             payload = codec.encode(plain(call) if self.types.models else call)
             return payload, self._decode(payload, codec)
         except InvalidArguments as error:
-            raise self._named(error) from error.__cause__
+            raise self._named(error) from None
 
     def decode(self, codec: Codec, payload: bytes) -> Arguments:
         """The stored call. It may have been made for another version of the function, and then may not fit."""
         try:
             args, kwargs = self._decode(payload, codec)
         except InvalidArguments as error:
-            raise self._named(error) from error.__cause__
+            raise self._named(error) from None
         self._check_names(len(args), kwargs)
         return args, kwargs
 
@@ -131,7 +133,7 @@ class Signature:
                     raise self._refused(name, f"got argument `{name}` twice")
             elif self._others is None:
                 near = get_close_matches(name, self._by_keyword, n=1)
-                hint = f"; did you mean `{near[0]}`?" if near else ""
+                hint = f" (did you mean `{near[0]}`?)" if near else ""
                 raise self._refused(name, f"has no parameter `{name}`{hint}")
         for name in self.names:
             if name in needed and name not in kwargs:
@@ -143,9 +145,7 @@ class Signature:
     def _named(self, error: InvalidArguments) -> InvalidArguments:
         """The error with the parameter's name in place of its position in the call."""
         field = self._name_of(error.field)
-        problem = str(error)
-        if (cause := error.__cause__) is not None and " - at `$" in str(cause):
-            problem = str(cause).partition(" - at `$")[0]
+        problem = str(error).removeprefix(DOES_NOT_FIT).partition(" - at `$")[0]
         problem = problem.replace(f" at {error.field} ", " ", 1).rstrip(".")
         return self._refused(field, f"refuses argument `{field}`: {problem}" if field else f"refuses: {problem}")
 
@@ -250,7 +250,7 @@ def _fitted_at(place: str, value: object, kind: Any) -> Any:
     try:
         return fitted(value, kind)
     except InvalidArguments as error:
-        raise InvalidArguments(str(error), field=f"{place}{error.field}") from error.__cause__
+        raise InvalidArguments(str(error), field=f"{place}{error.field}") from None
 
 
 class OpenSignature(Signature):

@@ -24,7 +24,11 @@ class Maker:
     damage: DamageOneChange | None = None
 
 
-ENGINES = (Maker("memory", lambda folder: open_engine("memory://")),)
+ENGINES = (
+    Maker("memory", lambda folder: open_engine("memory://")),
+    # What is tested here is behaviour; that commits are synced is tested in tests/engines.
+    Maker("sqlite", lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", durability="none")),
+)
 
 
 @pytest.fixture(params=ENGINES, ids=[maker.name for maker in ENGINES])

@@ -44,7 +44,10 @@ def test_a_line_from_deep_inside_carries_job_task_attempt_and_worker(function: o
 
     run(scenario())
     said = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert sorted((line["message"], line["job_id"]) for line in said) == [("working on cat", "a"), ("working on dog", "b")]
+    assert sorted((line["message"], line["job_id"]) for line in said) == [
+        ("working on cat", "a"),
+        ("working on dog", "b"),
+    ]
     assert {line["task"] for line in said} == {"resize"}
     assert {line["attempt"] for line in said} == {1}
     assert all(line["worker"].startswith("ada-") for line in said)

@@ -15,7 +15,7 @@ class Scripted(Service):
 
     name = "scripted"
 
-    def __init__(self, runtime: FrozenRuntime, *script: "float | None | Exception") -> None:
+    def __init__(self, runtime: FrozenRuntime, *script: "float | Exception | None") -> None:
         super().__init__(runtime)
         self.script = list(script)
         self.ticks = Probe[int]("tick")

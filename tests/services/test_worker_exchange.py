@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine, times
-from small_app import QUICK, SmallApp, SmallTask, run, settled
+from small_app import QUICK, HastyRuntime, SmallApp, SmallTask, run, settled
 
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
 from holdfast.model.command import Command
@@ -109,7 +109,7 @@ def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
 )
 def test_a_failed_exchange_is_sent_again_word_for_word(moment: str, error: Any) -> None:
     async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop))
+        app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
         setattr(engine, moment, times(3, Exchange, error))
         ids = await app.put(*(app.job("noop") for _ in range(5)))
         await app.drain(concurrency=2)
@@ -124,7 +124,7 @@ def test_a_failed_exchange_is_sent_again_word_for_word(moment: str, error: Any) 
 
 def test_a_settlement_whose_answer_was_lost_is_settled_once() -> None:
     async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop))
+        app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
         id = await app.enqueue("noop")
 
         def lose(command: Command[Any]) -> BaseException | None:
@@ -165,7 +165,9 @@ def test_outcomes_gather_while_the_engine_is_away_and_none_is_lost() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("error", [ValueError("bad bytes"), InvalidOption("no", option="x"), CorruptRecord(where="row")])
+@pytest.mark.parametrize(
+    "error", [ValueError("bad bytes"), InvalidOption("no", option="x"), CorruptRecord(where="row")]
+)
 def test_data_the_store_refuses_is_found_by_halving_and_set_aside(error: Exception) -> None:
     async def scenario() -> None:
         app, engine = faulty(SmallTask(noop))

@@ -33,7 +33,7 @@ def attempt(function: Callable[..., Any], *args: Any, **policy: Any) -> JobRecor
     return run(scenario())
 
 
-def both(function: Callable[[], Any]) -> Any:
+def both(function: Callable[[], Any]) -> pytest.MarkDecorator:
     """The same handler as an async and as a plain function."""
 
     async def on_the_loop() -> Any:

@@ -20,7 +20,11 @@ from holdfast.runtime import FileLock, Runtime
 
 LARGEST = 32_768
 """Bytes of one datagram; more bells than that ring as everything."""
-STOP = b"\0"
+BETWEEN = "\0"
+"""No name has it."""
+STOP = b"\0\0"
+OLD = 24 * 3600.0
+"""Seconds after which the record of a process that is gone is cleaned away."""
 
 
 class Doorbell:
@@ -39,6 +43,7 @@ class Doorbell:
         self._in = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._in.bind(str(self._path("sock")))
         self._thread = runtime.thread(self._listen, name="holdfast-doorbell")
+        self._sweep()
 
     def _path(self, ending: str, name: str | None = None) -> Path:
         return self._folder / f"{name or self.name}.{ending}"
@@ -55,24 +60,31 @@ class Doorbell:
     def _listen(self) -> None:
         while True:
             data = self._in.recv(LARGEST + 1)
-            if data == STOP:
+            if data in (STOP, b""):
                 return
-            self._heard(frozenset(data.decode("utf-8", "replace").split("\n")))
+            self._heard(frozenset(data.decode("utf-8", "replace").split(BETWEEN)))
 
     def ring(self, bells: frozenset[str]) -> None:
         """Ring at every other process."""
         others = self._list_others()
         if not others:
             return
-        data = "\n".join(bells).encode()
+        data = BETWEEN.join(bells).encode()
         if len(data) > LARGEST:
             data = EVERYTHING.encode()
         for path in others:
-            with suppress(OSError):  # full: it has been rung and has not looked yet; refused: it is gone
+            try:
                 self._out.sendto(data, str(path))
+            except ConnectionRefusedError:
+                self._runtime.fs.remove(path)  # nobody listens there any more
+            except OSError:
+                pass  # full: it has been rung and has not looked yet; or just gone
 
     def _list_others(self) -> tuple[Path, ...]:
-        changed = os.stat(self._folder).st_mtime_ns
+        try:
+            changed = os.stat(self._folder).st_mtime_ns
+        except FileNotFoundError:
+            return ()  # someone has cleaned up; pollers poll
         if changed != self._listed:
             names = self._runtime.fs.listdir(self._folder)
             self._others = tuple(
@@ -80,6 +92,15 @@ class Doorbell:
             )
             self._listed = changed
         return self._others
+
+    def _sweep(self) -> None:
+        """Clean away records whose processes have long been gone."""
+        now = self._runtime.wall() / 1_000_000
+        for name in self._runtime.fs.listdir(self._folder):
+            stem, _, ending = name.rpartition(".")
+            with suppress(FileNotFoundError):
+                if ending == "lock" and now - os.stat(self._folder / name).st_mtime > OLD and self.is_gone(stem):
+                    self.forget(stem)
 
     def is_gone(self, name: str) -> bool:
         """Whether the process of this record is known to have ended."""
@@ -98,12 +119,21 @@ class Doorbell:
 
     def close(self) -> None:
         self._out.setblocking(True)
-        self._out.sendto(STOP, str(self._path("sock")))
-        self._thread.join()
+        try:
+            self._out.sendto(STOP, str(self._path("sock")))
+            self._thread.join()
+        except OSError:
+            self._in.shutdown(socket.SHUT_RDWR)  # the way to ourselves is gone: wake the thread by force
+            self._thread.join()
         self._in.close()
         self._out.close()
         self.forget(self.name)
         self._lock.close()
+
+
+def has_sockets() -> bool:
+    """Whether this system has sockets between processes. Without them nothing rings, and pollers poll."""
+    return hasattr(socket, "AF_UNIX")
 
 
 def identity(file: str) -> str:

@@ -3,6 +3,8 @@
 Engines may rely on these: they run in `Engine`'s verbs, once, for every engine.
 """
 
+from collections.abc import Iterable
+
 from holdfast.errors import InvalidOption, PayloadTooLarge
 from holdfast.model.instants import FOREVER, SECOND
 from holdfast.model.job import Given, KeyScope
@@ -32,6 +34,29 @@ _TARGETS = frozenset(
         JobState.QUEUED,
     }
 )
+
+
+_REAPED = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
+
+
+def storable(text: str, what: str) -> None:
+    """Free text as every engine can hold it. `clean` makes it so; the policy above the engines calls it."""
+    if text.isascii() and "\0" not in text:
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(
+            f"`{what}` has characters that cannot be stored. Pass it through clean().", option=what
+        ) from None
+    if "\0" in text:
+        raise InvalidOption(f"`{what}` has a NUL character. Pass it through clean().", option=what)
+
+
+def names(queue: str, ids: Iterable[str]) -> None:
+    name(queue, "queue")
+    for value in ids:
+        name(value, "id")
 
 
 def name(value: str, what: str) -> str:
@@ -95,6 +120,9 @@ def new_job(job: NewJob) -> None:
             name(job.pool.key, "key")
     if job.unique_key is not None:
         name(job.unique_key, "unique_key")
+    name(job.codec, "codec")
+    if job.reply is not None:
+        name(job.reply, "reply")
     if job.metadata:
         check_metadata(job.metadata)
     if len(job.payload) > MAX_PAYLOAD:
@@ -137,6 +165,13 @@ def _settlement(settlement: Settlement) -> None:
         raise InvalidOption(
             f"A settlement cannot send job {settlement.id!r} to {settlement.target!r}.", option="target"
         )
+    if settlement.listed_expiry is not None and settlement.target not in _REAPED:
+        raise InvalidOption(f"A reaper cannot send job {settlement.id!r} to {settlement.target!r}.", option="target")
+    if settlement.note:
+        storable(settlement.note, "note")
+    if settlement.error is not None:
+        for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
+            storable(text, "error")
     whole(settlement.delay, "delay")
     whole(settlement.due, "due", -FOREVER)
     whole(settlement.result_ttl, "result_ttl")
@@ -149,6 +184,7 @@ def _claim(claim: Claim) -> None:
     whole(claim.limit, "limit", 0, 100_000)
     whole(claim.prefetch, "prefetch", 0, 100_000)
     for queue in claim.queues:
+        name(queue.queue, "queue")
         whole(queue.limit, "limit")
         if len({task.task for task in queue.tasks}) != len(queue.tasks):
             raise InvalidOption(f"A claim on queue {queue.queue!r} names a task twice.", option="tasks")

@@ -136,7 +136,7 @@ class PutPool(Command[PoolAnswer], frozen=True, gc=False, kw_only=True):
 
 
 class Resize(Command[PoolAnswer], frozen=True, gc=False, kw_only=True):
-    """Another number of lanes. Refused (`changed` false) while the pool holds live jobs."""
+    """Another number of lanes. Refused (`changed` false) while an earlier change is still under way."""
 
     name: str
     lanes: int

@@ -80,7 +80,7 @@ class Edge(Struct, frozen=True, gc=False):
 
     parent: JobKey
     child: JobKey
-    generation: int = 0
+    arrival: int = 0
     """The child's: an edge of an earlier life says nothing to a later one."""
     any_end: bool = False
 

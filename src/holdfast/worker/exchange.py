@@ -49,6 +49,7 @@ class Exchanger(Service):
         news: News,
         poll: float,
         timed: Callable[[Attempt], None],
+        told_to_stop: Callable[[Attempt], None],
         found_nothing: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(runtime)
@@ -58,6 +59,7 @@ class Exchanger(Service):
         self._plans = plans
         self._news = news
         self._poll = poll
+        self._told_to_stop = told_to_stop
         self._found_nothing = found_nothing
         """Called when a claim came back empty and nothing runs."""
         self._runner = Runner(runtime, Executor(runtime, done=self.done, timed=timed))
@@ -229,6 +231,7 @@ class Exchanger(Service):
             else:
                 self.give_back(attempt, CancelledByHandler())
         attempt.interrupt()
+        self._told_to_stop(attempt)
 
     def hold(self, attempt: Attempt) -> None:
         """Its queue or lane is paused: give it back if it has not begun."""

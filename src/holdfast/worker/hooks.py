@@ -29,6 +29,8 @@ class Hooks(Service):
         self._engine = engine
         self._crew = crew
         self._waiting: deque[tuple[Hook, JobKey, ErrorInfo | None]] = deque()
+        self.progress: Callable[[], None] | None = None
+        """Called when one has run. Set while the worker stops."""
 
     def add(self, hook: Hook, job: JobKey, error: ErrorInfo | None) -> None:
         self._waiting.append((hook, job, error))
@@ -42,6 +44,8 @@ class Hooks(Service):
         while self._waiting:
             await self._run(*self._waiting[0])
             self._waiting.popleft()
+            if self.progress is not None:
+                self.progress()
         return None
 
     async def _run(self, hook: Hook, key: JobKey, error: ErrorInfo | None) -> None:

@@ -111,6 +111,7 @@ class Shift:
             news=self._news,
             poll=poll if engine.capabilities.push else min(poll, POLL_WITHOUT_PUSH),
             timed=self._deadlines.watch,
+            told_to_stop=self._deadlines.told_to_stop,
             found_nothing=stopping.ask if until_empty else None,
         )
         self.keeper = Keeper(
@@ -259,7 +260,7 @@ class Shift:
                 running=self.slots.busy,
             )
         )
-        self.exchanger.progress = stopping.waker.wake
+        self.exchanger.progress = self._hooks.progress = stopping.waker.wake
         self.exchanger.stop_accepting()
         await stopping.until(lambda: not self.slots.busy)
         patience = HURRIED_PATIENCE if stopping.hurried else ABORT_PATIENCE

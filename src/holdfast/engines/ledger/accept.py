@@ -35,7 +35,6 @@ from holdfast.model.observe import Audit, Audited, Find, Found, Prune, Pruned
 from holdfast.model.produce import Enqueue, Enqueued, GroupAccepted
 from holdfast.model.work import Expired, ExpiredAnswer, ExpiredLease
 
-
 ALL = 2**62
 """A limit that limits nothing."""
 

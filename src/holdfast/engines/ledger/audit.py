@@ -135,7 +135,7 @@ def _edge_problems(tables: Tables) -> Iterator[str]:
             yield f"edges from {parent}, which does not exist"
         for child, edge in edges.items():
             job = tables.job(*child)
-            if job is not None and job.generation == edge.generation:
+            if job is not None and job.arrival == edge.arrival:
                 left[child] = left.get(child, 0) + 1
     for job in _jobs(tables):
         if job.hold & Hold.PARENTS and left.get((job.queue, job.id), 0) != job.parents_left:

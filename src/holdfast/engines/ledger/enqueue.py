@@ -162,16 +162,17 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     scope = new.key_scope
     if scope is None:
         scope = KeyScope.RESULT if new.unique_key is None else KeyScope.INCOMPLETE
+    arrival = step.state.new_arrival()
     left, parent_failed = 0, False
     if new.parents:
-        left, parent_failed = parents.link(step, JobKey(new.queue, new.id), generation, new.parents)
+        left, parent_failed = parents.link(step, JobKey(new.queue, new.id), arrival, new.parents)
     job = JobRecord(
         queue=new.queue,
         id=new.id,
         task=new.task,
         payload=new.payload,
         codec=new.codec,
-        metadata=new.metadata,
+        metadata=dict(new.metadata),
         payload_hash=new.payload_hash,
         priority=new.priority,
         lane=new.lane,
@@ -184,7 +185,7 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
         given=new.given,
         hold=Hold.PARENTS if left or parent_failed else Hold.NONE,
         generation=generation,
-        arrival=step.state.new_arrival(),
+        arrival=arrival,
         created=step.now,
         due=due,
         parents_left=left,

@@ -33,7 +33,8 @@ class LazyHeap(Generic[E]):
         """One entry has died."""
         self._dead += 1
         if self._dead > FEW and self._dead * 2 > len(self._entries):
-            self._entries = [entry for entry in self._entries if self._alive(entry)]
+            # Once each: an entry that died and was pushed again is alive in both places.
+            self._entries = list(dict.fromkeys(entry for entry in self._entries if self._alive(entry)))
             heapify(self._entries)
             self._dead = 0
 

@@ -34,12 +34,24 @@ def leave(step: Step, job: JobRecord) -> None:
         step.emptied.append(LaneName(job.queue, job.lane))
         step.put(lane, replace(record, head=None, emptied=step.now))
     elif record.head == job.id:
-        following = step.state.next_in_lane(job.queue, job.lane)
-        assert following is not None
+        following = _following(step, job.queue, job.lane)
         step.put(lane, replace(record, head=following.id))
         step.put_job(following, rest(step, replace(following, hold=following.hold & ~Hold.LANE)))
     else:
         step.put(lane, record)
+
+
+def _following(step: Step, queue: str, lane: str) -> JobRecord:
+    """Who is the head next: the best, unless something else holds it back.
+
+    Priority must not put a job in front of one that it waits for itself, or the lane would stand still for ever. The
+    one that has waited longest can only wait for what came before it, and that is not in this lane any more.
+    """
+    best = step.state.next_in_lane(queue, lane)
+    if best is not None and best.hold != Hold.LANE:
+        best = step.state.earliest_in_lane(queue, lane)
+    assert best is not None
+    return best
 
 
 def set_paused(step: Step, queue: str, name: str, *, paused: bool) -> bool:

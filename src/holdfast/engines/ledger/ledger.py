@@ -4,12 +4,12 @@
 changes are applied as they are made, since a rule must see what the rule before it did; they come back as
 well, so that an engine can write them down. `apply` takes changes from elsewhere: a journal, another process.
 
-The memory engine is this and wake-ups. The other engines answer on their own, and `accept.py` asks the
-ledger whether it could have answered the same.
+The memory engine is this and wake-ups; the SQLite engine is this over a database. Engines whose rules run in a
+server answer on their own, and `accept.py` asks the ledger whether it could have answered the same.
 
 Where to read what: `step.py` how a rule writes, `enqueue.py`, `claim.py`, `settle.py` a job's way through,
 `lanes.py`, `pools.py`, `parents.py`, `ends.py` what holds jobs back and how they end, `leases.py` ownership,
-`operate.py` and `scopes.py` the operator, `prune.py` and `reading.py` the rest, `state.py` what the rules ask of a store.
+`operate.py` and `scopes.py` the operator, `prune.py` and `reading.py` the rest, `state.py` what rules ask of a store.
 """
 
 from collections.abc import Callable, Iterable

@@ -146,13 +146,13 @@ def _amend(step: Step, command: Amend, job_id: str) -> OperatorAnswer:
         return OperatorAnswer(Done.WRONG_STATE, job.state)
     if command.due is not None and (job.state not in WAITING or job.state is JobState.QUEUED):
         return OperatorAnswer(Done.WRONG_STATE, job.state)
-    after = _amended_end(job, command) if ended else _amended_life(step, job, command)
+    after = _amended_end(job, command, step.now) if ended else _amended_life(step, job, command)
     if after != job:
         step.put_job(job, after)
     return OperatorAnswer(Done.DONE, after.state)
 
 
-def _amended_end(job: JobRecord, command: Amend) -> JobRecord:
+def _amended_end(job: JobRecord, command: Amend, now: int) -> JobRecord:
     """The clocks run anew from when it finished; the key follows the result where its scope says so."""
     assert job.finished is not None
     visible, result = job.visible_until, job.result_until
@@ -161,6 +161,8 @@ def _amended_end(job: JobRecord, command: Amend) -> JobRecord:
     if command.result_ttl is not None:
         result = later(job.finished, command.result_ttl)
     key = key_until(job, job.state, job.finished, result)
+    if job.unique_key is not None and job.key_until <= now:
+        key = job.key_until  # it has lapsed, and somebody else may have taken it since
     return replace(job, visible_until=visible, result_until=result, key_until=key)
 
 

@@ -19,22 +19,21 @@ from holdfast.model.states import TERMINAL, Hold, JobState, Reason
 MOST = 1_000
 
 
-def link(step: Step, child: JobKey, generation: int, parents: tuple[Parent, ...]) -> tuple[int, bool]:
+def link(step: Step, child: JobKey, arrival: int, parents: tuple[Parent, ...]) -> tuple[int, bool]:
     """Draw the edges to parents that have not ended; answer their number, and whether one has failed already."""
     left, failed = 0, False
     seen = set()
     for parent in parents:
         name = (parent.job.queue, parent.job.id)
         job = step.state.job(*name)
-        assert job is not None
         if name in seen:
             continue
         seen.add(name)
-        if job.state not in TERMINAL:
-            step.put(None, Edge(parent.job, child, generation, parent.any_end))
+        if job is not None and job.state not in TERMINAL:
+            step.put(None, Edge(parent.job, child, arrival, parent.any_end))
             left += 1
-        elif job.state is not JobState.SUCCEEDED and not parent.any_end:
-            failed = True
+        elif not parent.any_end and (job is None or job.state is not JobState.SUCCEEDED):
+            failed = True  # not there: it was in this group, ended as it came, and was kept for no time at all
     return left, failed
 
 
@@ -48,7 +47,7 @@ def resolve_one(step: Step, name: Name, budget: int | None = None) -> int:
     """Resolve the edges of one ended parent; the parent goes, if only they kept it. Answers how many."""
     parent = step.state.job(*name)
     assert parent is not None
-    edges = step.state.children(*name, budget)
+    edges = sorted(step.state.children(*name, budget), key=lambda edge: edge.child)
     for edge in edges:
         step.put(edge, None)
         _tell(step, parent, edge)
@@ -59,7 +58,7 @@ def resolve_one(step: Step, name: Name, budget: int | None = None) -> int:
 
 def _tell(step: Step, parent: JobRecord, edge: Edge) -> None:
     child = step.state.job(edge.child.queue, edge.child.id)
-    if child is None or child.generation != edge.generation or not child.hold & Hold.PARENTS:
+    if child is None or child.arrival != edge.arrival or not child.hold & Hold.PARENTS:
         return
     if parent.state is not JobState.SUCCEEDED and not edge.any_end:
         note = f"{parent.id} {parent.state}"

@@ -18,6 +18,9 @@ from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
 from holdfast.model.work import Exchange, Exchanged, Settled, Settlement, Start, Started
 
+ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
+"""What a run that did not succeed leaves behind in the history; a snooze or a release is no failure."""
+
 
 def exchange(step: Step, command: Exchange) -> Exchanged:
     settled = tuple([settle(step, settlement) for settlement in command.settlements])
@@ -56,6 +59,8 @@ def settle(step: Step, settlement: Settlement) -> Settled:
 def _may_reap(step: Step, job: JobRecord, settlement: Settlement) -> bool:
     """A lease that was renewed after the reaper listed it is not the lease it listed."""
     assert settlement.listed_expiry is not None
+    if settlement.refund and job.state is JobState.RUNNING:
+        return False  # it has begun since it was listed: its attempt counts
     return job.lease_expires == settlement.listed_expiry and settlement.listed_expiry <= step.at.lease
 
 
@@ -66,7 +71,7 @@ def _apply(
     succeeded = target is JobState.SUCCEEDED
     job = before
     counted = before.state is JobState.RUNNING and not settlement.refund
-    if counted and not succeeded and target is not JobState.QUEUED:
+    if counted and target in ENDS_A_RUN:
         job = end_attempt(job, outcome_of(target, settlement.reason), settlement.error, step.now)
     error = settlement.error if settlement.error is not None else job.last_error
     job = replace(

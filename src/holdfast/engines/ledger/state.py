@@ -157,6 +157,10 @@ class State(ABC):
         """The best of those held by the lane: priority (higher first), arrival."""
 
     @abstractmethod
+    def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
+        """The one of those held by the lane that arrived first."""
+
+    @abstractmethod
     def idle_lanes(self, emptied_before: int) -> list[LaneRecord]:
         """Lanes that are empty, not paused, and have been so since that instant or longer."""
 

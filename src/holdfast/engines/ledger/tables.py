@@ -274,6 +274,11 @@ class Tables(State):
         entry = self._queues[queue].lanes[lane].waiting.first()
         return None if entry is None else self.job(queue, entry.id)
 
+    def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
+        waiting = self._queues[queue].lanes[lane].waiting.living()
+        entry = min(waiting, key=lambda entry: entry.arrival, default=None)
+        return None if entry is None else self.job(queue, entry.id)
+
     def idle_lanes(self, emptied_before: int) -> list[LaneRecord]:
         lanes = (lane.record for queue in self._queues.values() for lane in queue.lanes.values())
         return [lane for lane in lanes if lane.depth == 0 and not lane.paused and lane.emptied <= emptied_before]
@@ -284,7 +289,7 @@ class Tables(State):
         return list(self._children.get((queue, job_id), {}).values())[:limit]
 
     def ended_parents(self) -> Name | None:
-        return next(iter(self._ended_parents), None)
+        return min(self._ended_parents, default=None)
 
     # Everything else
 

@@ -11,10 +11,10 @@ from holdfast.model.states import Hold, JobState
 
 
 def problems_of_database(db: sqlite3.Connection, sql: Mapping[str, str], now: int) -> Iterator[str]:
-    for (verdict,) in db.execute("PRAGMA quick_check").fetchall():
+    for (verdict,) in db.execute("PRAGMA integrity_check").fetchall():
         if verdict != "ok":
             yield f"SQLite's own check: {verdict}"
-    queues: dict[str, list[JobRecord]] = {}
+    queues: dict[str, list[JobRecord]] = {name: [] for (name,) in db.execute(sql["queue_names"]).fetchall()}
     for name, arrival, t, *columns, body in db.execute(sql["all_jobs"]).fetchall():
         job = unpack_job(body)
         queues.setdefault(name, []).append(job)
@@ -28,7 +28,7 @@ def problems_of_database(db: sqlite3.Connection, sql: Mapping[str, str], now: in
         counts = {state: n for state, n in db.execute(sql["counts"], (q,)).fetchall() if n}
         if counts != dict(Counter(CODES[job.state] for job in jobs)):
             yield f"queue {name!r}: the counts {counts} are not those of the records"
-        if db.execute(sql["queue"], (q,)).fetchone()[0] is None:
+        if jobs and db.execute(sql["queue"], (q,)).fetchone()[0] is None:
             yield f"queue {name!r} has jobs and no record"
         yield from _key_problems(name, jobs, now)
     yield from _edge_problems(db, sql, queues)
@@ -53,7 +53,7 @@ def _edge_problems(db: sqlite3.Connection, sql: Mapping[str, str], queues: dict[
         if edge.parent not in jobs:
             yield f"an edge from {edge.parent}, which does not exist"
         child = jobs.get(edge.child)
-        if child is not None and child.generation == edge.generation:
+        if child is not None and child.arrival == edge.arrival:
             left[edge.child] += 1
     for key, job in jobs.items():
         if job.hold & Hold.PARENTS and left[key] != job.parents_left:

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
 from holdfast.engines.bells import Belfry
-from holdfast.engines.doorbell import Doorbell
+from holdfast.engines.doorbell import Doorbell, has_sockets
+from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.threads import CommandThread
 from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
 from holdfast.errors import ConfigError, EngineUnavailable
@@ -62,6 +63,10 @@ class SqliteEngine(Engine):
         auto_migrate: bool = True,
         busy_timeout: float = 10.0,
     ) -> None:
+        if durability not in SYNCHRONOUS:
+            raise ConfigError(
+                f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
+            )
         self._runtime = runtime
         self._place = Place(path_of(url), checked_namespace(namespace), durability, busy_timeout)
         self._auto_migrate = auto_migrate
@@ -100,7 +105,8 @@ class SqliteEngine(Engine):
             self._reader = CommandThread(
                 lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
             )
-            self._doorbell = Doorbell(place.path, runtime, self._belfry.ring)
+            if has_sockets():
+                self._doorbell = Doorbell(place.path, runtime, self._belfry.ring)
         except BaseException:
             self.close_now()
             raise

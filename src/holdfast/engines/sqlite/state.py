@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from holdfast.engines.ledger.state import Name, Record, State
+from holdfast.engines.ledger.state import Name, Record, State, claim_of
 from holdfast.engines.sqlite.audit import problems_of_database
 from holdfast.engines.sqlite.database import Database
 from holdfast.engines.sqlite.rows import (
@@ -39,6 +39,8 @@ from holdfast.model.states import LIVE, Hold, JobState
 R = TypeVar("R")
 
 MOST_READ = 256
+ALL = 2**63 - 1
+"""Above every instant."""
 NEWEST = {
     JobState.QUEUED: "newest_queued",
     JobState.FAILED: "newest_dead",
@@ -59,6 +61,8 @@ class SqliteState(State):
         self._moved: dict[tuple[str, JobState], int] = {}
         self._edges: bool | None = None
         self._version = -1
+        self.trusting = True
+        """Whether ids that are said to be new are taken to be so."""
         self.arrival = 0
         """The last one given out; set when a transaction begins, written when it ends."""
 
@@ -214,7 +218,8 @@ class SqliteState(State):
         return job
 
     def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:
-        return self._jobs.get((queue, job_id))
+        # Only this transaction could have it; the unique index watches over the rest.
+        return self._jobs.get((queue, job_id)) if self.trusting else self.job(queue, job_id)
 
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
         self.flush()
@@ -274,7 +279,9 @@ class SqliteState(State):
 
     def held_by(self, claim_id: str) -> list[JobRecord]:
         self.flush()
-        return self._read(self._db.rows("held_by", claim_id, claim_id))
+        # A claim id with a dot in it may look like another one's token.
+        held = self._read(self._db.rows("held_by", claim_id, claim_id))
+        return [job for job in held if job.token is not None and claim_of(job.token) == claim_id]
 
     def leases_until(self, instant: int) -> list[JobRecord]:
         self.flush()
@@ -282,7 +289,7 @@ class SqliteState(State):
 
     def leases_of(self, workers: Iterable[str]) -> list[JobRecord]:
         named = set(workers)
-        return [job for job in self.leases_until(FOREVER) if job.owner in named]
+        return [job for job in self.leases_until(ALL) if job.owner in named]
 
     # Queues and lanes
 
@@ -333,6 +340,10 @@ class SqliteState(State):
     def next_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
         return self._first(self._db.rows("next_in_lane", self._db.known_queue(queue), lane))
+
+    def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
+        self.flush()
+        return self._first(self._db.rows("earliest_in_lane", self._db.known_queue(queue), lane))
 
     def idle_lanes(self, emptied_before: int) -> list[LaneRecord]:
         return [unpack_lane(row[0]) for row in self._db.rows("idle_lanes", emptied_before)]

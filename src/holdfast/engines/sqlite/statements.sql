@@ -78,6 +78,11 @@ SELECT count(*), min(due) FROM {ns}_job INDEXED BY {ns}_job_due WHERE q = ? AND 
 SELECT arrival, body FROM {ns}_job INDEXED BY {ns}_job_lane
 WHERE q = ? AND lane = ? ORDER BY rank, arrival LIMIT 1;
 
+-- name: earliest_in_lane
+-- The one that has waited longest behind the head. Index: job_lane.
+SELECT arrival, body FROM {ns}_job INDEXED BY {ns}_job_lane
+WHERE q = ? AND lane = ? ORDER BY arrival LIMIT 1;
+
 -- name: key_taker
 -- The job that took a key last. Index: job_key.
 SELECT arrival, body FROM {ns}_job INDEXED BY {ns}_job_key
@@ -178,7 +183,7 @@ DELETE FROM {ns}_edge WHERE parent_q = ? AND parent_id = ? AND child_q = ? AND c
 SELECT queue.name, edge.parent_id FROM {ns}_edge AS edge
 JOIN {ns}_job AS job ON job.q = edge.parent_q AND job.id = edge.parent_id
 JOIN {ns}_queue AS queue ON queue.q = edge.parent_q
-WHERE job.state >= 7 LIMIT 1;
+WHERE job.state >= 7 ORDER BY queue.name, edge.parent_id LIMIT 1;
 
 -- name: thing
 SELECT body FROM {ns}_thing WHERE kind = ? AND name = ?;
@@ -191,6 +196,10 @@ INSERT INTO {ns}_thing (kind, name, body) VALUES (?, ?, ?) ON CONFLICT (kind, na
 
 -- name: drop_thing
 DELETE FROM {ns}_thing WHERE kind = ? AND name = ?;
+
+-- name: queue_names
+-- For the audit.
+SELECT name FROM {ns}_queue;
 
 -- name: all_jobs
 -- For the audit.

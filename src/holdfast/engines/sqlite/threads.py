@@ -5,6 +5,7 @@ the batches.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
@@ -14,6 +15,8 @@ from holdfast.engines.sqlite.transactor import Done
 from holdfast.errors import EngineUnavailable
 from holdfast.model.command import Command
 from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
 
 MOST = 1_000
 
@@ -103,7 +106,10 @@ class CommandThread:
     def _answer(self, batch: list[Call], results: list[Done]) -> None:
         rings = frozenset[str]().union(*(done.rings for done in results))
         if rings:
-            self._ring(rings)
+            try:
+                self._ring(rings)
+            except Exception:  # bells are hints: a broken one must not keep an answer back
+                log.exception("Ringing %s failed.", sorted(rings))
         loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Done]]] = {}
         for (_, waiter), done in zip(batch, results, strict=True):
             if isinstance(waiter, asyncio.Future):

@@ -8,6 +8,7 @@ Everything that waits goes into one transaction and costs one sync. A command th
 with it: the transaction is rolled back and each is tried alone.
 """
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,12 +18,14 @@ import msgspec
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, translate
 from holdfast.engines.sqlite.migrations import check, migrate, version_of
-from holdfast.engines.sqlite.state import SqliteState
+from holdfast.engines.sqlite.state import ALL, SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.errors import EngineError, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """How long the write-ahead log may grow before its pages go into the database."""
@@ -72,6 +75,7 @@ class Transactor:
         self._sql = load("statements.sql", place.namespace)
         self._state = SqliteState(self.connection, self._sql)
         self._ledger = Ledger(self._state)
+        self._checkpoint_at = CHECKPOINT_BYTES
 
     def close(self) -> None:
         self.connection.close()
@@ -101,7 +105,7 @@ class Transactor:
         row = self.connection.execute(self._sql["begin_meta"]).fetchone()
         if row[0] == boot_id:
             return
-        for job in self._state.leases_until(2**62):
+        for job in self._state.leases_until(ALL):
             self._state.swap_job(job, msgspec.structs.replace(job, lease_expires=0))
         self._state.finish()
         self._state.forget()
@@ -120,9 +124,16 @@ class Transactor:
                 return [Done(None, failure, frozenset())] * len(commands)
         except Exception as error:
             failure = error
-        if len(commands) == 1:
-            return [Done(None, failure, frozenset())]
-        return [done for command in commands for done in self.run([command])]
+        if len(commands) > 1:
+            return [done for command in commands for done in self.run([command])]
+        if isinstance(failure, EngineError) and self._state.trusting:
+            # An id that was said to be new was not. Look before inserting, this once.
+            self._state.trusting = False
+            try:
+                return self.run(commands)
+            finally:
+                self._state.trusting = True
+        return [Done(None, failure, frozenset())]
 
     def _transaction(self, commands: Sequence[Command[Any]]) -> list[Done]:
         with self._gate:
@@ -133,9 +144,21 @@ class Transactor:
             except BaseException:
                 self._rollback()
                 raise
-            if self._runtime.fs.size(self._place.path + "-wal") > CHECKPOINT_BYTES:
-                self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._checkpoint()
         return done
+
+    def _checkpoint(self) -> None:
+        """Move the log's pages into the database once it has grown. What was committed stays so if this fails."""
+        size = self._runtime.fs.size(self._place.path + "-wal")
+        if size < self._checkpoint_at:
+            return
+        try:
+            _, pages, moved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            log.warning("%s: a checkpoint failed (%s); it will be tried again.", self._place.path, error)
+            pages, moved = 1, 0
+        # A reader may keep it from moving everything: then it is tried again after as much growth.
+        self._checkpoint_at = CHECKPOINT_BYTES if moved == pages else size + CHECKPOINT_BYTES
 
     def _decide(self, commands: Sequence[Command[Any]]) -> list[Done]:
         state, ledger = self._state, self._ledger
@@ -146,7 +169,7 @@ class Transactor:
         for command in commands:
             decision = ledger.decide(command, self._clock.now())
             done.append(Done(decision.answer, None, decision.rings))
-        self._clock.last = ledger.clock
+        self._clock.last = ledger.clock.after(self._clock.last)
         state.finish()
         if state.written:
             self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
@@ -203,7 +226,7 @@ class Reader:
             self._ledger.clock = At(wall, lease).after(self._clock.last)
             now = self._clock.now()
             done = [Done(self._ledger.decide(command, now).answer, None, frozenset()) for command in commands]
-            self._clock.last = self._ledger.clock
+            self._clock.last = self._ledger.clock.after(self._clock.last)
             return done
         finally:
             self.connection.execute("ROLLBACK")

@@ -37,7 +37,7 @@ class Guarantee(StrEnum):
     CLEAR = "clear ends every live job"
     LANES = "a lane runs in order, one at a time"
     EMPTIED = "running empty is told once"
-    POOLS = "a pool keeps its size"
+    POOLS = "a pool keeps its size and its keys in order"
     WORKERS = "worker records and requests to stop"
     SCHEDULES = "schedules are kept"
     READING = "readers see what is stored"

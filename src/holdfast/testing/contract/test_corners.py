@@ -1,0 +1,179 @@
+"""Corners where rules meet: each of these once went wrong somewhere."""
+
+import pytest
+
+from holdfast.errors import InvalidOption
+from holdfast.model.instants import FOREVER, HOUR
+from holdfast.model.job import Given, JobKey
+from holdfast.model.operate import Done
+from holdfast.model.produce import EnqueueStatus, Group, PoolPlace
+from holdfast.model.states import JobState, Reason
+from holdfast.model.work import Settled, Settlement, Start
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import QUEUE, after, claim, new_job, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+
+@guarantee(Guarantee.LANES)
+async def test_a_child_that_outranks_its_parent_in_their_lane_does_not_stop_it(bench: Bench) -> None:
+    await bench.put(new_job("head", lane="L"), new_job("parent", lane="L"))
+    await bench.put(new_job("child", lane="L", priority=9, parents=after("parent")))
+
+    order = []
+    for _ in range(3):
+        lease = await bench.take_one()
+        order.append(lease.id)
+        await bench.settle(succeed(lease))
+    assert order == ["head", "parent", "child"]
+
+
+@guarantee(Guarantee.POOLS)
+async def test_a_job_of_a_new_size_that_outranks_the_old_ones_does_not_stop_the_lane(bench: Bench) -> None:
+    for name in ("old-1", "old-2"):
+        await bench.put(new_job(name, pool=PoolPlace(1, "alice")))
+    await bench.engine.resize(QUEUE, 2)
+    await bench.put(*(new_job(f"new-{n}", priority=9, pool=PoolPlace(2, f"key-{n}")) for n in range(8)))
+
+    done = []
+    while leases := await bench.take(10):
+        for lease in leases:
+            done.append(lease.id)
+            await bench.settle(succeed(lease))
+    assert done[:2] == ["old-1", "old-2"]
+    assert len(done) == 10
+
+
+@guarantee(Guarantee.PARENTS)
+async def test_an_edge_of_a_deleted_child_says_nothing_to_a_new_job_of_its_id(bench: Bench) -> None:
+    await bench.put(new_job("first"), new_job("second"))
+    await bench.put(new_job("child", parents=after("first")))
+    await bench.engine.cancel(QUEUE, "child")
+    assert (await bench.engine.delete(QUEUE, "child")).jobs[0].status is Done.DONE
+    await bench.put(new_job("child", parents=after("second")))
+
+    await bench.engine.cancel(QUEUE, "first")
+    child = await bench.look("child")
+    assert (child.state, child.parents_left) == (JobState.BLOCKED, 1)
+
+
+@guarantee(Guarantee.PARENTS)
+async def test_a_parent_that_came_and_went_in_the_same_group_counts_as_failed(bench: Bench) -> None:
+    await bench.put(new_job("failed"))
+    await bench.engine.cancel(QUEUE, "failed")
+    gone = Given(result_ttl=0, retention=0)
+
+    await bench.put(
+        new_job("b", parents=after("failed"), given=gone),
+        new_job("c", parents=after("b")),
+        new_job("d", parents=after("b", any_end=True)),
+    )
+    assert await bench.find("b") is None
+    assert ((await bench.look("c")).state, (await bench.look("c")).reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
+    assert (await bench.look("d")).state is JobState.QUEUED
+
+
+@guarantee(Guarantee.ONE_PER_KEY)
+async def test_a_longer_result_does_not_bring_a_lapsed_key_back(bench: Bench) -> None:
+    await bench.finish(new_job("a", unique_key="k"))
+    await bench.put(new_job("b", unique_key="k"))
+
+    await bench.engine.amend(QUEUE, "a", result_ttl=HOUR * 100)
+    answer = await bench.put_one(new_job("c", unique_key="k"))
+    assert (answer.status, answer.id) == (EnqueueStatus.DUPLICATE, "b")
+
+
+@guarantee(Guarantee.HISTORY)
+async def test_a_snooze_leaves_no_entry_even_when_it_is_paid_for(bench: Bench) -> None:
+    await bench.put(new_job("a"))
+    lease = await bench.take_one()
+    await bench.engine.settle(
+        Settlement(queue=QUEUE, id="a", token=lease.token, target=JobState.SCHEDULED, delay=5, refund=False)
+    )
+    job = await bench.look("a")
+    assert (job.state, job.attempt, job.history) == (JobState.SCHEDULED, 1, ())
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_a_job_that_began_after_it_was_listed_is_not_reaped_as_one_that_had_not(bench: Bench) -> None:
+    await bench.put(new_job("a"))
+    (lease,) = await bench.take(0, prefetch=1)
+    listed = await bench.expire(lease)
+    assert listed.state is JobState.ASSIGNED
+    await bench.engine.exchange(starts=[Start(QUEUE, "a", lease.token)])
+
+    reap = Settlement(
+        queue=QUEUE,
+        id="a",
+        token=lease.token,
+        target=JobState.RETRYING,
+        reason=Reason.WORKER_LOST,
+        refund=True,
+        listed_expiry=listed.lease_expires,
+    )
+    assert await bench.settle(reap) is Settled.LOST
+    assert (await bench.look("a")).attempt == 1
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_a_reaper_may_only_retry_fail_or_cancel(bench: Bench) -> None:
+    for target in (JobState.SUCCEEDED, JobState.SCHEDULED, JobState.QUEUED):
+        with pytest.raises(InvalidOption, match="reaper"):
+            await bench.engine.settle(Settlement(queue=QUEUE, id="a", token="t.0", target=target, listed_expiry=1))
+
+
+@guarantee(Guarantee.RECOVERY)
+async def test_a_lease_without_end_is_disowned_like_any_other(bench: Bench) -> None:
+    await bench.put(new_job("a", given=Given(lease_len=FOREVER)))
+    await bench.take_one(worker="dead")
+
+    assert (await bench.engine.disown("dead")).leases == (JobKey(QUEUE, "a"),)
+    assert [lease.id for lease in await bench.expired()] == ["a"]
+
+
+@guarantee(Guarantee.ONE_LEASE)
+async def test_claim_ids_that_look_like_tokens_of_each_other_are_apart(bench: Bench) -> None:
+    await bench.put(new_job("a"), new_job("b"))
+    await bench.engine.claim(claim("c.5"))
+
+    answer = await bench.engine.claim(claim("c", limit=5))
+    assert [lease.id for lease in answer.leases] == ["b"]
+
+
+@guarantee(Guarantee.ONE_PER_ID)
+async def test_an_id_that_was_said_to_be_new_and_is_not_is_a_duplicate(bench: Bench) -> None:
+    await bench.put(new_job("a", fresh_id=True))
+
+    answer = await bench.put_one(new_job("a", fresh_id=True))
+    assert answer.status is EnqueueStatus.DUPLICATE
+    both = (
+        await bench.engine.enqueue(Group((new_job("b", fresh_id=True),)), Group((new_job("b", fresh_id=True),)))
+    ).groups
+    assert [group.jobs[0].status for group in both] == [EnqueueStatus.CREATED, EnqueueStatus.DUPLICATE]  # type: ignore[union-attr]
+
+
+@guarantee(Guarantee.READING)
+async def test_a_record_does_not_change_with_what_its_producer_keeps(bench: Bench) -> None:
+    metadata = {"trace": "1"}
+    await bench.put(new_job("a", metadata=metadata))
+    metadata["trace"] = "2"
+    assert (await bench.look("a")).metadata == {"trace": "1"}
+
+
+@guarantee(Guarantee.BAD_INPUT)
+async def test_text_that_no_engine_can_hold_is_refused_at_every_door(bench: Bench) -> None:
+    engine = bench.engine
+    bad = "\ud800"
+    calls = (
+        lambda: engine.get(JobKey(QUEUE, bad)),
+        lambda: engine.cancel(QUEUE, bad),
+        lambda: engine.requeue(QUEUE, bad),
+        lambda: engine.trigger(bad, "a"),
+        lambda: engine.delete(QUEUE, bad),
+        lambda: engine.amend(QUEUE, bad, priority=1),
+        lambda: engine.settle(Settlement(queue=QUEUE, id="a", token="t.0", target=JobState.FAILED, note=bad)),
+        lambda: engine.enqueue(Group((new_job("a", reply=bad),))),
+        lambda: engine.enqueue(Group((new_job("a", codec=bad),))),
+    )
+    for call in calls:
+        with pytest.raises(InvalidOption):
+            await call()

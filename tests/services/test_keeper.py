@@ -1,0 +1,363 @@
+"""The keeper: leases live on while handlers work, and attempts stop before a lease that cannot be renewed runs out.
+
+Most examples call `round` themselves, with a clock that stands still; the last ones let the threads work.
+"""
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import pytest
+from faulty import FaultyEngine
+from small_app import SmallApp, SmallTask, run, settled
+
+from holdfast import events
+from holdfast.context import AbortReason, Context
+from holdfast.errors import EngineUnavailable
+from holdfast.model.instants import SECOND
+from holdfast.model.job import Progress
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import Claim, Heartbeat, QueueClaim, Renew, RenewStatus, TaskClaim
+from holdfast.runtime import SystemRuntime
+from holdfast.testing import FrozenRuntime, Probe
+from holdfast.worker.attempt import Attempt, fence_age
+from holdfast.worker.crew import Crew
+from holdfast.worker.keeper import HEARTBEAT, Keeper
+from holdfast.worker.plan import Plan
+from holdfast.worker.slots import Slots
+
+
+async def nothing() -> None: ...
+
+
+class Bench:
+    """A keeper without its thread, and leases for it to keep."""
+
+    def __init__(self) -> None:
+        self.runtime = FrozenRuntime()
+        self.engine = FaultyEngine(self.runtime)
+        self.app = SmallApp(SmallTask(nothing), runtime=self.runtime, engine=self.engine)
+        self.slots = Slots(100)
+        self.delivered: list[tuple[str, RenewStatus]] = []
+        self.stops = 0
+        self.keeper = Keeper(
+            self.runtime,
+            self.engine,
+            self.slots,
+            record=lambda: WorkerRecord(worker="w", interval=HEARTBEAT),
+            deliver=lambda attempt, status: self.delivered.append((attempt.lease.id, status)),
+            stop_asked=self._stop,
+        )
+
+    def _stop(self) -> None:
+        self.stops += 1
+
+    async def hold(self, id: str, lease: int = 30 * SECOND, prefetch: bool = False) -> Attempt:
+        await self.app.enqueue("nothing", id=id)
+        plan = Plan(self.app.registry["nothing"], worker="w", state=None, middleware=(), crew=Crew(self.runtime))
+        claim = Claim(
+            claim_id=self.runtime.new_claim_id(),
+            worker="w",
+            queues=(QueueClaim("default", (TaskClaim(task="nothing", lease_len=lease),)),),
+            limit=0 if prefetch else 1,
+            prefetch=1 if prefetch else 0,
+        )
+        (lease_of_it,) = (await self.engine.claim(claim)).leases
+        attempt = Attempt(lease_of_it, plan, self.runtime.boot())
+        self.slots.admit(attempt)
+        return attempt
+
+    def renewed(self) -> list[list[str]]:
+        """The ids of each renewal that was sent."""
+        return [[job.id for job in command.jobs] for command in self.engine.asked if isinstance(command, Renew)]
+
+
+def test_a_lease_is_renewed_at_a_third_of_its_length() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        await bench.hold("a")
+        bench.keeper.round()
+        assert bench.renewed() == []
+        bench.runtime.advance(10)
+        bench.keeper.round()
+        assert bench.renewed() == [["a"]]
+        bench.keeper.round()
+        assert bench.renewed() == [["a"]]
+        assert (await bench.app.look("a")).lease_expires == bench.runtime.boot() + 30 * SECOND
+
+    run(scenario())
+
+
+def test_all_that_are_nearly_due_are_renewed_in_one_batch() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        for name in "abc":
+            await bench.hold(name)
+            bench.runtime.advance(1)
+        await bench.hold("long", lease=300 * SECOND)
+        bench.runtime.advance(8)
+        bench.keeper.round()
+        assert bench.renewed() == [["a", "b", "c"]]
+
+    run(scenario())
+
+
+def test_a_short_lease_is_looked_at_often_enough() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        assert bench.keeper.round() <= 0.5
+        await bench.hold("short", lease=SECOND)
+        assert bench.keeper.round() == pytest.approx(1 / 3, abs=0.01)
+
+    run(scenario())
+
+
+def test_progress_rides_on_the_renewal_and_is_sent_once() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        attempt = await bench.hold("a")
+        attempt.context.progress(0.5, "half way")
+        bench.runtime.advance(10)
+        bench.keeper.round()
+        assert (await bench.app.look("a")).progress == Progress(0.5, "half way")
+        bench.runtime.advance(10)
+        bench.keeper.round()
+        last = [command for command in bench.engine.asked if isinstance(command, Renew)][-1]
+        assert last.jobs[0].progress is None
+
+    run(scenario())
+
+
+def test_what_the_store_says_is_delivered() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        await bench.hold("fine")
+        await bench.hold("cancelled")
+        await bench.hold("waiting", prefetch=True)
+        await bench.engine.cancel("default", "cancelled")
+        await bench.engine.pause("default")
+        bench.keeper.hurry()
+        bench.keeper.round()
+        assert sorted(bench.delivered) == [("cancelled", RenewStatus.CANCEL), ("waiting", RenewStatus.HOLD)]
+        await bench.engine.clear("default")
+        bench.delivered.clear()
+        bench.keeper.hurry()
+        bench.keeper.round()
+        assert {status for _, status in bench.delivered} == {RenewStatus.LOST}
+
+    run(scenario())
+
+
+def test_a_lease_that_is_lost_is_not_renewed_any_more() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        attempt = await bench.hold("a")
+        attempt.mark(AbortReason.OWNERSHIP_LOST)
+        bench.runtime.advance(10)
+        bench.keeper.round()
+        assert bench.renewed() == []
+
+    run(scenario())
+
+
+def test_an_outcome_that_waits_to_be_sent_keeps_its_lease_alive() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        attempt = await bench.hold("a")
+        bench.slots.end(attempt)
+        bench.runtime.advance(10)
+        bench.keeper.round()
+        assert bench.renewed() == [["a"]]
+
+    run(scenario())
+
+
+def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        attempt = await bench.hold("a")
+        bench.engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
+        bench.runtime.advance(10)
+        assert [bench.keeper.round() for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+        assert attempt.renewed == bench.runtime.boot() - 10 * SECOND
+        bench.engine.before = None
+        bench.keeper.round()
+        assert attempt.renewed == bench.runtime.boot()
+
+    run(scenario())
+
+
+def test_the_worker_record_is_written_every_few_seconds() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.keeper.round()
+        beats = [command for command in bench.engine.asked if isinstance(command, Heartbeat)]
+        assert beats == []
+        bench.runtime.advance(HEARTBEAT / SECOND)
+        bench.keeper.round()
+        (record,) = (await bench.engine.workers()).workers
+        assert record.worker == "w"
+        assert bench.stops == 0
+        await bench.engine.stop_worker("w")
+        bench.keeper.hurry()
+        bench.keeper.round()
+        assert bench.stops == 1
+
+    run(scenario())
+
+
+# Fencing
+
+
+@pytest.mark.parametrize(("lease", "age"), [(30, 25), (6, 5), (2, 1), (300, 250)])
+def test_an_attempt_stops_a_second_or_a_sixth_before_its_lease_runs_out(lease: int, age: int) -> None:
+    assert fence_age(lease * SECOND) == age * SECOND
+
+
+def test_an_attempt_whose_lease_cannot_be_renewed_is_fenced_in_time() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        attempt = await bench.hold("a")
+        bench.engine.before = lambda command: EngineUnavailable()
+        bench.runtime.advance(24.9)
+        bench.keeper.round()
+        assert bench.keeper.fence() == []
+        bench.runtime.advance(0.1)
+        assert bench.keeper.fence() == [attempt]
+        assert attempt.abort_reason is AbortReason.OWNERSHIP_LOST
+        assert bench.keeper.fence() == []
+
+    run(scenario())
+
+
+def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
+    async def scenario() -> None:
+        running, gate = Probe[None]("the handler"), asyncio.Event()
+
+        async def waits() -> str:
+            running(None)
+            await gate.wait()
+            return "in time"
+
+        runtime = FrozenRuntime()
+        engine = FaultyEngine(runtime)
+        app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
+        id = await app.enqueue("waits")
+        async with app.worker() as worker:
+            await running.calls(1)
+            engine.before = lambda command: EngineUnavailable()
+            gate.set()
+            await settled()
+            runtime.advance(29)  # older than the fence, not yet expired
+            assert worker._shift is not None
+            assert worker._shift.keeper.fence() == []
+            engine.before = None
+            for _ in range(5):
+                await settled()
+                runtime.advance(1)
+            assert await app.result(id) == "in time"
+
+    run(scenario())
+
+
+def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
+    async def scenario() -> None:
+        running, gate = Probe[None]("the handler"), asyncio.Event()
+
+        async def stubborn() -> str:
+            running(None)
+            while not gate.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await gate.wait()
+            return "too late"
+
+        runtime = FrozenRuntime()
+        engine = FaultyEngine(runtime)
+        app = SmallApp(SmallTask(stubborn), runtime=runtime, engine=engine)
+        id = await app.enqueue("stubborn")
+        lost = app.record_events(events.OwnershipLost)
+        async with app.worker() as worker:
+            await running.calls(1)
+            engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
+            runtime.advance(25)
+            shift = worker._shift
+            assert shift is not None
+            shift._guard()
+            await lost.calls(1)
+            engine.asked.clear()
+            gate.set()
+            await settled()
+            assert [one for exchange in engine.exchanges for one in exchange.settlements] == []
+            assert worker.running == 0
+        assert (await app.look(id)).result is None
+
+    run(scenario())
+
+
+# With threads
+
+
+def test_leases_live_while_a_handler_blocks_the_event_loop() -> None:
+    """A18: the loop stands still, the keeper's thread does not, and people are told where it stands."""
+    renewed, blocked = threading.Event(), threading.Event()
+    told: list[events.LoopBlocked] = []
+
+    class Watched(FaultyEngine):
+        def perform_now(self, command: Any) -> Any:
+            answer = super().perform_now(command)
+            if isinstance(command, Renew):
+                renewed.set()
+            return answer
+
+    def hear(event: events.LoopBlocked) -> None:
+        told.append(event)
+        blocked.set()
+
+    async def scenario() -> None:
+        async def careless() -> None:
+            assert blocked.wait(5)
+            assert renewed.wait(5)
+
+        runtime = SystemRuntime()
+        app = SmallApp(SmallTask(careless, lease=2 * SECOND), runtime=runtime, engine=Watched(runtime))
+        app.bus.on(events.LoopBlocked, hear)
+        id = await app.enqueue("careless", id="culprit")
+        await app.drain()
+        assert await app.result(id) is None
+
+    run(scenario())
+    assert len(told) == 1
+    assert "careless" in told[0].stack
+    assert told[0].job_ids == ("culprit",)
+    assert SECOND <= told[0].blocked < 2 * SECOND
+
+
+def test_progress_of_a_running_job_can_be_seen() -> None:
+    async def scenario() -> None:
+        said, gate, renewed = Probe[None]("the handler"), asyncio.Event(), Probe[None]("a renewal")
+        loop = asyncio.get_running_loop()
+
+        def notice(command: Any) -> None:
+            if isinstance(command, Renew):
+                loop.call_soon_threadsafe(renewed, None)
+
+        async def works(ctx: Context) -> None:
+            ctx.progress(0.25, "first quarter")
+            said(None)
+            await gate.wait()
+
+        runtime = SystemRuntime()
+        engine = FaultyEngine(runtime)
+        engine.after = notice
+        app = SmallApp(SmallTask(works, takes_context=True), runtime=runtime, engine=engine)
+        id = await app.enqueue("works")
+        async with app.worker() as worker:
+            await said.calls(1)
+            assert worker._shift is not None
+            worker._shift.keeper.hurry()
+            await renewed.calls(1)
+            assert (await app.look(id)).progress == Progress(0.25, "first quarter")
+            gate.set()
+
+    run(scenario())

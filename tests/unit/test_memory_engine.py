@@ -1,0 +1,160 @@
+"""What is the memory engine's own: threads, event loops, bells. What it does with jobs is the contract's affair."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from holdfast.engine import Engine, Subscription
+from holdfast.engines import open_engine
+from holdfast.engines.memory import MemoryEngine
+from holdfast.model.instants import MINUTE
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.records import WorkerRecord
+from holdfast.model.states import JobState
+from holdfast.model.work import Claim, Exchange, QueueClaim, Renewal, RenewStatus, Settled, Settlement, TaskClaim
+from holdfast.runtime import SystemRuntime
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def engine() -> MemoryEngine:
+    return MemoryEngine("memory://", SystemRuntime())
+
+
+def enqueue(*ids: str) -> Enqueue:
+    return Enqueue(groups=(Group(tuple(NewJob(queue="q", id=id, task="t") for id in ids)),))
+
+
+def claim(claim_id: str, limit: int = 1) -> Exchange:
+    queues = (QueueClaim("q", (TaskClaim(task="t", lease_len=MINUTE),)),)
+    return Exchange(claim=Claim(claim_id=claim_id, worker=claim_id, queues=queues, limit=limit))
+
+
+# --- Threads ---
+
+
+def test_threads_share_the_jobs_without_overlap(engine: MemoryEngine) -> None:
+    ids = [f"{number}" for number in range(2_000)]
+    engine.perform_now(enqueue(*ids[:1_000]))
+    engine.perform_now(enqueue(*ids[1_000:]))
+    together = threading.Barrier(4)
+
+    def work(name: str) -> list[str]:
+        taken: list[str] = []
+        together.wait(PATIENCE)
+        for turn in range(1_000):
+            leases = engine.perform_now(claim(f"{name}-{turn}", limit=3)).leases
+            if not leases:
+                break
+            settlements = tuple(
+                Settlement(queue="q", id=lease.id, token=lease.token, target=JobState.SUCCEEDED) for lease in leases
+            )
+            assert set(engine.perform_now(Exchange(settlements=settlements)).settled) == {Settled.APPLIED}
+            taken += [lease.id for lease in leases]
+        return taken
+
+    with ThreadPoolExecutor(4) as threads:
+        shares = list(threads.map(work, "abcd"))
+    assert sorted(id for share in shares for id in share) == sorted(ids)
+    assert asyncio.run(engine.audit()) == ()
+
+
+def test_threads_that_enqueue_one_id_make_one_job(engine: MemoryEngine) -> None:
+    together = threading.Barrier(4)
+
+    def produce(_: int) -> list[str]:
+        together.wait(PATIENCE)
+        return [engine.perform_now(enqueue(f"{n}")).groups[0].jobs[0].status for n in range(200)]  # type: ignore[union-attr]
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = [status for share in threads.map(produce, range(4)) for status in share]
+    assert answers.count("created") == 200
+
+
+def test_the_lifeline_renews_without_a_loop(engine: MemoryEngine) -> None:
+    engine.perform_now(enqueue("a"))
+    (lease,) = engine.perform_now(claim("c")).leases
+    lifeline = engine.lifeline()
+    (renewed,) = lifeline.renew([Renewal("q", "a", lease.token)]).jobs
+    assert renewed.status is RenewStatus.HELD
+    assert lifeline.heartbeat(WorkerRecord(worker="w")).stop is False
+    lifeline.close()
+
+
+# --- Bells ---
+
+
+async def heard(subscription: Subscription, timeout: float = PATIENCE) -> frozenset[str]:
+    return await subscription.wait(timeout)
+
+
+def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
+    async def listen() -> frozenset[str]:
+        with engine.subscribe("queue:q") as ears:
+            waiting = asyncio.ensure_future(heard(ears))
+            await asyncio.sleep(0)  # let it begin to wait
+            await asyncio.to_thread(engine.perform_now, enqueue("a"))
+            return await waiting
+
+    assert asyncio.run(listen()) == {"queue:q"}
+
+
+def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
+    ready = threading.Barrier(3)
+
+    def listen(_: int) -> frozenset[str]:
+        async def wait() -> frozenset[str]:
+            with engine.subscribe("queue:q") as ears:
+                ready.wait(PATIENCE)
+                return await heard(ears)
+
+        return asyncio.run(wait())
+
+    with ThreadPoolExecutor(2) as threads:
+        listeners = threads.map(listen, range(2))
+        ready.wait(PATIENCE)
+        engine.perform_now(enqueue("a"))
+        assert list(listeners) == [{"queue:q"}, {"queue:q"}]
+
+
+def test_a_bell_that_rang_before_the_wait_is_not_lost(engine: MemoryEngine) -> None:
+    async def listen() -> list[frozenset[str]]:
+        with engine.subscribe("queue:q", "room:q") as ears:
+            await engine.perform(enqueue("a"))
+            return [await heard(ears), await heard(ears, 0)]
+
+    assert asyncio.run(listen()) == [{"queue:q"}, frozenset()]
+
+
+def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
+    async def listen() -> frozenset[str]:
+        with engine.subscribe("queue:r") as ears:
+            await engine.perform(enqueue("a"))
+            return await heard(ears, 0)
+
+    assert asyncio.run(listen()) == frozenset()
+
+
+@pytest.mark.parametrize("closing", ["engine", "subscription"])
+def test_closing_wakes_a_waiter_with_nothing(engine: MemoryEngine, closing: str) -> None:
+    async def listen() -> frozenset[str]:
+        ears = engine.subscribe("queue:q")
+        waiting = asyncio.ensure_future(heard(ears))
+        await asyncio.sleep(0)
+        if closing == "engine":
+            await engine.close()
+            await engine.close()
+        else:
+            ears.close()
+        return await waiting
+
+    assert asyncio.run(listen()) == frozenset()
+
+
+def test_an_address_opens_it() -> None:
+    engine: Engine = open_engine("memory://")
+    assert isinstance(engine, MemoryEngine)
+    assert not engine.capabilities.durable

@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
@@ -120,10 +121,11 @@ async def run_service(service: Service) -> None:
             try:
                 delay = await service.tick()
                 failures = 0
-            except Exception:
+            except Exception as error:
                 failures += 1
                 delay = back_off(failures)
-                _logger.exception("Service %s failed and goes on in %.1f s.", service.name, delay)
+                trace = None if isinstance(error, EngineError) else error  # a store in trouble needs no stack to tell
+                _logger.error("Service %s failed: %s It goes on in %.1f s.", service.name, error, delay, exc_info=trace)
                 await service.runtime.sleep(delay)
                 continue
             if delay is None or delay > 0:

@@ -22,11 +22,13 @@ async def works() -> str:
     return threading.current_thread().name
 
 
+def connect() -> str:
+    raise OSError("no database")
+
+
 @asynccontextmanager
-async def no_database() -> AsyncIterator[None]:
-    if works is not None:
-        raise OSError("no database")
-    yield
+async def no_database() -> AsyncIterator[str]:
+    yield connect()
 
 
 def test_two_workers_of_one_name_are_two_workers() -> None:

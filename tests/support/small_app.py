@@ -74,7 +74,7 @@ class SmallTask:
         args, kwargs = CODEC.decode(payload, tuple[list[Any], dict[str, Any]])
         return args, kwargs
 
-    def encode_result(self, value: Any) -> bytes:
+    def encode_result(self, value: Any, codec: str) -> bytes:
         return CODEC.encode(value)
 
 
@@ -97,6 +97,11 @@ class SmallApp:
         self.lifespan = lifespan
         self.bus = Bus(self.runtime)
         self.config = Config(worker=WorkerSettings(**settings))
+
+    async def aopen(self) -> None:
+        await self.engine.open()
+
+    def import_modules(self) -> None: ...
 
     # Producing
 

@@ -1,6 +1,6 @@
 """What both type checkers must reject, line by line. Read by `test_checkers.py`, never run.
 
-A line that ends with `type: ignore` is a mistake, and every other line is none. mypy complains by itself about an
+A line that ends with an ignore comment is a mistake, and every other line is none. mypy complains by itself about an
 ignore that it does not need; the test takes the comments off and compares the lines for both checkers.
 """
 
@@ -47,7 +47,7 @@ text: str = flaky.using(id="a").request(1)  # type: ignore[assignment]
 resize.using(delay="soon")  # type: ignore[arg-type]
 resize.using(dealy=3)  # type: ignore[call-arg]
 resize.using(priority=1.5)  # type: ignore[arg-type]
-resize.using(at=3.0)  # type: ignore[typeddict-item,arg-type,unused-ignore]
+resize.using(at=3.0)  # type: ignore[arg-type]
 resize.using(metadata={"tries": 3})  # type: ignore[dict-item]
 resize.enqueue("cat.png", delay=3)  # type: ignore[call-arg]
 jobs.task(qeue="quick")  # type: ignore[call-overload]
@@ -69,7 +69,7 @@ resize.enqueue("cat.png").status()  # type: ignore[attr-defined]
 
 resize.handle(7)  # type: ignore[arg-type]
 resize.enqueue("cat.png").result(3)  # type: ignore[call-arg]
-jobs.client.enqueue_many([resize])  # type: ignore[list-item]
+jobs.client.enqueue_many([resize])  # type: ignore[arg-type]
 jobs.control.cancel(["a", "b"])  # type: ignore[arg-type]
 
 

@@ -69,7 +69,9 @@ assert_type(resize.draft("cat.png"), Draft[str])
 assert_type(flaky.request(21), int)
 assert_type(book.request("blue"), int)
 assert_type(shrink.using(id="a", delay=timedelta(hours=1)).enqueue("cat.png", quality=0.5).result(), bytes)
-assert_type(tidy.using(at=datetime.now(UTC), expires=60, metadata={"by": "cron"}, wait_for_room=3).enqueue(), Handle[None])
+assert_type(
+    tidy.using(at=datetime.now(UTC), expires=60, metadata={"by": "cron"}, wait_for_room=3).enqueue(), Handle[None]
+)
 assert_type(jobs.client.enqueue_many([resize.draft(f"{n}.png") for n in range(3)]), list[Handle[str]])
 assert_type(jobs.client.task("billing.send_invoice"), Task[..., Any])
 assert_type(jobs.control.requeue(all_failed=True, task="resize"), int)

@@ -50,8 +50,7 @@ class Crew:
 
         self._active += 1
         if self._active > self._threads:
-            self._threads += 1
-            self._runtime.thread(self._work, name=f"holdfast handler {self._threads}")
+            self._grow()
         self._orders.put(order)
         value, error = await ended
         if isinstance(error, StopIteration):  # cannot pass through a coroutine
@@ -60,6 +59,16 @@ class Crew:
             raise error
         result: T = value
         return result
+
+    def _grow(self) -> None:
+        try:
+            self._runtime.thread(self._work, name=f"holdfast handler {self._threads + 1}")
+            self._threads += 1
+        except RuntimeError:  # the system has no more of them
+            if not self._threads:
+                self._active -= 1
+                raise
+            _logger.warning("No more than %d threads can be had; handlers wait for one.", self._threads)
 
     def _report(self, ended: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
         self._active -= 1

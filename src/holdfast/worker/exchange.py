@@ -131,6 +131,7 @@ class Exchanger(Service):
         started = [attempt for attempt in self._started if attempt.settlement is None]
         claim = self._claims.make() if self._accepting else None
         if claim is None and not batch and not started:
+            self._notice_nothing()
             return None
         settlements: Sequence[Settlement] = [a.settlement for a in batch if a.settlement is not None]
         starts = [Start(attempt.lease.queue, attempt.lease.id, attempt.lease.token) for attempt in started]
@@ -145,13 +146,14 @@ class Exchanger(Service):
         finally:
             self._in_flight = False
         self._seen, self._seen_at = answer.at, self.runtime.monotonic()
-        self._started = self._started[len(started) :] if started else []
+        self._started = []
         self._settled(batch, settlements, answer)
         for attempt, status in zip(started, answer.started, strict=True):
             self._heard(attempt, status)
         self._arrived(answer.leases, sent)
         await self._news.after(settlements, answer)
-        self._notice_nothing(claim, answer)
+        if not answer.leases:
+            self._notice_nothing()
         if self.progress is not None:
             self.progress()
         return self._next_look(claim, answer)
@@ -198,10 +200,8 @@ class Exchanger(Service):
             self._news.started(called, self.engine_now())
             self._runner.run(called)
 
-    def _notice_nothing(self, claim: Claim | None, answer: Exchanged) -> None:
-        if self._found_nothing is None or claim is None or answer.leases:
-            return
-        if self._slots.idle and not self._outbox:
+    def _notice_nothing(self) -> None:
+        if self._found_nothing is not None and self._accepting and self._slots.idle and not self._outbox:
             self._found_nothing()
 
     def _next_look(self, claim: Claim | None, answer: Exchanged) -> float | None:
@@ -225,7 +225,7 @@ class Exchanger(Service):
         lost = attempt.abort_reason is AbortReason.OWNERSHIP_LOST
         if lost:
             self._news.ownership_lost(attempt, self.engine_now())
-        if self._slots.unassign(attempt):
+        if self._slots.take_back(attempt):
             if lost:
                 self._slots.drop(attempt)
             else:
@@ -235,7 +235,7 @@ class Exchanger(Service):
 
     def hold(self, attempt: Attempt) -> None:
         """Its queue or lane is paused: give it back if it has not begun."""
-        if attempt.settlement is None and self._slots.unassign(attempt):
+        if attempt.settlement is None and self._slots.take_back(attempt):
             self.give_back(attempt)
 
     def stop_accepting(self) -> None:

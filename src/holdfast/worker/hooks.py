@@ -10,8 +10,10 @@ from holdfast.engine import Engine
 from holdfast.errors import Interrupt
 from holdfast.model.job import JobKey
 from holdfast.model.text import ErrorInfo
+from holdfast.model.work import Lease
 from holdfast.runtime import Runtime
 from holdfast.service import Service
+from holdfast.views import Job
 from holdfast.worker.crew import Crew
 
 Hook = Callable[[Any, Any], object]
@@ -28,12 +30,13 @@ class Hooks(Service):
         super().__init__(runtime)
         self._engine = engine
         self._crew = crew
-        self._waiting: deque[tuple[Hook, JobKey, ErrorInfo | None]] = deque()
+        self._waiting: deque[tuple[Hook, JobKey, ErrorInfo | None, Lease | None]] = deque()
         self.progress: Callable[[], None] | None = None
         """Called when one has run. Set while the worker stops."""
 
-    def add(self, hook: Hook, job: JobKey, error: ErrorInfo | None) -> None:
-        self._waiting.append((hook, job, error))
+    def add(self, hook: Hook, job: JobKey, error: ErrorInfo | None, lease: Lease | None = None) -> None:
+        """Run the hook soon. The lease tells of a job that is kept for no time at all."""
+        self._waiting.append((hook, job, error, lease))
         self.wake()
 
     @property
@@ -48,17 +51,19 @@ class Hooks(Service):
                 self.progress()
         return None
 
-    async def _run(self, hook: Hook, key: JobKey, error: ErrorInfo | None) -> None:
-        from holdfast.views import Job
-
+    async def _run(self, hook: Hook, key: JobKey, error: ErrorInfo | None, lease: Lease | None) -> None:
         (record,) = (await self._engine.get(key)).jobs
-        if record is None:  # kept for no time at all
+        if record is not None:
+            job = Job.from_record(record)
+        elif lease is not None:
+            job = Job.from_lease(lease)
+        else:
             return
         try:
             if inspect.iscoroutinefunction(hook):
-                await hook(Job.from_record(record), error)
+                await hook(job, error)
             else:
-                answer = await self._crew.run(hook, Job.from_record(record), error)
+                answer = await self._crew.run(hook, job, error)
                 if inspect.isawaitable(answer):
                     await answer
         except (Exception, Interrupt, SystemExit):

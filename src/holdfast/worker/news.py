@@ -18,6 +18,7 @@ from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.hooks import Hooks
+from holdfast.worker.host import Handled
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -97,7 +98,7 @@ class News:
             error=settlement.error,
             ran=attempt.ran,
         )
-        self.dead_letter(lease.key, attempt.plan.task, settlement.error)
+        self.dead_letter(lease.key, attempt.plan.task, settlement.error, lease)
 
     def _again(self, attempt: Attempt, settlement: Settlement, at: int) -> None:
         lease = attempt.lease
@@ -131,10 +132,10 @@ class News:
         )
         self._tell(events.OwnershipLost, lease, at)
 
-    def dead_letter(self, job: JobKey, task: object, error: ErrorInfo | None) -> None:
+    def dead_letter(self, job: JobKey, task: Handled, error: ErrorInfo | None, lease: Lease | None = None) -> None:
         """Let the task's hooks run, some time soon."""
-        for hook in getattr(task, "dead_letter_hooks", ()):
-            self._hooks.add(hook, job, error)
+        for hook in task.dead_letter_hooks:
+            self._hooks.add(hook, job, error, lease)
 
     # Empty
 

@@ -38,7 +38,7 @@ def returned(attempt: Attempt, value: Any) -> Outcome:
     if attempt.abort_reason is AbortReason.TIMEOUT:
         return TimedOut(timeout_info(attempt, None))
     try:
-        return Succeeded(attempt.plan.encode(value))
+        return Succeeded(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
         return Refused(Reason.RESULT_TOO_LARGE, describe(error))
     except Exception as error:

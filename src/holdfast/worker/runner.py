@@ -55,7 +55,7 @@ class Runner:
         began = self._runtime.monotonic()
         while ready:
             attempt = ready.popleft()
-            self._stand_by()
+            self._stand_by()  # before the handler, so that the other chain does not inherit what it leaves behind
             attempt.runner = me
             CURRENT.set(attempt)
             before = copy_context()
@@ -66,7 +66,6 @@ class Runner:
             if attempt.began - began > LONGEST_TURN:
                 await breathe()
                 break
-        self._stand_by()
 
     def withdraw(self) -> list[Attempt]:
         """Take back what has not begun yet."""

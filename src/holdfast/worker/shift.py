@@ -3,6 +3,7 @@
     exchange    settles and claims            hooks       what users hang on a job's end
     deadlines   timeouts                      listener    bells
     reaper      jobs of lost workers          pruner      what is past its time
+    deaths      workers known to be gone
     strangers   tasks nobody knows            keeper      leases, from its own thread
                                               watcher     blocked loops and old leases, from its own thread
 
@@ -35,6 +36,7 @@ from holdfast.worker.claims import Claims
 from holdfast.worker.courier import Courier
 from holdfast.worker.crew import Crew
 from holdfast.worker.deadlines import Deadlines
+from holdfast.worker.deaths import Deaths
 from holdfast.worker.exchange import Exchanger
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.host import Host
@@ -131,6 +133,17 @@ class Shift:
             work=self.exchanger.wake,
             called=self.keeper.hurry,
         )
+        reaper = Reaper(
+            runtime,
+            engine,
+            worker=terms.worker,
+            plans=self._plans,
+            slots=self.slots,
+            bus=host.bus,
+            news=self._news,
+            freed=self.exchanger.wake,
+            interval=settings.reap_interval,
+        )
         self.supervisor = Supervisor(
             runtime,
             (
@@ -138,17 +151,8 @@ class Shift:
                 self._deadlines,
                 self._listener,
                 self._hooks,
-                Reaper(
-                    runtime,
-                    engine,
-                    worker=terms.worker,
-                    plans=self._plans,
-                    slots=self.slots,
-                    bus=host.bus,
-                    news=self._news,
-                    freed=self.exchanger.wake,
-                    interval=settings.reap_interval,
-                ),
+                reaper,
+                Deaths(runtime, engine, reaper),
                 Pruner(runtime, engine),
                 Strangers(
                     runtime,
@@ -170,6 +174,7 @@ class Shift:
             queues=self._terms.queues,
             host=socket.gethostname(),
             pid=os.getpid(),
+            bell=self._engine.process_name,
             slots=self.slots.size,
             busy=self.slots.busy,
             started=self._started,

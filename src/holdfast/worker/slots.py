@@ -83,11 +83,15 @@ class Slots:
         self.assigned.clear()
         return waiting
 
-    def unassign(self, attempt: Attempt) -> bool:
+    def take_back(self, attempt: Attempt) -> bool:
         """Take one back that waits. False: it does not, or no longer."""
-        if attempt not in self.assigned:
+        if attempt in self.assigned:
+            self.assigned.remove(attempt)
+        elif attempt in self.parked:
+            self.parked.remove(attempt)
+            self._vacate(attempt)
+        else:
             return False
-        self.assigned.remove(attempt)
         attempt.plan.taken -= 1
         return True
 

@@ -120,7 +120,8 @@ class Worker:
         shift: Shift | None = None
         try:
             with self._signals_to(stopping):
-                await app.engine.open()
+                app.import_modules()
+                await app.aopen()
                 async with self._state() as state:
                     shift = Shift(app, self._terms(settings), state, stopping, until_empty=self._until_empty)
                     self._shift = shift
@@ -171,13 +172,15 @@ class Worker:
             yield
             return
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
             loop.add_signal_handler(number, stopping.signal)
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
     async def to_the_end(self, ready: Callable[[], object] = lambda: None) -> None:
         """Run, and then see to it that no handler which will not stop keeps the loop from closing."""

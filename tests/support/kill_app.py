@@ -1,0 +1,42 @@
+"""The app of the kill tests: each run leaves a line in a file that the queue does not own."""
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+from holdfast import App, Context
+
+jobs: App[Any] = App(os.environ["KILL_URL"])
+LOG = os.environ["KILL_LOG"]
+
+
+def note(*words: object) -> None:
+    """One write, one line: whole lines even from processes that are killed."""
+    line = " ".join(map(str, (time.monotonic_ns(), os.getpid(), *words))) + "\n"
+    log = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(log, line.encode())
+    os.close(log)
+
+
+@jobs.task(name="work", max_attempts=50)
+async def work(ctx: Context, number: int) -> int:
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    await asyncio.sleep(0.002)
+    note("end", ctx.job.id, ctx.attempt)
+    return number * 2
+
+
+@jobs.task(name="hold", max_attempts=5)
+async def hold(ctx: Context) -> int:
+    """The first run waits for ever; the next one ends at once."""
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    if ctx.attempt == 1:
+        await asyncio.get_running_loop().create_future()
+    return ctx.attempt
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    jobs.worker(concurrency=int(sys.argv[1]), signals=True).run()

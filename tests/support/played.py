@@ -1,0 +1,81 @@
+"""The worker's part, played by a test: take a job through the App's engine, and say how it ended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast import App
+from holdfast.model.instants import SECOND
+from holdfast.model.records import WorkerRecord
+from holdfast.model.states import JobState, Reason
+from holdfast.model.text import ErrorInfo
+from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, TaskClaim
+from holdfast.task import Task
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds. A test that passes never waits for it."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine; one that hangs fails."""
+
+    async def in_time() -> T:
+        async with asyncio.timeout(PATIENCE):
+            return await work
+
+    return asyncio.run(in_time())
+
+
+async def take(app: App[Any], task: Task[..., Any], *, queue: str | None = None) -> Lease:
+    """Claim the next job of a task."""
+    wanted = TaskClaim(task=task.name, lease_len=30 * SECOND)
+    claim = Claim(
+        claim_id=app.runtime.new_claim_id(),
+        worker="played",
+        queues=(QueueClaim(queue or task.queue, (wanted,)),),
+        limit=1,
+    )
+    await app.aopen()
+    (lease,) = (await app.engine.claim(claim)).leases
+    return lease
+
+
+async def settle(app: App[Any], lease: Lease, target: JobState, **facts: Any) -> None:
+    settlement = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=target, **facts)
+    (said,) = (await app.engine.settle(settlement)).settled
+    assert said == "applied"
+
+
+async def succeed(app: App[Any], task: Task[..., Any], result: object = None, **facts: Any) -> Lease:
+    """Take the next job of a task, and let it return `result`."""
+    lease = await take(app, task)
+    await settle(app, lease, JobState.SUCCEEDED, result=task.encode_result(result, lease.codec), **facts)
+    return lease
+
+
+async def fail(app: App[Any], task: Task[..., Any], reason: Reason = Reason.EXHAUSTED, note: str = "") -> Lease:
+    """Take the next job of a task, and let it fail for good."""
+    lease = await take(app, task)
+    error = ErrorInfo("builtins.ValueError", "no funds", "Traceback ...")
+    await settle(app, lease, JobState.FAILED, reason=reason, note=note, error=error)
+    return lease
+
+
+async def report_in(app: App[Any], name: str, *tasks: str, queues: tuple[str, ...] = (), busy: int = 0) -> None:
+    """A heartbeat of a worker that knows these tasks."""
+    await app.aopen()
+    record = WorkerRecord(worker=name, tasks=tasks, queues=queues, slots=1, busy=busy, interval=10 * SECOND)
+    await app.engine.heartbeat(record)
+
+
+async def until(look: Callable[[], Awaitable[T] | T], *, turns: int = 10_000) -> T:
+    """Let the loop turn until what is looked at is true."""
+    for _ in range(turns):
+        seen = look()
+        found = await seen if isinstance(seen, Awaitable) else seen
+        if found:
+            return found
+        await asyncio.sleep(0)
+    raise AssertionError("It did not come to pass.")

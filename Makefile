@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help test check long format clean
+.PHONY: help demo test check long bench-quick format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
 	$(BIN)/python -m pytest
@@ -19,6 +19,12 @@ check: $(INSTALLED) ## Check format, lint, types and import direction
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --no-cache
+
+demo: $(INSTALLED) ## Run the demo: a few thousand jobs on one SQLite file, and a worker killed in the middle
+	$(BIN)/python -m holdfast.demo build/demo
+
+bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes build/bench.json
+	$(BIN)/python -m benchmarks.quick
 
 long: $(INSTALLED) ## Run the long proofs: the differential machine at full length
 	$(BIN)/python -m pytest -m long

@@ -97,7 +97,7 @@ def run_here(asked: Coroutine[Any, Any, R], portal: "Callable[[], Portal]") -> R
 class _Call:
     """One blocking call: what to run, and how it came out. Its lock is free once that is known."""
 
-    __slots__ = ("answer", "asked", "error", "lock", "task")
+    __slots__ = ("answer", "asked", "error", "lock", "task", "unwanted")
 
     def __init__(self, asked: Any, lock: Any) -> None:
         self.asked = asked
@@ -105,6 +105,7 @@ class _Call:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
+        self.unwanted = False
 
 
 class Portal:
@@ -129,10 +130,11 @@ class Portal:
         call = _Call(asked, lock)
         self._calls.add(call)
         if not self._soon(self._begin, call):
-            self._give_up(call)
+            self._end(call, cancelled=True)
         try:
             lock.acquire()
         except BaseException:  # Ctrl-C in the waiting thread: nobody wants the answer any more
+            call.unwanted = True
             self._soon(_cancel, call)
             raise
         if call.error is not None:
@@ -153,27 +155,18 @@ class Portal:
         return False
 
     def _begin(self, call: _Call) -> None:
-        call.task = self._runtime.spawn(self._carry_out(call), name="holdfast blocking call")
-        if self._ending:
+        call.task = self._runtime.spawn(_carry_out(call), name="holdfast blocking call")
+        call.task.add_done_callback(lambda task: self._end(call, cancelled=task.cancelled()))
+        if self._ending or call.unwanted:
             call.task.cancel()
 
-    async def _carry_out(self, call: _Call) -> None:
-        try:
-            call.answer = await call.asked
-        except asyncio.CancelledError as error:
-            call.error = _closed() if self._ending else error
-        except BaseException as error:
-            call.error = error
-        finally:
-            self._calls.discard(call)
-            call.lock.release()
-
-    def _give_up(self, call: _Call) -> None:
-        """Answer a call that the loop never began, or never ended."""
+    def _end(self, call: _Call, *, cancelled: bool) -> None:
+        """Let the caller go on, once: its task has ended, or the loop has without it."""
         if call in self._calls:
             self._calls.discard(call)
-            call.asked.close()
-            call.error = _closed()
+            call.asked.close()  # where it was never begun
+            if cancelled:
+                call.error = _closed()
             call.lock.release()
 
     def _main(self) -> None:
@@ -183,7 +176,7 @@ class Portal:
             self._loop.call_soon(self._ready.set)
             runner.run(self._until_told())
         for call in tuple(self._calls):
-            self._give_up(call)
+            self._end(call, cancelled=True)
 
     async def _until_told(self) -> None:
         await self._told.wait()
@@ -196,6 +189,15 @@ class Portal:
         self._soon(self._told.set)
         if wait and self._loop is not asyncio._get_running_loop():
             self._thread.join()
+
+
+async def _carry_out(call: _Call) -> None:
+    try:
+        call.answer = await call.asked
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        call.error = error
 
 
 def _cancel(call: _Call) -> None:

@@ -19,7 +19,7 @@ from holdfast.readers import (
     backoff_table,
     boolean,
     choice,
-    namespace,
+    identifier,
     queue_name,
     seconds,
     share,
@@ -129,7 +129,7 @@ class Config:
 
     app: Annotated[str | None, text] = None
     url: Annotated[str | None, text] = None
-    namespace: Annotated[str, namespace] = "holdfast"
+    namespace: Annotated[str, identifier] = "holdfast"
     durability: Annotated[Durability | None, choice("durable", "fast", "none")] = None
     auto_migrate: Annotated[bool | None, boolean] = None
     request_timeout: Annotated[float, seconds()] = 30.0

@@ -8,15 +8,15 @@ async handler is cancelled, a sync one in its thread has to look (`ctx.aborted`,
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 from holdfast.errors import Aborted, InvalidOption, UsageError
 from holdfast.model.job import NOTHING_GIVEN, Progress
 from holdfast.model.states import JobState
 from holdfast.model.text import clean
 from holdfast.model.work import Lease
+from holdfast.telemetry.current import CURRENT as CURRENT
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -61,10 +61,6 @@ class AttemptView(Protocol):
     def context(self) -> "Context[Any]": ...
 
 
-CURRENT: ContextVar[AttemptView] = ContextVar("holdfast attempt")
-"""The attempt that this code runs in."""
-
-
 class Context(Generic[S]):
     """The attempt as its handler sees it. Injected where the first parameter is annotated `Context`."""
 
@@ -80,7 +76,7 @@ class Context(Generic[S]):
         attempt = CURRENT.get(None)
         if attempt is None:
             raise UsageError("There is no current Context: this code does not run inside a task.")
-        return attempt.context
+        return cast(AttemptView, attempt).context
 
     @classmethod
     def detached(

@@ -32,7 +32,7 @@ def queue_name(value: object) -> str:
         raise ValueError(f"is no name for a queue: {error}") from error
 
 
-def namespace(value: object) -> str:
+def identifier(value: object) -> str:
     if not isinstance(value, str) or not _NAMESPACE.fullmatch(value):
         raise ValueError("must be a lower-case word of at most 31 letters, digits and underscores.")
     return value

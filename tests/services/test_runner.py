@@ -4,10 +4,12 @@ import asyncio
 import gc
 from contextvars import ContextVar
 
+from faulty import FaultyEngine
 from small_app import SmallApp, SmallTask, run
 
 from holdfast.context import Context
 from holdfast.model.states import JobState
+from holdfast.runtime import SystemRuntime
 from holdfast.testing import Probe
 
 tasks_seen: "ContextVar[str]" = ContextVar("tasks_seen", default="untouched")
@@ -64,6 +66,22 @@ def test_a_task_that_was_suspended_in_a_handler_runs_no_further_one() -> None:
         await app.put(*(app.job(task) for _ in range(20) for task in ("waits", "runs")))
         await app.drain(concurrency=10)
         assert len(waited) == 20
+
+    run(scenario())
+
+
+def test_handlers_known_to_wait_start_together_and_are_settled_together() -> None:
+    async def scenario() -> None:
+        async def waits() -> None:
+            await asyncio.sleep(0)
+
+        runtime = SystemRuntime()
+        engine = FaultyEngine(runtime)
+        app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
+        await app.put(*(app.job("waits") for _ in range(1000)))
+        await app.drain(concurrency=100)
+        assert sum(len(exchange.settlements) for exchange in engine.exchanges) == 1000
+        assert len(engine.exchanges) < 120
 
     run(scenario())
 

@@ -154,7 +154,7 @@ def test_a_function_of_any_number_of_arguments_is_checked_too(jobs: App[object])
 
 def test_hints_may_name_what_is_defined_further_down(jobs: App[object]) -> None:
     @jobs.task
-    def later(ctx: "Context", value: "Later") -> None: ...
+    def later(ctx: "Context", value: "Later") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     assert later.takes_context
     with pytest.raises(InvalidOption, match="Later"):

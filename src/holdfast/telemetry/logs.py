@@ -11,7 +11,7 @@ import logging
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
-from holdfast.context import CURRENT
+from holdfast.telemetry.current import CURRENT
 
 FIELDS = ("job_id", "task", "queue", "attempt", "worker")
 

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from holdfast.engine import Engine
 from holdfast.errors import CorruptRecord, EngineError
 from holdfast.model.states import JobState, Reason
@@ -46,10 +44,13 @@ class Courier:
             )
         parts = await self._in_parts(settlements)
         answer = await self._persist((), starts, claim)
-        whole = replace(
-            answer,
+        whole = Exchanged(
+            at=answer.at,
             settled=tuple(settled for _, settled in parts.settled),
+            started=answer.started,
             emptied=(*parts.emptied, *answer.emptied),
+            leases=answer.leases,
+            next_due=answer.next_due,
         )
         return whole, [settlement for settlement, _ in parts.settled]
 

@@ -23,6 +23,7 @@ class Plan:
         "taken",
         "task",
         "timeout",
+        "waits",
         "worker",
     )
 
@@ -41,6 +42,8 @@ class Plan:
         self.call: Call = compose(task, around, crew)
         self.timeout = task.policy.timeout
         self.limit = task.policy.concurrency
+        self.waits = not task.is_async
+        """Whether the last handler waited for something. A thread is always waited for."""
         self.running = 0
         self.taken = 0
         """Running, or in hand and waiting for their turn."""

@@ -7,6 +7,9 @@ handler waits for something, takes the next attempt, and so on. Handlers that ne
 To a handler it looks as if the task were its own. A chain that was suspended in a handler runs no further one, so
 whatever hangs on the task (a cancellation, a timeout, a task group) ends with it; and one whose context variables a
 handler has changed runs no further one either.
+
+Handlers that wait would start one per turn of the loop this way. So it is remembered of each job's task whether its
+last handler waited; if so, its attempts get a task each from the beginning, all in the same turn.
 """
 
 import asyncio
@@ -37,14 +40,27 @@ class Runner:
 
     def run(self, attempts: Iterable[Attempt]) -> None:
         """Run these, in this order."""
-        self._ready.extend(attempts)
         self._turns += 1  # whoever is suspended now will notice
+        for attempt in attempts:
+            if attempt.plan.waits:
+                self._runtime.spawn(self._alone(attempt), name="holdfast attempt")
+            else:
+                self._ready.append(attempt)
         self._stand_by()
 
     def _stand_by(self) -> None:
         if self._ready and not self._standby:
             self._standby = True
             self._runtime.spawn(self._chain(), name="holdfast attempts")
+
+    async def _alone(self, attempt: Attempt) -> None:
+        self._turns += 1
+        turn = self._turns
+        attempt.runner = asyncio.current_task()
+        CURRENT.set(attempt)
+        await self._executor.run(attempt)
+        if self._turns == turn:  # nothing else began meanwhile: it probably did not wait
+            attempt.plan.waits = False
 
     async def _chain(self) -> None:
         self._standby = False
@@ -60,7 +76,10 @@ class Runner:
             CURRENT.set(attempt)
             before = copy_context()
             await execute(attempt)
-            if self._turns != turn or copy_context() != before:
+            if self._turns != turn:
+                attempt.plan.waits = True
+                break
+            if copy_context() != before:
                 break
             assert attempt.began is not None
             if attempt.began - began > LONGEST_TURN:

@@ -41,8 +41,8 @@ MUTANTS = (
         "job.token is None",
         "guards",
     ),
-    Mutant("any token renews", "leases._renew", " or job.token != renewal.token", "", "guards"),
-    Mutant("any token starts", "settle.start", "job.token != one.token", "job.token is None", "guards"),
+    Mutant("any token renews", "leases._renew", " or job.token != renewal.token", "", "renew"),
+    Mutant("any token starts", "settle.start", "job.token != one.token", "job.token is None", "exchange"),
     Mutant(
         "a settlement sent again is late",
         "settle.settle",
@@ -55,14 +55,14 @@ MUTANTS = (
         "settle._may_reap",
         "job.lease_expires == settlement.listed_expiry and ",
         "",
-        "guards",
+        "expired",
     ),
     Mutant(
         "a lease is reaped before it expires",
         "settle._may_reap",
         " and settlement.listed_expiry <= step.at.lease",
         "",
-        "guards",
+        "expired",
     ),
     Mutant(
         "the late owner of a reaped job hears that it settled",
@@ -87,7 +87,7 @@ MUTANTS = (
         "expired",
     ),
     Mutant("the fence does not grow", "claim._grant", "max(job.fence + 1, now)", "max(job.fence, 1)", "claim"),
-    Mutant("the fence of a lane does not grow", "claim._grant", "max(fence, lane.fence + 1)", "fence", "lanes"),
+    Mutant("the fence of a lane does not grow", "claim._grant", "max(fence, lane.fence + 1)", "fence", "guards"),
     # Attempts and history
     Mutant(
         "a refund is ignored",

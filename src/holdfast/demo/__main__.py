@@ -1,0 +1,32 @@
+"""`python -m holdfast.demo [FOLDER]`."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from holdfast.demo.screen import Screen
+from holdfast.demo.story import Demo, Failed
+from holdfast.demo.tasks import work
+from holdfast.runtime import SystemRuntime
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["work"]:
+        work(arguments[1], Path(arguments[2]), arguments[3])
+        return 0
+    folder = Path(arguments[0] if arguments else "build/demo").absolute()
+    files = SystemRuntime().fs
+    files.mkdir(folder)
+    for name in files.listdir(folder):
+        files.remove(folder / name)
+    screen = Screen()
+    try:
+        asyncio.run(Demo(folder, screen).tell())
+    except Failed as failure:
+        screen.bad(f"This did not come out as promised: {failure}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""What the demo prints: the same lines on a terminal and in a log, only the bar redraws."""
+
+import sys
+
+WIDTH = 32
+
+
+class Screen:
+    """Plain text; colour and redrawing only on a terminal."""
+
+    def __init__(self) -> None:
+        self.live = sys.stdout.isatty()
+        self._open = 0
+
+    def line(self, text: str = "") -> None:
+        self._close()
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def head(self, text: str) -> None:
+        self.line()
+        self.line(f"\x1b[1m{text}\x1b[0m" if self.live else text)
+
+    def good(self, text: str) -> None:
+        self.line(f"   \x1b[32m✓\x1b[0m {text}" if self.live else f"   ✓ {text}")
+
+    def bad(self, text: str) -> None:
+        self.line(f"   \x1b[31m✗\x1b[0m {text}" if self.live else f"   ✗ {text}")
+
+    def redraw(self, lines: list[str]) -> None:
+        """Lines that replace those drawn last. Nothing without a terminal: the last state is printed by `line`."""
+        if self.live:
+            if self._open:
+                sys.stdout.write(f"\x1b[{self._open}A")
+            sys.stdout.write("".join(f"\x1b[2K{line}\n" for line in lines))
+            sys.stdout.flush()
+            self._open = len(lines)
+
+    def _close(self) -> None:
+        self._open = 0
+
+
+def bar(done: int, of: int) -> str:
+    filled = WIDTH * done // of if of else WIDTH
+    return "━" * filled + "╌" * (WIDTH - filled)

@@ -1,0 +1,283 @@
+"""Blocking twins: each async method has one, none of them ever stops an event loop, and threads may use all of them."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from played import run, succeed
+
+from holdfast import App, BlockingCall, Client, Control, EngineUnavailable, Handle, Task
+from holdfast.blocking import Portal, away_from_here, run_here
+from holdfast.runtime import SystemRuntime
+
+WITH_TWINS: list[type] = [App, Task, Handle, Client, Control]
+
+
+@pytest.fixture
+def jobs() -> Iterator[App[object]]:
+    app = App("memory://")
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    portal = Portal(SystemRuntime())
+    yield portal
+    portal.close()
+
+
+def async_methods(cls: type) -> list[str]:
+    return [name for name, member in vars(cls).items() if inspect.iscoroutinefunction(member) and name[0] == "a"]
+
+
+@pytest.mark.parametrize("cls", WITH_TWINS, ids=lambda cls: cls.__name__)
+def test_every_public_async_method_has_its_blocking_twin(cls: type) -> None:
+    names = async_methods(cls)
+    assert names
+    for name in names:
+        twin = getattr(cls, name[1:])
+        assert getattr(twin, "__twin__", None) == name, f"{cls.__name__}.{name[1:]} is not blocking({name})"
+        assert twin.__doc__ == getattr(cls, name).__doc__
+        assert inspect.signature(twin) == inspect.signature(getattr(cls, name))
+
+
+@pytest.mark.parametrize("cls", WITH_TWINS, ids=lambda cls: cls.__name__)
+def test_every_public_async_method_is_named_with_an_a(cls: type) -> None:
+    public = [n for n, m in vars(cls).items() if inspect.iscoroutinefunction(m) and not n.startswith("_")]
+    assert public == async_methods(cls)
+
+
+def test_a_blocking_call_on_a_running_loop_is_refused_and_names_its_twin(jobs: App[object]) -> None:
+    @jobs.task
+    def resize() -> None: ...
+
+    async def on_a_loop() -> list[BlockingCall]:
+        calls: list[Callable[[], object]] = [
+            resize.enqueue,
+            resize.request,
+            resize.call,
+            resize.handle("a").result,
+            jobs.control.queues,
+            jobs.open,
+            jobs.__enter__,
+        ]
+        refused = []
+        for call in calls:
+            with pytest.raises(BlockingCall) as error:
+                call()
+            refused.append(error.value)
+        return refused
+
+    refused = run(on_a_loop())
+    assert [error.twin for error in refused] == [
+        "aenqueue",
+        "arequest",
+        "acall",
+        "aresult",
+        "aqueues",
+        "aopen",
+        "aopen",
+    ]
+    assert "await aenqueue()" in str(refused[0])
+    assert jobs.control.queues() == []
+
+
+def test_a_switch_allows_blocking_calls_on_a_loop(jobs: App[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_ALLOW_BLOCKING", "1")
+
+    @jobs.task
+    def resize() -> int:
+        return 3
+
+    async def in_a_notebook() -> int:
+        handle = resize.enqueue()
+        await succeed(jobs, resize, 3)
+        return handle.result()
+
+    assert run(in_a_notebook()) == 3
+
+
+def test_without_waiting_a_blocking_call_stays_in_its_thread(jobs: App[object]) -> None:
+    where: list[int] = []
+
+    @jobs.task
+    def note() -> None:
+        where.append(threading.get_ident())
+
+    jobs.open()
+    before = threading.active_count()
+    note.enqueue()
+    note.call()
+    assert where == [threading.get_ident()]
+    assert threading.active_count() == before
+
+
+def test_many_threads_share_one_portal(jobs: App[object]) -> None:
+    @jobs.task
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(double.call, range(200)))
+
+    assert answers == [2 * n for n in range(200)]
+    assert sum(thread.name == "holdfast-portal" for thread in threading.enumerate()) == 1
+
+
+def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
+    @jobs.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    handles: list[Handle[int]] = []
+    with ThreadPoolExecutor(8) as pool:
+        handles += pool.map(double.enqueue, range(100))
+        waits = [pool.submit(handle.result, timeout=20) for handle in handles[:8]]
+
+        async def work() -> None:
+            for _ in handles:
+                await succeed(jobs, double, 0)
+
+        run(work())
+        assert [wait.result() for wait in waits] == [0] * 8
+    assert len({handle.id for handle in handles}) == 100
+
+
+# The portal
+
+
+async def hop(value: Any) -> Any:
+    await away_from_here()
+    await asyncio.sleep(0)
+    return value
+
+
+def test_a_coroutine_moves_only_where_it_has_to_wait(portal: Portal) -> None:
+    threads: list[int] = []
+
+    async def travel() -> str:
+        threads.append(threading.get_ident())
+        await away_from_here()
+        threads.append(threading.get_ident())
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await away_from_here()
+        return "there"
+
+    assert run_here(travel(), lambda: portal) == "there"
+    assert threads[0] == threading.get_ident()
+    assert threads[1] not in (0, threading.get_ident())
+
+
+def test_what_goes_wrong_comes_back_to_the_caller(portal: Portal) -> None:
+    class Odd(BaseException):
+        pass
+
+    async def fails(error: BaseException) -> None:
+        await away_from_here()
+        raise error
+
+    for error in (ValueError("x"), Odd("y"), SystemExit(3)):
+        with pytest.raises(type(error)) as caught:
+            run_here(fails(error), lambda: portal)
+        assert caught.value is error
+    assert run_here(hop("still alive"), lambda: portal) == "still alive"
+
+
+def test_context_variables_of_the_caller_go_with_the_call(portal: Portal) -> None:
+    trace: ContextVar[str] = ContextVar("trace", default="none")
+
+    async def look() -> str:
+        await away_from_here()
+        return trace.get()
+
+    trace.set("mine")
+    assert run_here(look(), lambda: portal) == "mine"
+
+
+def test_a_coroutine_that_waits_without_moving_is_a_mistake(portal: Portal) -> None:
+    class Waits:
+        def __await__(self) -> Generator[object, None, None]:
+            yield object()
+
+    async def stays() -> None:
+        await Waits()
+
+    with pytest.raises(RuntimeError, match="without moving"):
+        run_here(stays(), lambda: portal)
+
+
+def test_a_portal_that_closes_answers_everybody(portal: Portal) -> None:
+    begun = threading.Event()
+
+    async def waits_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(portal.run, waits_for_ever())
+        assert begun.wait(20)
+        portal.close()
+        with pytest.raises(EngineUnavailable):
+            call.result(20)
+    with pytest.raises(EngineUnavailable):
+        portal.run(hop(1))
+
+
+def test_a_portal_cannot_wait_for_itself(portal: Portal) -> None:
+    async def asks_again() -> None:
+        portal.run(hop(1))
+
+    with pytest.raises(BlockingCall):
+        portal.run(asks_again())
+
+
+class Interrupted:
+    """A lock whose second taking is cut short, as by Ctrl-C."""
+
+    def __init__(self, at: Callable[[], object]) -> None:
+        self.taken = 0
+        self.at = at
+
+    def acquire(self) -> bool:
+        self.taken += 1
+        if self.taken == 2:
+            self.at()
+            raise KeyboardInterrupt
+        return True
+
+    def release(self) -> None: ...
+
+
+def test_an_interrupted_wait_gives_up_the_call(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(portal._runtime, "lock", lambda: Interrupted(begun.wait))
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(waits())
+    assert ended.wait(20)
+
+
+def test_a_call_interrupted_before_it_began_is_dropped(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(portal._runtime, "lock", lambda: Interrupted(lambda: None))
+        for _ in range(50):
+            with pytest.raises(KeyboardInterrupt):
+                portal.run(hop(1))
+    assert portal.run(hop(2)) == 2
+    portal.close()
+    assert portal._calls == set()

@@ -18,9 +18,7 @@ def connect(path: Path) -> sqlite3.Connection:
         "CREATE TABLE IF NOT EXISTS job (arrival INTEGER PRIMARY KEY, queue TEXT, task TEXT, priority INTEGER,"
         " due INTEGER, state INTEGER, payload BLOB)"
     )
-    db.execute(
-        "CREATE INDEX IF NOT EXISTS ready ON job (queue, task, priority DESC, due, arrival) WHERE state = 0"
-    )
+    db.execute("CREATE INDEX IF NOT EXISTS ready ON job (queue, task, priority DESC, due, arrival) WHERE state = 0")
     return db
 
 

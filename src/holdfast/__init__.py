@@ -140,10 +140,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """A producer never needs the worker, so it is loaded when somebody asks for it."""
-    if name == "Worker":
-        from holdfast.worker import Worker
+if not TYPE_CHECKING:
 
-        return Worker
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """A producer never needs the worker, so it is loaded when somebody asks for it."""
+        if name == "Worker":
+            from holdfast.worker import Worker
+
+            return Worker
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

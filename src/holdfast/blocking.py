@@ -166,7 +166,7 @@ class Portal:
             self._calls.discard(call)
             call.asked.close()  # where it was never begun
             if cancelled:
-                call.error = _closed()
+                call.error = _closed() if self._ending else asyncio.CancelledError()
             call.lock.release()
 
     def _main(self) -> None:

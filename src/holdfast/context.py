@@ -16,7 +16,7 @@ from holdfast.model.job import NOTHING_GIVEN, Progress
 from holdfast.model.states import JobState
 from holdfast.model.text import clean
 from holdfast.model.work import Lease
-from holdfast.telemetry.current import CURRENT as CURRENT
+from holdfast.telemetry.current import CURRENT
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -28,6 +28,8 @@ else:
     from typing import TypeVar
 
     S = TypeVar("S")
+
+__all__ = ["CURRENT", "AbortReason", "AttemptView", "Context", "Middleware", "Next", "Onion", "S", "Surround"]
 
 NOTE_BYTES = 1_024
 

@@ -1,24 +1,27 @@
 """Defects to plant in the ledger: what each breaks, where, and which examples should notice.
 
 Two of our engines are the ledger, so the ledger cannot be the judge of them: the examples of the contract must be able
-to tell a wrong rule from a right one. Each mutant here is one edit of one function, made in the memory of a test
-process and nowhere else. Loaded as a pytest plugin, this module plants the mutant that HOLDFAST_MUTANT names and
-reports which examples fail. Nothing in `src` knows of it.
+to tell a wrong rule from a right one. Each mutant here is one edit of one function, made in the memory of a process
+that runs the examples and then ends. Nothing in `src` knows of it.
 """
 
 import inspect
 import json
 import os
 import sys
+import tempfile
 import textwrap
+import traceback
 from importlib import import_module
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Never
 
 import pytest
 
+import holdfast.engines.memory  # noqa: F401 - for the forks
+
 LEDGER = "holdfast.engines.ledger"
-CHOICE = "HOLDFAST_MUTANT"
-CAUGHT = "caught by: "
+OPTIONS = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "holdfast.testing.plugin", "--holdfast-engine=memory://"]
 
 
 class Mutant(NamedTuple):
@@ -254,17 +257,60 @@ def plant(mutant: Mutant) -> None:
     rules.update({command: made[name] for command, rule in rules.items() if rule is right})
 
 
-# --- As a plugin of the process under test ---
+# --- The process under test ---
 
 
-def pytest_configure() -> None:
-    chosen = os.environ.get(CHOICE)
-    if chosen:
-        plant(next(mutant for mutant in MUTANTS if mutant.name == chosen))
+class Caught:
+    """A pytest plugin: notes each failure of an example's own assertions.
+
+    The audit after an example does not count, nor does a check inside the ledger: both are relatives of the accused.
+    """
+
+    def __init__(self) -> None:
+        self.examples: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if report.failed and report.when == "call" and crash is not None:
+            own = Path(crash.path).match("testing/contract/test_*.py")
+            if own and crash.message.startswith(("AssertionError", "assert ", "Failed: ")):
+                self.examples.append(f"{report.nodeid}: {crash.message.splitlines()[0]}")
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Print each failure of an example's own assertions. An audit, or a check inside the ledger, does not count."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if report.failed and report.when == "call" and crash is not None and "testing/contract/test_" in crash.path:
-        print(f"\n{CAUGHT}{json.dumps([report.nodeid, crash.message.splitlines()[0]])}")
+def run_examples(name: str, files: list[str], output: int) -> Never:
+    """In a fork: plant the mutant, run the examples, and end with pytest's exit code. Says last what was caught."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    caught = Caught()
+    code = 70
+    try:
+        if name:
+            plant(next(mutant for mutant in MUTANTS if mutant.name == name))
+        code = int(pytest.main([*OPTIONS, *files], plugins=[caught]))
+    except BaseException:
+        traceback.print_exc()
+    print(f"\n{json.dumps(caught.examples)}", flush=True)
+    os._exit(code)
+
+
+def main() -> None:
+    """Read mutants and files from the arguments, as JSON; write a line of JSON for each as it is done.
+
+    One process for many mutants, since starting Python takes longer than the examples do; one fork for each, since
+    a planted process stays planted.
+    """
+    for name, files in json.loads(sys.argv[1]):
+        with tempfile.TemporaryFile() as output:
+            child = os.fork()
+            if child == 0:
+                run_examples(name, files, output.fileno())
+            _, status = os.waitpid(child, 0)
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        *text, caught = said.rstrip().splitlines() or [""]
+        verdict = {"code": os.waitstatus_to_exitcode(status), "caught": caught, "output": "\n".join(text)}
+        print(json.dumps([name, verdict]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

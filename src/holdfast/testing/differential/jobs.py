@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope
-from holdfast.model.produce import NewJob, Parent
+from holdfast.model.produce import NewJob, Parent, PoolPlace
 
 Trait = Mapping[str, Any]
 Drawn = tuple[str, str, list[Trait]]
@@ -62,6 +62,12 @@ PARENTS: tuple[Trait, ...] = (
     after("a", "b"),
     {"parents": (Parent(JobKey("q", "c"), any_end=True), Parent(JobKey("q", "c")))},
 )
+POOL: tuple[Trait, ...] = (
+    {"pool": PoolPlace(2)},
+    {"pool": PoolPlace(2, "k")},
+    {"pool": PoolPlace(1, "k")},
+    {"pool": PoolPlace(3, "l")},
+)
 CLOCKS: tuple[Trait, ...] = (
     {"given": Given(result_ttl=0, retention=0)},
     {"given": Given(result_ttl=HOUR, retention=0)},
@@ -97,6 +103,7 @@ THEMES = (
     Theme("lanes", "abcde", (*LANE, *LANE, *ORDER, *TIMES, *EXPIRES), _first("abc", {"lane": "x"})),
     Theme("keys", "abcd", (*KEYS, *SCOPES, *CLOCKS, *CONTENT), _first("a", {"unique_key": "k"})),
     Theme("parents", "abcd", (*PARENTS, *CLOCKS, {"lane": "x"}), (*_first("a", {}), *_first("b", after("a")))),
+    Theme("pools", "abcde", (*POOL, *POOL, *ORDER, *TIMES, *EXPIRES), _first("abc", {"pool": PoolPlace(2, "k")})),
     Theme(
         "everything",
         "abcdef",

@@ -1,0 +1,110 @@
+"""Options that many commands share, and how their values are read."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
+from typing import Any
+
+import click
+
+from holdfast.app import App
+from holdfast.cli.target import Found, find, opened
+from holdfast.client import Client
+from holdfast.control import Control
+from holdfast.readers import seconds
+from holdfast.views import moment
+
+Function = Callable[..., Any]
+
+
+class Duration(click.ParamType):
+    """Seconds, from `30`, `30s`, `10m`, `2h` or `1d`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return seconds()(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
+class Instant(click.ParamType):
+    """A moment, from ISO text with its time zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time. Write it as in 2030-01-31T08:00+01:00.", param, ctx)
+        if at.utcoffset() is None:
+            self.fail(f"{value!r} names no instant without a time zone: {value}Z, or {value}+01:00.", param, ctx)
+        return at
+
+
+DURATION = Duration()
+INSTANT = Instant()
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page."""
+    return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What a command works on, and for whom it shows its findings."""
+
+    found: Found
+    as_json: bool
+
+    @property
+    def app(self) -> App[Any]:
+        return self.found.app
+
+    @property
+    def control(self) -> Control:
+        return self.found.app.control
+
+    @property
+    def client(self) -> Client:
+        return self.found.app.client
+
+    @property
+    def now(self) -> datetime:
+        return moment(self.app.runtime.wall())
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+app_option = click.option("--app", "target", metavar="TARGET", help="The App: module, or module:name.")
+url_option = click.option("--url", metavar="ADDRESS", help="The store: env:NAME, or an address without a password.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+queue_option = click.option("--queue", metavar="NAME", help="Only this queue.")
+
+
+def on_store(*, create: bool = False) -> Callable[[Function], Function]:
+    """A command that gets a `Store`, open, as its first argument, and the options that say which."""
+
+    def decorate(function: Function) -> Function:
+        @app_option
+        @url_option
+        @json_option
+        @wraps(function)
+        def command(*args: Any, target: str | None, url: str | None, as_json: bool, **options: Any) -> Any:
+            with _store(target, url, as_json, create=create) as store:
+                return function(store, *args, **options)
+
+        return command
+
+    return decorate
+
+
+@contextmanager
+def _store(target: str | None, url: str | None, as_json: bool, *, create: bool) -> Iterator[Store]:
+    found = find(target, url)
+    with opened(found, create=create):
+        yield Store(found, as_json)

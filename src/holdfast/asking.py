@@ -93,5 +93,9 @@ def _target(origin: str) -> str:
     """What to give to `holdfast worker`: the module, or of a script that is run its name."""
     if origin != "__main__":
         return origin
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
     return PurePath(file).stem if file else ""

@@ -18,6 +18,8 @@ from holdfast.runtime import Runtime
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
+LONGEST_END = 5.0
+"""Seconds that a cancelled service gets: a library that swallows the cancellation must not keep a process alive."""
 
 _logger = logging.getLogger("holdfast.service")
 
@@ -156,4 +158,6 @@ def back_off(failures: int) -> float:
 
 async def _ended(task: "asyncio.Task[None]") -> None:
     """Wait for a task that was cancelled, without being mistaken for it when we are cancelled ourselves."""
-    await asyncio.wait({task})
+    _, stuck = await asyncio.wait({task}, timeout=LONGEST_END)
+    if stuck:
+        _logger.error("%s does not end and is left behind.", task.get_name())

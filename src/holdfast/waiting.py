@@ -111,7 +111,7 @@ class Waiting:
         got = await self._engine.get(*keys)
         for key, record in zip(keys, got.jobs, strict=True):
             if _is_over(record):
-                for answer in self._waiters.get(key, ()):
+                for answer in self._waiters.pop(key, ()):
                     if not answer.done():
                         answer.set_result(Ended(record, got.at.wall))
 

@@ -1,58 +1,28 @@
 """The exchange: batches form by themselves, nothing is lost when a call fails, and no more is claimed than fits."""
 
-import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 from faulty import FaultyEngine, times
-from small_app import QUICK, HastyRuntime, SmallApp, SmallTask, run, settled
+from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask, run, settled
 
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
 from holdfast.model.command import Command
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange
 from holdfast.runtime import SystemRuntime
-from holdfast.testing import FrozenRuntime, Probe
+from holdfast.testing import FrozenRuntime
 
 
 async def noop() -> str:
     return "done"
 
 
-class Gated:
-    """A handler that reports, and then waits until the test lets it go."""
-
-    def __init__(self) -> None:
-        self.started = Probe[str]("the handler")
-        self.running: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
-        self.gate = asyncio.Event()
-
-    async def __call__(self, name: str = "") -> None:
-        self.running[name] += 1
-        self.most[name] = max(self.most[name], self.running[name])
-        self.started(name)
-        try:
-            await self.gate.wait()
-        finally:
-            self.running[name] -= 1
-
-    def task(self, name: str = "gated", **policy: Any) -> SmallTask:
-        async def function(label: str = "") -> None:
-            await self(label)
-
-        return SmallTask(function, name=name, **policy)
-
-
 def faulty(*tasks: SmallTask, runtime: SystemRuntime | None = None, **settings: Any) -> tuple[SmallApp, FaultyEngine]:
     runtime = SystemRuntime() if runtime is None else runtime
     engine = FaultyEngine(runtime)
     return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
-
-
-async def counts(app: SmallApp) -> dict[JobState, int]:
-    return (await app.engine.stats("default")).queues[0].counts
 
 
 # Batches
@@ -66,7 +36,7 @@ def test_outcomes_that_come_together_are_settled_together() -> None:
         sizes = [len(exchange.settlements) for exchange in engine.exchanges]
         assert sum(sizes) == 300
         assert len(sizes) <= 6
-        assert await counts(app) == {JobState.SUCCEEDED: 300}
+        assert await app.counts() == {JobState.SUCCEEDED: 300}
 
     run(scenario())
 
@@ -78,7 +48,7 @@ def test_an_exchange_carries_at_most_500_settlements() -> None:
         await app.put(*(app.job("noop") for _ in range(300)))
         await app.drain(concurrency=1300)
         assert max(len(exchange.settlements) for exchange in engine.exchanges) == 500
-        assert await counts(app) == {JobState.SUCCEEDED: 1300}
+        assert await app.counts() == {JobState.SUCCEEDED: 1300}
 
     run(scenario())
 
@@ -93,7 +63,7 @@ def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
         await app.drain(concurrency=7)
         sizes = [sum(len(one.result or b"") for one in exchange.settlements) for exchange in engine.exchanges]
         assert 400_000 < max(sizes) <= 1024 * 1024
-        assert await counts(app) == {JobState.SUCCEEDED: 7}
+        assert await app.counts() == {JobState.SUCCEEDED: 7}
 
     run(scenario())
 
@@ -217,7 +187,7 @@ def test_no_more_is_claimed_than_there_are_free_slots() -> None:
         async with app.worker(concurrency=3):
             await gated.started.calls(3)
             await settled()
-            assert await counts(app) == {JobState.RUNNING: 3, JobState.QUEUED: 7}
+            assert await app.counts() == {JobState.RUNNING: 3, JobState.QUEUED: 7}
             assert all(exchange.claim.limit <= 3 for exchange in engine.exchanges if exchange.claim is not None)
             gated.gate.set()
             await gated.started.calls(10)
@@ -366,66 +336,5 @@ def test_a_retry_without_delay_runs_again_at_once() -> None:
         job = await app.look(id)
         assert (job.state, job.attempt, job.last_error) == (JobState.SUCCEEDED, 3, None)
         assert len(job.history) == 2
-
-    run(scenario())
-
-
-# Prefetch
-
-
-def test_prefetched_jobs_are_assigned_and_run_when_a_slot_is_free() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        app = SmallApp(gated.task())
-        seen = app.record_events()
-        ids = await app.put(*(app.job("gated") for _ in range(5)))
-        async with app.worker(concurrency=1, prefetch=2):
-            await gated.started.calls(1)
-            await settled()
-            assert await counts(app) == {JobState.RUNNING: 1, JobState.ASSIGNED: 2, JobState.QUEUED: 2}
-            gated.gate.set()
-            await gated.started.calls(5)
-        jobs = [await app.look(id) for id in ids]
-        assert {job.state for job in jobs} == {JobState.SUCCEEDED}
-        assert {job.attempt for job in jobs} == {1}
-        names = Counter(type(event).__name__ for event in seen.seen)
-        assert names["Started"] == names["Succeeded"] == 5
-        assert names["Assigned"] == 4
-
-    run(scenario())
-
-
-def test_a_prefetched_job_that_runs_is_running_for_others_to_see() -> None:
-    async def scenario() -> None:
-        first, second = Gated(), Gated()
-        app = SmallApp(first.task("first"), second.task("second"))
-        await app.enqueue("first")
-        id = await app.enqueue("second")
-        async with app.worker(concurrency=1, prefetch=1):
-            await first.started.calls(1)
-            await settled()
-            assert (await app.look(id)).state is JobState.ASSIGNED
-            first.gate.set()
-            await second.started.calls(1)
-            await settled()
-            assert (await app.look(id)).state is JobState.RUNNING
-            second.gate.set()
-
-    run(scenario())
-
-
-def test_a_stopping_worker_gives_prefetched_jobs_back_at_once() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        app = SmallApp(gated.task())
-        ids = await app.put(*(app.job("gated") for _ in range(3)))
-        async with app.worker(concurrency=1, prefetch=2) as worker:
-            await gated.started.calls(1)
-            await settled()
-            worker.stop()
-            await settled()
-            assert await counts(app) == {JobState.RUNNING: 1, JobState.QUEUED: 2}
-            assert [(await app.look(id)).attempt for id in ids] == [1, 0, 0]
-            gated.gate.set()
 
     run(scenario())

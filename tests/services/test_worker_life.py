@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from faulty import FaultyEngine
 from small_app import SmallApp, SmallTask, run, settled
 
 from holdfast import events
 from holdfast.context import Context
 from holdfast.engines import open_engine
-from holdfast.errors import BlockingCall, InvalidOption, UsageError
+from holdfast.errors import BlockingCall, EngineUnavailable, InvalidOption, UsageError
 from holdfast.model.instants import SECOND
 from holdfast.model.states import JobState, Reason
 from holdfast.runtime import SystemRuntime
@@ -275,5 +276,19 @@ def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
         job = await app.look(old)
         assert (job.state, job.reason) == (JobState.FAILED, Reason.UNKNOWN_TASK)
         assert ((await app.look(young)).state, (await app.look(young)).attempt) == (JobState.QUEUED, 0)
+
+    run(scenario())
+
+
+def test_a_worker_that_cannot_reach_the_store_says_so_at_once() -> None:
+    async def scenario() -> None:
+        runtime = SystemRuntime()
+        engine = FaultyEngine(runtime)
+        engine.before = lambda command: EngineUnavailable()
+        app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(EngineUnavailable):
+            await app.worker().arun()
+        assert asyncio.get_running_loop().time() - began < 1.5
 
     run(scenario())

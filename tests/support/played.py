@@ -70,12 +70,11 @@ async def report_in(app: App[Any], name: str, *tasks: str, queues: tuple[str, ..
     await app.engine.heartbeat(record)
 
 
-async def until(look: Callable[[], Awaitable[T] | T], *, turns: int = 10_000) -> T:
-    """Let the loop turn until what is looked at is true."""
+async def until(look: Callable[[], object], *, turns: int = 10_000) -> None:
+    """Let the loop turn until what is looked at, or awaited, is true."""
     for _ in range(turns):
         seen = look()
-        found = await seen if isinstance(seen, Awaitable) else seen
-        if found:
-            return found
+        if await seen if isinstance(seen, Awaitable) else seen:
+            return
         await asyncio.sleep(0)
     raise AssertionError("It did not come to pass.")

@@ -1,6 +1,8 @@
 """The least that a worker works for: tasks that are plain functions, a memory engine, and shorthands for tests."""
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from holdfast.model.instants import DAY, HOUR, SECOND
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Group, GroupAccepted, NewJob
 from holdfast.model.retry import RetryPolicy, fixed
+from holdfast.model.states import JobState
 from holdfast.runtime import Runtime, SystemRuntime
 from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
@@ -136,6 +139,10 @@ class SmallApp:
         self.bus.on(kind, probe)
         return probe
 
+    async def counts(self) -> dict[JobState, int]:
+        """Jobs of the usual queue, by state."""
+        return (await self.engine.stats(QUEUE)).queues[0].counts
+
     # Working
 
     def worker(self, **options: Any) -> Worker:
@@ -145,6 +152,50 @@ class SmallApp:
         """Run what is due, until nothing is."""
         async with asyncio.timeout(PATIENCE):
             await self.worker(until_empty=True, **options).arun()
+
+
+class Gated:
+    """A handler that reports, and then waits until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.started = Probe[str]("the handler")
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.gate = asyncio.Event()
+
+    async def __call__(self, name: str = "") -> None:
+        self.running[name] += 1
+        self.most[name] = max(self.most[name], self.running[name])
+        self.started(name)
+        try:
+            await self.gate.wait()
+        finally:
+            self.running[name] -= 1
+
+    def task(self, name: str = "gated", **policy: Any) -> SmallTask:
+        async def function(label: str = "") -> None:
+            await self(label)
+
+        return SmallTask(function, name=name, **policy)
+
+
+class Latch:
+    """A thread waits here until the test opens it. `arrived` tells the test's loop."""
+
+    def __init__(self) -> None:
+        self.arrived = Probe[Any]("the thread")
+        self._open = threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def wait(self, value: Any = None) -> None:
+        self._loop.call_soon_threadsafe(self.arrived, value)
+        assert self._open.wait(10)
+
+    def tell(self, value: Any) -> None:
+        self._loop.call_soon_threadsafe(self.arrived, value)
+
+    def open(self) -> None:
+        self._open.set()
 
 
 def names(events: Sequence[Event]) -> list[str]:

@@ -27,6 +27,25 @@ INTERRUPTED = 130
 DEBUG = "HOLDFAST_DEBUG"
 
 
+class Ending(click.ClickException):
+    """The command ends here, with a line that says why."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+    def show(self, file: object = None) -> None:
+        say(self.message)
+
+
+def nothing(message: str) -> Ending:
+    return Ending(message, NOTHING)
+
+
+def refused(message: str) -> Ending:
+    return Ending(message, REFUSED)
+
+
 def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
     """Run a command line and answer its exit code."""
     for stream in (sys.stdout, sys.stderr):

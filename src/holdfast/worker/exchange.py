@@ -98,9 +98,9 @@ class Exchanger(Service):
         if self.progress is not None:
             self.progress()
 
-    def give_back(self, attempt: Attempt, outcome: Outcome | None = None) -> None:
+    def give_back(self, attempt: Attempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
         """Settle a lease whose handler never began."""
-        attempt.settlement = self._decide(attempt, Released() if outcome is None else outcome)
+        attempt.settlement = self._decide(attempt, outcome)
         self._outbox.put(attempt)
         self.waker.wake()
 
@@ -229,7 +229,8 @@ class Exchanger(Service):
             if lost:
                 self._slots.drop(attempt)
             else:
-                self.give_back(attempt, CancelledByHandler())
+                wanted = attempt.abort_reason is not AbortReason.CANCEL
+                self.give_back(attempt, Released() if wanted else CancelledByHandler())
         attempt.interrupt()
         self._told_to_stop(attempt)
 

@@ -55,11 +55,13 @@ class Keeper:
         self._hurry = runtime.event()
         self._hurried = False
         self._ended = runtime.event()
+        self._ended.set()
         self._stopping = False
         self._failures = 0
         self._beat_at = runtime.boot() + HEARTBEAT  # the first one is the worker's own, as it starts
 
     def start(self) -> None:
+        self._ended.clear()
         self._runtime.thread(self._work, name="holdfast keeper")
 
     def hurry(self) -> None:

@@ -52,7 +52,10 @@ def settle(step: Step, settlement: Settlement) -> Settled:
     if job.cancel_asked and settlement.target not in TERMINAL:
         _apply(step, job, settlement, JobState.CANCELLED, Reason.ASKED, job.cancel_note)
         return Settled.CANCELLED_INSTEAD
-    _apply(step, job, settlement, settlement.target, settlement.reason, settlement.note)
+    note = settlement.note
+    if settlement.target is JobState.CANCELLED:
+        note = note or job.cancel_note  # the handler stopped because it was asked to: keep what was said then
+    _apply(step, job, settlement, settlement.target, settlement.reason, note)
     return Settled.APPLIED
 
 

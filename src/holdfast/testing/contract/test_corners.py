@@ -10,7 +10,7 @@ from holdfast.model.produce import EnqueueStatus, Group, PoolPlace
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Settled, Settlement, Start
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, after, claim, new_job, succeed
+from holdfast.testing.contract.builders import QUEUE, after, cancelled, claim, new_job, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
@@ -177,3 +177,14 @@ async def test_text_that_no_engine_can_hold_is_refused_at_every_door(bench: Benc
     for call in calls:
         with pytest.raises(InvalidOption):
             await call()
+
+
+@guarantee(Guarantee.CANCEL)
+async def test_what_was_said_when_a_cancel_was_asked_stays_when_the_handler_obeys(bench: Bench) -> None:
+    await bench.put(new_job("a"))
+    lease = await bench.take_one()
+    await bench.engine.cancel(QUEUE, "a", note="order withdrawn")
+
+    await bench.settle(cancelled(lease))
+    job = await bench.look("a")
+    assert (job.state, job.reason, job.note) == (JobState.CANCELLED, Reason.ASKED, "order withdrawn")

@@ -1,0 +1,392 @@
+"""Waiting: by push, missing no end; many waiters share one look; and a wait that cannot end says why."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from faulty import FaultyEngine, times
+from played import fail, report_in, run, settle, succeed, take, until
+
+from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobState, ResultExpired, Task, WaitTimeout
+from holdfast.asking import _target
+from holdfast.model.command import A, Command
+from holdfast.model.job import JobRecord
+from holdfast.model.observe import Get
+from holdfast.model.produce import Enqueue
+from holdfast.model.states import Reason
+from holdfast.model.text import ErrorInfo
+from holdfast.runtime import SystemRuntime
+from holdfast.testing.clock import FakeClock
+from holdfast.why import Scene, hint
+
+
+@pytest.fixture
+def jobs() -> App[object]:
+    return App("memory://")
+
+
+@pytest.fixture
+def double(jobs: App[object]) -> Task[[int], int]:
+    @jobs.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    return double
+
+
+@pytest.fixture
+def only_bells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks because time has passed, looks too late for these tests."""
+    monkeypatch.setattr("holdfast.waiting.POLL_WITH_PUSH", 600.0)
+
+
+def waited_for(jobs: App[Any]) -> int:
+    return len(jobs._link.process.desk().waiting._waiters)
+
+
+# By push
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_a_waiter_is_told_when_the_job_ends(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> int:
+        handle = await double.aenqueue(21)
+        waiting = asyncio.ensure_future(handle.aresult())
+        await until(lambda: waited_for(jobs))
+        await succeed(jobs, double, 42)
+        return await waiting
+
+    assert run(story()) == 42
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_a_request_is_an_enqueue_and_a_wait(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> int:
+        asked = asyncio.ensure_future(double.arequest(21))
+        await until(lambda: waited_for(jobs))
+        await succeed(jobs, double, 42)
+        return await asked
+
+    assert run(story()) == 42
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_a_request_from_a_thread_is_answered_too(jobs: App[object], double: Task[[int], int]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(double.request, 21)
+
+        async def is_there() -> bool:
+            return (await jobs.control.astats()).due == 1
+
+        async def work() -> None:
+            await jobs.aopen()
+            await until(is_there, turns=10**9)
+            await succeed(jobs, double, 42)
+
+        run(work())
+        assert asked.result(20) == 42
+
+
+class Instant(FaultyEngine):
+    """A worker so quick that each job of its task has ended before the enqueue is answered."""
+
+    def __init__(self, app: App[Any], task: Task[..., Any]) -> None:
+        super().__init__(SystemRuntime())
+        self.app, self.task = app, task
+
+    async def perform(self, command: Command[A]) -> A:
+        answer = self.perform_now(command)
+        if isinstance(command, Enqueue) and command.groups[0].jobs[0].task == self.task.name:
+            await succeed(self.app, self.task, 42)
+            for _ in range(10):  # everybody who listens has heard of it by now
+                await asyncio.sleep(0)
+        return answer
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_an_end_before_the_answer_to_the_enqueue_is_not_missed(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> list[int]:
+        with jobs.swapped(Instant(jobs, double), jobs.runtime):
+            other = await jobs.client.task("other").aenqueue()
+            busy = asyncio.ensure_future(other.aresult())  # keeps the listener awake
+            await until(lambda: waited_for(jobs))
+            answers = [await double.arequest(21) for _ in range(5)]
+            busy.cancel()
+            return answers
+
+    assert run(story()) == [42] * 5
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int], int]) -> None:
+    engine = FaultyEngine(SystemRuntime())
+
+    async def story() -> tuple[list[int], int]:
+        with jobs.swapped(engine, jobs.runtime):
+            asked = [asyncio.ensure_future(double.arequest(n)) for n in range(100)]
+            await until(lambda: waited_for(jobs) == 100)
+            engine.asked.clear()
+            leases = [await take(jobs, double) for _ in range(100)]
+            for lease in leases:
+                await settle(jobs, lease, JobState.SUCCEEDED, result=b"1")
+            answers = list(await asyncio.gather(*asked))
+            return answers, sum(isinstance(command, Get) for command in engine.asked)
+
+    answers, looks = run(story())
+    assert answers == [1] * 100
+    assert looks <= 3
+
+
+@pytest.mark.usefixtures("only_bells")
+def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> list[int]:
+        first = asyncio.ensure_future(double.using(id="x").arequest(21))
+        await until(lambda: waited_for(jobs))
+        second = asyncio.ensure_future(double.using(id="x").arequest(21))
+        third = asyncio.ensure_future(double.handle("x").aresult())
+        waiters = jobs._link.process.desk().waiting._waiters
+        await until(lambda: [len(answers) for answers in waiters.values()] == [3])
+        assert [queue.depth for queue in await jobs.control.aqueues()] == [1]
+        await succeed(jobs, double, 42)
+        return list(await asyncio.gather(first, second, third))
+
+    assert run(story()) == [42] * 3
+
+
+def test_a_bell_that_is_lost_is_made_up_for_by_looking(
+    jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.waiting.POLL_WITH_PUSH", 0.01)
+
+    async def story() -> int:
+        asked = asyncio.ensure_future(double.arequest(21))
+        await until(lambda: waited_for(jobs))
+        monkeypatch.setattr(jobs.engine, "_belfry", type("Deaf", (), {"ring": lambda *_: None})())
+        await succeed(jobs, double, 42)
+        return await asked
+
+    assert run(story()) == 42
+
+
+def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
+    jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.waiting.POLL_WITH_PUSH", 0.01)
+    engine = FaultyEngine(SystemRuntime())
+
+    async def story() -> int:
+        with jobs.swapped(engine, jobs.runtime):
+            asked = asyncio.ensure_future(double.arequest(21))
+            await until(lambda: waited_for(jobs))
+            engine.before = times(3, Get, lambda: EngineUnavailable(engine="memory"))
+            await succeed(jobs, double, 42)
+            return await asked
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert run(story()) == 42
+    assert "cannot be asked" in caplog.text
+
+
+def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> None:
+        asked = asyncio.ensure_future(double.arequest(21))
+        await until(lambda: waited_for(jobs))
+        waiting = jobs._link.process.desk().waiting
+        assert waiting._listener is not None
+        await succeed(jobs, double, 42)
+        await asked
+        await until(lambda: waiting._listener is None)
+        assert waiting._waiters == {}
+
+    run(story())
+
+
+# What a request may end with
+
+
+def test_a_finished_duplicate_is_answered_at_once(jobs: App[object], double: Task[[int], int]) -> None:
+    double.using(id="x").enqueue(21)
+    run(succeed(jobs, double, 42))
+    assert double.using(id="x").request(21) == 42
+    assert [queue.depth for queue in jobs.control.queues()] == [0]
+
+
+def test_none_is_a_result_to_ask_for(jobs: App[object]) -> None:
+    @jobs.task
+    def quiet() -> None: ...
+
+    async def story() -> list[object]:
+        asked: asyncio.Future[Any] = asyncio.ensure_future(quiet.using(id="x").arequest())
+        await until(lambda: waited_for(jobs))
+        await succeed(jobs, quiet, None)
+        again: Any = quiet.using(id="x")
+        return [await asked, await again.arequest()]
+
+    assert run(story()) == [None, None]
+
+
+def test_a_request_raises_how_the_job_ended(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> list[BaseException | int]:
+        asked = [asyncio.ensure_future(double.using(id=name).arequest(1)) for name in ("a", "b", "c")]
+        await until(lambda: waited_for(jobs) == 3)
+        await fail(jobs, double, Reason.GAVE_UP)
+        await jobs.control.acancel("b", reason="no")
+        await succeed(jobs, double, 2, result_ttl=0, retention=0)
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    assert [type(each) for each in run(story())] == [JobFailed, JobCancelled, ResultExpired]
+
+
+def test_a_request_waits_no_longer_than_it_is_told(jobs: App[object], double: Task[[int], int]) -> None:
+    with pytest.raises(WaitTimeout) as late:
+        double.using(wait=0.01).request(21)
+    assert late.value.waited == 0.01
+    assert [queue.depth for queue in jobs.control.queues()] == [1]
+
+
+def test_the_settings_say_how_long_a_request_waits_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_REQUEST_TIMEOUT", "10ms")
+    jobs = App("memory://")
+
+    @jobs.task
+    def slow() -> None: ...
+
+    with pytest.raises(WaitTimeout):
+        slow.request()
+
+
+def test_an_app_that_closes_tells_whoever_waits(jobs: App[object], double: Task[[int], int]) -> None:
+    async def story() -> BaseException | None:
+        asked = asyncio.ensure_future(double.arequest(21))
+        await until(lambda: waited_for(jobs))
+        await jobs.aclose()
+        (ended,) = await asyncio.gather(asked, return_exceptions=True)
+        return ended if isinstance(ended, BaseException) else None
+
+    assert isinstance(run(story()), EngineUnavailable)
+
+
+# Why
+
+
+def why(handle: Any) -> str:
+    with pytest.raises(WaitTimeout) as late:
+        handle.result(timeout=0)
+    assert late.value.why in str(late.value)
+    return late.value.why
+
+
+def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], double: Task[[int], int]) -> None:
+    handle = double.enqueue(1)
+    assert why(handle) == "No live worker on memory://."
+    run(report_in(jobs, "w1", "dubble", "flaky"))
+    assert why(handle) == "1 worker is alive, it does not know task 'double': they know dubble, flaky."
+    run(report_in(jobs, "w2", "flaky"))
+    assert why(handle) == "2 workers are alive, none knows task 'double': they know dubble, flaky."
+    run(report_in(jobs, "w2", "double", queues=("other",)))
+    assert why(handle) == "No live worker looks at queue default: those that know 'double' have other."
+    run(report_in(jobs, "w2", "double", queues=("default",), busy=1))
+    assert why(handle) == "It is due; all workers that know it are busy."
+    run(report_in(jobs, "w2", "double", queues=("default",)))
+    assert why(handle) == "It is due and about to be taken."
+    jobs.control.pause("default")
+    assert why(handle) == "Queue default is paused."
+    jobs.control.resume("default")
+    run(take(jobs, double))
+    assert why(handle).startswith("It has been running on played for 0.")
+    FakeClock(jobs.engine).advance(hours=1)
+    assert why(double.enqueue(2)) == "No live worker on memory://."
+
+
+def test_a_job_that_is_not_due_says_when_it_will_be(jobs: App[object], double: Task[[int], int]) -> None:
+    assert why(double.using(delay=3600).enqueue(1)).startswith("It is due at ")
+    handle = double.enqueue(1)
+
+    async def fail_once() -> None:
+        lease = await take(jobs, double)
+        error = ErrorInfo("builtins.OSError", "busy", "")
+        await settle(jobs, lease, JobState.RETRYING, error=error, delay=60_000_000)
+
+    run(fail_once())
+    assert why(handle).startswith("Attempt 1 failed with builtins.OSError: busy. The next one is due at ")
+
+
+def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[int], int]) -> None:
+    lane = double.using(lane="alice")
+    first = lane.using(id="first").enqueue(1)
+    assert why(lane.enqueue(2)) == "It waits for its turn in lane alice. Job first is first."
+    jobs.control.pause("default", lane="alice")
+    assert why(first) == "Lane alice of queue default is paused."
+
+
+# The hint
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.asking.HINT_AFTER", 0.0)
+
+
+async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
+    """What is said while two wait for jobs of one task."""
+    asked = [asyncio.ensure_future(task.using(**options).arequest(n)) for n in range(2)]
+    await until(lambda: waited_for(jobs) == 2)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    for each in asked:
+        each.cancel()
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_wait_that_nobody_can_end_says_so_once(
+    jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = run(hinted(jobs, double, caplog))
+    first, second = line.split("\n")
+    assert first.startswith("holdfast: still waiting for 0")
+    assert first.endswith(" (double). No live worker on memory://.")
+    assert len(first.split()[4]) == 8
+    assert second == "          Start one in this process:  async with jobs.worker():"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
+    jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        await report_in(jobs, "w1", "dubble")
+        await hinted(jobs, double, caplog)
+        await jobs.control.apause("second")
+        await report_in(jobs, "w1", "double")
+        jobs._link.process.desk().waiting.told.clear()
+        await hinted(jobs, double, caplog, queue="second", id="mine")
+
+    run(story())
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].endswith("(double). 1 worker is alive, it does not know task 'double': they know dubble.")
+    assert lines[1:] == ["holdfast: still waiting for mine (double). Queue second is paused."]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_wait_that_somebody_can_end_is_silent(
+    jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> list[str]:
+        await report_in(jobs, "w1", "double")
+        return await hinted(jobs, double, caplog)
+
+    assert run(story()) == []
+
+
+def test_the_hint_says_how_to_start_a_worker() -> None:
+    job = JobRecord(queue="default", id="01JCQ7M3ZK2V0000000000ABCD", task="resize")
+    scene = Scene(job=job, now=0, place="/home/you/shop/jobs.db", target="jobs")
+    assert hint(scene) == (
+        "holdfast: still waiting for 01JCQ7M3 (resize). No live worker on /home/you/shop/jobs.db.\n"
+        "          Start one in another terminal:  holdfast worker jobs"
+    )
+    assert _target("shop.jobs") == "shop.jobs"
+    assert _target("__main__") != "__main__"

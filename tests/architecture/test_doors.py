@@ -47,7 +47,7 @@ def uses(source: str) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Attribute(attr=attr):
                 yield node.lineno, full_name(node, names) or f"?.{attr}"
-            case ast.Name(id=id) if id in names:
+            case ast.Name(id=id, ctx=ast.Load()) if id in names:
                 yield node.lineno, names[id]
             case ast.Call(func=function, args=[ast.Constant(value=str(module)), *_]):
                 if full_name(function, names) in IMPORTERS:

@@ -23,6 +23,9 @@ from holdfast.factory import TaskFactory
 from holdfast.link import Link
 from holdfast.model.retry import Duration
 from holdfast.policy import read_app_options
+from holdfast.pool import Pool
+from holdfast.pulling import Pulling
+from holdfast.queue import Queue
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
 from holdfast.task import Registry
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Event)
 M = TypeVar("M", bound=Middleware)
+T = TypeVar("T")
 
 Lifespan = Callable[[], AbstractAsyncContextManager[S]]
 
@@ -57,6 +61,7 @@ class App(Generic[S]):
     ) -> None:
         read_app_options(url=url, modules=modules, namespace=namespace, durability=durability, codec=codec)
         self._link = Link(url, codec, namespace=namespace, durability=durability, auto_migrate=auto_migrate)
+        self._pulling = Pulling(self._link)
         self._entered = 0
         self.lifespan = lifespan
         self.modules = tuple(modules)
@@ -108,6 +113,7 @@ class App(Generic[S]):
 
     async def aclose(self, /) -> None:
         """Let go of the store in this process. The next call that needs it opens it again."""
+        await self._pulling.stop()
         await self._link.close()
 
     close = blocking(aclose)
@@ -138,6 +144,16 @@ class App(Generic[S]):
         self._entered -= 1
         if not self._entered:
             await self.aclose()
+
+    # Payloads
+
+    def queue(self, name: str, payload: type[T], /, *, max_depth: int | None = None) -> Queue[T]:
+        """A queue of payloads of this type, which your own code pulls."""
+        return Queue(self._link, self._pulling, name, payload, max_depth=max_depth)
+
+    def pool(self, name: str, payload: type[T], /, *, lanes: int, max_depth: int | None = None) -> Pool[T]:
+        """So many ordered lanes for payloads of this type, worked on by a handler."""
+        return Pool(self._link, self.registry, name, payload, lanes=lanes, max_depth=max_depth)
 
     # Working, listening
 

@@ -26,7 +26,7 @@ async def ended(link: Link, key: JobKey, *, limit: float | None, origin: str, si
     """
     desk = await link.desk()
     waiting = desk.waiting
-    reminder = asyncio.get_running_loop().call_later(HINT_AFTER, _remind, link, waiting, key, origin)
+    reminder = link.runtime.spawn(_say_if_nobody_can(link, waiting, key, origin), name="holdfast hint")
     try:
         async with asyncio.timeout(limit):
             if since is None:
@@ -44,11 +44,8 @@ async def ended(link: Link, key: JobKey, *, limit: float | None, origin: str, si
         reminder.cancel()
 
 
-def _remind(link: Link, waiting: Waiting, key: JobKey, origin: str) -> None:
-    link.runtime.spawn(_say_if_nobody_can(link, waiting, key, origin), name="holdfast hint")
-
-
 async def _say_if_nobody_can(link: Link, waiting: Waiting, key: JobKey, origin: str) -> None:
+    await link.runtime.sleep(HINT_AFTER)
     try:
         scene = await _scene(link, key, origin)
         line = "" if scene is None else hint(scene)

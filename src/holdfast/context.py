@@ -120,6 +120,19 @@ class Context(Generic[S]):
         return self._attempt.lease.lane
 
     @property
+    def lane_index(self) -> int | None:
+        """The number of its lane, from 0, where the job is a pool's."""
+        lane = self._attempt.lease.lane
+        return None if self.pool is None or lane is None else int(lane)
+
+    @property
+    def pool(self) -> str | None:
+        """The pool it came through. A pool's jobs have its name as their task and numbers as their lanes."""
+        lease = self._attempt.lease
+        numbered = lease.lane is not None and lease.lane.isascii() and lease.lane.isdigit()
+        return lease.queue if numbered and lease.task == lease.queue else None
+
+    @property
     def worker(self) -> str:
         """The name of the worker; empty in a detached context."""
         return self._attempt.worker

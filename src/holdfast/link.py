@@ -43,6 +43,7 @@ class Link:
         self.bus = Bus(self.runtime)
         self._url = url
         self._codec = codec
+        self._codecs: dict[tuple[str, int], Codec] = {}
         self._options = {name: value for name, value in options.items() if value is not None}
         self._config: Config | None = None
         self._epoch = 0
@@ -86,17 +87,26 @@ class Link:
 
     def codec_named(self, name: str) -> Codec:
         """The codec by which stored bytes say they were written."""
-        if name == self.codec.name:
-            return self.codec
-        limits = Limits(size=max(self.config.limits.payload, self.config.limits.result))
-        return MsgpackCodec(limits) if name == MsgpackCodec.name else codec_for(name)
+        own = self.codec
+        if name == own.name:
+            return own
+        for kind in (JsonCodec, MsgpackCodec):
+            if name == kind.name:
+                return self._ours(kind, max(self.config.limits.payload, self.config.limits.result))
+        return codec_for(name)
 
     def result_codec(self, codec: Codec) -> Codec:
-        """The same codec with the limit for results, where it has one."""
-        limits = Limits(size=self.config.limits.result)
-        if not isinstance(codec, JsonCodec | MsgpackCodec) or codec.limits.size >= limits.size:
-            return codec
-        return type(codec)(limits)
+        """The same codec with the limit for results, where it has a lower one."""
+        if isinstance(codec, JsonCodec | MsgpackCodec) and codec.limits.size < self.config.limits.result:
+            return self._ours(type(codec), self.config.limits.result)
+        return codec
+
+    def _ours(self, kind: type[JsonCodec | MsgpackCodec], size: int) -> Codec:
+        """One of our own codecs, made once: it keeps what it has learnt about types."""
+        found = self._codecs.get((kind.name, size))
+        if found is None:
+            found = self._codecs.setdefault((kind.name, size), kind(Limits(size=size)))
+        return found
 
     def check_size(self, data: bytes, limit: int) -> bytes:
         """For codecs that have no limit of their own."""

@@ -163,7 +163,54 @@ def read_using_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def given_policy(chosen: Mapping[str, Any]) -> Given:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all jobs of one task, used in one way, have in common."""
+
+    id: str | None
+    lane: Template | str | None
+    key: Template | str | None
+    expires: int | None
+    """An instant; or `lasts`, a duration from the enqueue on."""
+    lasts: int | None
+    room: int | None
+    """How long to wait for room in a full queue."""
+    codec: Codec
+    limit: int
+    """Bytes of a payload."""
+    fixed: dict[str, Any]
+    """Fields of a new job that need nothing else to be known."""
+
+    @classmethod
+    def of(cls, policy: TaskPolicy, chosen: Mapping[str, Any], codec: Codec, limit: int) -> "Terms":
+        """The task's policy, and over it what `using` has chosen."""
+        expires, lasts = chosen.get("expires", (None, None))
+        scope, window = chosen.get("unique_for", (policy.key_scope, policy.key_window))
+        return cls(
+            id=chosen.get("id"),
+            lane=chosen.get("lane", policy.lane),
+            key=chosen.get("unique_key", policy.unique_key),
+            expires=expires,
+            lasts=lasts,
+            room=chosen.get("wait_for_room"),
+            codec=codec,
+            limit=limit,
+            fixed={
+                "queue": chosen.get("queue", policy.queue),
+                "task": policy.name,
+                "codec": codec.name,
+                "metadata": chosen.get("metadata", {}),
+                "priority": chosen.get("priority", policy.priority),
+                "delay": chosen.get("delay", 0),
+                "due": chosen.get("at"),
+                "key_scope": scope,
+                "key_window": window,
+                "given": _given(chosen),
+            },
+        )
+
+
+def _given(chosen: Mapping[str, Any]) -> Given:
     """What travels with the job because it was given at enqueue."""
     attempts = chosen.get("max_attempts", _ABSENT)
     return Given(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.blocking import away_from_here
+from holdfast.doors import ThreadDoor
 from holdfast.enqueuer import write
 from holdfast.errors import IdConflict, JobNotFound, QueueFull
 from holdfast.link import Link
@@ -53,7 +54,7 @@ def _limits(link: Link, jobs: tuple[NewJob, ...]) -> tuple[DepthLimit, ...]:
 
 async def _write(link: Link, group: Group) -> GroupAnswer:
     engine = await link.engine()
-    if engine is link.process.door:  # a thread: engines gather the writes of threads by themselves
+    if isinstance(engine, ThreadDoor):  # engines gather the writes of threads by themselves
         return await write(engine, group)
     return await link.process.desk().enqueuer.enqueue(group)
 

@@ -30,12 +30,13 @@ from holdfast.envelope import answering_to, call_hash
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.handle import Handle
 from holdfast.link import Link
-from holdfast.model.job import NOTHING_GIVEN, JobKey
+from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus, NewJob
 from holdfast.model.text import check_name
-from holdfast.policy import TaskPolicy, UsingOptions, given_policy, make_policy, read_task_options, read_using_options
+from holdfast.policy import TaskPolicy, Terms, UsingOptions, make_policy, read_task_options, read_using_options
 from holdfast.producing import enqueue
 from holdfast.signature import Arguments, OpenSignature, Signature
+from holdfast.template import Template
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,6 +69,7 @@ class Task(Generic[P, R]):
         self._link = definition.link
         self._definition = definition
         self._chosen: dict[str, Any] = {}
+        self._made: Terms | None = None
         self.name = definition.name
         self.takes_context = definition.signature.takes_context
         self.is_async = definition.is_async
@@ -140,34 +142,36 @@ class Task(Generic[P, R]):
             kept.pop("delay", None)
             kept.pop("at", None)
         other._chosen = {**kept, **given}
+        other._made = None
         return other
 
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """A job, checked but not enqueued: for `client.enqueue_many`. It has its id already."""
-        chosen, policy = self._chosen, self.policy
-        payload, lane, unique_key = self._checked(args, kwargs)
-        job_id = chosen.get("id")
-        made_up = job_id is None
-        scope, window = chosen.get("unique_for") or (policy.key_scope, policy.key_window)
+        terms, signature = self._terms, self._definition.signature
+        payload, arguments = signature.encode(terms.codec, args, kwargs)
+        self._link.check_size(payload, terms.limit)
+        job_id, payload_hash = terms.id, b""
+        if job_id is None:
+            job_id = self._link.runtime.new_id()
+        else:  # what a second job with this id is compared by
+            payload_hash = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
         job = NewJob(
-            queue=chosen.get("queue") or policy.queue,
-            id=self._link.runtime.new_id() if job_id is None else job_id,
-            task=self.name,
+            id=job_id,
             payload=payload,
-            codec=self._codec.name,
-            metadata=chosen.get("metadata") or {},
-            payload_hash=b"" if made_up else self._hash(args, kwargs, payload),
-            priority=chosen.get("priority", policy.priority),
-            delay=chosen.get("delay", 0),
-            due=chosen.get("at"),
-            expires=self._expires(),
-            lane=lane,
-            unique_key=unique_key,
-            key_scope=scope,
-            key_window=window,
-            given=given_policy(chosen) if chosen else NOTHING_GIVEN,
+            payload_hash=payload_hash,
+            expires=terms.expires if terms.lasts is None else self._link.runtime.wall() + terms.lasts,
+            lane=terms.lane.render(signature, arguments) if isinstance(terms.lane, Template) else terms.lane,
+            unique_key=terms.key.render(signature, arguments) if isinstance(terms.key, Template) else terms.key,
+            **terms.fixed,
         )
-        return Draft(job, self, room=chosen.get("wait_for_room"))
+        return Draft(job, self, room=terms.room)
+
+    @property
+    def _terms(self) -> Terms:
+        """The terms of its jobs, put together when the first one is made."""
+        if self._made is None:
+            self._made = Terms.of(self.policy, self._chosen, self._codec, self._link.config.limits.payload)
+        return self._made
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Make a job of this call. It is as durable as the store says before this returns."""
@@ -234,26 +238,6 @@ class Task(Generic[P, R]):
         """The handle for the answer to an enqueue."""
         key = JobKey(queue, accepted.id)
         return Handle(self._link, key, self.decode_result, origin=self._origin, accepted=accepted)
-
-    def _checked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str | None, str | None]:
-        """The call as bytes, its lane and its unique key."""
-        signature, policy = self._definition.signature, self.policy
-        payload, arguments = signature.encode(self._codec, args, kwargs)
-        self._link.check_size(payload, self._link.config.limits.payload)
-        lane, key = self._chosen.get("lane"), self._chosen.get("unique_key")
-        if lane is None and policy.lane is not None:
-            lane = policy.lane.render(signature, arguments)
-        if key is None and policy.unique_key is not None:
-            key = policy.unique_key.render(signature, arguments)
-        return payload, lane, key
-
-    def _hash(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], payload: bytes) -> bytes:
-        return call_hash(self.name, *self._definition.signature.in_one_form(args, kwargs), payload)
-
-    def _expires(self) -> int | None:
-        chosen: tuple[int | None, int | None] = self._chosen.get("expires", (None, None))
-        instant, length = chosen
-        return instant if length is None else self._link.runtime.wall() + length
 
     def _detached(self) -> Context[Any]:
         return Context.detached(id=self._link.runtime.new_id(), task=self.name, queue=self.queue)

@@ -11,6 +11,7 @@ Who asks must not miss a bell that rang before it was listening: `begin` comes f
 import asyncio
 import logging
 from typing import NamedTuple
+from weakref import finalize
 
 from holdfast.engine import Engine, Subscription
 from holdfast.errors import EngineUnavailable
@@ -55,6 +56,7 @@ class Waiting:
         """Listen from now on. Give the answer to `ended`."""
         if self._ears is None:
             self._ears = self._engine.subscribe(f"reply:{self.name}")
+            finalize(asyncio.get_running_loop(), self._ears.close).atexit = False  # loops come and go
         return self._looks
 
     async def ended(self, key: JobKey, since: int) -> Ended:

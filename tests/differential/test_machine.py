@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from math import ceil
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -87,10 +88,9 @@ SELDOM = [
 def run(make_engine: Callable[[], Engine], how: settings, examples: int) -> Counter[str]:
     """Each theme for itself; what was seen in the answers."""
     seen: Counter[str] = Counter()
+    each = settings(how, max_examples=ceil(examples / len(THEMES)))
     for theme in THEMES:
-        run_state_machine_as_test(
-            differential(make_engine, [theme], seen), settings=settings(how, max_examples=examples // len(THEMES))
-        )
+        run_state_machine_as_test(differential(make_engine, [theme], seen), settings=each)
     return seen
 
 

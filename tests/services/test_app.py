@@ -249,11 +249,10 @@ print(double.call(2))
 
 
 def test_an_app_that_nobody_holds_lets_go_of_its_thread() -> None:
+    before = set(threading.enumerate())
     jobs = App("memory://")
     jobs.open()
-    (portal,) = [thread for thread in threading.enumerate() if thread.name == "holdfast-portal" and thread.is_alive()][
-        -1:
-    ]
+    (portal,) = [t for t in threading.enumerate() if t not in before and t.name == "holdfast-portal"]
     gone = weakref.ref(jobs)
     del jobs
     gc.collect()

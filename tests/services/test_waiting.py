@@ -1,25 +1,21 @@
-"""Waiting: by push, missing no end; many waiters share one look; and a wait that cannot end says why."""
+"""Waiting: by push, missing no end; many waiters share one look, and each hears how its job ended."""
 
 import asyncio
+import gc
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from faulty import FaultyEngine, times
-from played import fail, report_in, run, settle, succeed, take, until
+from played import fail, run, settle, succeed, take, until
 
 from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobState, ResultExpired, Task, WaitTimeout
-from holdfast.asking import _target
 from holdfast.model.command import A, Command
-from holdfast.model.job import JobRecord
 from holdfast.model.observe import Get
 from holdfast.model.produce import Enqueue
 from holdfast.model.states import Reason
-from holdfast.model.text import ErrorInfo
 from holdfast.runtime import SystemRuntime
-from holdfast.testing.clock import FakeClock
-from holdfast.why import Scene, hint
 
 
 @pytest.fixture
@@ -203,6 +199,14 @@ def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int],
     run(story())
 
 
+def test_loops_that_come_and_go_leave_no_listener_behind(jobs: App[object], double: Task[[int], int]) -> None:
+    for _ in range(5):
+        with pytest.raises(WaitTimeout):
+            run(double.using(wait=0).arequest(1))
+    gc.collect()
+    assert len(jobs.engine._belfry._subscriptions) <= 1  # type: ignore[attr-defined]
+
+
 # What a request may end with
 
 
@@ -266,127 +270,3 @@ def test_an_app_that_closes_tells_whoever_waits(jobs: App[object], double: Task[
         return ended if isinstance(ended, BaseException) else None
 
     assert isinstance(run(story()), EngineUnavailable)
-
-
-# Why
-
-
-def why(handle: Any) -> str:
-    with pytest.raises(WaitTimeout) as late:
-        handle.result(timeout=0)
-    assert late.value.why in str(late.value)
-    return late.value.why
-
-
-def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], double: Task[[int], int]) -> None:
-    handle = double.enqueue(1)
-    assert why(handle) == "No live worker on memory://."
-    run(report_in(jobs, "w1", "dubble", "flaky"))
-    assert why(handle) == "1 worker is alive, it does not know task 'double': they know dubble, flaky."
-    run(report_in(jobs, "w2", "flaky"))
-    assert why(handle) == "2 workers are alive, none knows task 'double': they know dubble, flaky."
-    run(report_in(jobs, "w2", "double", queues=("other",)))
-    assert why(handle) == "No live worker looks at queue default: those that know 'double' have other."
-    run(report_in(jobs, "w2", "double", queues=("default",), busy=1))
-    assert why(handle) == "It is due; all workers that know it are busy."
-    run(report_in(jobs, "w2", "double", queues=("default",)))
-    assert why(handle) == "It is due and about to be taken."
-    jobs.control.pause("default")
-    assert why(handle) == "Queue default is paused."
-    jobs.control.resume("default")
-    run(take(jobs, double))
-    assert why(handle).startswith("It has been running on played for 0.")
-    FakeClock(jobs.engine).advance(hours=1)
-    assert why(double.enqueue(2)) == "No live worker on memory://."
-
-
-def test_a_job_that_is_not_due_says_when_it_will_be(jobs: App[object], double: Task[[int], int]) -> None:
-    assert why(double.using(delay=3600).enqueue(1)).startswith("It is due at ")
-    handle = double.enqueue(1)
-
-    async def fail_once() -> None:
-        lease = await take(jobs, double)
-        error = ErrorInfo("builtins.OSError", "busy", "")
-        await settle(jobs, lease, JobState.RETRYING, error=error, delay=60_000_000)
-
-    run(fail_once())
-    assert why(handle).startswith("Attempt 1 failed with builtins.OSError: busy. The next one is due at ")
-
-
-def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[int], int]) -> None:
-    lane = double.using(lane="alice")
-    first = lane.using(id="first").enqueue(1)
-    assert why(lane.enqueue(2)) == "It waits for its turn in lane alice. Job first is first."
-    jobs.control.pause("default", lane="alice")
-    assert why(first) == "Lane alice of queue default is paused."
-
-
-# The hint
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.asking.HINT_AFTER", 0.0)
-
-
-async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
-    """What is said while two wait for jobs of one task."""
-    asked = [asyncio.ensure_future(task.using(**options).arequest(n)) for n in range(2)]
-    await until(lambda: waited_for(jobs) == 2)
-    for _ in range(200):
-        await asyncio.sleep(0)
-    for each in asked:
-        each.cancel()
-    return [record.getMessage() for record in caplog.records]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_wait_that_nobody_can_end_says_so_once(
-    jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
-) -> None:
-    (line,) = run(hinted(jobs, double, caplog))
-    first, second = line.split("\n")
-    assert first.startswith("holdfast: still waiting for 0")
-    assert first.endswith(" (double). No live worker on memory://.")
-    assert len(first.split()[4]) == 8
-    assert second == "          Start one in this process:  async with jobs.worker():"
-
-
-@pytest.mark.usefixtures("at_once")
-def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
-    jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> None:
-        await report_in(jobs, "w1", "dubble")
-        await hinted(jobs, double, caplog)
-        await jobs.control.apause("second")
-        await report_in(jobs, "w1", "double")
-        jobs._link.process.desk().waiting.told.clear()
-        await hinted(jobs, double, caplog, queue="second", id="mine")
-
-    run(story())
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines[0].endswith("(double). 1 worker is alive, it does not know task 'double': they know dubble.")
-    assert lines[1:] == ["holdfast: still waiting for mine (double). Queue second is paused."]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_wait_that_somebody_can_end_is_silent(
-    jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story() -> list[str]:
-        await report_in(jobs, "w1", "double")
-        return await hinted(jobs, double, caplog)
-
-    assert run(story()) == []
-
-
-def test_the_hint_says_how_to_start_a_worker() -> None:
-    job = JobRecord(queue="default", id="01JCQ7M3ZK2V0000000000ABCD", task="resize")
-    scene = Scene(job=job, now=0, place="/home/you/shop/jobs.db", target="jobs")
-    assert hint(scene) == (
-        "holdfast: still waiting for 01JCQ7M3 (resize). No live worker on /home/you/shop/jobs.db.\n"
-        "          Start one in another terminal:  holdfast worker jobs"
-    )
-    assert _target("shop.jobs") == "shop.jobs"
-    assert _target("__main__") != "__main__"

@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from holdfast.cli.exits import refused
 from holdfast.cli.escape import safe
+from holdfast.cli.exits import NotDone
 
 
 def confirm(what: str, *, yes: bool) -> None:
@@ -15,4 +15,4 @@ def confirm(what: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{safe(what)} Add --yes to do it: there is no terminal to ask on.")
     if not click.confirm(f"{safe(what)} Go on?", err=True):
-        raise refused("Nothing was done.")
+        raise NotDone("Nothing was done.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.app import App
-from holdfast.cli.exits import nothing, refused
+from holdfast.cli.exits import NotDone, NothingMatched
 
 CLASSES = {
     "durable": "durable (every commit synced)",
@@ -55,11 +55,11 @@ def pools(app: App[Any]) -> list[PoolStatus]:
 def resize(app: App[Any], name: str, lanes: int) -> PoolStatus:
     """Give a pool another number of lanes."""
     if name not in [pool.name for pool in pools(app)]:
-        raise nothing(f"There is no pool {name!r}. A pool exists from its first job on.")
+        raise NothingMatched(f"There is no pool {name!r}. A pool exists from its first job on.")
     answer = asyncio.run(app.engine.resize(name, lanes))
     pool = answer.pool
     if not answer.changed and pool.lanes != lanes:
-        raise refused(f"Pool {name!r} still changes its size: {pool.old_live} older jobs have not ended. Try later.")
+        raise NotDone(f"Pool {name!r} still changes its size: {pool.old_live} older jobs have not ended. Try later.")
     return PoolStatus(pool.name, pool.lanes, pool.epoch, pool.old_live)
 
 

@@ -9,6 +9,6 @@ from holdfast.cli.options import examples
 
 @click.command(epilog=examples("holdfast demo"))
 def demo() -> int:
-    """See jobs run, fail, survive a killed worker, and be counted."""
-    code = import_module("holdfast.demo").main()
-    return code if isinstance(code, int) else 0
+    """See jobs run, fail, survive a killed worker, and be counted. Its files are in build/demo."""
+    code: int = import_module("holdfast.demo.__main__").main([])
+    return code

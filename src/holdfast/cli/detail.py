@@ -1,6 +1,5 @@
 """One job in full, for people: `jobs show` and `jobs report`. The only place where arguments and results are shown."""
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
@@ -9,13 +8,12 @@ from rich.text import Text
 
 from holdfast.cli.describe import describe
 from holdfast.cli.escape import cut, safe, safe_lines
-from holdfast.cli.records import data_of
+from holdfast.cli.records import LONGEST_VALUE, json_of, value_of
 from holdfast.cli.screen import console, pairs, state_text, table, text
 from holdfast.cli.spans import clock, instant, span
 from holdfast.report import Report
 from holdfast.views import Attempt, Job
 
-LONGEST_VALUE = 2_000
 LONGEST_ERROR = 200
 
 
@@ -65,18 +63,8 @@ def call_of(job: Job) -> str:
     if job.arguments is None:
         return "cannot be read here: the stored bytes need another codec, or are no call"
     args, kwargs = job.arguments
-    return cut(
-        ", ".join([*map(_json, args), *(f"{name}={_json(value)}" for name, value in kwargs.items())]) or "none",
-        LONGEST_VALUE,
-    )
-
-
-def value_of(value: object) -> str:
-    return cut(_json(value), LONGEST_VALUE)
-
-
-def _json(value: object) -> str:
-    return json.dumps(data_of(value), ensure_ascii=False)
+    written = [*map(json_of, args), *(f"{name}={json_of(value)}" for name, value in kwargs.items())]
+    return cut(", ".join(written) or "none", LONGEST_VALUE)
 
 
 def _attempts(job: Job) -> Iterator[list[RenderableType]]:

@@ -6,15 +6,15 @@ Each ARG is JSON if it can be read as such, and text otherwise: `3` is a number,
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from holdfast.cli.detail import value_of
 from holdfast.cli.escape import safe
-from holdfast.cli.options import DURATION, INSTANT, Store, examples, on_store
-from holdfast.cli.records import emit
+from holdfast.cli.options import Store, duration, examples, on_store, time
+from holdfast.cli.records import emit, json_of
 from holdfast.errors import UnknownTask
 from holdfast.handle import Handle
 from holdfast.task import Task
@@ -33,13 +33,13 @@ _NAMED = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 @click.argument("task", metavar="TASK")
 @click.argument("values", metavar="[ARG]... [NAME=VALUE]...", nargs=-1)
 @click.option("--args", "file", metavar="FILE", help="Arguments as JSON, a list or an object; - is standard input.")
-@click.option("--delay", type=DURATION, help="Not before so long from now, such as 10m.")
-@click.option("--at", type=INSTANT, help="Not before this moment, such as 2030-01-31T08:00+01:00.")
+@click.option("--delay", type=duration, help="Not before so long from now, such as 10m.")
+@click.option("--at", type=time, help="Not before this moment, such as 2030-01-31T08:00+01:00.")
 @click.option("--id", "job_id", metavar="ID", help="Your own id: the same one twice is one job.")
 @click.option("--queue", metavar="NAME", help="Another queue than the task's own.")
 @click.option("--lane", metavar="NAME", help="One after the other with the others of this lane.")
 @click.option("--priority", type=int, metavar="N", help="Higher runs sooner.")
-@click.option("--wait", type=DURATION, help="Wait so long for the result, and print it.")
+@click.option("--wait", type=duration, help="Wait so long for the result, and print it.")
 @on_store(create=True)
 def enqueue(
     store: Store, task: str, values: tuple[str, ...], file: str | None, wait: float | None, **options: Any
@@ -59,7 +59,7 @@ def enqueue(
     if store.as_json:
         emit({"id": handle.id, "queue": handle.queue, "receipt": handle.receipt, "result": result})
     else:
-        click.echo(value_of(result))
+        click.echo(safe(json_of(result)))
 
 
 def _task(store: Store, name: str) -> Task[..., Any]:
@@ -113,7 +113,7 @@ def _no_number(word: str) -> None:
 
 def _from_file(file: str) -> tuple[list[Any], dict[str, Any]]:
     try:
-        text = click.get_text_stream("stdin").read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         said = json.loads(text, parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise click.UsageError(f"--args {file} cannot be read as JSON: {safe(error)}") from error

@@ -30,20 +30,16 @@ DEBUG = "HOLDFAST_DEBUG"
 class Ending(click.ClickException):
     """The command ends here, with a line that says why."""
 
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code
-
     def show(self, file: object = None) -> None:
         say(self.message)
 
 
-def nothing(message: str) -> Ending:
-    return Ending(message, NOTHING)
+class NothingMatched(Ending):
+    exit_code = NOTHING
 
 
-def refused(message: str) -> Ending:
-    return Ending(message, REFUSED)
+class NotDone(Ending):
+    exit_code = REFUSED
 
 
 def run(command: click.Command, argv: Sequence[str] | None = None) -> int:

@@ -7,9 +7,9 @@ from itertools import islice
 import click
 from rich.text import Text
 
-from holdfast.cli.escape import cut, safe
-from holdfast.cli.exits import nothing, say
 from holdfast.cli.detail import show_job, show_report
+from holdfast.cli.escape import cut, safe
+from holdfast.cli.exits import NothingMatched, say
 from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.records import data_of, emit, event_data
 from holdfast.cli.screen import console, state_text, table, text
@@ -91,11 +91,11 @@ def listing(store: Store, chosen: Filter) -> None:
             emit(job)
             found += 1
         if not found:
-            raise nothing("No job matches.")
+            raise NothingMatched("No job matches.")
         return
     listed = list(matching(store, wanted))
     if not listed:
-        raise nothing("No job matches.")
+        raise NothingMatched("No job matches.")
     console().print(_table(listed[:limit], store.now))
     if limit is not None and len(listed) > limit:
         say(f"These are the first {limit:,}. See more with --limit N, or all with --all.")

@@ -11,6 +11,7 @@ any room for them.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Protocol
 
 from holdfast.cli.describe import Told, describe
@@ -39,6 +40,7 @@ KINDS: tuple[type[events.Event], ...] = (
 """What is heard. Not `QueueEmpty`: the store would be asked for it after every job."""
 ALARMS = (events.Failed, events.Reaped, events.OwnershipLost, events.WorkerEvent)
 
+Count = Counter[type[events.Event]]
 Paint = Callable[[str, str], str]
 """Text and the name of a colour."""
 
@@ -63,7 +65,9 @@ class Lines:
         self._alarms = 0
         self._many = False
         self._events: deque[events.Event] = deque()
-        self._counted: Counter[type[events.Event]] = Counter()
+        self._counted = Count()
+        self._over: deque[tuple[int, Count]] = deque(maxlen=most)
+        """Seconds that are over, with what was only counted in them."""
 
     def hear(self, event: events.Event) -> None:
         """On the worker's thread."""
@@ -73,7 +77,7 @@ class Lines:
                 self._turn(second)
             self._heard += 1
             alarm = isinstance(event, ALARMS)
-            if alarm and self._alarms < self._most:
+            if alarm and self._alarms < self._most and len(self._events) < 4 * self._most:
                 self._alarms += 1
                 self._events.append(event)
             elif not alarm and not self._many and self._heard <= self._most and len(self._events) < 2 * self._most:
@@ -82,21 +86,23 @@ class Lines:
                 self._counted[type(event)] += 1
 
     def _turn(self, second: int) -> None:
-        """A new second begins."""
+        """Another second begins."""
+        if self._counted:
+            self._over.append((self._second, self._counted))
+            self._counted = Count()
         self._many = second == self._second + 1 and self._heard > self._most
         self._second, self._heard, self._alarms = second, 0, 0
 
     def take(self, now: int) -> list[str]:
         """What there is to write. What was only counted comes when its second is over."""
         with self._lock:
+            if now // SECOND > self._second:
+                self._turn(now // SECOND)
             heard, self._events = self._events, deque()
-            counted: Counter[type[events.Event]] = Counter()
-            over = now // SECOND > self._second
-            if over and self._counted:
-                counted, self._counted = self._counted, counted
-            second = self._second
-        lines = [line for event in heard if (line := self._line(event)) is not None]
-        return [*lines, self._summary(second, counted)] if counted else lines
+            over, self._over = self._over, deque(maxlen=self._most)
+        lines = [(event.at // SECOND, line) for event in heard if (line := self._line(event)) is not None]
+        lines += [(second, self._summary(second, counted)) for second, counted in over]
+        return [line for _, line in sorted(lines, key=itemgetter(0))]
 
     def _line(self, event: events.Event) -> str | None:
         if isinstance(event, events.JobEvent):
@@ -111,7 +117,7 @@ class Lines:
         start = f"{self._paint(clock(moment(at)), 'dim')}  {who}  {self._paint(f'{told.word:<9}', told.style)}"
         return f"{start}  {told.first:<10}  {told.rest}".rstrip()
 
-    def _summary(self, second: int, counted: Counter[type[events.Event]]) -> str:
+    def _summary(self, second: int, counted: Count) -> str:
         number = f"{sum(counted.values()):,} changes"
         kinds = "  ".join(f"{many:,} {kind.__name__.lower()}" for kind, many in counted.most_common())
         return f"{clock(moment(second * SECOND))}  {'…':<{self._task_width}}  {number:<{SHORT}}  {kinds}"

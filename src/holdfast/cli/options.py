@@ -19,35 +19,23 @@ from holdfast.views import moment
 Function = Callable[..., Any]
 
 
-class Duration(click.ParamType):
+def duration(value: str) -> float:
     """Seconds, from `30`, `30s`, `10m`, `2h` or `1d`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return seconds()(value)
-        except ValueError as error:
-            self.fail(f"{value!r} {error}", param, ctx)
+    try:
+        return seconds()(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} {error}") from error
 
 
-class Instant(click.ParamType):
+def time(value: str) -> datetime:
     """A moment, from ISO text with its time zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is no time. Write it as in 2030-01-31T08:00+01:00.", param, ctx)
-        if at.utcoffset() is None:
-            self.fail(f"{value!r} names no instant without a time zone: {value}Z, or {value}+01:00.", param, ctx)
-        return at
-
-
-DURATION = Duration()
-INSTANT = Instant()
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no time. Write it as in 2030-01-31T08:00+01:00.") from error
+    if at.utcoffset() is None:
+        raise click.BadParameter(f"{value!r} names no instant without a time zone: {value}Z, or {value}+01:00.")
+    return at
 
 
 def examples(*lines: str) -> str:

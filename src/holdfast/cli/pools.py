@@ -5,7 +5,7 @@ from rich.text import Text
 
 from holdfast.cli import beyond
 from holdfast.cli.escape import safe
-from holdfast.cli.exits import nothing
+from holdfast.cli.exits import NothingMatched
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.records import emit
 from holdfast.cli.screen import console, number, table, text
@@ -23,7 +23,7 @@ def list_(store: Store) -> None:
     """Every pool: its lanes, and how many older jobs an unfinished resize waits for."""
     found = beyond.pools(store.app)
     if not found:
-        raise nothing("There is no pool yet.")
+        raise NothingMatched("There is no pool yet.")
     if store.as_json:
         for pool in found:
             emit(pool)

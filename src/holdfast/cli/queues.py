@@ -5,7 +5,7 @@ from rich.text import Text
 
 from holdfast.cli.asking import confirm
 from holdfast.cli.escape import safe
-from holdfast.cli.exits import nothing
+from holdfast.cli.exits import NothingMatched
 from holdfast.cli.options import Store, examples, on_store, yes_option
 from holdfast.cli.records import emit
 from holdfast.cli.screen import console, number, table, text
@@ -30,7 +30,7 @@ def list_(store: Store, name: str | None) -> None:
     """Every queue; of one that is named, its lanes."""
     found = store.control.queues() if name is None else store.control.lanes(name)
     if not found:
-        raise nothing("There is no queue yet." if name is None else f"Queue {name!r} has no lanes.")
+        raise NothingMatched("There is no queue yet." if name is None else f"Queue {name!r} has no lanes.")
     if store.as_json:
         for status in found:
             emit(status)
@@ -69,7 +69,7 @@ def clear(store: Store, name: str, lane: str | None, yes: bool) -> None:
     """Cancel everything in it that has not ended, running jobs included."""
     status = store.control.status(name, lane=lane)
     if not status.depth:
-        raise nothing(f"There is nothing to clear in {_scope(name, lane)}.")
+        raise NothingMatched(f"There is nothing to clear in {_scope(name, lane)}.")
     running = 0
     if isinstance(status, QueueStatus):
         running = status.counts.get(JobState.RUNNING, 0) + status.counts.get(JobState.ASSIGNED, 0)
@@ -87,7 +87,7 @@ def _tell(store: Store, name: str, lane: str | None, word: str, changed: bool) -
         emit(store.control.status(name, lane=lane), changed=changed)
         return
     depth = store.control.status(name, lane=lane).depth
-    before = "" if changed else f", as it was before" if word == "paused" else ", it was not paused"
+    before = "" if changed else ", as it was before" if word == "paused" else ", it was not paused"
     click.echo(f"{word}  {safe(_scope(name, lane))}  {count(depth, 'job')}{before}")
 
 

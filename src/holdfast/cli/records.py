@@ -10,6 +10,10 @@ from typing import Any
 
 import click
 
+from holdfast.cli.escape import cut
+
+LONGEST_VALUE = 2_000
+
 
 def data_of(value: Any) -> Any:
     """A value as JSON knows it. Instants become ISO text, durations seconds; what is private stays out."""
@@ -50,3 +54,13 @@ def line_of(value: Any) -> str:
 def emit(value: Any, **more: Any) -> None:
     """One object on a line; `more` goes before its fields."""
     click.echo(line_of({**more, **data_of(value)} if more else value))
+
+
+def json_of(value: Any) -> str:
+    """For people: in their own letters. It still has to be made safe for a terminal."""
+    return json.dumps(data_of(value), ensure_ascii=False)
+
+
+def value_of(value: Any) -> str:
+    """An argument or a result, safe, and not endless."""
+    return cut(json_of(value), LONGEST_VALUE)

@@ -57,7 +57,7 @@ def number(value: int, style: str = "") -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, whole: Sequence[str] = ()) -> Table:
     """A table without lines. A name that ends in `#` is a column of numbers; `whole` columns are never cut."""
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         name = column.removesuffix("#")
         made.add_column(

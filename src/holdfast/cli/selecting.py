@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.options import DURATION, Function, Store, queue_option
+from holdfast.cli.options import Function, Store, duration, queue_option
 from holdfast.errors import AmbiguousId, JobNotFound
 from holdfast.model.states import JobState
 from holdfast.views import Job
@@ -44,11 +44,13 @@ class Filter:
 def filter_options(function: Function) -> Function:
     """`--state`, `--task` and so on, given to the command as one `Filter`."""
 
-    @click.option("--state", type=click.Choice(list(JobState)), metavar="STATE", help="Only in this state.")
+    @click.option(
+        "--state", type=click.Choice([state.value for state in JobState]), metavar="STATE", help="Only in this state."
+    )
     @click.option("--task", metavar="NAME", help="Only this task.")
     @queue_option
     @click.option("--lane", metavar="NAME", help="Only this lane.")
-    @click.option("--since", type=DURATION, help="Enqueued no longer ago than this, such as 2h.")
+    @click.option("--since", type=duration, help="Enqueued no longer ago than this, such as 2h.")
     @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
     @click.option("--all", "everything", is_flag=True, help="Every one there is.")
     @wraps(function)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast.cli.beyond import facts_of
 from holdfast.cli.escape import cut
-from holdfast.cli.options import DURATION, Store, examples, on_store
+from holdfast.cli.options import Store, duration, examples, on_store
 from holdfast.cli.records import emit
 from holdfast.cli.screen import console, number, table, text
 from holdfast.cli.spans import span
@@ -22,7 +22,7 @@ LONGEST_LIST = 60
 
 @click.command(epilog=examples("holdfast status", "holdfast status --watch", "holdfast status --json --app shop.jobs"))
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
-@click.option("--interval", type=DURATION, default=1.0, metavar="TIME", help="With --watch: how often. Default 1s.")
+@click.option("--interval", type=duration, default="1s", metavar="TIME", help="With --watch: how often. Default 1s.")
 @on_store()
 def status(store: Store, watch: bool, interval: float) -> None:
     """What waits, what runs, what failed; who works on it; and where it is kept."""
@@ -78,7 +78,7 @@ def queue_table(queues: Sequence[QueueStatus], now: datetime) -> RenderableType:
         "blocked#",
         "retrying#",
         "failed#",
-        "oldest wait#",
+        "oldest#",
         "status",
     ]
     return table(columns, [_queue(queue, now) for queue in queues])

@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.asking import confirm
 from holdfast.cli.escape import safe
-from holdfast.cli.exits import DONE, REFUSED, nothing, say
+from holdfast.cli.exits import DONE, REFUSED, NothingMatched, say
 from holdfast.cli.options import Store, examples, on_store, yes_option
 from holdfast.cli.records import emit
 from holdfast.cli.selecting import Filter, filter_options, matching_in, named
@@ -135,7 +135,7 @@ def _found(verb: Verb, store: Store, chosen: Filter) -> list[Job]:
             raise click.UsageError(f"A job that is {chosen.state} cannot be {verb.past}.")
     jobs = list(matching_in(store, chosen, states))
     if not jobs:
-        raise nothing(f"There is nothing to {verb.word}.")
+        raise NothingMatched(f"There is nothing to {verb.word}.")
     return jobs
 
 

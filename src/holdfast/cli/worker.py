@@ -12,7 +12,7 @@ from holdfast.app import App
 from holdfast.cli.banner import banner
 from holdfast.cli.exits import say
 from holdfast.cli.lines import KINDS, JsonLines, Lines, Pad, Printer
-from holdfast.cli.options import DURATION, app_option, examples, json_option
+from holdfast.cli.options import app_option, duration, examples, json_option
 from holdfast.cli.records import event_data, line_of
 from holdfast.cli.reload import Watch, start_anew
 from holdfast.cli.screen import colour
@@ -25,18 +25,14 @@ from holdfast.worker import Worker
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
 
 
-class QueueLimit(click.ParamType):
+def queue_limit(value: str) -> tuple[str, int | None]:
     """`emails` or `emails:20`."""
-
-    name = "queue"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
-        name, colon, limit = value.rpartition(":")
-        if not colon or not limit.isdecimal():
-            return value, None
-        if not name or not int(limit):
-            self.fail(f"{value!r} leaves that queue no slots. Write NAME:SLOTS.", param, ctx)
-        return name, int(limit)
+    name, colon, limit = value.rpartition(":")
+    if not colon or not limit.isdecimal():
+        return value, None
+    if not name or not int(limit):
+        raise click.BadParameter(f"{value!r} leaves that queue no slots. Write NAME:SLOTS.")
+    return name, int(limit)
 
 
 @click.command(
@@ -45,10 +41,16 @@ class QueueLimit(click.ParamType):
 @click.argument("where", metavar="[TARGET]", required=False)
 @app_option
 @click.option(
-    "-q", "--queue", "queues", type=QueueLimit(), multiple=True, help="Only this queue; NAME:SLOTS limits it."
+    "-q",
+    "--queue",
+    "queues",
+    type=queue_limit,
+    multiple=True,
+    metavar="NAME",
+    help="Only this queue; NAME:SLOTS limits it.",
 )
 @click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
-@click.option("--grace", type=DURATION, help="How long handlers may go on once it stops. Default 30s.")
+@click.option("--grace", type=duration, help="How long handlers may go on once it stops. Default 30s.")
 @click.option("--name", metavar="NAME", help="Its name for operators; default the host's.")
 @click.option("--until-empty", is_flag=True, help="End when nothing is due.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
@@ -82,11 +84,15 @@ def worker(
         app.migrate()
     worker = Worker(app, queues=limits or None, signals=True, **options)
     changed: list[str] = []
+
+    def stop(file: str) -> None:
+        changed.append(file)
+        worker.stop()
+
     if watch is not None:
-        watch.then(app.runtime, lambda file: (changed.append(file), worker.stop()))
-    with app:
-        with _printing(found, limits, created=created, as_json=as_json) if shown else _silent():
-            worker.run()
+        watch.then(app.runtime, stop)
+    with app, _printing(found, limits, created=created, as_json=as_json) if shown else _silent():
+        worker.run()
     if changed:
         say(f"{os.path.relpath(changed[0])} has changed: starting anew.")
         start_anew()

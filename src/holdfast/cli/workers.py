@@ -4,7 +4,7 @@ import click
 
 from holdfast.cli import beyond
 from holdfast.cli.escape import safe
-from holdfast.cli.exits import nothing, refused
+from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.records import emit
 from holdfast.cli.screen import console
@@ -22,7 +22,7 @@ def list_(store: Store) -> None:
     """Every worker that has been heard of lately."""
     found = store.control.workers()
     if not found:
-        raise nothing("There is no worker.")
+        raise NothingMatched("There is no worker.")
     if store.as_json:
         for worker in found:
             emit(worker)
@@ -38,9 +38,9 @@ def stop(store: Store, name: str) -> None:
     known = [worker.name for worker in store.control.workers()]
     alike = [name] if name in known else [one for one in known if one.startswith(name)]
     if not alike:
-        raise nothing(f"There is no worker {name!r}.")
+        raise NothingMatched(f"There is no worker {name!r}.")
     if len(alike) > 1:
-        raise refused(
+        raise NotDone(
             "\n".join([f"{len(alike)} workers have a name like {name!r}. Name one:", *(f"  {a}" for a in alike)])
         )
     beyond.stop_worker(store.app, alike[0])

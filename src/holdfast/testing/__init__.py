@@ -1,4 +1,9 @@
-"""For people who test: a clock to move, a runtime that stands still, probes, and the contract as a test suite.
+"""For people who test: their App in a harness; a clock to move, a runtime that stands still, probes; the contract.
+
+    from holdfast.testing import Harness
+
+    def test_a_resize_is_enqueued(holdfast: Harness) -> None: ...       the fixture; `holdfast_app` in pytest's settings
+    with holdfast.testing.harness(jobs) as h: ...                       without it
 
 `holdfast.testing.contract` judges an engine by its public verbs:
 
@@ -9,6 +14,8 @@
 """
 
 from holdfast.testing.clock import FakeClock, FrozenRuntime
+from holdfast.testing.crash import CrashPoint
+from holdfast.testing.harness import Drained, Harness, harness
 from holdfast.testing.probes import Probe, until
 
-__all__ = ["FakeClock", "FrozenRuntime", "Probe", "until"]
+__all__ = ["CrashPoint", "Drained", "FakeClock", "FrozenRuntime", "Harness", "Probe", "harness", "until"]

@@ -47,10 +47,10 @@ def check_point(point: object) -> None:
 class Life:
     """Of one worker: where it is to die, and whether it has."""
 
-    def __init__(self, point: CrashPoint | None = None, heard: Heard | None = None) -> None:
+    def __init__(self, point: CrashPoint | None = None) -> None:
         self.point = point
         self.dead = False
-        self._heard = heard
+        self.heard: Heard | None = None
 
     def die(self) -> None:
         """From here on, nothing that belongs to it reaches the store."""
@@ -77,9 +77,9 @@ class Life:
         """The store has done it, and is about to answer."""
         if not isinstance(command, Exchange) or not isinstance(answer, Exchanged) or CURRENT.get(None) is not None:
             return
-        if self._heard is not None:
+        if self.heard is not None:
             for settlement, settled in zip(command.settlements, answer.settled, strict=True):
-                self._heard(settlement, settled)
+                self.heard(settlement, settled)
         if _settles(command):
             self.reach("after_settle")
         if answer.leases:

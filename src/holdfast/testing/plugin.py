@@ -13,11 +13,16 @@ overrides them, their examples are left out and counted as not offered.
 
 Examples are coroutines, and `guarantee` makes ordinary test functions of them. They run on the event loop of the
 fixture `contract_runner`, where the engine is opened, audited and closed as well.
+
+For people who test their own App there is the fixture `holdfast`: that App in a harness. Which App, says the setting
+`holdfast_app = "module:name"`, or a fixture of that name in a `conftest.py`.
 """
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +30,10 @@ from holdfast.engine import Engine
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.bench import Bench, DamageOneChange, EngineMaker, UserTransaction
 from holdfast.testing.contract.table import ENGINE, GUARANTEE, GuaranteeTable
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.testing.harness import Harness
 
 DEFAULT_ADDRESS = "memory://"
 
@@ -50,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="judge the engine at this address, instead of the memory engine; may be given several times. "
         "{tmp} becomes an empty folder, {fresh} a new name.",
     )
+    parser.addini("holdfast_app", 'the App that the fixture `holdfast` puts under test, as "module:name"', default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -165,3 +175,45 @@ def user_transaction(engine: Engine) -> UserTransaction:
 def damage_one_change(engine: Engine) -> DamageOneChange:
     """Closes the engine, spoils one change of the last frame it wrote, and opens it again."""
     pytest.skip(f"not offered: the {engine.scheme} engine has no journal of changes to damage")
+
+
+# --- An App under test ---
+
+
+@pytest.fixture
+def holdfast_app(pytestconfig: pytest.Config) -> "App[Any]":
+    """The App that `holdfast` puts under test. Override this one where there are several."""
+    return named_app(str(pytestconfig.getini("holdfast_app")).strip())
+
+
+@pytest.fixture
+def holdfast(holdfast_app: "App[Any]") -> "Iterator[Harness]":
+    """The App with a memory engine and a fake clock, for one test."""
+    from holdfast.testing.harness import harness
+
+    with harness(holdfast_app) as made:
+        yield made
+
+
+def named_app(target: str) -> "App[Any]":
+    """The App that a setting names."""
+    from holdfast.app import App
+
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise pytest.UsageError(
+            'The fixture `holdfast` has to know your App. Say so in pytest\'s settings: holdfast_app = "shop.jobs:jobs"'
+        )
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise pytest.UsageError(
+            f"holdfast_app = {target!r}: there is no module {error.name!r}. Is its folder on pytest's `pythonpath`?"
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, App):
+        raise pytest.UsageError(f"holdfast_app = {target!r} is no App.")
+    return found

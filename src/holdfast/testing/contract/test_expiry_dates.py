@@ -127,6 +127,20 @@ async def test_an_expired_parent_cancels_its_child(bench: Bench) -> None:
     assert (await bench.look("child")).reason is Reason.PARENT_FAILED
 
 
+@guarantee(Guarantee.PARENTS)
+async def test_prune_cancels_the_children_of_what_has_expired(bench: Bench) -> None:
+    expires = await in_ten_minutes(bench)
+    await bench.put(new_job("parent", delay=HOUR, expires=expires), new_job("child", parents=after("parent")))
+    await bench.put(new_job("late-child", parents=after("parent"), expires=expires))
+    bench.clock.advance(minutes=11)
+
+    await bench.engine.prune()
+
+    assert await bench.states("parent", "child", "late-child") == [JobState.CANCELLED] * 3
+    assert (await bench.look("child")).reason is Reason.PARENT_FAILED
+    assert (await bench.stats()).totals.cancelled == 3
+
+
 @guarantee(Guarantee.DUE_TIMES)
 async def test_at_the_instant_of_its_expiry_it_is_too_late(bench: Bench) -> None:
     bench.freeze()

@@ -272,8 +272,46 @@ async def test_a_child_may_have_a_lane_as_well(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_of_very_many_releases_every_child(bench: Bench) -> None:
-    await bench.put(new_job("parent"))
+async def test_a_parent_named_twice_counts_once(bench: Bench) -> None:
+    await bench.put(new_job("parent"), new_job("child", parents=after("parent", "parent")))
+    assert (await bench.look("child")).parents_left == 1
+
+    await bench.settle(succeed(await bench.take_one()))
+
+    assert await bench.take_ids() == ["child"]
+
+
+@guarantee(Guarantee.PARENTS)
+async def test_a_child_that_was_deleted_meanwhile_is_no_obstacle(bench: Bench) -> None:
+    await bench.put(new_job("parent"), *jobs("gone", "there", parents=after("parent")))
+    await bench.engine.cancel(QUEUE, "gone")
+    await bench.engine.delete(QUEUE, "gone")
+
+    await bench.settle(succeed(await bench.take_one()))
+
+    assert await bench.find("gone") is None
+    assert await bench.take_ids() == ["there"]
+
+
+@guarantee(Guarantee.PARENTS)
+@pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])
+async def test_an_earlier_parent_has_no_say_over_a_job_that_took_its_childs_id(bench: Bench, end: JobState) -> None:
+    await bench.put(new_job("old"), new_job("child", parents=after("old")))
+    await bench.engine.cancel(QUEUE, "child")
+    await bench.put(new_job("new", delay=HOUR))
+    await bench.put(new_job("child", parents=after("new")))
+
+    await bench.settle(settlement(await bench.take_one(), end))
+
+    job = await bench.look("child")
+    assert (job.state, job.hold, job.parents_left) == (JobState.BLOCKED, Hold.PARENTS, 1)
+    assert await bench.take() == ()
+
+
+@guarantee(Guarantee.PARENTS)
+@pytest.mark.parametrize("given", [Given(), Given(retention=0, result_ttl=0)], ids=["kept", "not kept"])
+async def test_a_parent_of_very_many_releases_every_child(bench: Bench, given: Given) -> None:
+    await bench.put(new_job("parent", given=given))
     ids = [f"child-{number:04}" for number in range(1_500)]
     await bench.put(*jobs(*ids[:750], parents=after("parent")))
     await bench.put(*jobs(*ids[750:], parents=after("parent")))
@@ -285,6 +323,7 @@ async def test_a_parent_of_very_many_releases_every_child(bench: Bench) -> None:
         await bench.engine.prune()
         taken += await bench.take_ids(500)
     assert sorted(taken) == ids
+    assert (await bench.find("parent") is None) is (given.retention == 0)
 
 
 @guarantee(Guarantee.PARENTS)

@@ -127,7 +127,7 @@ class Differential(RuleBasedStateMachine):
 
     @rule(targets=(fresh, leases))
     def claim_all(self) -> Any:
-        return self.claim(abc.EVERYTHING, (5, 1), abc.WORKERS[0])
+        return self.claim(abc.EVERYTHING, (2, 2), abc.WORKERS[0])
 
     @rule(targets=(fresh, leases), old=leases, queues=abc.claim_queues, size=abc.claim_sizes, worker=abc.workers)
     def claim_again(
@@ -222,6 +222,13 @@ class Differential(RuleBasedStateMachine):
 
     def _reap(self, lease: work.Lease | work.ExpiredLease, loss: jobs.Trait, expiry: int) -> None:
         self.ask(work.Exchange(settlements=(self._settlement(lease, {**loss, "listed_expiry": expiry}),)))
+
+    @rule(lease=fresh, whole_queue=st.booleans())
+    def hold(self, lease: work.Lease, whole_queue: bool) -> None:
+        """The scope of a lease is paused: what has not begun is told to wait, when it renews and when it starts."""
+        self.ask(operate.Pause(queue=lease.queue, lane=None if whole_queue else lease.lane))
+        self.ask(work.Renew(jobs=(work.Renewal(lease.queue, lease.id, lease.token),)))
+        self.start(lease)
 
     @rule(lease=fresh, loss=abc.losses, known=st.booleans())
     def lose(self, lease: work.Lease, loss: jobs.Trait, known: bool) -> None:

@@ -1,0 +1,152 @@
+"""The handler of a pool: a function of the payload, or of the context and the payload, as a task of the pool's name.
+
+Options that are about enqueueing (name, queue, priority, lane, keys) have no place here: a producer may know the pool
+and not its handler, so these are said where a payload is enqueued.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
+
+from holdfast.context import Context, Middleware
+from holdfast.draft import Draft
+from holdfast.errors import DuplicateTask, InvalidOption
+from holdfast.link import Link
+from holdfast.model.produce import PoolPlace
+from holdfast.model.retry import Backoff, BackoffFunction, Duration
+from holdfast.payload import PayloadSignature, chosen, in_pool
+from holdfast.policy import read_task_options
+from holdfast.task import AsyncTask, Definition, Registry, SyncTask, Task
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+_logger = logging.getLogger("holdfast")
+
+AsyncWithContext = Callable[[Context[Any], T], Coroutine[Any, Any, R]]
+SyncWithContext = Callable[[Context[Any], T], R]
+AsyncAlone = Callable[[T], Coroutine[Any, Any, R]]
+SyncAlone = Callable[[T], R]
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The keywords of `pool.handler`."""
+
+    max_attempts: int | None
+    backoff: Backoff | float | timedelta | Sequence[float | timedelta] | BackoffFunction
+    retry_on: tuple[type[BaseException], ...]
+    give_up_on: tuple[type[BaseException], ...]
+    retry_for: Duration | None
+    max_losses: int
+    timeout: Duration | None
+    lease: Duration
+    concurrency: int | None
+    result_ttl: Duration
+    retention: Duration
+    failed_retention: Duration
+    middleware: Sequence[Middleware]
+
+
+class _InPool(Task[P, R]):
+    """Its jobs go to the pool's lanes, in turn. With a key: `pool.enqueue(payload, key=...)`."""
+
+    def __init__(self, definition: Definition, lanes: int) -> None:
+        super().__init__(definition)
+        self._lanes = lanes
+
+    def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
+        return in_pool(super().draft(*args, **kwargs), PoolPlace(self._lanes))
+
+
+class AsyncHandler(_InPool[P, R], AsyncTask[P, R]):
+    """An async function that works on a pool."""
+
+
+class SyncHandler(_InPool[P, R], SyncTask[P, R]):
+    """A plain function that works on a pool."""
+
+
+class HandlerDecorator(Generic[T]):
+    """`@pool.handler(...)`: the options are given, the function comes."""
+
+    def __init__(
+        self,
+        link: Link,
+        registry: Registry,
+        pool: str,
+        payload: type[T],
+        lanes: int,
+        dead_letter_hooks: list[Callable[..., object]],
+        options: HandlerOptions,
+    ) -> None:
+        self._given = read_task_options({**_known(options), "queue": pool})
+        self._link = link
+        self._registry = registry
+        self._pool = pool
+        self._payload = payload
+        self._lanes = lanes
+        self._dead_letter_hooks = dead_letter_hooks
+
+    @overload
+    def __call__(self, function: AsyncWithContext[T, R], /) -> AsyncTask[[T], R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: SyncWithContext[T, R], /) -> SyncTask[[T], R]: ...
+    @overload
+    def __call__(self, function: AsyncAlone[T, R], /) -> AsyncTask[[T], R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: SyncAlone[T, R], /) -> SyncTask[[T], R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
+        pool = self._pool
+        if pool in self._registry:
+            said = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
+            raise DuplicateTask(said, task=pool)
+        takes_context, is_async = _shape(function, pool)
+        signature = PayloadSignature(
+            f"Pool {pool!r}", pool, self._payload, takes_context=takes_context, returns=_returns(function)
+        )
+        definition = Definition(
+            self._link, pool, signature, self._given, function, is_async, dead_letter_hooks=self._dead_letter_hooks
+        )
+        if self._given.get("timeout") is not None and not is_async:
+            _logger.warning(
+                "The handler of pool %s has a timeout and is a plain function: its thread cannot be stopped, only "
+                "told. It keeps its slot until it returns.",
+                pool,
+            )
+        made: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler
+        task = made(definition, self._lanes)
+        self._registry.add(task)
+        return task
+
+
+def _known(options: HandlerOptions) -> dict[str, Any]:
+    given = chosen(options, HandlerOptions)
+    return {**given, **{name: None for name, value in options.items() if value is None}}
+
+
+def _shape(function: Callable[..., Any], pool: str) -> tuple[bool, bool]:
+    """Whether it takes a context, and whether it is async."""
+    if not callable(function):
+        raise InvalidOption("A handler is a function: @pool.handler, or @pool.handler(...).", option="function")
+    called = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidOption(f"The handler of pool {pool!r} is a generator; it must return.", option="function")
+    parameters = inspect.signature(function).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = [p for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
+    if not 1 <= len(needed) <= 2 or others:
+        said = f"The handler of pool {pool!r} must take (payload) or (ctx, payload)."
+        raise InvalidOption(said, option="function")
+    return len(needed) == 2, inspect.iscoroutinefunction(called)
+
+
+def _returns(function: Callable[..., Any]) -> Any:
+    """What results are decoded as, where the function says so."""
+    try:
+        hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+    except NameError:
+        return Any
+    return hints.get("return", Any)

@@ -1,0 +1,341 @@
+"""A job in the hands of your own code: read the payload, do the work, say how it came out.
+
+    for lease in scans.leases():
+        with lease:
+            lease.complete(scan(lease.payload))
+
+The verbs are what a handler can raise, and they are decided by the same policy. Each ends the lease. A `with` block
+that is left cleanly completes the job; one that is left by an exception lets it be tried again, or fails it, by policy,
+and the exception goes on. Inside such a block, and from `queue.leases()`, the lease is renewed in the background; a
+lease from `queue.claim()` lives as long as it was asked for, unless you `renew` it.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextvars import Token
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Generic, Self, TypeVar
+
+from holdfast.blocking import ALLOW, blocking
+from holdfast.context import CURRENT, AbortReason
+from holdfast.errors import (
+    Aborted,
+    BlockingCall,
+    Cancel,
+    GiveUp,
+    HoldfastError,
+    Interrupt,
+    LeaseLost,
+    Retry,
+    Snooze,
+    UsageError,
+    duration_us,
+)
+from holdfast.link import Link
+from holdfast.model.instants import At
+from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryAsked, Succeeded, decide
+from holdfast.model.retry import Duration
+from holdfast.model.states import JobState
+from holdfast.model.text import describe
+from holdfast.model.work import Renewal, RenewStatus, Settled, Start, Started
+from holdfast.payload import PayloadTask
+from holdfast.station import Station
+from holdfast.views import Job, moment
+from holdfast.worker.attempt import Attempt, fence_age
+from holdfast.worker.outcomes import raised, unwrapped
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOST = "lost"
+
+_logger = logging.getLogger("holdfast.pull")
+
+
+class Lease(Generic[T]):
+    """It belongs to one attempt and to whoever works on it. Not shared between threads."""
+
+    def __init__(
+        self, link: Link, station: Station, task: PayloadTask[T], attempt: Attempt, payload: T, at: At
+    ) -> None:
+        """`at`: the engine's time when it was claimed."""
+        self._link = link
+        self._station = station
+        self._task = task
+        self._attempt = attempt
+        self._verb = ""
+        """How it was settled."""
+        self._expires = at.wall + attempt.lease.lease_expires - at.lease - attempt.renewed
+        self._outer: list[Token[Any]] = []
+        self._following: Callable[[], Lease[T] | None] = lambda: None
+        self.payload = payload
+        if attempt.lease.state is JobState.RUNNING:
+            self._begins(at.wall)
+
+    # What it is
+
+    @property
+    def job(self) -> Job:
+        """The job as it was when this attempt began."""
+        job = Job.from_lease(self._attempt.lease, self._link.codec_named)
+        return replace(job, state=JobState.RUNNING) if self.begun else job
+
+    @property
+    def attempt(self) -> int:
+        """Which run of the job this is, from 1."""
+        return self._attempt.lease.attempt
+
+    @property
+    def fence(self) -> int:
+        """Grows with every lease of this job and this lane: give it to systems that can refuse a smaller one."""
+        return self._attempt.lease.fence
+
+    @property
+    def expires_at(self) -> datetime:
+        """When somebody else may take the job, unless the lease is renewed before."""
+        return moment(self._expires + self._attempt.renewed)
+
+    @property
+    def settled(self) -> bool:
+        """Whether one of the verbs has ended it."""
+        return bool(self._verb)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the work should stop: the lease is lost or about to be, or someone asked to cancel the job."""
+        return self.abort_reason is not None
+
+    @property
+    def abort_reason(self) -> AbortReason | None:
+        attempt = self._attempt
+        if self._link.runtime.boot() - attempt.renewed >= fence_age(attempt.lease.lease_len):
+            attempt.mark(AbortReason.OWNERSHIP_LOST)
+        return attempt.abort_reason
+
+    def check(self) -> None:
+        """Raise `Aborted` once the work should stop."""
+        reason = self.abort_reason
+        if reason is not None:
+            raise Aborted(reason.value)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the work has come, from 0 to 1. It rides on the next renewal."""
+        self._attempt.context.progress(fraction, note)
+
+    # How it ends
+
+    async def acomplete(self, /, result: Any = None) -> None:
+        """It succeeded, with this result."""
+        self._check_open("complete")
+        await self._settle("completed", Succeeded(self._task.encode_result(result, self._attempt.lease.codec)))
+
+    complete = blocking(acomplete)
+
+    async def aretry(self, /, error: str | BaseException = "", *, delay: Duration | None = None) -> None:
+        """It failed: try it again after `delay` or the back-off, while attempts are left. Costs an attempt."""
+        if isinstance(error, str):
+            outcome = raised(self._attempt, Retry(error, delay=delay))
+        elif delay is None:
+            outcome = self._outcome_of(error)
+        else:
+            outcome = RetryAsked("", duration_us(delay, "delay"), describe(error))
+        await self._settle("retried", outcome)
+
+    retry = blocking(aretry)
+
+    async def asnooze(self, /, *, delay: Duration | None = None, at: datetime | None = None) -> None:
+        """Not now: hand it out again after `delay` or at `at`. Costs no attempt."""
+        await self._settle("snoozed", raised(self._attempt, Snooze(delay=delay, at=at)))
+
+    snooze = blocking(asnooze)
+
+    async def agive_up(self, /, reason: str) -> None:
+        """Trying again is pointless: it fails now and is a dead letter."""
+        await self._settle("given up", raised(self._attempt, GiveUp(reason)))
+
+    give_up = blocking(agive_up)
+
+    async def acancel(self, /, reason: str = "") -> None:
+        """It is not wanted any more."""
+        await self._settle("cancelled", raised(self._attempt, Cancel(reason)))
+
+    cancel = blocking(acancel)
+
+    async def arelease(self, /) -> None:
+        """Give it back as if it had never been taken. Costs no attempt."""
+        await self._settle("released", Released())
+
+    release = blocking(arelease)
+
+    async def arenew(self, /) -> None:
+        """Hold it for its whole length again, from now on."""
+        self._check_open("renew")
+        attempt, lease = self._attempt, self._attempt.lease
+        said, sent = attempt.progress, self._link.runtime.boot()
+        engine = await self._link.engine()
+        progress = None if said is attempt.sent_progress else said
+        (renewed,) = (await engine.renew(Renewal(lease.queue, lease.id, lease.token, progress))).jobs
+        if renewed.status is RenewStatus.LOST:
+            self._lose()
+            self._check_open("renew")
+        attempt.renewed, attempt.sent_progress = sent, said
+        if renewed.status is RenewStatus.CANCEL:
+            attempt.mark(AbortReason.CANCEL)
+
+    renew = blocking(arenew)
+
+    def _check_open(self, verb: str) -> None:
+        lease = self._attempt.lease
+        if self._verb == LOST:
+            raise LeaseLost(job_id=lease.id, queue=lease.queue)
+        if self._verb:
+            raise UsageError(f"Cannot {verb} job {lease.id!r}: this lease was {self._verb} already.")
+
+    def _lose(self) -> None:
+        self._attempt.mark(AbortReason.OWNERSHIP_LOST)
+        self._station.drop(self._attempt)
+        self._verb = LOST
+
+    async def _settle(self, verb: str, outcome: Outcome) -> None:
+        """Tell the engine; if it cannot be told, the lease stays open and the verb may be tried again."""
+        self._check_open("settle")
+        attempt, policy, runtime = self._attempt, self._attempt.plan.policy, self._link.runtime
+        settlement = decide(
+            outcome,
+            attempt.lease,
+            policy.retry,
+            now=runtime.wall(),
+            draw=runtime.random(),
+            result_ttl=policy.result_ttl,
+            retention=policy.retention,
+            failed_retention=policy.failed_retention,
+        )
+        engine = await self._link.engine()
+        following = self._following()  # the next one in line begins with the same write
+        starts = () if following is None else (following.start,)
+        answer = await engine.exchange((settlement,), starts)
+        self._verb = verb
+        self._station.drop(attempt)
+        attempt.settlement = settlement
+        attempt.ran = 0 if attempt.began is None else runtime.monotonic() - attempt.began
+        if following is not None and answer.started == (Started.STARTED,):
+            following._begins(answer.at.wall)
+        news = self._station.news(engine)
+        news.settled(attempt, settlement, answer.settled[0], answer.at.wall)
+        await news.after((settlement,), answer)
+        if answer.settled[0] in (Settled.LOST, Settled.GONE):
+            self._lose()
+            self._check_open("settle")
+
+    # Its turn
+
+    def wait_unseen(self) -> None:
+        """It waits for its turn, renewed, and nobody has it yet."""
+        self._station.keep(self._attempt, unseen=True)
+
+    async def give_back(self) -> None:
+        """It waited for nothing. Told once, by whoever comes first: its stream, or the App that closes."""
+        if self._station.show(self._attempt):
+            await self.arelease()
+
+    @property
+    def start(self) -> Start:
+        lease = self._attempt.lease
+        return Start(lease.queue, lease.id, lease.token)
+
+    @property
+    def begun(self) -> bool:
+        """Claimed ahead of need, it begins when its turn comes."""
+        return self._attempt.began is not None
+
+    def _begins(self, at: int) -> None:
+        if self._attempt.began is None:
+            self._attempt.began = self._link.runtime.monotonic()
+            self._station.news(self._station.puller.engine).started((self._attempt,), at)
+
+    async def begin(self, following: "Callable[[], Lease[T] | None]") -> bool:
+        """Its turn has come. False: it cannot be worked on after all, and has been dealt with."""
+        self._following = following
+        self._station.show(self._attempt)
+        if self.begun:
+            return True
+        engine = await self._link.engine()
+        answer = await engine.exchange((), (self.start,))
+        match answer.started[0]:
+            case Started.STARTED:
+                self._begins(answer.at.wall)
+                return True
+            case Started.LOST:
+                self._lose()
+            case Started.CANCEL:
+                await self._settle("cancelled", CancelledByHandler())
+            case Started.HOLD:
+                await self.arelease()
+        return False
+
+    # A block
+
+    def __enter__(self) -> Self:
+        self._refuse_loop()
+        return self._enter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._exit()
+        self._link.run(self._left(error), here=asyncio._get_running_loop() is None)
+
+    async def __aenter__(self) -> Self:
+        return self._enter()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._exit()
+        await self._left(error)
+
+    def _refuse_loop(self) -> None:
+        if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":
+            said = "`with lease:` would block the running event loop. Use `async with` here."
+            raise BlockingCall(said, method="with", twin="async with")
+
+    def _enter(self) -> Self:
+        if not self._verb:
+            self._station.keep(self._attempt)
+        self._outer.append(CURRENT.set(self._attempt))
+        return self
+
+    def _exit(self) -> None:
+        token = self._outer.pop()
+        try:
+            CURRENT.reset(token)
+        except ValueError:  # entered in another context, as a generator may have been
+            _logger.debug("The block of job %s ended elsewhere than it began.", self._attempt.lease.id)
+
+    async def _left(self, error: BaseException | None) -> None:
+        if self._verb:
+            return
+        if error is None:
+            await self.acomplete()
+            return
+        try:
+            await self._settle("retried", self._outcome_of(error))
+        except HoldfastError as trouble:  # the error of the block is the one to tell of
+            _logger.warning("The outcome of job %s could not be told: %s", self._attempt.lease.id, trouble)
+
+    def _outcome_of(self, error: BaseException) -> Outcome:
+        """By policy; but what ends the program, or the task that did the work, says nothing against the job."""
+        error = unwrapped(error)
+        return raised(self._attempt, error) if isinstance(error, Exception | Interrupt) else Released()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_verb", "unmade"):
+            self._station.drop(self._attempt)
+            if self.begun and not self._station.show(self._attempt):
+                _logger.warning(
+                    "The lease on job %s was let go without a word: it runs out, and costs an attempt.",
+                    self._attempt.lease.id,
+                )
+
+    def __repr__(self) -> str:
+        lease = self._attempt.lease
+        return f"<Lease on job {lease.id!r} of queue {lease.queue!r}, attempt {lease.attempt}>"

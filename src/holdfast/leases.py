@@ -1,0 +1,228 @@
+"""Taking bare payloads: once, with a wait, or as a stream.
+
+A payload that cannot be read is set aside as failed(undecodable), with its bytes, and the next one is taken.
+
+A stream claims a batch at a time. The first of the batch runs; the others are assigned, and begin when their turn
+comes: with the write that settles the one before, so that this costs nothing. What is left of a batch when the loop is
+left goes back at once and costs no attempt.
+"""
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from holdfast.blocking import ALLOW, away_from_here
+from holdfast.engine import Engine
+from holdfast.errors import BlockingCall, EngineUnavailable, HoldfastError
+from holdfast.lease import Lease
+from holdfast.link import Link
+from holdfast.model.instants import SECOND
+from holdfast.model.outcome import decide
+from holdfast.model.work import Exchanged
+from holdfast.payload import PayloadTask
+from holdfast.process import Process
+from holdfast.pulling import Pulling
+from holdfast.station import Station
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.outcomes import undecodable
+
+T = TypeVar("T")
+
+POLL_WITH_PUSH = 1.0
+POLL_WITHOUT = 0.25
+SHORTEST_LOOK = 0.001
+
+_logger = logging.getLogger("holdfast.pull")
+
+
+class Request(NamedTuple):
+    """What is asked for: so many to work on and so many ahead of need, for so many microseconds."""
+
+    limit: int
+    lease: int
+    prefetch: int = 0
+
+
+class Taking(Generic[T]):
+    """Claims payloads of one queue."""
+
+    def __init__(self, link: Link, pulling: Pulling, task: PayloadTask[T]) -> None:
+        self._link = link
+        self._pulling = pulling
+        self._task = task
+
+    async def now(self, request: Request, process: Process) -> tuple[list[Lease[T]], Exchanged]:
+        """What is there; all of it readable."""
+        link, queue = self._link, self._task.queue
+        await self._engine(process)
+        station = self._pulling.station()
+        await station.upkeep()
+        while True:
+            engine = await self._engine(process)
+            sent = link.runtime.boot()
+            answer = await station.claim(
+                engine, queue, limit=request.limit, prefetch=request.prefetch, lease=request.lease
+            )
+            leases: list[Lease[T]] = []
+            for lease in answer.leases:
+                attempt = Attempt(lease, station.plan, sent)
+                try:
+                    payload = self._task.decode(lease.payload, lease.codec)
+                except Exception as error:
+                    await self._set_aside(engine, station, attempt, error)
+                else:
+                    leases.append(Lease(link, station, self._task, attempt, payload, answer.at))
+            if leases or not answer.leases:
+                return leases, answer
+
+    async def _engine(self, process: Process) -> Engine:
+        """The engine, unless the App has been closed since: then whoever waited must not open it again."""
+        if self._link.process is not process:
+            raise EngineUnavailable("The App has been closed while somebody waited for work. Open it again.")
+        return await self._link.engine()
+
+    async def _set_aside(self, engine: Engine, station: Station, attempt: Attempt, error: Exception) -> None:
+        policy = attempt.plan.policy
+        settlement = decide(
+            undecodable(error),
+            attempt.lease,
+            policy.retry,
+            now=0,
+            draw=0.0,
+            result_ttl=policy.result_ttl,
+            failed_retention=policy.failed_retention,
+        )
+        answer = await engine.settle(settlement)
+        news = station.news(engine)
+        news.settled(attempt, settlement, answer.settled[0], answer.at.wall)
+        await news.after((settlement,), answer)
+
+    async def within(
+        self, request: Request, seconds: float | None, over: Callable[[], bool] = lambda: False
+    ) -> list[Lease[T]]:
+        """What is there, or comes within so many seconds. None: for ever, or until it is `over`."""
+        process, runtime = self._link.process, self._link.runtime
+        leases, _ = await self.now(request, process)
+        if leases or seconds == 0 or over():
+            return leases
+        await away_from_here()
+        engine = await self._engine(process)
+        poll = POLL_WITH_PUSH if engine.capabilities.push else POLL_WITHOUT
+        deadline = None if seconds is None else runtime.monotonic() + round(seconds * SECOND)
+        with engine.subscribe(f"queue:{self._task.queue}") as ears:
+            while True:
+                leases, answer = await self.now(request, process)
+                left = poll if deadline is None else (deadline - runtime.monotonic()) / SECOND
+                if leases or left <= 0 or over():
+                    return leases
+                if answer.next_due is not None:
+                    left = min(left, max(SHORTEST_LOOK, (answer.next_due - answer.at.wall) / SECOND))
+                await ears.wait(min(left, poll))
+
+
+class Leases(Generic[T]):
+    """`for` or `async for`. Each loop over it is a stream of its own; `close` ends them, from any thread."""
+
+    def __init__(self, taking: Taking[T], link: Link, pulling: Pulling, request: Request, *, until_empty: bool) -> None:
+        self._link = link
+        self._pulling = pulling
+        self._taking = taking
+        self._request = request
+        self._until_empty = until_empty
+        self._closed = False
+
+    def _stream(self) -> "_Stream[T]":
+        return _Stream(
+            self._taking,
+            self._pulling,
+            self._request,
+            until_empty=self._until_empty,
+            closed=lambda: self._closed,
+        )
+
+    def close(self) -> None:
+        """Hand out nothing more. A loop that waits ends within a second."""
+        self._closed = True
+
+    def __iter__(self) -> Iterator[Lease[T]]:
+        return self._blocking(self._stream())
+
+    def _blocking(self, stream: "_Stream[T]") -> Generator[Lease[T], None, None]:
+        try:
+            while (lease := self._run(stream.next())) is not None:
+                yield lease
+                del lease  # or it would be held while the next one is waited for
+        finally:
+            if stream.waiting:
+                self._run(stream.give_back())
+
+    def _run(self, asked: Any) -> Any:
+        on_loop = asyncio._get_running_loop() is not None
+        if on_loop and os.environ.get(ALLOW) != "1":
+            asked.close()
+            said = "`for` over leases would block the running event loop. Use `async for` here."
+            raise BlockingCall(said, method="next", twin="anext")
+        return self._link.run(asked, here=not on_loop)
+
+    def __aiter__(self) -> AsyncIterator[Lease[T]]:
+        return self._awaiting(self._stream())
+
+    async def _awaiting(self, stream: "_Stream[T]") -> AsyncGenerator[Lease[T], None]:
+        try:
+            while (lease := await stream.next()) is not None:
+                yield lease
+                del lease
+        finally:
+            await stream.give_back()
+
+
+class _Stream(Generic[T]):
+    """One loop's leases: those that wait for their turn."""
+
+    def __init__(
+        self, taking: Taking[T], pulling: Pulling, request: Request, *, until_empty: bool, closed: Callable[[], bool]
+    ) -> None:
+        self._taking = taking
+        self._pulling = pulling
+        self._request = request
+        self._until_empty = until_empty
+        self._closed = closed
+        self.waiting: deque[Lease[T]] = deque()
+
+    async def next(self) -> Lease[T] | None:
+        """The next lease; None: there is no more."""
+        while not self._over():
+            while self.waiting:
+                lease = self.waiting.popleft()
+                if await lease.begin(self._following):
+                    return lease
+            leases = await self._taking.within(self._request, 0 if self._until_empty else None, self._over)
+            if not leases and self._until_empty:
+                return None
+            for lease in leases:
+                lease.wait_unseen()
+            self.waiting.extend(leases)
+        return None
+
+    def _following(self) -> Lease[T] | None:
+        """The next in line, if it has yet to begin. A thread that settles may ask while another one loops."""
+        try:
+            lease = self.waiting[0]
+        except IndexError:
+            return None
+        return None if lease.begun else lease
+
+    def _over(self) -> bool:
+        return self._closed() or self._pulling.station().puller.stop_asked
+
+    async def give_back(self) -> None:
+        """Nobody wants the rest."""
+        while self.waiting:
+            lease = self.waiting.popleft()
+            try:
+                await lease.give_back()
+            except HoldfastError as trouble:
+                _logger.info("A lease that nobody wanted could not be given back: %s", trouble)

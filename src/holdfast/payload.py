@@ -1,0 +1,144 @@
+"""What a queue or a pool takes: one payload of a declared type, checked before anything is written.
+
+It is stored as the call of a task with one argument, so that workers, operators and other processes read it like any
+other job. A refusal names the field that does not fit.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Generic, TypedDict, TypeVar
+
+from holdfast.context import Context
+from holdfast.draft import Draft
+from holdfast.envelope import problem_with
+from holdfast.errors import InvalidArguments, InvalidOption
+from holdfast.link import Link
+from holdfast.model.produce import NewJob, PoolPlace
+from holdfast.model.retry import Duration
+from holdfast.model.text import check_name
+from holdfast.policy import Scope
+from holdfast.signature import DOES_NOT_FIT, Signature
+from holdfast.task import Definition, Task
+
+T = TypeVar("T")
+
+
+class PoolOptions(TypedDict, total=False):
+    """The keywords of `pool.enqueue`, beside `key`."""
+
+    id: str | None
+    priority: int
+    delay: Duration | None
+    at: datetime | None
+    expires: Duration | datetime | None
+    unique_key: str | None
+    unique_for: Scope | None
+    metadata: Mapping[str, str] | None
+    wait_for_room: Duration | None
+
+
+class QueueOptions(PoolOptions, total=False):
+    """The keywords of `queue.enqueue`."""
+
+    lane: str | None
+
+
+PAYLOAD = "payload"
+_MISSING = re.compile(r"missing required field `([^`]+)`")
+
+
+class PayloadSignature(Signature):
+    """The signature of `def handler(payload: kind)`, whatever the function behind it says of itself.
+
+    `owner` is what refusals speak of: "Queue 'scans'".
+    """
+
+    def __init__(self, owner: str, task: str, kind: Any, *, takes_context: bool = False, returns: Any = Any) -> None:
+        self._owner = owner
+        self._check(kind)
+        super().__init__(_function(kind, takes_context=takes_context, returns=returns), task)
+
+    def _check(self, kind: Any) -> None:
+        try:
+            problem = problem_with(kind)
+        except NameError as error:
+            problem = f"it names {error.name!r}, which its module does not have"
+        if problem:
+            said = f"{self._owner} cannot take this type of payload: {problem}. Use plain data, or a tagged union."
+            raise InvalidOption(said, option=PAYLOAD)
+
+    def _refused(self, field: str, problem: str) -> InvalidArguments:
+        return InvalidArguments(f"{self._owner} {problem}.", task=self.task, field=field)
+
+    def _named(self, error: InvalidArguments) -> InvalidArguments:
+        place = self._name_of(error.field).removeprefix(PAYLOAD).lstrip(".")
+        problem = str(error).removeprefix(DOES_NOT_FIT).partition(" - at `$")[0]
+        problem = problem.replace(f" at {error.field} ", " ", 1).rstrip(".")
+        if missing := _MISSING.search(problem):
+            place = f"{place}.{missing[1]}".lstrip(".")
+        where = f"field `{place}` of the payload" if place else "the payload"
+        return self._refused(place or PAYLOAD, f"refuses {where}: {problem}")
+
+
+def _function(kind: Any, *, takes_context: bool, returns: Any) -> Callable[..., Any]:
+    def alone(payload: Any) -> Any: ...
+
+    def with_context(ctx: Any, payload: Any) -> Any: ...
+
+    function: Callable[..., Any] = with_context if takes_context else alone
+    context = {"ctx": Context} if takes_context else {}
+    function.__annotations__ = {**context, PAYLOAD: kind, "return": returns}
+    return function
+
+
+class PayloadTask(Task[[T], Any], Generic[T]):
+    """How the payloads of a queue or a pool become jobs. Its code, where there is any, is elsewhere.
+
+    A bare payload has the empty name as its task; those of a pool have the pool's name.
+    """
+
+    def __init__(self, link: Link, owner: str, name: str, queue: str, kind: type[T]) -> None:
+        super().__init__(Definition(link, name, PayloadSignature(owner, name, kind), {"queue": queue}))
+
+    def decode(self, data: bytes, codec: str) -> T:
+        """A stored payload, as the declared type."""
+        (payload,), _ = self.decode_arguments(data, codec)
+        found: T = payload
+        return found
+
+
+def chosen(given: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """The options of an enqueue as `using` takes them; None is as good as nothing."""
+    for option in given:
+        if option not in known.__annotations__:
+            near = get_close_matches(option, known.__annotations__, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise InvalidOption(f"There is no option `{option}` here.{hint}", option=option)
+    return {option: value for option, value in given.items() if value is not None}
+
+
+def in_pool(draft: Draft[Any], place: PoolPlace) -> Draft[Any]:
+    """The same job, for a lane that the engine will choose."""
+    job = draft.job
+    if place.key is not None:
+        check_name(place.key, "key")
+    fields = {name: getattr(job, name) for name in job.__struct_fields__}
+    return Draft(NewJob(**{**fields, "pool": place}), draft.task, room=draft.room)
+
+
+def check_depth(max_depth: int | None) -> int | None:
+    """A limit as code gives it."""
+    if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
+        raise InvalidOption("`max_depth` must be a whole number from 1 on, or None for no limit.", option="max_depth")
+    return max_depth
+
+
+def limit_depth(link: Link, queue: str, max_depth: int | None) -> None:
+    """Let a limit that code gives go over the configured one, for every producer of this App."""
+    settings = link.config.queue(queue)
+    if max_depth is not None and settings.max_depth != max_depth:
+        queues = {**link.config.queues, queue: replace(settings, max_depth=max_depth)}
+        link._config = replace(link.config, queues=queues)

@@ -1,0 +1,177 @@
+"""A pool: so many ordered lanes behind one name, worked on by a handler.
+
+    ledger = jobs.pool("ledger", Transfer, lanes=8)
+
+    @ledger.handler(max_attempts=10)
+    async def book(ctx: Context, event: Transfer) -> None: ...
+
+    ledger.enqueue(Transfer("alice", 500), key="alice")
+
+Inside a lane one job runs at a time, in the order of arrival; a job that fails keeps its lane until it has ended. One
+key always goes to one lane, so what belongs together stays in order. Without a key the lanes take turns.
+
+The store chooses the lane, in the write that inserts the job, and its number of lanes wins over the code's: producers
+of different releases cannot send one key two ways. `resize` changes it; keyed jobs of the new size wait until all of
+the old one have ended.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, Unpack, overload
+
+from holdfast.blocking import blocking
+from holdfast.draft import Draft
+from holdfast.errors import InvalidOption, WrongState
+from holdfast.handle import Handle
+from holdfast.handling import (
+    AsyncAlone,
+    AsyncWithContext,
+    HandlerDecorator,
+    HandlerOptions,
+    SyncAlone,
+    SyncWithContext,
+)
+from holdfast.lanes import Lane, PoolStatus, Scope, lane_statuses, stored_pool
+from holdfast.link import Link
+from holdfast.model.produce import Accepted, PoolPlace
+from holdfast.model.text import check_name
+from holdfast.payload import PayloadTask, PoolOptions, check_depth, chosen, in_pool, limit_depth
+from holdfast.producing import enqueue
+from holdfast.task import AsyncTask, Registry, SyncTask
+from holdfast.telemetry.events import SoftLimit
+
+T = TypeVar("T")
+R = TypeVar("R")
+H = TypeVar("H", bound=Callable[..., object])
+
+MOST_LANES = 100_000
+
+
+class Pool(Scope, Generic[T]):
+    """Made by `jobs.pool(name, payload, lanes=N)`. It may be shared between threads."""
+
+    def __init__(
+        self,
+        link: Link,
+        registry: Registry,
+        name: str,
+        payload: type[T],
+        /,
+        *,
+        lanes: int,
+        max_depth: int | None = None,
+    ) -> None:
+        super().__init__(link, check_name(name, "pool"))
+        self._lanes = _check_lanes(lanes)
+        self._max_depth = check_depth(max_depth)
+        self._task = PayloadTask(link, f"Pool {name!r}", name, name, payload)
+        self._payload = payload
+        self._registry = registry
+        self._dead_letter_hooks: list[Callable[..., object]] = []
+        self._crowded = False
+        """Its soft limit has been told of."""
+        self.name = name
+
+    # Producing
+
+    def draft(self, payload: T, /, *, key: str | None = None, **options: Unpack[PoolOptions]) -> Draft[Any]:
+        """A job, checked but not enqueued: for `jobs.client.enqueue_many`. It has its id already."""
+        limit_depth(self._link, self.name, self._max_depth)
+        draft = self._task.using(**chosen(options, PoolOptions)).draft(payload)
+        return in_pool(draft, PoolPlace(self._lanes, key))
+
+    async def aenqueue(self, payload: T, /, *, key: str | None = None, **options: Unpack[PoolOptions]) -> Handle[Any]:
+        """Make a job of this payload, in the lane of its key, or in turn."""
+        draft = self.draft(payload, key=key, **options)
+        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room)
+        if self._max_depth is not None and self._link.bus.wants(SoftLimit):
+            await self._tell_if_crowded(accepted)
+        return self._task.handle_of(self.name, accepted)
+
+    enqueue = blocking(aenqueue)
+
+    async def _tell_if_crowded(self, accepted: Accepted) -> None:
+        """Once each time it fills up. The answer to an enqueue counts only the lane, so the store is asked."""
+        settings = self._link.config.queue(self.name)
+        soft = settings.soft_limit * settings.max_depth
+        said = await (await self._link.engine()).stats(self.name)
+        depth = said.queues[0].depth
+        crowded, self._crowded = self._crowded, depth >= soft
+        told = accepted.depth is not None and accepted.depth - 1 < soft <= accepted.depth  # all of it is in one lane
+        if self._crowded and not crowded and not told:
+            event = SoftLimit(at=said.at.wall, queue=self.name, depth=depth, limit=settings.max_depth)
+            self._link.bus.emit(event)
+
+    # Working
+
+    @overload
+    def handler(self, function: AsyncWithContext[T, R], /) -> AsyncTask[[T], R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def handler(self, function: SyncWithContext[T, R], /) -> SyncTask[[T], R]: ...
+    @overload
+    def handler(self, function: AsyncAlone[T, R], /) -> AsyncTask[[T], R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def handler(self, function: SyncAlone[T, R], /) -> SyncTask[[T], R]: ...
+    @overload
+    def handler(self, /, **options: Unpack[HandlerOptions]) -> HandlerDecorator[T]: ...
+    def handler(self, function: Any = None, /, **options: Unpack[HandlerOptions]) -> Any:
+        """Let this function, `(payload)` or `(ctx, payload)`, sync or async, work on the pool. A decorator.
+
+        It becomes a task of the pool's name, run by ordinary workers. A pool has one handler.
+        """
+        decorate = HandlerDecorator(
+            self._link, self._registry, self.name, self._payload, self._lanes, self._dead_letter_hooks, options
+        )
+        return decorate if function is None else decorate(function)
+
+    def on_dead_letter(self, hook: H) -> H:
+        """Call `hook(job, error)`, sync or async, when a job has failed for good. Its lane goes on. A decorator."""
+        if not callable(hook):
+            raise InvalidOption("`on_dead_letter` takes a function of the job and its error.", option="hook")
+        self._dead_letter_hooks.append(hook)
+        return hook
+
+    # Lanes
+
+    def lane(self, index: int, /) -> Lane:
+        """One lane, to pause, resume, clear or look at. Does no I/O."""
+        return Lane(self._link, self.name, index, self._lanes)
+
+    async def aresize(self, lanes: int, /) -> None:
+        """Give it another number of lanes. Nothing is lost, and no key loses its order.
+
+        Refused while jobs of an earlier size are still there.
+        """
+        answer = await (await self._link.engine()).resize(self.name, _check_lanes(lanes))
+        if answer.pool.lanes != lanes:
+            said = f"Pool {self.name!r} is still changing: {answer.pool.old_live} jobs of its old size have not ended."
+            raise WrongState(f"{said} Try again later.", job_id=self.name, state="changing", verb="resize")
+
+    resize = blocking(aresize)
+
+    async def astatus(self, /) -> PoolStatus:
+        """The pool at a glance, with its lanes. One that nobody has used yet is empty."""
+        engine = await self._link.engine()
+        pool = await stored_pool(engine, self.name, self._lanes)
+        lanes = await lane_statuses(engine, pool)
+        (stats,) = (await engine.stats(self.name)).queues
+        return PoolStatus(
+            pool=self.name,
+            state="paused" if stats.paused else "running",
+            pending=stats.depth,
+            processed=stats.totals.succeeded + stats.totals.failed,
+            failed=stats.totals.failed,
+            current=min((lane.current for lane in lanes if lane.current is not None), default=None),
+            resizing=pool.old_live > 0,
+            lanes=lanes,
+        )
+
+    status = blocking(astatus)
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.name!r}>"
+
+
+def _check_lanes(lanes: int) -> int:
+    if type(lanes) is not int or not 1 <= lanes <= MOST_LANES:
+        raise InvalidOption(f"`lanes` must be a whole number from 1 to {MOST_LANES}.", option="lanes")
+    return lanes

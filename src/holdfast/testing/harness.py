@@ -1,0 +1,278 @@
+"""The harness: an App under test, with a store in memory and a clock that only the test moves.
+
+    def test_a_welcome_is_sent(holdfast: Harness) -> None:      # or: with harness(jobs) as holdfast:
+        sign_up("ada@example.org")
+        holdfast.assert_enqueued(send_welcome, "ada@example.org")
+        assert holdfast.drain().succeeded == 1
+
+The App object stays the same, so the code under test needs no change. Jobs run when the test says so, by the way they
+take in a worker: stored bytes, validation, middleware, context, retry policy. One runs after the other, in the order a
+worker would take them, and a test does the same things each time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.app import App
+from holdfast.blocking import away_from_here, blocking
+from holdfast.errors import JobFailed, UsageError, duration_us
+from holdfast.model.instants import SECOND
+from holdfast.model.observe import Stats
+from holdfast.model.produce import Group
+from holdfast.model.records import Totals
+from holdfast.model.retry import Duration
+from holdfast.model.states import LEASED, JobState
+from holdfast.task import Task
+from holdfast.telemetry.events import Event
+from holdfast.testing.crash import CrashPoint, Life, WorkerDied, check_point
+from holdfast.testing.expect import Expected, call_of, contents, stored
+from holdfast.testing.stage import Stage, error_of, on_stage
+from holdfast.testing.swap import HarnessClock, HarnessEngine, HarnessRuntime, frozen_now, swapped
+from holdfast.views import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LISTENER_PATIENCE = 1.0
+"""Real seconds that async listeners get to end before a drain does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What happened in a drain, in numbers of jobs."""
+
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    """By their handlers, because somebody asked, or because they had expired."""
+    retried: int = 0
+    """Attempts after which the job is to be tried again."""
+    snoozed: int = 0
+    """Attempts that put the job off."""
+    reaped: int = 0
+    """Jobs whose worker had gone away with them."""
+    left: int = 0
+    """Jobs that have not ended: not due yet, held back, paused, leased, or of a task that is not here."""
+    crashed: bool = False
+    """The worker died, as `crash` had it."""
+
+
+class Harness:
+    """An App under test. Made by the fixture `holdfast`, or by `harness(jobs)`."""
+
+    clock: HarnessClock
+    events: list[Event]
+
+    def __init__(self, app: App[Any], engine: HarnessEngine, clock: HarnessClock) -> None:
+        self.app = app
+        self.clock = clock
+        self.events = []
+        """All that has happened since the test began, in order."""
+        self._link = app._link
+        self._engine = engine
+        self._point: CrashPoint | None = None
+        self._workers = 0
+        self._busy = False
+
+    # Running
+
+    async def adrain(self, /, *, until: Duration | None = None, raises: bool = True) -> Drained:
+        """Run what is due, until nothing is. With `until`, go on with what falls due in so many seconds.
+
+        The clock then moves from one due time to the next: through delays, back-offs, and leases of workers that died.
+        It stops where the last job ended; if jobs are left, at the end of the time.
+
+        What a handler raises is raised here, after its job has been settled. With `until` that holds only for an error
+        that ended its job. `Retry`, `Snooze`, `GiveUp` and `Cancel` are no errors. `raises=False`: look at the jobs.
+        """
+        length = None if until is None else duration_us(until, "until")
+        await away_from_here()
+        before = self._totals()
+        stage: Stage | None = None
+        crashed = False
+        try:
+            async with self._worker(self._engine, Life(self._point)) as stage:
+                await self._drain(stage, length, raises)
+        except WorkerDied:
+            crashed = True
+        after = self._totals()
+        return Drained(
+            succeeded=after.succeeded - before.succeeded,
+            failed=after.failed - before.failed,
+            cancelled=after.cancelled - before.cancelled,
+            retried=0 if stage is None else stage.retried,
+            snoozed=0 if stage is None else stage.snoozed,
+            reaped=0 if stage is None else stage.reaped,
+            left=sum(queue.depth for queue in self._engine.perform_now(Stats()).queues),
+            crashed=crashed,
+        )
+
+    drain = blocking(adrain)
+
+    async def _drain(self, stage: Stage, length: int | None, raises: bool) -> None:
+        deadline = None if length is None else self.clock.time.wall() + length
+
+        def look() -> None:
+            for end in stage.ended:
+                tried_again = end.settlement.target is JobState.RETRYING
+                error = error_of(end) if raises and not (tried_again and deadline is not None) else None
+                if error is not None:
+                    raise error
+            stage.ended.clear()
+
+        stage.pass_time = lambda: self._move(deadline)
+        await stage.work(look)
+        while stage.pass_time():
+            await stage.work(look)
+
+    def _move(self, deadline: int | None) -> bool:
+        """Go to the next instant at which something falls due, but not past the deadline. False: it is reached."""
+        if deadline is None:
+            return False
+        now = self.clock.time.wall()
+        queues = self._engine.perform_now(Stats()).queues
+        if now >= deadline or not any(queue.depth for queue in queues):
+            return False
+        coming = [queue.next_due for queue in queues if queue.next_due is not None]
+        answer = self._engine.perform_now(Stats(queues=()))
+        for state in LEASED:
+            for job in stored(self._engine, state=state):
+                if job.lease_expires is not None:
+                    coming.append(now + job.lease_expires - answer.at.lease)
+        then = min((instant for instant in coming if instant > now), default=deadline)
+        self.clock.advance((min(then, deadline) - now) / SECOND)
+        return True
+
+    async def aattempt(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run one attempt of this call, and answer what the handler returned or raise what it raised.
+
+        It goes through all that a stored job goes through, but in a store of its own: nothing else is run, and no job
+        is left behind. `Retry`, `Snooze`, `GiveUp` and `Cancel` come out as they were raised.
+        """
+        self._check(task)
+        job = task.using(delay=0).draft(*args, **kwargs).job
+        known = self.app.registry.get(task.name)
+        if known is None or known.policy.remote:
+            raise UsageError(f"The code of task {task.name!r} is not in this process, so it cannot be tried here.")
+        await away_from_here()
+        engine = HarnessEngine(self.clock.time)
+        await engine.enqueue(Group((job,)))
+        async with self._worker(engine, Life()) as stage:
+            await stage.one(lambda: None)
+        if not stage.ended:
+            raise UsageError(f"Task {task.name!r} was not run: the job had expired or was cancelled.")
+        end = stage.ended[0]
+        if end.settlement.target is JobState.SUCCEEDED:
+            result = end.settlement.result
+            return task.decode_result(b"null" if result is None else result, job.codec)
+        error = error_of(end) or end.error
+        if error is not None:
+            raise error
+        raise JobFailed(job_id=job.id, task=task.name, attempts=1, reason=str(end.settlement.reason))
+
+    attempt = blocking(aattempt)
+
+    @contextmanager
+    def crash(self, point: CrashPoint, /) -> Iterator[None]:
+        """Inside the block, a drain is a worker that dies the first time it gets to this point.
+
+        `after_claim`: it never hears of the job it has taken. `in_handler`: where the handler first waits or calls the
+        store, or else at its end. `before_settle`: the handler has ended, its outcome is lost. `after_settle`: the
+        outcome is stored, the worker never hears of it. Nothing after that point reaches the store, and the job stays
+        leased until its lease runs out.
+        """
+        check_point(point)
+        if self._point is not None:
+            raise UsageError(f"A worker cannot die twice: crash({self._point!r}) is in force already.")
+        self._point = point
+        try:
+            yield
+        finally:
+            self._point = None
+
+    # Looking
+
+    def enqueued(
+        self, task: Task[..., Any] | None = None, /, *, queue: str | None = None, state: JobState | str | None = None
+    ) -> list[Job]:
+        """The jobs of this test, in the order in which they came, finished ones included while they are kept."""
+        if task is not None:
+            self._check(task)
+        name = None if task is None else task.name
+        found = stored(self._engine, task=name, queue=queue, state=None if state is None else JobState(state))
+        return [Job.from_record(record, self._link.codec_named) for record in found]
+
+    def assert_enqueued(self, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Find the job of this call, whatever has become of it. Options count where `task.using(...)` names them."""
+        __tracebackhide__ = True
+        self._check(task)
+        expected = Expected(task, args, kwargs)
+        for record in stored(self._engine, task=task.name):
+            if not expected.differences(record):
+                return Job.from_record(record, self._link.codec_named)
+        raise AssertionError(expected.complaint(self._engine))
+
+    def assert_not_enqueued(self, task: Task[..., Any], /) -> None:
+        """There is no job of this task, whatever its arguments."""
+        __tracebackhide__ = True
+        self._check(task)
+        found = stored(self._engine, task=task.name)
+        if found:
+            lines = [f"  {job.id} in queue {job.queue}, {job.state}: {call_of(task, job)}" for job in found]
+            raise AssertionError("\n".join([f"Jobs of task {task.name} were enqueued:", *lines]))
+
+    # Inside
+
+    def _check(self, task: Task[..., Any]) -> None:
+        if task._link is not self._link:
+            raise UsageError(f"Task {task.name!r} belongs to another App than this harness. {contents(self._engine)}")
+
+    @asynccontextmanager
+    async def _worker(self, engine: HarnessEngine, life: Life) -> AsyncIterator[Stage]:
+        if self._busy:
+            raise UsageError("This harness runs jobs already, and does one thing at a time. Await that first.")
+        self._busy = True
+        self._workers += 1
+        try:
+            async with on_stage(self.app, engine, self.clock, name=f"harness-{self._workers}", life=life) as stage:
+                yield stage
+                await _listeners_ended()
+        finally:
+            self._busy = False
+
+    def _totals(self) -> Totals:
+        totals = [queue.totals for queue in self._engine.perform_now(Stats()).queues]
+        return Totals(
+            succeeded=sum(each.succeeded for each in totals),
+            failed=sum(each.failed for each in totals),
+            cancelled=sum(each.cancelled for each in totals),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Harness of {self.app!r}. {contents(self._engine)}>"
+
+
+async def _listeners_ended() -> None:
+    """Async listeners run beside; a test wants to see what they did."""
+    beside = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast listener"}
+    if beside:
+        await asyncio.wait(beside, timeout=LISTENER_PATIENCE)
+
+
+@contextmanager
+def harness(app: App[Any], /) -> Iterator[Harness]:
+    """Put an App under test, until the end of the block: memory engine and fake clock in, and out again."""
+    app.import_modules()
+    time = frozen_now()
+    engine = HarnessEngine(time)
+    clock = HarnessClock(engine, time)
+    with swapped(app, engine, HarnessRuntime(time)):
+        made = Harness(app, engine, clock)
+        off = app.bus.on(Event, made.events.append)
+        try:
+            yield made
+        finally:
+            off()

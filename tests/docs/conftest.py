@@ -1,0 +1,20 @@
+"""An App on each engine there is, for what is shown end to end. Synced files are slow and shown elsewhere."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def jobs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App[Any]]:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    app: App[Any] = App("memory://") if request.param == "memory" else App("sqlite:///jobs.db", durability="none")
+    yield app
+    app.close()

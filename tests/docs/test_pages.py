@@ -1,0 +1,229 @@
+"""The code in README, quickstart and guides is run, block by block.
+
+How a page is read:
+
+* Its `python` blocks run in their order, in one module, in an empty folder. A `text` block right after one is what it
+  prints.
+* `<!-- file: NAME -->` before a block: it is written to that file in the folder instead. The blocks after it may import
+  it, and files named `test_*.py` are given to pytest when the page is over.
+* `<!-- skip: REASON -->` before a block: it is compiled and not run.
+* In a `console` block, a line that begins with `$ ` is a command, and it must exist.
+
+Every Python block is compiled, whatever becomes of it, and a line of a traceback is the line of the page.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+from unittest.mock import patch
+
+import click
+import pytest
+
+from holdfast import App
+from holdfast.cli.root import root
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MARK = re.compile(r"<!-- (file|skip): (.+?) -->\s*\Z")
+PROGRAMS = frozenset({"pip", "python", "pytest", "uvicorn"})
+"""Beside `holdfast` and `make`, whose arguments are looked at."""
+
+
+class Block(NamedTuple):
+    """A fenced block: its language and text, the line where the text begins, and what the mark before it says."""
+
+    language: str
+    text: str
+    line: int
+    file: str = ""
+    skip: str = ""
+    follows: bool = False
+    """Nothing but blank lines stands between it and the block before."""
+
+
+def blocks(page: str) -> Iterator[Block]:
+    end = 0
+    for found in FENCE.finditer(page):
+        between = page[end : found.start()]
+        mark = MARK.search(between)
+        said = {mark[1]: mark[2]} if mark else {}
+        line = page.count("\n", 0, found.start()) + 2
+        yield Block(found[1], found[2], line, follows=end > 0 and not between.strip(), **said)
+        end = found.end()
+
+
+def play(page: Path, folder: Path) -> None:
+    """Do what a page says, in this folder; whatever is wrong with it raises."""
+    module = sys.modules["page"] = ModuleType("page")
+    printed = ""
+    try:
+        for block in blocks(page.read_text(encoding="utf-8")):
+            if block.language == "python":
+                code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+                printed = "" if block.skip or block.file else run(code, module)
+            elif block.language == "text" and block.follows:
+                assert printed == block.text, f"{page.name}, line {block.line}: this was printed:\n{printed}"
+            elif block.language == "console":
+                check_commands(page, block)
+            if block.file:
+                (folder / block.file).write_text(block.text, encoding="utf-8")
+        run_tests(folder)
+    finally:
+        for value in vars(module).values():
+            if isinstance(value, App):
+                value.close()
+
+
+def run(code: object, module: ModuleType) -> str:
+    """Run a block; answers what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, vars(module))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def run_tests(folder: Path) -> None:
+    """The tests that a page shows, as its reader would run them."""
+    if not list(folder.glob("test_*.py")):
+        return
+    installed = any(entry.value == "holdfast.testing.plugin" for entry in entry_points(group="pytest11"))
+    plugin = () if installed else ("-p", "holdfast.testing.plugin")
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:cacheprovider", "-W", "error"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+# --- Commands ---
+
+
+def check_commands(page: Path, block: Block) -> None:
+    for number, line in enumerate(block.text.splitlines(), start=block.line):
+        if line.startswith("$ "):
+            try:
+                check_command(shlex.split(line.removeprefix("$ "), comments=True))
+            except (click.ClickException, LookupError) as error:
+                said = error.format_message() if isinstance(error, click.ClickException) else error
+                raise AssertionError(f"{page.name}, line {number}: {said}") from error
+
+
+def check_command(words: list[str]) -> None:
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    program, *arguments = words
+    if program == "holdfast":
+        check_holdfast(arguments)
+    elif program == "make":
+        made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+        if unknown := set(arguments) - made:
+            raise LookupError(f"make knows no {', '.join(sorted(unknown))}")
+    elif program not in PROGRAMS:
+        raise LookupError(f"{program} is no program of ours")
+
+
+def check_holdfast(arguments: list[str]) -> None:
+    """Parse the command line as `holdfast` does, and stop before anything is done."""
+    command: click.Command = root
+    context = click.Context(root)
+    while isinstance(command, click.Group):
+        name, *arguments = arguments
+        found = command.get_command(context, name)
+        if found is None:
+            raise LookupError(f"there is no command {name}")
+        command = found
+    command.make_context("holdfast", arguments, parent=context)
+
+
+# --- The tests ---
+
+
+def page_of(tmp_path: Path, text: str) -> Path:
+    page = tmp_path / "planted.md"
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty one, in which a page is played. What the page imports from it or does to the environment is undone."""
+    here = tmp_path / "page"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
+    with patch.dict(os.environ), patch.dict(sys.modules):
+        for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+            del os.environ[name]
+        yield here
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_a_page_runs(page: Path, folder: Path) -> None:
+    play(page, folder)
+
+
+def test_every_guide_has_code_that_runs() -> None:
+    without = [
+        page.name
+        for page in PAGES
+        if not any(b.language == "python" and not b.skip for b in blocks(page.read_text(encoding="utf-8")))
+    ]
+    assert without == []
+
+
+def test_blocks_share_a_module_and_their_output_is_compared(tmp_path: Path, folder: Path) -> None:
+    play(page_of(tmp_path, "```python\na = 3\n```\n\n```python\nprint(a + 1)\n```\n\n```text\n4\n```\n"), folder)
+
+
+def test_a_file_is_written_and_can_be_imported(tmp_path: Path, folder: Path) -> None:
+    text = "<!-- file: jobs.py -->\n```python\nhere = 7\n```\n\n```python\nimport jobs\n\nassert jobs.here == 7\n```\n"
+    play(page_of(tmp_path, text), folder)
+
+
+def test_a_block_that_is_skipped_is_only_compiled(tmp_path: Path, folder: Path) -> None:
+    play(page_of(tmp_path, "<!-- skip: needs a printer -->\n```python\nraise SystemExit\n```\n"), folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("```python\n1 / 0\n```\n", ZeroDivisionError),
+        ("```python\nimport holdfast\n\nholdfast.Apps\n```\n", AttributeError),
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", AssertionError),
+        ("```python\nprint(1)\n```\n\n```text\n```\n", AssertionError),
+        ("<!-- skip: for a reason -->\n```python\nx = \n```\n", SyntaxError),
+        ("<!-- file: test_it.py -->\n```python\ndef test_it():\n    assert 1 == 2\n```\n", AssertionError),
+        ("```console\n$ holdfast conquer\n```\n", AssertionError),
+        ("```console\n$ holdfast jobs list --colour red\n```\n", AssertionError),
+        ("```console\n$ holdfast worker jobs again\n```\n", AssertionError),
+        ("```console\n$ make coffee\n```\n", AssertionError),
+        ("```console\n$ rm -rf jobs.db\n```\n", AssertionError),
+    ],
+)
+def test_a_planted_mistake_is_found(text: str, error: type[Exception], tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(error):
+        play(page_of(tmp_path, text), folder)
+
+
+def test_a_traceback_names_the_line_of_the_page(tmp_path: Path, folder: Path) -> None:
+    page = page_of(tmp_path, "# Title\n\nWords.\n\n```python\na = 1\nraise ValueError\n```\n")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - where it comes from is what counts
+        play(page, folder)
+    assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 7)

@@ -1,0 +1,179 @@
+"""`holdfast enqueue`: arguments from the command line, options, and the answer."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, Job
+from holdfast.cli import main
+
+SHOP = """
+from holdfast import App
+{name} = App("sqlite:///{folder}/jobs.db")
+
+@{name}.task
+def resize(image: str, width: int = 800) -> str: ...
+"""
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Answer]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*args: str, target: str | None = None) -> Answer:
+        capsys.readouterr()
+        where = ["--url", f"sqlite:///{tmp_path}/jobs.db"] if target is None else ["--app", target]
+        with pytest.raises(SystemExit) as exit:
+            main(["enqueue", *where, *args])
+        out, err = capsys.readouterr()
+        assert isinstance(exit.value.code, int)
+        return Answer(exit.value.code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Callable[[], list[Job]]:
+    def jobs() -> list[Job]:
+        with App[Any](f"sqlite:///{tmp_path}/jobs.db") as app:
+            return list(app.control.find())
+
+    return jobs
+
+
+Jobs = Callable[[], list[Job]]
+
+
+def test_a_job_is_stored_and_its_id_printed(run: Run, jobs: Jobs) -> None:
+    answer = run("resize", "cat.png")
+    (job,) = jobs()
+    assert answer.code == 0
+    assert answer.out == f"{job.id}  created  queued in queue default\n"
+
+
+def test_what_reads_as_json_is_json_and_the_rest_is_text(run: Run, jobs: Jobs) -> None:
+    values = ["3", "1.5", "true", "null", '{"a": [1]}', '"3"', "cat.png", "NaN", "", "{broken"]
+    run("anything", *values)
+    (job,) = jobs()
+    assert job.arguments == ([3, 1.5, True, None, {"a": [1]}, "3", "cat.png", "NaN", "", "{broken"], {})
+
+
+def test_name_and_value_are_an_argument_by_name(run: Run, jobs: Jobs) -> None:
+    run("anything", "a=b=c", "width=320", "größe=1", "1=2", '"x=y"')
+    (job,) = jobs()
+    assert job.arguments == (["1=2", "x=y"], {"a": "b=c", "width": 320, "größe": 1})
+
+
+def test_after_two_dashes_a_negative_number_is_an_argument(run: Run, jobs: Jobs) -> None:
+    assert run("add", "--", "-1", "2").code == 0
+    assert jobs()[0].arguments == ([-1, 2], {})
+
+
+def test_the_same_name_twice_exits_with_2(run: Run, jobs: Jobs) -> None:
+    assert run("anything", "a=1", "a=2").code == 2
+
+
+@pytest.mark.parametrize(("text", "arguments"), [("[1, 2]", ([1, 2], {})), ('{"a": 1}', ([], {"a": 1}))])
+def test_arguments_come_from_a_file_or_standard_input(
+    run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, arguments: object
+) -> None:
+    (tmp_path / "given.json").write_text(text)
+    assert run("anything", "--args", str(tmp_path / "given.json")).code == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert run("anything", "--args", "-").code == 0
+    assert [job.arguments for job in jobs()] == [arguments, arguments]
+
+
+@pytest.mark.parametrize("text", ["3", "{", "[NaN]"])
+def test_a_file_that_holds_no_arguments_exits_with_2(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "given.json").write_text(text)
+    assert run("anything", "--args", str(tmp_path / "given.json")).code == 2
+    assert run("anything", "--args", str(tmp_path / "missing.json")).code == 2
+
+
+def test_options_go_to_the_job_and_not_to_the_task(run: Run, jobs: Jobs) -> None:
+    run("anything", "--id", "dog", "--queue", "mails", "--lane", "left", "--priority", "7")
+    (job,) = jobs()
+    assert (job.id, job.queue, job.lane, job.priority) == ("dog", "mails", "left", 7)
+    assert job.arguments == ([], {})
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("30", 30), ("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86_400)])
+def test_a_delay_is_read_in_all_units(run: Run, jobs: Jobs, given: str, seconds: int) -> None:
+    run("anything", "--delay", given)
+    (job,) = jobs()
+    assert job.due_at - job.enqueued_at == timedelta(seconds=seconds)
+
+
+def test_a_moment_is_read_with_its_time_zone(run: Run, jobs: Jobs) -> None:
+    run("anything", "--at", "2099-01-31T08:00+01:00")
+    assert jobs()[0].due_at == datetime(2099, 1, 31, 7, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--at", "2099-01-31T08:00"],
+        ["--at", "tomorrow"],
+        ["--delay", "soon"],
+        ["--delay", "-1"],
+        ["--delay", "1", "--at", "2099-01-31T08:00Z"],
+        ["--priority", "high"],
+        ["--id", ""],
+    ],
+)
+def test_an_option_that_cannot_be_exits_with_2_and_writes_nothing(run: Run, jobs: Jobs, options: list[str]) -> None:
+    answer = run("anything", *options)
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert jobs() == []
+
+
+def test_the_same_id_twice_is_one_job_and_other_arguments_are_refused(run: Run, jobs: Jobs) -> None:
+    assert "created" in run("anything", "1", "--id", "x").out
+    assert "duplicate" in run("anything", "1", "--id", "x").out
+    assert run("anything", "2", "--id", "x").code == 1
+    assert len(jobs()) == 1
+
+
+def test_an_object_has_id_queue_and_receipt(run: Run) -> None:
+    answer = json.loads(run("anything", "--id", "x", "--json").out)
+    receipt = {"answer": "created", "state": "queued", "arrival": 1, "position": None, "depth": None}
+    assert answer == {"id": "x", "queue": "default", "receipt": receipt}
+
+
+def test_waiting_in_vain_exits_with_1_and_says_why(run: Run) -> None:
+    answer = run("anything", "--wait", "0")
+    assert answer.code == 1
+    assert "No live worker" in answer.err
+    assert answer.out == ""
+
+
+def test_with_an_app_at_hand_task_and_arguments_are_checked(
+    run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "checked_shop.py").write_text(SHOP.format(name="shop", folder=tmp_path))
+    unknown = run("resise", "cat.png", target="checked_shop")
+    assert (unknown.code, "Did you mean 'resize'?" in unknown.err) == (2, True)
+    wrong = run("resize", "cat.png", "width=wide", target="checked_shop")
+    assert (wrong.code, "width" in wrong.err) == (2, True)
+    assert "wide" not in wrong.err.replace("width", ""), "an argument is not repeated: it may be a secret"
+    assert run("resize", "cat.png", "width=3", target="checked_shop").code == 0
+    assert [job.arguments for job in jobs()] == [(["cat.png"], {"width": 3})]

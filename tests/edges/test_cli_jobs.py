@@ -1,0 +1,326 @@
+"""`holdfast jobs` and `holdfast dead`: looking at jobs and acting on them, as operators do."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, GiveUp, Job, Report, Retry
+from holdfast.cli import main
+from holdfast.worker import Worker
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e evil"
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """A store with an App on it, and the command line beside it."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.app: App[Any] = App(self.url)
+        self._capsys = capsys
+
+        @self.app.task
+        async def works(value: object = None) -> object:
+            return value
+
+        @self.app.task
+        async def gives_up(value: str = "") -> None:
+            raise GiveUp(value or "no use")
+
+        @self.app.task
+        async def retries(value: str = "") -> None:
+            raise Retry("later", delay=3600)
+
+        self.works, self.gives_up, self.retries = works, gives_up, retries
+
+    def work(self) -> None:
+        Worker(self.app, until_empty=True).run()
+
+    def state(self, job_id: str, queue: str = "default") -> str:
+        return self.app.control.get(job_id, queue=queue).state.value
+
+    def __call__(self, *args: str) -> Answer:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main([*args, "--url", self.url])
+        out, err = self._capsys.readouterr()
+        assert isinstance(exit.value.code, int)
+        return Answer(exit.value.code, out, err)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    made = Shell(tmp_path, capsys)
+    with made.app:
+        yield made
+
+
+# --- Looking ---
+
+
+def test_a_list_shows_id_task_queue_and_state(shell: Shell) -> None:
+    shell.works.using(id="order-42", queue="mails").enqueue()
+    answer = shell("jobs", "list")
+    assert answer.code == 0
+    heading, row = answer.out.splitlines()
+    assert heading.split() == ["id", "task", "queue", "state", "attempt", "age", "note"]
+    assert row.split()[:4] == ["order-42", "works", "mails", "queued"]
+
+
+def test_an_object_of_a_list_has_the_fields_of_a_job_and_no_arguments(shell: Shell) -> None:
+    shell.works.using(id="one").enqueue("secret")
+    (one,) = shell("jobs", "list", "--json").objects
+    assert set(one) == {item.name for item in fields(Job) if not item.name.startswith("_")}
+    assert "secret" not in json.dumps(one)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--state", "failed"], ["dead"]),
+        (["--state", "scheduled"], ["late"]),
+        (["--task", "gives_up"], ["dead"]),
+        (["--queue", "mails"], ["mail"]),
+        (["--lane", "left"], ["laned"]),
+        (["--since", "1h"], ["dead", "laned", "late", "mail"]),
+        (["--all"], ["dead", "laned", "late", "mail"]),
+    ],
+)
+def test_a_filter_finds_what_it_names(shell: Shell, options: list[str], found: list[str]) -> None:
+    shell.gives_up.using(id="dead").enqueue()
+    shell.work()
+    shell.works.using(id="late", delay=60).enqueue()
+    shell.works.using(id="mail", queue="mails").enqueue()
+    shell.works.using(id="laned", lane="left").enqueue()
+    assert sorted(one["id"] for one in shell("jobs", "list", "--json", *options).objects) == found
+
+
+def test_a_list_says_that_it_goes_on(shell: Shell) -> None:
+    shell.app.client.enqueue_many([shell.works.draft() for _ in range(4)])
+    short = shell("jobs", "list", "--limit", "3")
+    assert len(short.out.splitlines()) == 1 + 3
+    assert "--all" in short.err
+    whole = shell("jobs", "list", "--limit", "4")
+    assert len(whole.out.splitlines()) == 1 + 4
+    assert whole.err == ""
+
+
+@pytest.mark.parametrize("mode", [[], ["--json"]])
+def test_a_list_that_finds_nothing_exits_with_4(shell: Shell, mode: list[str]) -> None:
+    answer = shell("jobs", "list", "--task", "nobody", *mode)
+    assert (answer.code, answer.out, answer.err) == (4, "", "holdfast: No job matches.\n")
+
+
+def test_dead_lists_the_jobs_that_gave_up_with_their_errors(shell: Shell) -> None:
+    shell.gives_up.using(id="invoice-666").enqueue("card expired")
+    shell.works.using(id="fine").enqueue()
+    shell.work()
+    answer = shell("dead")
+    assert "invoice-666" in answer.out
+    assert "card expired" in answer.out
+    assert "fine" not in answer.out
+
+
+def test_show_tells_arguments_result_and_every_attempt(shell: Shell) -> None:
+    tries: list[int] = []
+
+    @shell.app.task(backoff=0)
+    async def flaky(number: int, *, name: str) -> int:
+        tries.append(number)
+        if len(tries) < 3:
+            raise ConnectionError("not yet")
+        return number * 2
+
+    flaky.using(id="shown").enqueue(21, name="x")
+    shell.work()
+    answer = shell("jobs", "show", "shown")
+    assert answer.code == 0
+    assert '21, name="x"' in answer.out
+    assert re.search(r"^result +42", answer.out, re.MULTILINE)
+    assert answer.out.count("ConnectionError: not yet") == 2
+
+    (one,) = shell("jobs", "show", "shown", "--json").objects
+    assert one["arguments"] == [[21], {"name": "x"}]
+    assert one["result"] == 42
+    assert [attempt["outcome"] for attempt in one["attempts"]] == ["failed", "failed", "succeeded"]
+
+
+def test_a_report_tells_outcome_durations_and_events_in_order(shell: Shell) -> None:
+    shell.gives_up.using(id="reported").enqueue("a secret argument")
+    shell.work()
+    (one,) = shell("jobs", "report", "reported", "--json").objects
+    assert set(one) == {item.name for item in fields(Report)}
+    assert one["outcome"] == "failed"
+    assert [event["event"] for event in one["events"]] == ["Queued", "Started", "Failed"]
+    assert "arguments" not in one["job"]
+    told = shell("jobs", "report", "reported").out
+    assert told.index("queued") < told.index("started") < told.rindex("failed")
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "evil"], ["report", "evil"]])
+def test_no_control_character_of_stored_text_reaches_the_terminal(shell: Shell, command: list[str]) -> None:
+    shell.gives_up.using(id="evil", lane=HOSTILE, metadata={"k": HOSTILE}).enqueue(HOSTILE)
+    shell.gives_up.using(id=f"evil {HOSTILE}").enqueue()
+    shell.work()
+    for mode in ([], ["--json"]):
+        answer = shell("jobs", *command, *mode)
+        assert answer.code == 0
+        assert all(line.isprintable() for line in answer.out.splitlines())
+
+
+# --- Finding one ---
+
+
+def test_the_beginning_of_an_id_is_enough_where_one_job_has_it(shell: Shell) -> None:
+    job_id = shell.works.enqueue().id
+    (one,) = shell("jobs", "show", job_id[:14], "--json").objects
+    assert one["id"] == job_id
+
+
+def test_an_id_that_is_also_a_beginning_names_its_own_job(shell: Shell) -> None:
+    for job_id in ("order", "order-1", "order-2"):
+        shell.works.using(id=job_id).enqueue()
+    (one,) = shell("jobs", "show", "order", "--json").objects
+    assert one["id"] == "order"
+
+
+def test_a_beginning_of_several_ids_lists_them_and_exits_with_1(shell: Shell) -> None:
+    for job_id in ("order-1", "order-2"):
+        shell.works.using(id=job_id).enqueue()
+    answer = shell("jobs", "cancel", "order-", "--yes")
+    assert answer.code == 1
+    assert "order-1" in answer.err
+    assert "order-2" in answer.err
+    assert shell.state("order-1") == shell.state("order-2") == "queued"
+
+
+def test_an_id_in_two_queues_lists_them_and_exits_with_1(shell: Shell) -> None:
+    for queue in ("left", "right"):
+        shell.works.using(id="twin", queue=queue).enqueue()
+    answer = shell("jobs", "show", "twin")
+    assert answer.code == 1
+    assert "left" in answer.err
+    assert "right" in answer.err
+    assert shell("jobs", "show", "twin", "--queue", "left").code == 0
+
+
+@pytest.mark.parametrize("job_id", ["no", "nobody-has-this"])
+def test_an_id_nobody_has_exits_with_4(shell: Shell, job_id: str) -> None:
+    shell.works.using(id="none of these").enqueue()
+    answer = shell("jobs", "show", job_id)
+    assert answer.code == 4
+    assert "Traceback" not in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+# --- Acting ---
+
+
+def test_cancel_needs_yes_where_nobody_can_be_asked(shell: Shell) -> None:
+    shell.works.using(id="kept").enqueue()
+    answer = shell("jobs", "cancel", "kept")
+    assert answer.code == 2
+    assert "1 job: kept (works, queued)" in answer.err
+    assert shell.state("kept") == "queued"
+
+
+def test_cancel_keeps_a_job_from_running(shell: Shell) -> None:
+    shell.works.using(id="unwanted").enqueue()
+    (one,) = shell("jobs", "cancel", "unwanted", "--yes", "--json").objects
+    assert one == {"id": "unwanted", "queue": "default", "answer": "cancelled", "refused": ""}
+    assert shell.state("unwanted") == "cancelled"
+
+
+def test_cancel_of_a_finished_job_is_refused_and_exits_with_1(shell: Shell) -> None:
+    shell.works.using(id="over").enqueue()
+    shell.work()
+    answer = shell("jobs", "cancel", "over", "--yes")
+    assert (answer.code, answer.err) == (1, "holdfast: over: It has ended already.\n")
+
+
+def test_a_filter_says_what_and_how_many_before_it_cancels(shell: Shell) -> None:
+    shell.app.client.enqueue_many([shell.works.draft() for _ in range(3)])
+    shell.gives_up.using(id="other").enqueue()
+    asked = shell("jobs", "cancel", "--task", "works")
+    assert asked.code == 2
+    assert "3 jobs: 3 works queued" in asked.err
+    assert shell("jobs", "cancel", "--task", "works", "--yes").code == 0
+    assert shell.app.control.stats().cancelled == 3
+    assert shell.state("other") == "queued"
+
+
+def test_trigger_makes_a_retrying_and_a_scheduled_job_due(shell: Shell) -> None:
+    shell.retries.using(id="again").enqueue()
+    shell.work()
+    shell.works.using(id="late", delay=3600).enqueue()
+    assert shell("jobs", "trigger", "again", "late").code == 0
+    assert (shell.state("again"), shell.state("late")) == ("queued", "queued")
+
+
+def test_trigger_of_a_finished_job_is_refused_and_exits_with_1(shell: Shell) -> None:
+    shell.works.using(id="over").enqueue()
+    shell.work()
+    answer = shell("jobs", "trigger", "over")
+    assert answer.code == 1
+    assert "succeeded" in answer.err
+
+
+def test_requeue_brings_back_one_by_its_id_and_the_failed_ones_by_a_filter(shell: Shell) -> None:
+    for job_id in ("one", "two", "three"):
+        shell.gives_up.using(id=job_id).enqueue()
+    shell.work()
+    shell.works.using(id="unwanted").enqueue()
+    shell.app.control.cancel("unwanted")
+
+    assert shell("jobs", "requeue", "one").code == 0
+    assert shell.state("one") == "queued"
+    assert shell("jobs", "requeue", "--all").code == 2, "many at once are asked for"
+    assert len(shell("jobs", "requeue", "--all", "--yes", "--json").objects) == 2
+    assert shell.state("three") == "queued"
+    assert shell.state("unwanted") == "cancelled", "a filter without a state means failed ones"
+    assert shell("jobs", "requeue", "--state", "cancelled", "--yes").code == 0
+    assert shell.state("unwanted") == "queued"
+
+
+def test_delete_removes_finished_jobs_and_refuses_live_ones(shell: Shell) -> None:
+    shell.works.using(id="over").enqueue()
+    shell.work()
+    shell.works.using(id="live").enqueue()
+    assert shell("jobs", "delete", "over").code == 2
+    assert shell("jobs", "delete", "live", "--yes").code == 1
+    assert shell("jobs", "delete", "over", "--yes").code == 0
+    assert [job.id for job in shell.app.control.find()] == ["live"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "trigger", "requeue", "delete"])
+def test_a_verb_without_ids_and_filter_exits_with_2(shell: Shell, verb: str) -> None:
+    answer = shell("jobs", verb, "--yes")
+    assert answer.code == 2
+    assert "Which jobs?" in answer.err
+
+
+@pytest.mark.parametrize("verb", ["cancel", "trigger", "requeue", "delete"])
+def test_a_filter_that_finds_nothing_exits_with_4(shell: Shell, verb: str) -> None:
+    assert shell("jobs", verb, "--all", "--yes").code == 4
+
+
+def test_a_state_the_verb_cannot_be_applied_to_exits_with_2(shell: Shell) -> None:
+    answer = shell("jobs", "requeue", "--state", "running", "--yes")
+    assert answer.code == 2
+    assert "A job that is running cannot be requeued." in answer.err

@@ -1,0 +1,113 @@
+"""The worker's lines when there are many of them, and the words they are made of."""
+
+import pytest
+
+from holdfast import ErrorInfo, events
+from holdfast.cli.describe import describe
+from holdfast.cli.lines import Lines
+from holdfast.cli.spans import short
+from holdfast.model.instants import SECOND
+from holdfast.model.states import Reason
+from holdfast.runtime import SystemRuntime
+
+MOST = 3
+NOON = 1_800_000_000 * SECOND
+
+
+def pad() -> Lines:
+    return Lines(SystemRuntime(), ["double"], lambda text, style: text, most=MOST)
+
+
+def started(second: int, name: str = "job") -> events.Started:
+    return events.Started(at=NOON + second * SECOND, queue="default", job_id=name, task="double", attempt=1)
+
+
+def failed(second: int) -> events.Failed:
+    return events.Failed(at=NOON + second * SECOND, queue="default", job_id="bad", task="double", attempt=1)
+
+
+def after(second: int) -> int:
+    return NOON + (second + 1) * SECOND
+
+
+def test_a_few_changes_are_a_line_each() -> None:
+    lines = pad()
+    for _ in range(MOST):
+        lines.hear(started(0))
+    assert [line.split()[3] for line in lines.take(NOON)] == ["started"] * MOST
+    assert lines.take(after(0)) == []
+
+
+def test_what_is_too_much_for_a_second_is_one_line_when_the_second_is_over() -> None:
+    lines = pad()
+    for _ in range(MOST + 1_200):
+        lines.hear(started(0))
+    assert len(lines.take(NOON)) == MOST
+    (summary,) = lines.take(after(0))
+    assert summary.endswith("1,200 changes   1,200 started")
+
+
+def test_seconds_are_summed_up_one_by_one_however_late_they_are_read() -> None:
+    lines = pad()
+    for second in range(3):
+        for _ in range(10):
+            lines.hear(started(second))
+    told = lines.take(after(2))
+    assert [line.split()[-2:] for line in told[MOST:]] == [["7", "started"], ["10", "started"], ["10", "started"]]
+
+
+def test_after_a_busy_second_there_are_no_lines_until_a_quiet_one() -> None:
+    lines = pad()
+    for _ in range(10):
+        lines.hear(started(0))
+    lines.take(after(0) - 1)
+    lines.hear(started(1))
+    assert [line.split()[1] for line in lines.take(after(0))] == ["…"], "the first second's sum, and no line yet"
+    lines.hear(started(2, "seen"))
+    assert "seen" in lines.take(after(1))[-1]
+
+
+def test_a_failure_is_told_however_many_changes_there_are() -> None:
+    lines = pad()
+    for _ in range(1_000):
+        lines.hear(started(0))
+    lines.hear(failed(0))
+    assert "failed" in lines.take(NOON)[-1]
+
+
+def test_a_terminal_that_stands_still_costs_no_memory() -> None:
+    lines = pad()
+    for second in range(1_000):
+        for event in (started(second), failed(second)):
+            lines.hear(event)
+    assert len(lines.take(after(1_000))) <= 5 * MOST
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        (Reason.ERROR, "retrying"),
+        (Reason.WORKER_LOST, "retrying"),
+        (Reason.SNOOZED, "snoozed"),
+        (Reason.RELEASED, "released"),
+    ],
+)
+def test_a_job_that_runs_again_says_why(reason: Reason, word: str) -> None:
+    told = describe(events.Retrying(at=NOON, queue="q", job_id="j", task="t", attempt=1, reason=reason))
+    assert told is not None
+    assert told.word == word
+
+
+def test_an_error_is_told_by_its_last_name_on_one_line() -> None:
+    error = ErrorInfo(type="shop.errors.CardDeclined", message="no\nmoney\x1b[2J", traceback="")
+    told = describe(events.Failed(at=NOON, queue="q", job_id="j", task="t", error=error))
+    assert told is not None
+    assert told.rest == "CardDeclined: no\\nmoney\\x1b[2J"
+
+
+def test_ids_of_one_moment_stay_apart_when_they_are_shortened() -> None:
+    runtime = SystemRuntime()
+    ids = [runtime.new_id() for _ in range(200)]
+    assert len({short(job_id) for job_id in ids}) == len(ids)
+    assert all(job_id.startswith(short(job_id)) for job_id in ids)
+    assert short("order-42") == "order-42"

@@ -1,0 +1,203 @@
+"""`holdfast status`, `queues`, `pools`, `workers` and `migrate`: what operators see and switch."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.cli import main
+from holdfast.views import LaneStatus, QueueStatus, WorkerStatus
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = folder / "jobs.db"
+        self.url = f"sqlite:///{self.path}"
+        self.app: App[Any] = App(self.url)
+        self._capsys = capsys
+
+        @self.app.task
+        async def works() -> None: ...
+
+        self.works = works
+
+    def __call__(self, *args: str) -> Answer:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main([*args, "--url", self.url])
+        out, err = self._capsys.readouterr()
+        assert isinstance(exit.value.code, int)
+        return Answer(exit.value.code, out, err)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    made = Shell(tmp_path, capsys)
+    with made.app:
+        yield made
+
+
+def names(kind: type) -> set[str]:
+    return {item.name for item in fields(kind)}
+
+
+# --- Status ---
+
+
+def test_status_counts_each_queue_by_state(shell: Shell) -> None:
+    shell.works.enqueue()
+    shell.works.using(delay=60).enqueue()
+    shell.works.using(lane="a").enqueue()
+    shell.works.using(lane="a").enqueue()
+    lines = shell("status").out.splitlines()
+    heading = next(at for at, line in enumerate(lines) if line.startswith("queue"))
+    assert lines[heading].split() == [
+        *("queue", "ready", "running", "scheduled", "blocked", "retrying", "failed", "oldest", "status")
+    ]
+    row = lines[heading + 1].split()
+    assert row[:7] == ["default", "2", "·", "1", "1", "·", "·"]
+    assert row[-1] == "open"
+
+
+def test_status_names_the_store_with_its_whole_path_and_its_promise(shell: Shell) -> None:
+    line = shell("status").out.splitlines()[0]
+    assert line.split()[:3] == ["store", "sqlite", str(shell.path)]
+    assert "durable" in line
+
+
+def test_status_says_how_to_start_a_worker_when_none_is_alive(shell: Shell) -> None:
+    assert "No worker is alive. Start one in another terminal:  holdfast worker" in shell("status").out
+
+
+def test_status_shows_live_workers_and_then_gives_no_hint(shell: Shell) -> None:
+    with shell.app.worker(name="ada", concurrency=7):
+        told = shell("status").out
+    assert "No worker is alive" not in told
+    row = next(line for line in told.splitlines() if line.startswith("ada-")).split()
+    assert row[1:4] == ["alive", "·", "7"]
+    assert row[-1] == "works"
+
+
+def test_objects_of_a_status_have_the_fields_of_their_classes(shell: Shell) -> None:
+    shell.works.enqueue()
+    with shell.app.worker(queues=["elsewhere"]):
+        store, queue, worker = shell("status", "--json").objects
+    assert store == {"kind": "store", "engine": "sqlite", "place": str(shell.path), "durability": "durable"}
+    assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus))
+    assert (worker.pop("kind"), set(worker)) == ("worker", names(WorkerStatus))
+
+
+# --- Queues ---
+
+
+def test_queues_are_listed_and_the_lanes_of_one(shell: Shell) -> None:
+    assert shell("queues", "list").code == 4
+    shell.works.using(queue="mails", lane="left", id="first").enqueue()
+    (queue,) = shell("queues", "list", "--json").objects
+    assert (queue["queue"], set(queue)) == ("mails", names(QueueStatus))
+    assert "mails" in shell("queues", "list").out
+    (lane,) = shell("queues", "list", "mails", "--json").objects
+    assert (lane["lane"], lane["head"], set(lane)) == ("left", "first", names(LaneStatus))
+    assert "first" in shell("queues", "list", "mails").out
+    assert shell("queues", "list", "other").code == 4
+
+
+def test_a_queue_is_paused_and_resumed(shell: Shell) -> None:
+    shell.works.enqueue()
+    assert shell("queues", "pause", "default").out == "paused  queue default  1 job\n"
+    assert shell.app.control.queues()[0].paused
+    assert "as it was before" in shell("queues", "pause", "default").out
+    assert shell("queues", "resume", "default", "--json").objects[0]["changed"] is True
+    assert not shell.app.control.queues()[0].paused
+
+
+def test_a_lane_is_paused_by_itself(shell: Shell) -> None:
+    for lane in ("left", "right"):
+        shell.works.using(lane=lane).enqueue()
+    assert shell("queues", "pause", "default", "--lane", "left").code == 0
+    assert [lane.paused for lane in shell.app.control.lanes("default")] == [True, False]
+
+
+def test_clear_says_how_many_and_needs_yes(shell: Shell) -> None:
+    for _ in range(3):
+        shell.works.enqueue()
+    asked = shell("queues", "clear", "default")
+    assert (asked.code, "Cancel 3 jobs of queue default." in asked.err) == (2, True)
+    assert shell.app.control.stats().depth == 3
+    assert shell("queues", "clear", "default", "--yes", "--json").objects == [
+        {"queue": "default", "lane": None, "count": 3}
+    ]
+    assert shell.app.control.stats().depth == 0
+    assert shell("queues", "clear", "default", "--yes").code == 4
+
+
+def test_clear_of_a_lane_leaves_the_others(shell: Shell) -> None:
+    for lane in ("left", "right"):
+        shell.works.using(lane=lane, id=lane).enqueue()
+    assert shell("queues", "clear", "default", "--lane", "left", "--yes").code == 0
+    assert shell.app.control.get("left").state == "cancelled"
+    assert shell.app.control.get("right").state == "queued"
+
+
+# --- Pools ---
+
+
+def test_pools_are_listed_and_resized(shell: Shell) -> None:
+    assert shell("pools", "list").code == 4
+    assert shell("pools", "resize", "ledger", "4").code == 4, "a pool is not made by a resize"
+    asyncio.run(shell.app.engine.put_pool("ledger", 8))
+    assert shell("pools", "list", "--json").objects == [{"name": "ledger", "lanes": 8, "epoch": 1, "old_live": 0}]
+    assert "ledger" in shell("pools", "list").out
+    assert shell("pools", "resize", "ledger", "16").out == "resized  pool ledger  16 lanes\n"
+    assert shell("pools", "resize", "ledger", "0").code == 2
+    assert shell("pools", "list", "--json").objects[0]["lanes"] == 16
+
+
+# --- Workers ---
+
+
+def test_workers_are_listed(shell: Shell) -> None:
+    assert shell("workers", "list").code == 4
+    with shell.app.worker(name="ada"):
+        (worker,) = shell("workers", "list", "--json").objects
+        assert set(worker) == names(WorkerStatus)
+        assert worker["name"].startswith("ada-")
+        assert "alive" in shell("workers", "list").out
+
+
+def test_a_worker_is_asked_to_stop_by_the_beginning_of_its_name(shell: Shell) -> None:
+    with shell.app.worker(name="ada") as ada, shell.app.worker(name="adam"):
+        several = shell("workers", "stop", "ada")
+        assert (several.code, ada.name in several.err) == (1, True)
+        assert shell("workers", "stop", "ada-", "--json").objects == [{"name": ada.name, "stopping": True}]
+    assert shell("workers", "stop", "ada").code == 4
+
+
+# --- Migrate ---
+
+
+def test_migrate_makes_the_store_and_is_done_the_second_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(tmp_path, capsys)
+    first = shell("migrate", "--json")
+    assert (first.code, bool(first.objects)) == (0, True)
+    assert all(set(step) == {"step"} for step in first.objects)
+    again = shell("migrate")
+    assert (again.code, again.out) == (0, f"{shell.path} is up to date.\n")

@@ -1,0 +1,253 @@
+"""Which App and which store a command is about, and what is said when there is none."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from holdfast import App
+from holdfast.cli import main
+from holdfast.cli.root import root
+
+SHOP = "from holdfast import App\njobs = App('sqlite:///jobs.db')\n"
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Answer]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+
+    def run(*args: str) -> Answer:
+        for name in set(sys.modules) - before:
+            if not name.startswith(("holdfast", "rich", "click")):
+                sys.modules.pop(name)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main(args)
+        out, err = capsys.readouterr()
+        assert isinstance(exit.value.code, int)
+        return Answer(exit.value.code, out, err)
+
+    return run
+
+
+def place(answer: Answer) -> str:
+    assert answer.code == 0, answer.err
+    told: str = json.loads(answer.out.splitlines()[0])["place"]
+    return told
+
+
+def make(url: str) -> None:
+    App[Any](url).migrate()
+
+
+# --- By module ---
+
+
+def test_a_module_stands_for_the_only_app_in_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one_app.py").write_text(SHOP + "same = jobs\n")
+    make("sqlite:///jobs.db")
+    assert place(run("status", "--json", "--app", "one_app")) == str(tmp_path / "jobs.db")
+
+
+def test_of_several_apps_one_has_to_be_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "two_apps.py").write_text(SHOP + "other = App('sqlite:///other.db')\n")
+    make("sqlite:///other.db")
+    answer = run("status", "--app", "two_apps")
+    assert (answer.code, "two_apps:jobs" in answer.err) == (2, True)
+    assert place(run("status", "--json", "--app", "two_apps:other")) == str(tmp_path / "other.db")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("no_such_module", "There is no module 'no_such_module'"),
+        ("shp", "Did you mean 'shop'?"),
+        ("shop.py", "Name the module: shop"),
+        ("shop:nothing", "is no App"),
+        ("shop:", "is no target"),
+        ("json", "There is no App in json"),
+        ("broken", "broken.py, line 3: ZeroDivisionError"),
+        ("unreadable", "unreadable.py, line 1: SyntaxError"),
+        ("lacking", "lacking.py, line 1: ModuleNotFoundError: No module named 'not_installed'"),
+    ],
+)
+def test_a_target_that_is_none_exits_with_2_and_says_why(run: Run, tmp_path: Path, target: str, said: str) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "broken.py").write_text("\n\n1 / 0\n")
+    (tmp_path / "unreadable.py").write_text("def (:\n")
+    (tmp_path / "lacking.py").write_text("import not_installed\n")
+    answer = run("status", "--app", target)
+    assert answer.code == 2
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_the_modules_an_app_names_are_imported(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "spread.py").write_text(
+        "from holdfast import App\njobs = App('sqlite:///jobs.db', modules=['spread_more'])\n"
+    )
+    (tmp_path / "spread_more.py").write_text("from spread import jobs\n@jobs.task\ndef found() -> None: ...\n")
+    assert run("enqueue", "found", "--app", "spread").code == 0
+
+
+# --- By environment and file ---
+
+
+def test_the_app_comes_from_the_environment_or_the_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "env_shop.py").write_text(SHOP)
+    make("sqlite:///jobs.db")
+    (tmp_path / "holdfast.toml").write_text('app = "env_shop"\n')
+    assert place(run("status", "--json")) == str(tmp_path / "jobs.db")
+    (tmp_path / "holdfast.toml").unlink()
+    monkeypatch.setenv("HOLDFAST_APP", "env_shop:jobs")
+    assert place(run("status", "--json")) == str(tmp_path / "jobs.db")
+
+
+def test_the_address_comes_from_the_environment_or_the_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("sqlite:///file.db")
+    make("sqlite:///environment.db")
+    (tmp_path / "holdfast.toml").write_text('url = "sqlite:///file.db"\n')
+    assert place(run("status", "--json")) == str(tmp_path / "file.db")
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///environment.db")
+    assert place(run("status", "--json")) == str(tmp_path / "environment.db")
+
+
+def test_a_wrong_setting_exits_with_2_and_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[worker]\nconcurency = 3\n")
+    answer = run("status")
+    assert answer.code == 2
+    assert "worker.concurrency" in answer.err
+
+
+# --- By address ---
+
+
+def test_an_address_may_stand_in_a_variable(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("sqlite:///named.db")
+    monkeypatch.setenv("MY_STORE", "sqlite:///named.db")
+    assert place(run("status", "--json", "--url", "env:MY_STORE")) == str(tmp_path / "named.db")
+    assert run("status", "--url", "env:NOT_SET").code == 2
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:s3cret@host/shop", "postgresql:///shop?password=s3cret", "redis://:s3cret@host"]
+)
+def test_a_password_on_the_command_line_is_refused_and_not_repeated(run: Run, url: str) -> None:
+    answer = run("status", "--url", url)
+    assert answer.code == 2
+    assert "env:NAME" in answer.err
+    assert "s3cret" not in answer.err + answer.out
+
+
+def test_an_app_and_an_address_exclude_each_other(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    assert run("status", "--app", "shop", "--url", "sqlite:///x.db").code == 2
+
+
+@pytest.mark.parametrize("command", [["status"], ["jobs", "list"], ["queues", "pause", "mails"], ["workers", "list"]])
+def test_looking_makes_no_store_and_exits_with_3_where_there_is_none(
+    run: Run, tmp_path: Path, command: list[str]
+) -> None:
+    answer = run(*command, "--url", "sqlite:///nowhere.db")
+    assert answer.code == 3
+    assert str(tmp_path / "nowhere.db") in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_cannot_be_opened_exits_with_3(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a_folder.db").mkdir()
+    answer = run("status", "--url", "sqlite:///a_folder.db")
+    assert answer.code == 3
+    assert "Traceback" not in answer.err
+
+
+def test_a_store_inside_one_process_is_refused(run: Run) -> None:
+    answer = run("status", "--url", "memory://")
+    assert answer.code == 2
+    assert "inside one process" in answer.err
+
+
+def test_an_address_of_no_engine_exits_with_2(run: Run) -> None:
+    assert run("status", "--url", "carrier-pigeon://loft").code == 2
+
+
+# --- Everywhere ---
+
+
+def test_debug_shows_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    answer = run("status", "--url", "env:NOT_SET")
+    assert answer.code == 2
+    assert "Traceback" in answer.err
+
+
+def commands() -> list[tuple[str, ...]]:
+    context = click.Context(root)
+    found: list[tuple[str, ...]] = [()]
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        found.append((name,))
+        if isinstance(command, click.Group):
+            found += [(name, inner) for inner in command.list_commands(context)]
+    return found
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_has_a_help_page_with_an_example(run: Run, command: tuple[str, ...]) -> None:
+    answer = run(*command, "--help")
+    assert answer.code == 0
+    assert "Example" in answer.out
+    assert f"holdfast {' '.join(command)}".rstrip() in answer.out.partition("Example")[2]
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c not in ((), ("demo",))], ids=" ".join)
+def test_every_command_that_does_something_speaks_json(run: Run, command: tuple[str, ...]) -> None:
+    if command not in (("jobs",), ("queues",), ("pools",), ("workers",)):
+        assert "--json" in run(*command, "--help").out
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version").out.startswith("holdfast ")
+
+
+def test_an_unknown_command_exits_with_2(run: Run) -> None:
+    assert run("levitate").code == 2
+
+
+def test_the_package_is_the_command_and_importing_it_loads_neither_click_nor_rich(tmp_path: Path) -> None:
+    script = "import sys, holdfast; print({'click', 'rich'} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert loaded.stdout == "set()\n"
+    told = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--version"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert told.stdout.startswith("holdfast ")

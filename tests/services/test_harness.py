@@ -1,0 +1,580 @@
+"""The harness: draining, the clock, what is raised, and how it gets under an App and out again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    App,
+    BlockingCall,
+    Cancel,
+    Context,
+    GiveUp,
+    JobFailed,
+    JobState,
+    Next,
+    Retry,
+    Snooze,
+    UsageError,
+    WaitTimeout,
+    events,
+    fixed,
+)
+from holdfast.model.produce import Group, NewJob
+from holdfast.testing import Drained, Harness, harness, stage
+
+NOWHERE = "sqlite:///there/is/no/such/folder/jobs.db"
+"""Opening it would fail."""
+
+
+class Shop:
+    """An App with a few tasks, and what their handlers did."""
+
+    def __init__(self) -> None:
+        self.jobs = jobs = App[Any](NOWHERE)
+        self.ran: list[str] = []
+
+        @jobs.task
+        def plain(name: str) -> str:
+            self.ran.append(name)
+            return name.upper()
+
+        @jobs.task
+        async def waits(name: str) -> str:
+            self.ran.append(name)
+            await asyncio.sleep(0)
+            return name.upper()
+
+        @jobs.task(max_attempts=3, backoff=fixed(10))
+        def fails(name: str) -> None:
+            self.ran.append(name)
+            raise ValueError(name)
+
+        self.plain, self.waits, self.fails = plain, waits, fails
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def h(shop: Shop) -> Iterator[Harness]:
+    with harness(shop.jobs) as made:
+        yield made
+
+
+# --- What a drain does ---
+
+
+def test_a_drain_runs_what_is_due_in_the_order_of_a_worker(shop: Shop, h: Harness) -> None:
+    shop.plain.enqueue("first")
+    shop.waits.enqueue("second")
+    shop.plain.using(priority=5).enqueue("urgent")
+    shop.plain.using(delay=1).enqueue("later")
+
+    assert h.drain() == Drained(succeeded=3, left=1)
+    assert shop.ran == ["urgent", "first", "second"]
+
+
+def test_what_a_handler_enqueues_is_run_too(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def sync_parent() -> None:
+        shop.plain.enqueue("child of a thread")
+
+    @shop.jobs.task
+    async def async_parent() -> None:
+        await shop.waits.aenqueue("child of a coroutine")
+
+    sync_parent.enqueue()
+    async_parent.enqueue()
+    assert h.drain().succeeded == 4
+    assert shop.ran == ["child of a thread", "child of a coroutine"]
+
+
+def test_every_outcome_is_counted(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task(max_attempts=2)
+    def ends(how: str) -> None:
+        match how:
+            case "retry":
+                raise Retry("not yet", delay=5)
+            case "snooze":
+                raise Snooze(delay=5)
+            case "give up":
+                raise GiveUp("never")
+            case "cancel":
+                raise Cancel("not wanted")
+
+    for how in ("return", "retry", "snooze", "give up", "cancel"):
+        ends.enqueue(how)
+
+    assert h.drain() == Drained(succeeded=1, failed=1, cancelled=1, retried=1, snoozed=1, left=2)
+
+
+def test_two_runs_of_a_test_do_the_same_things_in_the_same_order() -> None:
+    def scenario() -> tuple[list[str], list[tuple[str, str, int]]]:
+        shop = Shop()
+        with harness(shop.jobs) as h:
+            start = h.clock.now()
+            for number in range(5):
+                shop.fails.enqueue(f"fails {number}")
+                shop.plain.using(queue=f"queue {number % 2}").enqueue(f"plain {number}")
+                shop.waits.using(delay=number).enqueue(f"waits {number}")
+            h.drain(until=100, raises=False)
+            told = [event for event in h.events if isinstance(event, events.JobEvent)]
+            names = {job.id: str(job.arguments) for job in h.enqueued()}
+            return shop.ran, [
+                (type(e).__name__, names[e.job_id], e.at - round(start.timestamp()) * 1_000_000) for e in told
+            ]
+
+    assert scenario() == scenario()
+
+
+def test_a_job_in_a_queue_of_its_own_is_run(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def parent() -> None:
+        shop.plain.using(queue="made on the way").enqueue("child")
+
+    parent.enqueue()
+    shop.plain.using(queue="unusual").enqueue("job")
+    assert h.drain().succeeded == 3
+
+
+def test_a_paused_queue_and_a_task_from_elsewhere_are_left(shop: Shop, h: Harness) -> None:
+    shop.plain.using(queue="paused").enqueue("never")
+    shop.jobs.client.task("billing.send_invoice").enqueue(42)
+    shop.jobs.control.pause("paused")
+
+    assert h.drain(until=60) == Drained(left=2)
+
+
+def test_a_job_that_has_expired_is_cancelled(shop: Shop, h: Harness) -> None:
+    handle = shop.plain.using(expires=10).enqueue("too late")
+    h.clock.advance(11)
+
+    assert h.drain() == Drained(cancelled=1)
+    assert (handle.refresh().state, shop.ran) == (JobState.CANCELLED, [])
+
+
+def test_handlers_see_middleware_context_and_state() -> None:
+    seen: list[object] = []
+
+    @asynccontextmanager
+    async def resources() -> AsyncIterator[str]:
+        seen.append("opened")
+        yield "connection"
+        seen.append("closed")
+
+    jobs = App(NOWHERE, lifespan=resources)
+
+    @jobs.middleware
+    async def around(ctx: Context, proceed: Next) -> object:
+        seen.append(f"before {ctx.job.task}")
+        return f"<{await proceed()}>"
+
+    @jobs.task
+    def handler(ctx: Context[str], name: str) -> str:
+        seen.append((ctx.state, ctx.attempt, ctx.worker))
+        return name
+
+    with harness(jobs) as h:
+        handle = handler.enqueue("it")
+        h.drain()
+        assert handle.result() == "<it>"
+    assert seen == ["opened", "before handler", ("connection", 1, "harness-1"), "closed"]
+
+
+def test_hooks_and_listeners_have_run_when_a_drain_returns(shop: Shop, h: Harness) -> None:
+    told: list[str] = []
+
+    @shop.jobs.on(events.Failed)
+    async def listen(event: events.Failed) -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        told.append(f"listener: {event.reason}")
+
+    @shop.fails.on_dead_letter
+    def note(job: Any, error: Any) -> None:
+        told.append(f"hook: {error.message}")
+
+    shop.fails.using(max_attempts=1).enqueue("it")
+    h.drain(raises=False)
+    assert sorted(told) == ["hook: it", "listener: exhausted"]
+
+
+def test_progress_can_be_seen_afterwards(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def halfway(ctx: Context) -> None:
+        ctx.progress(0.5, "halfway")
+        raise Snooze(delay=10)
+
+    handle = halfway.enqueue()
+    h.drain()
+    progress = handle.refresh().progress
+    assert progress is not None
+    assert (progress.fraction, progress.note) == (0.5, "halfway")
+
+
+def test_a_handler_may_wait_for_another_job(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def sync_asks() -> str:
+        return shop.waits.request("by request") + shop.plain.enqueue("by handle").result()
+
+    @shop.jobs.task
+    async def async_asks() -> str:
+        return await shop.plain.arequest("here") + await (await shop.waits.aenqueue("there")).aresult()
+
+    first, second = sync_asks.enqueue(), async_asks.enqueue()
+    assert h.drain().succeeded == 6
+    assert (first.result(), second.result()) == ("BY REQUESTBY HANDLE", "HERETHERE")
+
+
+def test_a_handler_may_wait_for_a_job_that_takes_its_time(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task(backoff=fixed(10))
+    async def flaky(ctx: Context) -> int:
+        if ctx.attempt < 3:
+            raise ConnectionError("not yet")
+        return ctx.attempt
+
+    @shop.jobs.task
+    async def asks() -> int:
+        return await flaky.arequest()
+
+    start, handle = h.clock.now(), asks.enqueue()
+    assert h.drain(until=60) == Drained(succeeded=2, retried=2)
+    assert (handle.result(), h.clock.now() - start) == (3, timedelta(seconds=20))
+
+
+def test_a_drain_that_never_ends_says_why(shop: Shop, h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "MOST_AT_ONCE", 50)
+
+    @shop.jobs.task
+    def looks_again() -> None:
+        raise Snooze(delay=0)
+
+    @shop.jobs.task
+    def goes_on() -> None:
+        goes_on.enqueue()
+
+    handle = looks_again.enqueue()
+    with pytest.raises(UsageError, match=rf"job {handle.id} has run 51 times"):
+        h.drain()
+    handle.cancel()
+    goes_on.enqueue()
+    with pytest.raises(UsageError, match="does a job enqueue another one"):
+        h.drain()
+
+
+# --- The clock ---
+
+
+def test_the_clock_moves_through_delays_and_back_offs_and_stops_at_the_last_end(shop: Shop, h: Harness) -> None:
+    start = h.clock.now()
+    shop.fails.enqueue("it")  # fails after 0, 10 and 20 seconds
+    shop.plain.using(delay=15).enqueue("between")
+
+    assert h.drain(until=timedelta(minutes=5), raises=False) == Drained(succeeded=1, failed=1, retried=2)
+    assert shop.ran == ["it", "it", "between", "it"]
+    assert h.clock.now() - start == timedelta(seconds=20)
+
+
+def test_with_jobs_left_the_clock_ends_where_the_drain_does(shop: Shop, h: Harness) -> None:
+    start = h.clock.now()
+    handle = shop.plain.using(delay=100).enqueue("far")
+
+    assert h.drain(until=60) == Drained(left=1)
+    assert h.clock.now() - start == timedelta(seconds=60)
+    assert h.drain(until=60).succeeded == 1
+    assert handle.refresh().finished_at == start + timedelta(seconds=100)
+
+
+def test_without_until_the_clock_stands_still(shop: Shop, h: Harness) -> None:
+    start = h.clock.now()
+    shop.fails.enqueue("it")
+    assert h.drain(raises=False) == Drained(retried=1, left=1)
+    assert h.clock.now() == start
+
+
+def test_code_that_reads_the_real_clock_finds_the_present(shop: Shop, h: Harness) -> None:
+    shop.plain.using(at=datetime.now(UTC) + timedelta(hours=1)).enqueue("in an hour")
+    assert h.drain().left == 1
+    h.clock.advance(hours=1)
+    assert h.drain().succeeded == 1
+
+
+def test_the_clock_does_not_go_back(h: Harness) -> None:
+    with pytest.raises(ValueError, match="only goes forward"):
+        h.clock.advance(-1)
+
+
+def test_a_handler_can_be_slow_by_the_fake_clock(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task(timeout=30, max_attempts=1)
+    async def slow() -> None:
+        h.clock.advance(31)
+        await asyncio.Event().wait()
+
+    handle = slow.enqueue()
+    assert h.drain(raises=False).failed == 1
+    assert handle.refresh().reason == "timeout"
+
+
+def test_a_handler_that_hangs_meets_its_timeout_in_real_time(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task(timeout=0.01)
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    hangs.enqueue()
+    with pytest.raises(TimeoutError, match="longer than its timeout"):
+        h.drain()
+
+
+# --- What is raised ---
+
+
+def test_an_error_of_a_handler_fails_the_test_and_its_job_is_settled(shop: Shop, h: Harness) -> None:
+    handle = shop.fails.enqueue("first")
+    shop.plain.enqueue("second")
+
+    with pytest.raises(ValueError, match="first") as caught:
+        h.drain()
+    assert caught.value.__notes__ == [f"Raised by job {handle.id} (fails) at attempt 1."]
+    assert caught.traceback[-1].name == "fails"
+    assert handle.refresh().state is JobState.RETRYING
+    assert shop.ran == ["first"]
+    assert h.drain().succeeded == 1
+
+
+def test_with_until_only_the_error_that_ends_a_job_is_raised(shop: Shop, h: Harness) -> None:
+    handle = shop.fails.enqueue("three times")
+    assert h.drain(until=10).retried == 2
+    with pytest.raises(ValueError, match="three times"):
+        h.drain(until=10)
+    assert handle.refresh().state is JobState.FAILED
+
+
+def test_what_handlers_say_with_an_interrupt_is_no_error(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task(max_attempts=1)
+    async def ends(how: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(says(how))
+
+    async def says(how: str) -> None:
+        raise {"retry": Retry("once more"), "give up": GiveUp("card expired"), "cancel": Cancel()}[how]
+
+    for how in ("retry", "give up", "cancel"):
+        ends.enqueue(how)
+    assert h.drain() == Drained(failed=2, cancelled=1)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_what_would_end_more_than_a_test_is_wrapped(shop: Shop, h: Harness, kind: type[BaseException]) -> None:
+    @shop.jobs.task
+    async def leaves() -> None:
+        raise kind
+
+    leaves.enqueue()
+    with pytest.raises(RuntimeError, match=f"The handler raised {kind.__name__}") as caught:
+        h.drain()
+    assert isinstance(caught.value.__cause__, kind)
+
+
+def test_a_failing_assertion_in_a_handler_fails_the_test(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def checks() -> None:
+        pytest.fail("not what it should be")
+
+    checks.enqueue()
+    with pytest.raises(pytest.fail.Exception, match="not what it should be"):
+        h.drain()
+
+
+def test_a_payload_that_does_not_fit_and_a_result_that_cannot_be_stored_fail_the_test(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def unstorable() -> object:
+        return object()
+
+    async def put(task: str, payload: bytes) -> None:
+        await shop.jobs.engine.enqueue(Group((NewJob(queue="default", id=task, task=task, payload=payload),)))
+
+    asyncio.run(put("plain", b"[[1, 2, 3], {}]"))
+    with pytest.raises(JobFailed, match="undecodable"):
+        h.drain()
+    unstorable.enqueue()
+    with pytest.raises(JobFailed, match="unstorable"):
+        h.drain()
+
+
+def test_a_handler_that_waits_for_a_job_that_fails_is_given_back(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    async def asks() -> None:
+        await shop.fails.arequest("broken")
+
+    handle = asks.enqueue()
+    with pytest.raises(ValueError, match="broken"):
+        h.drain()
+    job = handle.refresh()
+    assert (job.state, job.attempt) == (JobState.QUEUED, 0)
+
+
+# --- Both colours ---
+
+
+def test_in_a_coroutine_a_drain_is_awaited(shop: Shop, h: Harness) -> None:
+    async def scenario() -> None:
+        handle = await shop.waits.aenqueue("it")
+        with pytest.raises(BlockingCall, match="adrain"):
+            h.drain()
+        assert (await h.adrain()).succeeded == 1
+        assert await handle.aresult() == "IT"
+        assert h.assert_enqueued(shop.waits, "it").state is JobState.SUCCEEDED
+
+    asyncio.run(scenario())
+
+
+def test_a_request_and_the_drain_that_answers_it_may_run_side_by_side(shop: Shop, h: Harness) -> None:
+    async def scenario() -> None:
+        answer, drained = await asyncio.gather(shop.waits.arequest("it"), h.adrain())
+        assert (answer, drained.succeeded) == ("IT", 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_running_job_can_be_cancelled(shop: Shop, h: Harness) -> None:
+    async def scenario() -> None:
+        running = asyncio.Event()
+
+        @shop.jobs.task
+        async def stays() -> None:
+            running.set()
+            await asyncio.Event().wait()
+
+        handle = await stays.aenqueue()
+        drain = asyncio.create_task(h.adrain())
+        await running.wait()
+        assert (await handle.acancel("enough")).answer == "requested"
+        assert (await drain).cancelled == 1
+        assert (await handle.arefresh()).state is JobState.CANCELLED
+
+    asyncio.run(scenario())
+
+
+def test_one_drain_at_a_time(shop: Shop, h: Harness) -> None:
+    async def scenario() -> None:
+        @shop.jobs.task
+        async def drains() -> None:
+            await h.adrain()
+
+        await drains.aenqueue()
+        with pytest.raises(UsageError, match="one thing at a time"):
+            await h.adrain()
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_a_job_that_nothing_will_run_is_refused(shop: Shop, h: Harness) -> None:
+    handle = shop.plain.enqueue("it")
+    with pytest.raises(UsageError, match="nothing in this test will run it"):
+        handle.result()
+    with pytest.raises(UsageError, match=r"drain\(\)"):
+        shop.plain.request("it")
+    assert [job.id for job in h.enqueued()] == [handle.id]
+    h.drain()
+    assert handle.result() == "IT"
+
+
+def test_a_worker_may_run_in_the_harness(shop: Shop, h: Harness) -> None:
+    with shop.jobs.worker():
+        assert shop.plain.request("it") == "IT"
+    with pytest.raises(UsageError, match="nothing in this test will run it"):
+        shop.plain.request("again")
+
+
+def test_an_impatient_wait_inside_a_handler_ends_in_real_time(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    def asks() -> str:
+        try:
+            return shop.plain.using(delay=60, wait=0.01).request("tomorrow")
+        except WaitTimeout:
+            return "gave up waiting"
+
+    handle = asks.enqueue()
+    h.drain()
+    assert handle.result() == "gave up waiting"
+
+
+# --- In and out ---
+
+
+def test_afterwards_the_app_is_on_its_own_store_again(tmp_path: Path) -> None:
+    jobs = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @jobs.task
+    def task(name: str) -> None: ...
+
+    with jobs:
+        before = task.enqueue("real")
+        with harness(jobs) as h:
+            task.enqueue("fake")
+            assert [job.arguments for job in h.enqueued(task)] == [(["fake"], {})]
+        assert [job.id for job in jobs.control.find()] == [before.id]
+
+
+def test_a_test_that_fails_swaps_back_as_well(shop: Shop) -> None:
+    own = shop.jobs.runtime
+    with pytest.raises(ZeroDivisionError), harness(shop.jobs) as h:
+        shop.fails.enqueue("it")
+        with pytest.raises(ValueError, match="it"):
+            h.drain()
+        raise ZeroDivisionError
+    assert shop.jobs.runtime is own
+    told = len(h.events)
+    with harness(shop.jobs) as again:
+        assert again.enqueued() == []
+        shop.plain.enqueue("it")
+        assert len(h.events) == told
+
+
+def test_code_that_closes_the_app_does_not_get_at_the_real_store(shop: Shop, h: Harness) -> None:
+    with shop.jobs:
+        shop.plain.enqueue("inside")
+    shop.plain.enqueue("after")
+
+    async def serve() -> None:
+        async with shop.jobs:
+            await shop.waits.aenqueue("on a loop")
+
+    asyncio.run(serve())
+    assert h.drain().succeeded == 3
+    assert shop.jobs.engine.scheme == "memory"
+
+
+def test_two_apps_have_two_harnesses() -> None:
+    one, two = Shop(), Shop()
+    with harness(one.jobs) as first, harness(two.jobs) as second:
+        one.plain.enqueue("one")
+        two.plain.enqueue("two")
+        first.clock.advance(days=1)
+
+        assert second.clock.now() < first.clock.now()
+        assert first.drain().succeeded == 1
+        assert (one.ran, two.ran) == (["one"], [])
+        with pytest.raises(UsageError, match="belongs to another App"):
+            first.assert_enqueued(two.plain, "two")
+        second.assert_enqueued(two.plain, "two")
+
+
+def test_a_harness_inside_a_harness_is_refused(shop: Shop, h: Harness) -> None:
+    shop.plain.enqueue("it")
+    with pytest.raises(UsageError, match="in a harness already"), harness(shop.jobs):
+        pytest.fail("It was let in.")
+    assert h.drain().succeeded == 1
+
+
+def test_modules_that_the_app_names_are_imported() -> None:
+    with pytest.raises(ModuleNotFoundError), harness(App(NOWHERE, modules=["no_such_module"])):
+        pytest.fail("It was let in.")

@@ -72,7 +72,7 @@ def test_after_the_claim_the_handler_has_not_begun(h: Harness) -> None:
     assert did == []
 
 
-def test_a_plain_function_dies_where_it_first_calls_the_store(h: Harness) -> None:
+def test_a_plain_function_dies_where_it_would_first_change_the_store(h: Harness) -> None:
     plain.enqueue("it")
     with h.crash("in_handler"):
         assert h.drain() == Drained(left=1, crashed=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.demo.screen import Screen
 from holdfast.demo.story import Demo, Failed
-from holdfast.demo.tasks import work
+from holdfast.demo.tasks import CARD, work
 from holdfast.runtime import SystemRuntime
 
 
@@ -18,7 +18,8 @@ def main(arguments: list[str]) -> int:
     files = SystemRuntime().fs
     files.mkdir(folder)
     for name in files.listdir(folder):
-        files.remove(folder / name)
+        if name.startswith(("demo.db", "demo-1.log", "demo-2.log", CARD)):
+            files.remove(folder / name)  # of the run before; nothing else in there is ours
     screen = Screen()
     try:
         asyncio.run(Demo(folder, screen).tell())

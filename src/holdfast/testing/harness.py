@@ -179,10 +179,10 @@ class Harness:
     def crash(self, point: CrashPoint, /) -> Iterator[None]:
         """Inside the block, a drain is a worker that dies the first time it gets to this point.
 
-        `after_claim`: it never hears of the job it has taken. `in_handler`: where the handler first waits or calls the
-        store, or else at its end. `before_settle`: the handler has ended, its outcome is lost. `after_settle`: the
-        outcome is stored, the worker never hears of it. Nothing after that point reaches the store, and the job stays
-        leased until its lease runs out.
+        `after_claim`: it never hears of the job it has taken. `in_handler`: where the handler first waits, or would
+        change something in the store, or else at its end. `before_settle`: the handler has ended, its outcome is lost.
+        `after_settle`: the outcome is stored, the worker never hears of it. Nothing after that point reaches the store,
+        and the job stays leased until its lease runs out.
         """
         check_point(point)
         if self._point is not None:

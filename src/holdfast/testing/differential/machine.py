@@ -247,6 +247,20 @@ class Differential(RuleBasedStateMachine):
     def cancel(self, queue: str, ids: tuple[str, ...], note: str) -> None:
         self.ask(operate.Cancel(queue=queue, ids=ids, note=note))
 
+    @rule(lease=fresh)
+    def cancel_leased(self, lease: work.Lease) -> None:
+        """Its worker hears of it, when it renews and when it starts."""
+        self.ask(operate.Cancel(queue=lease.queue, ids=(lease.id,)))
+        self.ask(work.Renew(jobs=(work.Renewal(lease.queue, lease.id, lease.token),)))
+        self.start(lease)
+
+    @rule(new=jobs.groups, ids=jobs.some_ids)
+    def come_back(self, new: list[jobs.Drawn], ids: tuple[str, ...]) -> None:
+        """Others come while jobs are away, and may have taken what was theirs."""
+        self.ask(operate.Cancel(queue="q", ids=ids))
+        self.ask(produce.Enqueue(groups=(self._group(new),)))
+        self.ask(operate.Requeue(queue="q", ids=ids))
+
     @rule(queue=jobs.queues, ids=jobs.some_ids, limits=abc.depth_limits)
     def requeue(self, queue: str, ids: tuple[str, ...], limits: tuple[produce.DepthLimit, ...]) -> None:
         self.ask(operate.Requeue(queue=queue, ids=ids, limits=limits))

@@ -157,6 +157,7 @@ class Task(Generic[P, R]):
             payload_hash = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
         job = NewJob(
             id=job_id,
+            fresh_id=terms.id is None,
             payload=payload,
             payload_hash=payload_hash,
             expires=terms.expires if terms.lasts is None else self._link.runtime.wall() + terms.lasts,

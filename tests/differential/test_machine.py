@@ -36,10 +36,12 @@ OFTEN = [
     "Settled.LOST",
     "Settled.GONE",
     "Started.STARTED",
+    "Started.CANCEL",
     "Started.LOST",
     "RenewStatus.HELD",
     "RenewStatus.LOST",
     "RenewStatus.CANCEL",
+    "RenewStatus.HOLD",
     "CancelStatus.CANCELLED",
     "CancelStatus.REQUESTED",
     "CancelStatus.FINISHED",
@@ -48,16 +50,17 @@ OFTEN = [
     "Done.WRONG_STATE",
     "Done.NOT_FOUND",
     "ExpiredLease",
+    "LaneName",
     "PoolRecord",
     "ScheduleRecord",
     "Hold.LANE",
     "Hold.PARENTS",
-    "Hold.PAUSED",
     "AttemptOutcome.FAILED",
     "AttemptOutcome.TIMED_OUT",
     "AttemptOutcome.WORKER_LOST",
     "AttemptOutcome.CANCELLED",
     "Reason.CLEARED",
+    "Reason.EXPIRED",
     "Reason.PARENT_FAILED",
     "Reason.WORKER_LOST",
     "JobState.SCHEDULED",
@@ -72,16 +75,7 @@ OFTEN = [
 ]
 """What any run of some length comes across."""
 
-SELDOM = [
-    "Done.KEY_TAKEN",
-    "Done.QUEUE_FULL",
-    "LaneName",
-    "Reason.EXPIRED",
-    "RenewStatus.HOLD",
-    "Started.CANCEL",
-    "Started.HOLD",
-    "WorkerRecord",
-]
+SELDOM = ["Done.KEY_TAKEN", "Done.QUEUE_FULL", "Hold.PAUSED", "Started.HOLD", "WorkerRecord"]
 """What a long run comes across."""
 
 

@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from played import run, take
+from played import run
 
 from holdfast import AbortReason, App, Cancel, Context, GiveUp, JobFailed, Next, Retry, Snooze, events, exponential
 from holdfast.model.instants import SECOND
+from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled, Settlement
+from holdfast.model.work import Claim, Lease, QueueClaim, Settled, Settlement, TaskClaim
+from holdfast.task import Task
 from holdfast.telemetry.logs import JobFilter
 from holdfast.testing import FakeClock, Probe
 
@@ -23,6 +25,16 @@ SECONDS = 20.0
 
 def names(found: list[events.JobEvent] | tuple[events.JobEvent, ...]) -> list[str]:
     return [type(event).__name__ for event in found]
+
+
+async def vanish(jobs: App[Any], task: Task[..., Any]) -> Lease:
+    """Take the next job of a task as a worker would that is never heard of again."""
+    policy = task.policy
+    terms = TaskClaim(task=task.name, lease_len=policy.lease, max_losses=policy.retry.max_losses)
+    queues = (QueueClaim(task.queue, (terms,)),)
+    claim = Claim(claim_id=jobs.runtime.new_claim_id(), worker="gone", queues=queues, limit=1)
+    (lease,) = (await jobs.engine.claim(claim)).leases
+    return lease
 
 
 # --- The life of a job ---
@@ -36,7 +48,7 @@ def test_a_late_answer_of_a_lost_worker_is_refused(jobs: App[Any]) -> None:
     async def scenario() -> None:
         async with jobs:
             handle = await work.aenqueue()
-            lease = await take(jobs, work)  # a worker that will not be heard of for a while
+            lease = await vanish(jobs, work)
             FakeClock(jobs.engine).advance(seconds=31)
             async with jobs.worker():
                 assert await handle.aresult(timeout=SECONDS) == "in time"
@@ -57,7 +69,7 @@ def test_a_job_that_costs_too_many_workers_has_failed(jobs: App[Any]) -> None:
         async with jobs:
             handle = await work.aenqueue()
             for _ in range(2):
-                await take(jobs, work)
+                await vanish(jobs, work)
                 FakeClock(jobs.engine).advance(minutes=1)
                 async with jobs.worker(queues=["elsewhere"]):  # reaps, and takes nothing
                     while (await handle.arefresh()).state == "running":
@@ -140,14 +152,14 @@ def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monke
         jobs.on(events.Reaped)(reaped)
         async with jobs:
             lost = await work.aenqueue()
-            await take(jobs, work)
+            await vanish(jobs, work)
             held = await hold.aenqueue()
             async with jobs.worker(concurrency=1):
                 while not runs:
                     await asyncio.sleep(0.01)
                 FakeClock(jobs.engine).advance(seconds=31)  # its own lease has run out too, by the clock
-                (event,) = await reaped.seen(1)
-                assert (event.job_id, event.owner) == (lost.id, "played")
+                (event,) = await reaped.calls(1)
+                assert (event.job_id, event.owner) == (lost.id, "gone")
                 gate.set()
                 await held.aresult(timeout=SECONDS)
                 await lost.aresult(timeout=SECONDS)
@@ -214,8 +226,8 @@ def test_a_lease_is_renewed_while_a_handler_blocks_the_loop(jobs: App[Any]) -> N
         return 7
 
     async def expiry(job_id: str) -> int:
-        page = await jobs.engine.find("default", JobState.RUNNING)
-        (record,) = [record for record in page.jobs if record.id == job_id]
+        (record,) = (await jobs.engine.get(JobKey("default", job_id))).jobs
+        assert record is not None
         assert record.lease_expires is not None
         assert record.lease_len == 2 * SECOND
         return record.lease_expires
@@ -233,13 +245,11 @@ def test_a_lease_is_renewed_while_a_handler_blocks_the_loop(jobs: App[Any]) -> N
 
 
 def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
-    why: list[AbortReason | None] = []
-
     @jobs.task(max_attempts=1, timeout=0.05)
     async def slow(ctx: Context) -> None:
         await hold(ctx)
 
-    @jobs.task(max_attempts=1)
+    @jobs.task(max_attempts=1, lease=2)  # a lost lease is heard of when it is renewed, at a third
     async def endless(ctx: Context) -> None:
         await hold(ctx)
 
@@ -248,9 +258,9 @@ def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            why.append(ctx.abort_reason)
+            ended(ctx.abort_reason)
 
-    began = Probe[str]("the handler")
+    began, ended = Probe[str]("the handler"), Probe[AbortReason | None]("the end of the handler")
 
     async def scenario() -> None:
         async with jobs:
@@ -258,20 +268,21 @@ def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
                 timed_out = await slow.aenqueue()
                 assert (await timed_out.areport(timeout=SECONDS)).reason == "timeout"
                 asked = await endless.aenqueue()
-                await began.seen(2)
+                await began.calls(2)
                 assert (await asked.acancel("enough")).answer == "requested"
                 assert (await asked.areport(timeout=SECONDS)).outcome == "cancelled"
                 cleared = await endless.aenqueue()
-                await began.seen(3)
+                await began.calls(3)
                 assert await jobs.control.aclear("default") == 1
                 assert (await cleared.areport(timeout=SECONDS)).reason == "cleared"
+                await ended.calls(3)
                 stopped = await endless.aenqueue()
-                await began.seen(4)
+                await began.calls(4)
             job = await stopped.arefresh()
             assert (job.state, job.attempt) == ("queued", 0)  # given back for nothing
 
     run(scenario())
-    assert sorted(map(str, why)) == ["cancel", "ownership_lost", "shutdown", "timeout"]
+    assert [str(reason) for reason in ended.seen] == ["timeout", "cancel", "ownership_lost", "shutdown"]
 
 
 def test_a_thread_hears_of_a_cancel_request_when_it_looks(jobs: App[Any]) -> None:
@@ -417,8 +428,8 @@ def test_middleware_surrounds_each_attempt_and_log_lines_name_the_job(jobs: App[
 
 
 def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: App[Any]) -> None:
-    told: list[str] = []
     gate = asyncio.Event()
+    told = Probe[events.WorkerEvent]("the listener")
 
     @jobs.task
     async def work(name: str) -> str:
@@ -428,20 +439,21 @@ def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: Ap
     async def scenario() -> None:
         started = Probe[events.Started]("the listener")
         jobs.on(events.Started)(started)
-        jobs.on(events.WorkerEvent)(lambda event: told.append(type(event).__name__))
+        jobs.on(events.WorkerEvent)(told)
         async with jobs:
             running = [await work.aenqueue("one"), await work.aenqueue("two")]
             waiting = await work.aenqueue("three")
             worker = jobs.worker(concurrency=2, grace=SECONDS)
             async with worker:
-                await started.seen(2)
+                await started.calls(2)
                 worker.stop()
+                await told.calls(2)  # it is stopping
                 gate.set()
             assert [await handle.aresult(timeout=SECONDS) for handle in running] == ["one", "two"]
             assert ((await waiting.arefresh()).state, (await waiting.arefresh()).attempt) == ("queued", 0)
 
     run(scenario())
-    assert told == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
+    assert [type(event).__name__ for event in told.seen] == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
 
 
 def test_a_task_overrules_the_defaults(jobs: App[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,21 +496,23 @@ def test_a_worker_is_on_record_while_it_lives(jobs: App[Any]) -> None:
 
 
 def test_a_queue_that_runs_empty_is_told_once(jobs: App[Any]) -> None:
-    empty: list[str] = []
-
     @jobs.task
     def work() -> None: ...
 
-    @jobs.on(events.QueueEmpty)
-    def hear(event: events.QueueEmpty) -> None:
-        empty.append(event.queue)
+    async def scenario() -> None:
+        empty = Probe[events.QueueEmpty]("the listener")
+        jobs.on(events.QueueEmpty)(empty)
+        async with jobs, jobs.worker(concurrency=4):
+            for drained in (1, 2):
+                await jobs.control.apause("default")
+                handles = await jobs.client.aenqueue_many([work.draft() for _ in range(20)])
+                await jobs.control.aresume("default")
+                for handle in handles:
+                    await handle.aresult(timeout=SECONDS)
+                await empty.calls(drained)
+        assert [event.queue for event in empty.seen] == ["default", "default"]
 
-    for _ in range(2):
-        handles = jobs.client.enqueue_many([work.draft() for _ in range(20)])
-        with jobs.worker(concurrency=4):
-            for handle in handles:
-                handle.result(timeout=SECONDS)
-    assert empty == ["default", "default"]
+    run(scenario())
 
 
 # --- Events ---

@@ -1,61 +1,28 @@
-"""The harness: draining, the clock, what is raised, and how it gets under an App and out again."""
+"""Draining: what is run, in which order, and how far the clock moves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+from harness_shop import NOWHERE, Shop
 
 from holdfast import (
     App,
-    BlockingCall,
     Cancel,
     Context,
     GiveUp,
-    JobFailed,
     JobState,
     Next,
     Retry,
     Snooze,
     UsageError,
-    WaitTimeout,
     events,
     fixed,
 )
-from holdfast.model.produce import Group, NewJob
 from holdfast.testing import Drained, Harness, harness, stage
-
-NOWHERE = "sqlite:///there/is/no/such/folder/jobs.db"
-"""Opening it would fail."""
-
-
-class Shop:
-    """An App with a few tasks, and what their handlers did."""
-
-    def __init__(self) -> None:
-        self.jobs = jobs = App[Any](NOWHERE)
-        self.ran: list[str] = []
-
-        @jobs.task
-        def plain(name: str) -> str:
-            self.ran.append(name)
-            return name.upper()
-
-        @jobs.task
-        async def waits(name: str) -> str:
-            self.ran.append(name)
-            await asyncio.sleep(0)
-            return name.upper()
-
-        @jobs.task(max_attempts=3, backoff=fixed(10))
-        def fails(name: str) -> None:
-            self.ran.append(name)
-            raise ValueError(name)
-
-        self.plain, self.waits, self.fails = plain, waits, fails
 
 
 @pytest.fixture
@@ -207,6 +174,18 @@ def test_hooks_and_listeners_have_run_when_a_drain_returns(shop: Shop, h: Harnes
     assert sorted(told) == ["hook: it", "listener: exhausted"]
 
 
+def test_what_a_listener_enqueues_is_run_too(shop: Shop, h: Harness) -> None:
+    @shop.jobs.on(events.Succeeded)
+    async def follow(event: events.Succeeded) -> None:
+        await asyncio.sleep(0)
+        if event.task == "plain":
+            await shop.waits.aenqueue("after it")
+
+    shop.plain.enqueue("it")
+    assert h.drain() == Drained(succeeded=2)
+    assert shop.ran == ["it", "after it"]
+
+
 def test_progress_can_be_seen_afterwards(shop: Shop, h: Harness) -> None:
     @shop.jobs.task
     def halfway(ctx: Context) -> None:
@@ -318,9 +297,13 @@ def test_a_handler_can_be_slow_by_the_fake_clock(shop: Shop, h: Harness) -> None
         h.clock.advance(31)
         await asyncio.Event().wait()
 
-    handle = slow.enqueue()
-    assert h.drain(raises=False).failed == 1
-    assert handle.refresh().reason == "timeout"
+    @shop.jobs.task(timeout=30, max_attempts=1)
+    def slow_thread() -> None:
+        h.clock.advance(31)
+
+    handles = slow.enqueue(), slow_thread.enqueue()
+    assert h.drain(raises=False).failed == 2
+    assert [handle.refresh().reason for handle in handles] == ["timeout", "timeout"]
 
 
 def test_a_handler_that_hangs_meets_its_timeout_in_real_time(shop: Shop, h: Harness) -> None:
@@ -331,250 +314,3 @@ def test_a_handler_that_hangs_meets_its_timeout_in_real_time(shop: Shop, h: Harn
     hangs.enqueue()
     with pytest.raises(TimeoutError, match="longer than its timeout"):
         h.drain()
-
-
-# --- What is raised ---
-
-
-def test_an_error_of_a_handler_fails_the_test_and_its_job_is_settled(shop: Shop, h: Harness) -> None:
-    handle = shop.fails.enqueue("first")
-    shop.plain.enqueue("second")
-
-    with pytest.raises(ValueError, match="first") as caught:
-        h.drain()
-    assert caught.value.__notes__ == [f"Raised by job {handle.id} (fails) at attempt 1."]
-    assert caught.traceback[-1].name == "fails"
-    assert handle.refresh().state is JobState.RETRYING
-    assert shop.ran == ["first"]
-    assert h.drain().succeeded == 1
-
-
-def test_with_until_only_the_error_that_ends_a_job_is_raised(shop: Shop, h: Harness) -> None:
-    handle = shop.fails.enqueue("three times")
-    assert h.drain(until=10).retried == 2
-    with pytest.raises(ValueError, match="three times"):
-        h.drain(until=10)
-    assert handle.refresh().state is JobState.FAILED
-
-
-def test_what_handlers_say_with_an_interrupt_is_no_error(shop: Shop, h: Harness) -> None:
-    @shop.jobs.task(max_attempts=1)
-    async def ends(how: str) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(says(how))
-
-    async def says(how: str) -> None:
-        raise {"retry": Retry("once more"), "give up": GiveUp("card expired"), "cancel": Cancel()}[how]
-
-    for how in ("retry", "give up", "cancel"):
-        ends.enqueue(how)
-    assert h.drain() == Drained(failed=2, cancelled=1)
-
-
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-def test_what_would_end_more_than_a_test_is_wrapped(shop: Shop, h: Harness, kind: type[BaseException]) -> None:
-    @shop.jobs.task
-    async def leaves() -> None:
-        raise kind
-
-    leaves.enqueue()
-    with pytest.raises(RuntimeError, match=f"The handler raised {kind.__name__}") as caught:
-        h.drain()
-    assert isinstance(caught.value.__cause__, kind)
-
-
-def test_a_failing_assertion_in_a_handler_fails_the_test(shop: Shop, h: Harness) -> None:
-    @shop.jobs.task
-    def checks() -> None:
-        pytest.fail("not what it should be")
-
-    checks.enqueue()
-    with pytest.raises(pytest.fail.Exception, match="not what it should be"):
-        h.drain()
-
-
-def test_a_payload_that_does_not_fit_and_a_result_that_cannot_be_stored_fail_the_test(shop: Shop, h: Harness) -> None:
-    @shop.jobs.task
-    def unstorable() -> object:
-        return object()
-
-    async def put(task: str, payload: bytes) -> None:
-        await shop.jobs.engine.enqueue(Group((NewJob(queue="default", id=task, task=task, payload=payload),)))
-
-    asyncio.run(put("plain", b"[[1, 2, 3], {}]"))
-    with pytest.raises(JobFailed, match="undecodable"):
-        h.drain()
-    unstorable.enqueue()
-    with pytest.raises(JobFailed, match="unstorable"):
-        h.drain()
-
-
-def test_a_handler_that_waits_for_a_job_that_fails_is_given_back(shop: Shop, h: Harness) -> None:
-    @shop.jobs.task
-    async def asks() -> None:
-        await shop.fails.arequest("broken")
-
-    handle = asks.enqueue()
-    with pytest.raises(ValueError, match="broken"):
-        h.drain()
-    job = handle.refresh()
-    assert (job.state, job.attempt) == (JobState.QUEUED, 0)
-
-
-# --- Both colours ---
-
-
-def test_in_a_coroutine_a_drain_is_awaited(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        handle = await shop.waits.aenqueue("it")
-        with pytest.raises(BlockingCall, match="adrain"):
-            h.drain()
-        assert (await h.adrain()).succeeded == 1
-        assert await handle.aresult() == "IT"
-        assert h.assert_enqueued(shop.waits, "it").state is JobState.SUCCEEDED
-
-    asyncio.run(scenario())
-
-
-def test_a_request_and_the_drain_that_answers_it_may_run_side_by_side(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        answer, drained = await asyncio.gather(shop.waits.arequest("it"), h.adrain())
-        assert (answer, drained.succeeded) == ("IT", 1)
-
-    asyncio.run(scenario())
-
-
-def test_a_running_job_can_be_cancelled(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        running = asyncio.Event()
-
-        @shop.jobs.task
-        async def stays() -> None:
-            running.set()
-            await asyncio.Event().wait()
-
-        handle = await stays.aenqueue()
-        drain = asyncio.create_task(h.adrain())
-        await running.wait()
-        assert (await handle.acancel("enough")).answer == "requested"
-        assert (await drain).cancelled == 1
-        assert (await handle.arefresh()).state is JobState.CANCELLED
-
-    asyncio.run(scenario())
-
-
-def test_one_drain_at_a_time(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        @shop.jobs.task
-        async def drains() -> None:
-            await h.adrain()
-
-        await drains.aenqueue()
-        with pytest.raises(UsageError, match="one thing at a time"):
-            await h.adrain()
-
-    asyncio.run(scenario())
-
-
-def test_waiting_for_a_job_that_nothing_will_run_is_refused(shop: Shop, h: Harness) -> None:
-    handle = shop.plain.enqueue("it")
-    with pytest.raises(UsageError, match="nothing in this test will run it"):
-        handle.result()
-    with pytest.raises(UsageError, match=r"drain\(\)"):
-        shop.plain.request("it")
-    assert [job.id for job in h.enqueued()] == [handle.id]
-    h.drain()
-    assert handle.result() == "IT"
-
-
-def test_a_worker_may_run_in_the_harness(shop: Shop, h: Harness) -> None:
-    with shop.jobs.worker():
-        assert shop.plain.request("it") == "IT"
-    with pytest.raises(UsageError, match="nothing in this test will run it"):
-        shop.plain.request("again")
-
-
-def test_an_impatient_wait_inside_a_handler_ends_in_real_time(shop: Shop, h: Harness) -> None:
-    @shop.jobs.task
-    def asks() -> str:
-        try:
-            return shop.plain.using(delay=60, wait=0.01).request("tomorrow")
-        except WaitTimeout:
-            return "gave up waiting"
-
-    handle = asks.enqueue()
-    h.drain()
-    assert handle.result() == "gave up waiting"
-
-
-# --- In and out ---
-
-
-def test_afterwards_the_app_is_on_its_own_store_again(tmp_path: Path) -> None:
-    jobs = App(f"sqlite:///{tmp_path / 'jobs.db'}")
-
-    @jobs.task
-    def task(name: str) -> None: ...
-
-    with jobs:
-        before = task.enqueue("real")
-        with harness(jobs) as h:
-            task.enqueue("fake")
-            assert [job.arguments for job in h.enqueued(task)] == [(["fake"], {})]
-        assert [job.id for job in jobs.control.find()] == [before.id]
-
-
-def test_a_test_that_fails_swaps_back_as_well(shop: Shop) -> None:
-    own = shop.jobs.runtime
-    with pytest.raises(ZeroDivisionError), harness(shop.jobs) as h:
-        shop.fails.enqueue("it")
-        with pytest.raises(ValueError, match="it"):
-            h.drain()
-        raise ZeroDivisionError
-    assert shop.jobs.runtime is own
-    told = len(h.events)
-    with harness(shop.jobs) as again:
-        assert again.enqueued() == []
-        shop.plain.enqueue("it")
-        assert len(h.events) == told
-
-
-def test_code_that_closes_the_app_does_not_get_at_the_real_store(shop: Shop, h: Harness) -> None:
-    with shop.jobs:
-        shop.plain.enqueue("inside")
-    shop.plain.enqueue("after")
-
-    async def serve() -> None:
-        async with shop.jobs:
-            await shop.waits.aenqueue("on a loop")
-
-    asyncio.run(serve())
-    assert h.drain().succeeded == 3
-    assert shop.jobs.engine.scheme == "memory"
-
-
-def test_two_apps_have_two_harnesses() -> None:
-    one, two = Shop(), Shop()
-    with harness(one.jobs) as first, harness(two.jobs) as second:
-        one.plain.enqueue("one")
-        two.plain.enqueue("two")
-        first.clock.advance(days=1)
-
-        assert second.clock.now() < first.clock.now()
-        assert first.drain().succeeded == 1
-        assert (one.ran, two.ran) == (["one"], [])
-        with pytest.raises(UsageError, match="belongs to another App"):
-            first.assert_enqueued(two.plain, "two")
-        second.assert_enqueued(two.plain, "two")
-
-
-def test_a_harness_inside_a_harness_is_refused(shop: Shop, h: Harness) -> None:
-    shop.plain.enqueue("it")
-    with pytest.raises(UsageError, match="in a harness already"), harness(shop.jobs):
-        pytest.fail("It was let in.")
-    assert h.drain().succeeded == 1
-
-
-def test_modules_that_the_app_names_are_imported() -> None:
-    with pytest.raises(ModuleNotFoundError), harness(App(NOWHERE, modules=["no_such_module"])):
-        pytest.fail("It was let in.")

@@ -87,7 +87,7 @@ def test_a_call_is_found_however_it_is_written(h: Harness) -> None:
 def test_arguments_are_compared_as_the_worker_sees_them(h: Harness) -> None:
     send.enqueue(Address("Elm Street", 13), "Dear sir", subject="x")
     h.assert_enqueued(send, Address("Elm Street", 13), "Dear sir", subject="x")
-    with pytest.raises(AssertionError, match="number=13.*expected.*number=1"):
+    with pytest.raises(AssertionError, match=r"number=13.*expected.*number=1"):
         h.assert_enqueued(send, Address("Elm Street"), "Dear sir", subject="x")
     with pytest.raises(AssertionError, match="lines"):
         h.assert_enqueued(send, Address("Elm Street", 13), subject="x")

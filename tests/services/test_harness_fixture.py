@@ -1,6 +1,7 @@
 """The fixture `holdfast` in a project of somebody else's, with the examples of the README as they stand there."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast.testing
+from holdfast.testing.plugin import named_app
 
 JOBS = """
 from holdfast import App, Context, exponential
@@ -143,27 +145,6 @@ def test_afterwards(holdfast):
     assert "flaky) at attempt 1" in said
 
 
-def test_without_the_setting_the_fixture_says_what_to_write(tmp_path: Path) -> None:
-    code, said = run_pytest(tmp_path, "def test_it(holdfast):\n    pass\n", settings="")
-    assert code == 1
-    assert 'holdfast_app = "shop.jobs:jobs"' in said
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("shop.jobs:jobs", "there is no module 'shop'"),
-        ("jobs:resize", "is no App"),
-        ("jobs:nothing", "is no App"),
-        ("jobs", "has to know your App"),
-    ],
-)
-def test_a_setting_that_leads_nowhere_is_named(tmp_path: Path, target: str, words: str) -> None:
-    code, said = run_pytest(tmp_path, "def test_it(holdfast):\n    pass\n", settings=f"holdfast_app = {target}\n")
-    assert code == 1
-    assert words in said
-
-
 def test_a_project_may_choose_its_app_with_a_fixture(tmp_path: Path) -> None:
     code, said = run_pytest(
         tmp_path,
@@ -172,6 +153,9 @@ import jobs
 
 def test_it(holdfast):
     assert holdfast.app is jobs.jobs
+
+def test_without_it():
+    pass
 """,
         settings="",
         conftest="""
@@ -186,6 +170,23 @@ def holdfast_app():
     assert code == 0, said
 
 
-def test_without_the_fixture_nothing_is_asked_for(tmp_path: Path) -> None:
-    code, said = run_pytest(tmp_path, "def test_it():\n    pass\n", settings="")
-    assert code == 0, said
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("", 'holdfast_app = "shop.jobs:jobs"'),
+        ("jobs", 'holdfast_app = "shop.jobs:jobs"'),
+        ("no_such_shop.jobs:jobs", "there is no module 'no_such_shop'"),
+        ("small_app:SmallApp", "is no App"),
+        ("small_app:nothing.at.all", "is no App"),
+    ],
+)
+def test_a_setting_that_leads_nowhere_says_what_to_write(target: str, words: str) -> None:
+    with pytest.raises(pytest.UsageError, match=re.escape(words)):
+        named_app(target)
+
+
+def test_a_mistake_inside_the_module_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_with_a_mistake.py").write_text("import no_such_dependency\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        named_app("module_with_a_mistake:jobs")

@@ -199,7 +199,8 @@ def test_on_empty_tells_of_the_pool_and_of_a_lane_once_each_time(
 
         async with jobs:
             for round in (1, 2):
-                await fill(hooks, 6)
+                for n in range(6):
+                    await hooks.aenqueue(Event(n))
                 await drain(jobs)
                 assert await told.calls(round) == ["hooks"] * round
                 assert await lane_told.calls(round) == ["1"] * round

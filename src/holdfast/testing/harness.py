@@ -10,7 +10,6 @@ take in a worker: stored bytes, validation, middleware, context, retry policy. O
 worker would take them, and a test does the same things each time.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -28,16 +27,14 @@ from holdfast.model.states import LEASED, JobState
 from holdfast.task import Task
 from holdfast.telemetry.events import Event
 from holdfast.testing.crash import CrashPoint, Life, WorkerDied, check_point
+from holdfast.testing.ends import error_of
 from holdfast.testing.expect import Expected, call_of, contents, stored
-from holdfast.testing.stage import Stage, error_of, on_stage
+from holdfast.testing.stage import Stage, listeners_ended, on_stage
 from holdfast.testing.swap import HarnessClock, HarnessEngine, HarnessRuntime, frozen_now, swapped
 from holdfast.views import Job
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-LISTENER_PATIENCE = 1.0
-"""Real seconds that async listeners get to end before a drain does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +159,13 @@ class Harness:
         await engine.enqueue(Group((job,)))
         async with self._worker(engine, Life()) as stage:
             await stage.one(lambda: None)
+            await listeners_ended()
         if not stage.ended:
             raise UsageError(f"Task {task.name!r} was not run: the job had expired or was cancelled.")
         end = stage.ended[0]
         if end.settlement.target is JobState.SUCCEEDED:
-            result = end.settlement.result
-            return task.decode_result(b"null" if result is None else result, job.codec)
+            assert end.settlement.result is not None, "Success comes with a result."
+            return task.decode_result(end.settlement.result, job.codec)
         error = error_of(end) or end.error
         if error is not None:
             raise error
@@ -239,7 +237,6 @@ class Harness:
         try:
             async with on_stage(self.app, engine, self.clock, name=f"harness-{self._workers}", life=life) as stage:
                 yield stage
-                await _listeners_ended()
         finally:
             self._busy = False
 
@@ -253,13 +250,6 @@ class Harness:
 
     def __repr__(self) -> str:
         return f"<Harness of {self.app!r}. {contents(self._engine)}>"
-
-
-async def _listeners_ended() -> None:
-    """Async listeners run beside; a test wants to see what they did."""
-    beside = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast listener"}
-    if beside:
-        await asyncio.wait(beside, timeout=LISTENER_PATIENCE)
 
 
 @contextmanager

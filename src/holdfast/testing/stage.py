@@ -12,24 +12,25 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from holdfast.app import App
 from holdfast.config import Config
 from holdfast.context import CURRENT, AbortReason, Context, Middleware, Next
-from holdfast.errors import Interrupt, JobFailed, UsageError
+from holdfast.errors import Interrupt, UsageError
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Get, Prune, Stats
 from holdfast.model.operate import Cancel, Clear
-from holdfast.model.states import JobState, Reason
+from holdfast.model.states import JobState
 from holdfast.model.work import ForgetWorker, Heartbeat, Settled, Settlement
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.telemetry.bus import Bus
 from holdfast.testing.crash import LIFE, Doomed, Life
+from holdfast.testing.ends import End
 from holdfast.testing.swap import HarnessClock, HarnessEngine, waited_for
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.host import Handled
@@ -40,16 +41,7 @@ from holdfast.worker.stopping import Stopping
 MOST_AT_ONCE = 20_000
 """Attempts without the clock moving. Whoever needs more has a job that makes itself due again."""
 PATIENCE = 1.0
-"""Real seconds that handlers left over get to end, when a drain ends before them."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How an attempt came out. `error` is what the handler raised, where it did."""
-
-    attempt: Attempt
-    settlement: Settlement
-    error: BaseException | None
+"""Real seconds that listeners, and handlers left over, get to end before a drain does."""
 
 
 class Cast:
@@ -165,7 +157,7 @@ class Stage:
             elif self._queues != self._all_queues():
                 self._tear_down()
                 self._set_up()
-            elif not await self._reap() and not self._engine.perform_now(Prune()).expired:
+            elif not (await listeners_ended() or await self._reap() or self._engine.perform_now(Prune()).expired):
                 return
 
     def _most_run(self) -> str:
@@ -287,7 +279,7 @@ class Stage:
     def _all_wait(self) -> bool:
         """Whether every handler in hand waits for a job that has not ended."""
         running = [a.lease.token for a in self._shift.slots.held.values() if a.settlement is None]
-        return all(self._is_live(self._waits.get(token, ())) for token in running)
+        return bool(running) and all(self._is_live(self._waits.get(token, ())) for token in running)
 
     def _is_live(self, keys: "set[JobKey] | tuple[()]") -> bool:
         records = self._engine.perform_now(Get(jobs=tuple(keys))).jobs
@@ -339,25 +331,10 @@ class Stage:
             await self._settle()
 
 
-def error_of(end: End) -> BaseException | None:
-    """What a test should see of an attempt that failed; None: its handler ended as it meant to."""
-    settlement, error, lease = end.settlement, end.error, end.attempt.lease
-    if settlement.target not in (JobState.RETRYING, JobState.FAILED) or isinstance(error, Interrupt):
-        return None
-    if settlement.reason is Reason.TIMEOUT:
-        seen: BaseException = TimeoutError("" if settlement.error is None else settlement.error.message)
-    elif error is None:  # there was nothing to call, or nothing to store
-        reason = "" if settlement.reason is None else settlement.reason.value
-        return JobFailed(
-            job_id=lease.id, task=lease.task, attempts=lease.attempt, reason=reason, error=settlement.error
-        )
-    elif isinstance(error, SystemExit | KeyboardInterrupt | asyncio.CancelledError | GeneratorExit):
-        seen = RuntimeError(f"The handler raised {type(error).__name__}.")  # as it stands it would end more than a test
-        seen.__cause__ = error
-    else:
-        seen = error
-    seen.add_note(f"Raised by job {lease.id} ({lease.task}) at attempt {lease.attempt}.")
-    return seen
+async def listeners_ended() -> bool:
+    """Wait for async listeners, which run beside: a test wants to see what they did. Answers whether there were any."""
+    beside = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast listener"}
+    return bool(beside) and bool((await asyncio.wait(beside, timeout=PATIENCE))[0])
 
 
 @asynccontextmanager

@@ -34,7 +34,7 @@ def connect(
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute("PRAGMA journal_size_limit = 1048576")
-        db.execute("PRAGMA cache_size = -16000")
+        db.execute("PRAGMA cache_size = -8000")  # 8 MB at most, per connection
         db.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             db.execute("PRAGMA query_only = ON")

@@ -296,6 +296,7 @@ class Differential(RuleBasedStateMachine):
         self.ask(observe.Stats(queues=(queue,)))
         self.ask(observe.Lanes(queue=queue))
         self.ask(operate.Emptied(queue=queue))
+        self.ask(work.Workers())
 
     @rule(target=pages, asked=abc.finds)
     def find(self, asked: tuple[str, JobState, jobs.Trait]) -> Any:

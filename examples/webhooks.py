@@ -55,7 +55,7 @@ def receiver() -> Iterator[tuple[str, dict[str, list[str]], list[str]]]:
     turned_away: list[str] = []
 
     class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
+        def do_POST(self) -> None:
             customer, event = self.path.strip("/"), self.rfile.read(int(self.headers["Content-Length"])).decode()
             busy = event == "paid" and self.headers["Attempt"] == "1"
             if busy:

@@ -98,6 +98,11 @@ class App(Generic[S]):
         """The store as people are shown it."""
         return self._link.place
 
+    @property
+    def durability(self) -> str:
+        """The class in force: `durable`, `fast` or `none`."""
+        return self._link.durability
+
     def import_modules(self) -> None:
         """Import what `modules` names, so that its tasks are declared. Workers and the CLI do this when they start."""
         for module in self.modules:
@@ -165,11 +170,27 @@ class App(Generic[S]):
         grace: Duration | None = None,
         name: str | None = None,
         signals: bool = False,
+        prefetch: int | None = None,
+        until_empty: bool = False,
+        strict: bool = False,
     ) -> "Worker":
-        """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured."""
+        """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured.
+
+        `until_empty`: it ends when nothing is due. `strict`: queues in the order given, not in rotation.
+        """
         from holdfast.worker import Worker
 
-        return Worker(self, queues=queues, concurrency=concurrency, grace=grace, name=name, signals=signals)
+        return Worker(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            grace=grace,
+            name=name,
+            signals=signals,
+            prefetch=prefetch,
+            until_empty=until_empty,
+            strict=strict,
+        )
 
     def middleware(self, middleware: M, /) -> M:
         """Put this around every attempt of every task; a decorator. The first one is the outermost."""

@@ -37,7 +37,7 @@ FILE = "holdfast.toml"
 PYPROJECT = "pyproject.toml"
 PREFIX = "HOLDFAST_"
 
-NO_SETTINGS = frozenset({"ALLOW_BLOCKING"})
+NO_SETTINGS = frozenset({"ALLOW_BLOCKING", "DEBUG"})
 """Variables that are switches of their own."""
 PROJECT_PREFIX = "TEST_"
 """Left to Holdfast's own tests."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.blocking import blocking
-from holdfast.errors import InvalidOption, JobNotFound, duration_us
+from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.link import Link
 from holdfast.model.job import JobKey
 from holdfast.model.retry import Duration
@@ -22,7 +22,7 @@ from holdfast.producing import limits_of
 from holdfast.report import Report, report_of
 from holdfast.searching import Page, Search
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
-from holdfast.views import CancelAnswer, Job, LaneStatus, QueueStatus, WorkerStatus
+from holdfast.views import CancelAnswer, Job, LaneStatus, PoolStatus, QueueStatus, WorkerStatus
 
 CHUNK = 500
 
@@ -109,6 +109,33 @@ class Control:
         return QueueStatus.sum(await self.aqueues())
 
     stats = blocking(astats)
+
+    async def astop_worker(self, name: str, /) -> bool:
+        """Ask a worker to stop gently. False: there is none of that name."""
+        return (await (await self._link.engine()).stop_worker(name)).found
+
+    stop_worker = blocking(astop_worker)
+
+    async def apools(self, /) -> list[PoolStatus]:
+        """Every pool, by name. A pool exists from its first job on."""
+        return [PoolStatus.of(pool) for pool in (await (await self._link.engine()).pools()).pools]
+
+    pools = blocking(apools)
+
+    async def aresize(self, pool: str, lanes: int, /) -> PoolStatus:
+        """Give a pool another number of lanes; every key stays in order. `WrongState` while it is changing already."""
+        answer = await (await self._link.engine()).resize(pool, lanes)
+        if answer.pool.lanes != lanes:
+            raise WrongState(
+                f"Pool {pool!r} is still changing to {answer.pool.lanes} lanes: {answer.pool.old_live} older jobs have "
+                "not ended. Try again when they have.",
+                job_id=pool,
+                state="resizing",
+                verb="resize",
+            )
+        return PoolStatus.of(answer.pool)
+
+    resize = blocking(aresize)
 
     # Jobs
 

@@ -81,7 +81,7 @@ class Lease(Generic[T]):
     def job(self) -> Job:
         """The job as it was when this attempt began."""
         job = Job.from_lease(self._attempt.lease, self._link.codec_named)
-        return replace(job, state=JobState.RUNNING) if self.begun else job
+        return replace(job, state=JobState.RUNNING) if self._begun else job
 
     @property
     def attempt(self) -> int:
@@ -215,7 +215,7 @@ class Lease(Generic[T]):
         )
         engine = await self._link.engine()
         following = self._following()  # the next one in line begins with the same write
-        starts = () if following is None else (following.start,)
+        starts = () if following is None else (following._start,)
         answer = await engine.exchange((settlement,), starts)
         self._verb = verb
         self._station.drop(attempt)
@@ -232,22 +232,22 @@ class Lease(Generic[T]):
 
     # Its turn
 
-    def wait_unseen(self) -> None:
+    def _wait_unseen(self) -> None:
         """It waits for its turn, renewed, and nobody has it yet."""
         self._station.keep(self._attempt, unseen=True)
 
-    async def give_back(self) -> None:
+    async def _give_back(self) -> None:
         """It waited for nothing. Told once, by whoever comes first: its stream, or the App that closes."""
         if self._station.show(self._attempt):
             await self.arelease()
 
     @property
-    def start(self) -> Start:
+    def _start(self) -> Start:
         lease = self._attempt.lease
         return Start(lease.queue, lease.id, lease.token)
 
     @property
-    def begun(self) -> bool:
+    def _begun(self) -> bool:
         """Claimed ahead of need, it begins when its turn comes."""
         return self._attempt.began is not None
 
@@ -256,14 +256,14 @@ class Lease(Generic[T]):
             self._attempt.began = self._link.runtime.monotonic()
             self._station.news(self._station.puller.engine).started((self._attempt,), at)
 
-    async def begin(self, following: "Callable[[], Lease[T] | None]") -> bool:
+    async def _begin(self, following: "Callable[[], Lease[T] | None]") -> bool:
         """Its turn has come. False: it cannot be worked on after all, and has been dealt with."""
         self._following = following
         self._station.show(self._attempt)
-        if self.begun:
+        if self._begun:
             return True
         engine = await self._link.engine()
-        answer = await engine.exchange((), (self.start,))
+        answer = await engine.exchange((), (self._start,))
         match answer.started[0]:
             case Started.STARTED:
                 self._begins(answer.at.wall)
@@ -330,7 +330,7 @@ class Lease(Generic[T]):
     def __del__(self) -> None:
         if not getattr(self, "_verb", "unmade"):
             self._station.drop(self._attempt)
-            if self.begun and not self._station.show(self._attempt):
+            if self._begun and not self._station.show(self._attempt):
                 _logger.warning(
                     "The lease on job %s was let go without a word: it runs out, and costs an attempt.",
                     self._attempt.lease.id,

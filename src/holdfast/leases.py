@@ -197,13 +197,13 @@ class _Stream(Generic[T]):
         while not self._over():
             while self.waiting:
                 lease = self.waiting.popleft()
-                if await lease.begin(self._following):
+                if await lease._begin(self._following):
                     return lease
             leases = await self._taking.within(self._request, 0 if self._until_empty else None, self._over)
             if not leases and self._until_empty:
                 return None
             for lease in leases:
-                lease.wait_unseen()
+                lease._wait_unseen()
             self.waiting.extend(leases)
         return None
 
@@ -213,7 +213,7 @@ class _Stream(Generic[T]):
             lease = self.waiting[0]
         except IndexError:
             return None
-        return None if lease.begun else lease
+        return None if lease._begun else lease
 
     def _over(self) -> bool:
         return self._closed() or self._pulling.station().puller.stop_asked
@@ -223,6 +223,6 @@ class _Stream(Generic[T]):
         while self.waiting:
             lease = self.waiting.popleft()
             try:
-                await lease.give_back()
+                await lease._give_back()
             except HoldfastError as trouble:
                 _logger.info("A lease that nobody wanted could not be given back: %s", trouble)

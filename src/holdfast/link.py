@@ -133,6 +133,14 @@ class Link:
                 return self._in_memory.setdefault(pid, engine)  # closed or not, all it holds is in this very object
         return engine
 
+    @property
+    def durability(self) -> str:
+        """The class in force: what was said, else the best that the engine can."""
+        if not self.process.engine.capabilities.durable:
+            return "none"
+        said: str | None = self._options.get("durability") or self.config.durability
+        return said or "durable"
+
     def _make_engine(self) -> Engine:
         from holdfast.engines import open_engine
 

@@ -19,7 +19,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -348,6 +347,8 @@ class Files:
 
     def private_folder(self, name: str) -> Path:
         """A folder of this user's for things that live as long as processes do: sockets, records, locks."""
+        import tempfile  # slow to import, and only needed here
+
         base = os.environ.get("XDG_RUNTIME_DIR", "")
         user = os.getuid() if hasattr(os, "getuid") else 0
         root = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())

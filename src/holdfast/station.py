@@ -147,9 +147,7 @@ class Station:
         """So many leases on bare payloads of a queue. `engine` as the calling thread may use it."""
         self.puller.queues.add(queue)
         if not self._begun:
-            self._begun = True
-            await engine.heartbeat(self.puller.record())
-            self.keeper.start()
+            await self._begin(engine)
         retry = self.plan.policy.retry
         terms = TaskClaim(task=BARE, lease_len=lease, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses)
         claim = Claim(
@@ -165,6 +163,16 @@ class Station:
             except OutcomeUnknown:  # sent again, it answers the leases it took
                 continue
         return await engine.claim(claim)
+
+    async def _begin(self, engine: Engine) -> None:
+        """Go on record, and let the keeper work."""
+        self._begun = True
+        try:
+            await engine.heartbeat(self.puller.record())
+        except BaseException:
+            self._begun = False
+            raise
+        self.keeper.start()
 
     async def upkeep(self) -> None:
         """Reap and prune, if it is time to. Moves to an event loop if it is."""

@@ -18,7 +18,7 @@ from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.observe import QueueStats
 from holdfast.model.operate import CancelAnswer as StoredCancelAnswer
 from holdfast.model.produce import Accepted
-from holdfast.model.records import LaneRecord, WorkerRecord
+from holdfast.model.records import LaneRecord, PoolRecord, WorkerRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Lease
@@ -329,6 +329,20 @@ class LaneStatus(Shown):
             failed=lane.totals.failed,
             cancelled=lane.totals.cancelled,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PoolStatus(Shown):
+    """A pool: its lanes, and the jobs that still run by its size before."""
+
+    name: str
+    lanes: int
+    epoch: int
+    old_live: int
+
+    @classmethod
+    def of(cls, pool: PoolRecord) -> "PoolStatus":
+        return cls(name=pool.name, lanes=pool.lanes, epoch=pool.epoch, old_live=pool.old_live)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -243,11 +243,15 @@ def test_leases_of_a_loop_are_settled_by_the_way_the_block_is_left(jobs: App[Any
     queue = jobs.queue("pulled", Transfer)
     for n in range(3):
         queue.enqueue(Transfer("x", n), id=f"job-{n}")
-    with pytest.raises(ValueError, match="one is wrong"):
+
+    def work() -> None:
         for lease in queue.leases(batch=2, until_empty=True):
             with lease:
                 if lease.payload.cents == 1:
                     raise ValueError("one is wrong")
+
+    with pytest.raises(ValueError, match="one is wrong"):
+        work()
     states = [jobs.control.get(f"job-{n}").state for n in range(3)]
     assert states == [JobState.SUCCEEDED, JobState.RETRYING, JobState.QUEUED]
 

@@ -66,14 +66,15 @@ def test_a_job_that_costs_too_many_workers_has_failed(jobs: App[Any]) -> None:
     def work() -> None: ...
 
     async def scenario() -> None:
+        reaped = Probe[events.Reaped]("the listener")
+        jobs.on(events.Reaped)(reaped)
         async with jobs:
             handle = await work.aenqueue()
-            for _ in range(2):
+            for lost in (1, 2):
                 await vanish(jobs, work)
                 FakeClock(jobs.engine).advance(minutes=1)
                 async with jobs.worker(queues=["elsewhere"]):  # reaps, and takes nothing
-                    while (await handle.arefresh()).state == "running":
-                        await asyncio.sleep(0.01)
+                    await reaped.calls(lost)
             with pytest.raises(JobFailed) as failed:
                 await handle.aresult()
             assert (failed.value.reason, failed.value.attempts) == ("worker_lost", 2)
@@ -95,7 +96,9 @@ def test_a_report_tells_of_two_failures_and_a_success(jobs: App[Any]) -> None:
     assert names(report.events) == ["Queued", "Started", "Retrying", "Started", "Retrying", "Started", "Succeeded"]
     assert report.waited is not None
     assert report.ran >= 0
-    assert report.job.enqueued_at <= (report.job.started_at or datetime.max) <= (report.job.finished_at or datetime.max)
+    assert report.job.started_at is not None
+    assert report.job.finished_at is not None
+    assert report.job.enqueued_at <= report.job.started_at <= report.job.finished_at
 
 
 def test_attempts_end_and_an_operator_begins_them_anew(jobs: App[Any]) -> None:
@@ -137,11 +140,11 @@ def test_one_slot_runs_jobs_in_the_order_they_came(jobs: App[Any]) -> None:
 def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_WORKER_REAP_INTERVAL", "0.05")
     gate = asyncio.Event()
-    runs: list[str] = []
+    runs = Probe[str]("the handler")
 
     @jobs.task
     async def hold(ctx: Context) -> None:
-        runs.append(ctx.job.id)
+        runs(ctx.job.id)
         await gate.wait()
 
     @jobs.task
@@ -155,15 +158,14 @@ def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monke
             await vanish(jobs, work)
             held = await hold.aenqueue()
             async with jobs.worker(concurrency=1):
-                while not runs:
-                    await asyncio.sleep(0.01)
+                await runs.calls(1)
                 FakeClock(jobs.engine).advance(seconds=31)  # its own lease has run out too, by the clock
                 (event,) = await reaped.calls(1)
                 assert (event.job_id, event.owner) == (lost.id, "gone")
                 gate.set()
                 await held.aresult(timeout=SECONDS)
                 await lost.aresult(timeout=SECONDS)
-        assert runs == [held.id]
+        assert runs.seen == [held.id]
 
     run(scenario())
 
@@ -357,7 +359,9 @@ def test_what_a_handler_raises_decides(jobs: App[Any]) -> None:
     }
 
 
-def test_dead_letters_are_told_listed_brought_back_and_deleted(jobs: App[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_dead_letters_are_told_listed_brought_back_and_deleted(
+    jobs: App[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[str] = []
 
     @jobs.task(max_attempts=1)

@@ -22,7 +22,7 @@ from holdfast import (
 )
 from holdfast.lease import Lease
 from holdfast.model.states import Reason
-from holdfast.model.work import Exchange
+from holdfast.model.work import Exchange, Heartbeat
 from holdfast.queue import Queue
 from holdfast.runtime import SystemRuntime
 
@@ -236,3 +236,17 @@ def test_an_app_that_nobody_has_any_more_lets_its_keeper_go() -> None:
     ended = pull()
     gc.collect()
     assert ended(20)
+
+
+def test_a_puller_that_could_not_go_on_record_tries_again() -> None:
+    jobs, runtime = App("memory://"), SystemRuntime()
+    engine = FaultyEngine(runtime)
+    with jobs.swapped(engine, runtime):
+        scans = jobs.queue("scans", Scan)
+        scans.enqueue(Scan("x"), id="a")
+        engine.before = times(1, Heartbeat, EngineUnavailable)
+        with pytest.raises(EngineUnavailable):
+            scans.claim()
+        (lease,) = scans.claim()
+        lease.complete()
+        assert len(jobs.control.workers()) == 1

@@ -12,8 +12,8 @@ from typing import Any
 
 import holdfast
 from holdfast.app import App
-from holdfast.cli.beyond import facts_of
 from holdfast.cli.escape import safe
+from holdfast.cli.facts import facts_of
 from holdfast.cli.spans import setting
 from holdfast.model.instants import SECOND
 from holdfast.telemetry.events import WorkerStarted

@@ -3,7 +3,6 @@
 import click
 from rich.text import Text
 
-from holdfast.cli import beyond
 from holdfast.cli.escape import safe
 from holdfast.cli.exits import NothingMatched
 from holdfast.cli.options import Store, examples, on_store
@@ -21,7 +20,7 @@ def pools() -> None:
 @on_store()
 def list_(store: Store) -> None:
     """Every pool: its lanes, and how many older jobs an unfinished resize waits for."""
-    found = beyond.pools(store.app)
+    found = store.control.pools()
     if not found:
         raise NothingMatched("There is no pool yet.")
     if store.as_json:
@@ -38,7 +37,9 @@ def list_(store: Store) -> None:
 @on_store()
 def resize(store: Store, name: str, lanes: int) -> None:
     """Another number of lanes; each key stays in order. The store's number wins over the code's."""
-    pool = beyond.resize(store.app, name, lanes)
+    if name not in [pool.name for pool in store.control.pools()]:
+        raise NothingMatched(f"There is no pool {name!r}. A pool exists from its first job on.")
+    pool = store.control.resize(name, lanes)
     if store.as_json:
         emit(pool)
         return

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.beyond import facts_of
 from holdfast.cli.escape import cut
+from holdfast.cli.facts import facts_of
 from holdfast.cli.options import Store, duration, examples, on_store
 from holdfast.cli.records import emit
 from holdfast.cli.screen import console, number, table, text

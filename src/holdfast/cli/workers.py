@@ -2,7 +2,6 @@
 
 import click
 
-from holdfast.cli import beyond
 from holdfast.cli.escape import safe
 from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.options import Store, examples, on_store
@@ -43,7 +42,7 @@ def stop(store: Store, name: str) -> None:
         raise NotDone(
             "\n".join([f"{len(alike)} workers have a name like {name!r}. Name one:", *(f"  {a}" for a in alike)])
         )
-    beyond.stop_worker(store.app, alike[0])
+    store.control.stop_worker(alike[0])
     if store.as_json:
         emit({"name": alike[0], "stopping": True})
     else:

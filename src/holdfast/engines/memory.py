@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
 from holdfast.engines.bells import Belfry
 from holdfast.engines.ledger import Ledger
+from holdfast.errors import ConfigError
 from holdfast.model import work
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
@@ -27,7 +28,20 @@ class MemoryEngine(Engine):
         cross_queue_atomic=True,
     )
 
-    def __init__(self, url: str, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        url: str,
+        runtime: Runtime,
+        *,
+        namespace: str = "holdfast",
+        durability: str = "none",
+        auto_migrate: bool = True,
+    ) -> None:
+        if durability != "none":
+            raise ConfigError(
+                f"The memory engine keeps nothing, so it cannot be {durability!r}. Use SQLite, or durability none.",
+                key="durability",
+            )
         self._runtime = runtime
         self._ledger = Ledger()
         self._lock = runtime.lock()

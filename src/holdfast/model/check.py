@@ -15,7 +15,7 @@ from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name, clean
 from holdfast.model.work import Claim, Exchange, Settlement
 
-MAX_BATCH = 1_000
+MAX_BATCH = 10_000
 MAX_SETTLEMENTS = 500
 MAX_PAYLOAD = 16 * 1024 * 1024
 """The engines' own ceiling; the limit that users set is lower and checked by the codec."""

@@ -72,7 +72,7 @@ async def test_a_payload_that_no_engine_takes_is_refused(bench: Bench) -> None:
 @guarantee(Guarantee.BAD_INPUT)
 async def test_a_group_that_is_too_large_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidOption):
-        await bench.offer(*jobs(*(str(number) for number in range(1_001))))
+        await bench.offer(*jobs(*(str(number) for number in range(10_001))))
 
     assert (await bench.engine.stats()).queues == ()
 

@@ -71,9 +71,11 @@ async def test_asking_again_is_the_same_request(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.take_one()
 
-    assert await cancel(bench, "a") == [CancelStatus.REQUESTED]
-    assert await cancel(bench, "a") == [CancelStatus.REQUESTED]
-    assert await bench.state() is JobState.RUNNING
+    assert await cancel(bench, "a", note="first") == [CancelStatus.REQUESTED]
+    assert await cancel(bench, "a", note="second") == [CancelStatus.REQUESTED]
+
+    job = await bench.look()
+    assert (job.state, job.cancel_note) == (JobState.RUNNING, "first")
 
 
 @guarantee(Guarantee.CANCEL)

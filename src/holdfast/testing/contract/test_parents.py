@@ -327,6 +327,43 @@ async def test_a_parent_of_very_many_releases_every_child(bench: Bench, given: G
 
 
 @guarantee(Guarantee.PARENTS)
+@pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])
+async def test_children_hear_of_the_end_although_their_parent_was_deleted(bench: Bench, end: JobState) -> None:
+    await bench.put(new_job("parent"))
+    ids = [f"child-{number:04}" for number in range(1_500)]
+    await bench.put(*jobs(*ids[:750], parents=after("parent")))
+    await bench.put(*jobs(*ids[750:], parents=after("parent")))
+    await bench.settle(settlement(await bench.take_one(), end))
+
+    await bench.engine.delete(QUEUE, "parent")
+
+    for _ in range(5):
+        await bench.engine.prune()
+        await bench.take(0)
+    counts = (await bench.stats()).counts
+    expected = JobState.QUEUED if end is JobState.SUCCEEDED else JobState.CANCELLED
+    assert (counts[expected], counts.get(JobState.BLOCKED)) == (1_500, None)
+
+
+@guarantee(Guarantee.PARENTS)
+@pytest.mark.parametrize("how", ["enqueue", "requeue"])
+async def test_children_hear_of_the_end_although_their_parent_lives_again(bench: Bench, how: str) -> None:
+    await bench.put(new_job("parent"))
+    ids = [f"child-{number:04}" for number in range(1_500)]
+    await bench.put(*jobs(*ids[:750], parents=after("parent")))
+    await bench.put(*jobs(*ids[750:], parents=after("parent")))
+    await bench.settle(fail(await bench.take_one()))
+
+    await (bench.put(new_job("parent")) if how == "enqueue" else bench.engine.requeue(QUEUE, "parent"))
+    await bench.settle(succeed(await bench.take_one()))
+
+    for _ in range(5):
+        await bench.engine.prune()
+        assert await bench.take() == ()
+    assert (await bench.stats()).counts == {JobState.SUCCEEDED: 1, JobState.CANCELLED: 1_500}
+
+
+@guarantee(Guarantee.PARENTS)
 async def test_a_child_that_arrives_while_its_parent_ends_is_never_left_behind(bench: Bench) -> None:
     """E-Q7"""
     for round in range(20):

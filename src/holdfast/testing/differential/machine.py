@@ -254,12 +254,15 @@ class Differential(RuleBasedStateMachine):
         self.ask(work.Renew(jobs=(work.Renewal(lease.queue, lease.id, lease.token),)))
         self.start(lease)
 
-    @rule(new=jobs.groups, ids=jobs.some_ids)
-    def come_back(self, new: list[jobs.Drawn], ids: tuple[str, ...]) -> None:
-        """Others come while jobs are away, and may have taken what was theirs."""
-        self.ask(operate.Cancel(queue="q", ids=ids))
-        self.ask(produce.Enqueue(groups=(self._group(new),)))
-        self.ask(operate.Requeue(queue="q", ids=ids))
+    @rule(queue=jobs.queues, ids=jobs.some_ids, rival=jobs.some_ids)
+    def come_back(self, queue: str, ids: tuple[str, ...], rival: tuple[str, ...]) -> None:
+        """A job is cancelled, another comes and takes its key, and the first is to live again."""
+        for id in (ids[0], rival[0]):
+            keyed = jobs.new_job((queue, id, [{"unique_key": "k"}]), self.now)
+            self.ask(produce.Enqueue(groups=(produce.Group((keyed,)),)))
+            if id == ids[0]:
+                self.ask(operate.Cancel(queue=queue, ids=ids))
+        self.ask(operate.Requeue(queue=queue, ids=ids))
 
     @rule(queue=jobs.queues, ids=jobs.some_ids, limits=abc.depth_limits)
     def requeue(self, queue: str, ids: tuple[str, ...], limits: tuple[produce.DepthLimit, ...]) -> None:

@@ -1,0 +1,95 @@
+"""`docs/seeds.md` names tests that exist, leaves out no row, and shows each row on both engines."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+
+NAMED = re.compile(r"`(\w+/\w+\.py)::(test_\w+)`")
+BOTH = 'params=["memory", "sqlite"]'
+
+ROWS = [
+    *(f"2.{n}" for n in range(1, 8)),
+    *(f"3.{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)),
+    *(f"4.{n}" for n in (1, 2, 3, 4, 5, 7, 8, 10, 11, 13, 14, 15, 16)),
+    *(f"5.{n}" for n in range(1, 6)),
+    *("7.1", "8.1", "8.3"),
+]
+"""All rows of the list of features that are built by now."""
+
+
+def file_of(name: str) -> Path:
+    """Where the tests of a file are: those of the contract are part of the package."""
+    folder, _, file = name.partition("/")
+    suite = ROOT / "src" / "holdfast" / "testing" / "contract"
+    return suite / file if folder == "contract" else ROOT / "tests" / folder / file
+
+
+@cache
+def found_in(file: Path) -> frozenset[str]:
+    if not file.is_file():
+        return frozenset()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@cache
+def on_both_engines(name: str) -> bool:
+    """Whether the tests of a file run on memory and on SQLite."""
+    if name.startswith("contract/"):
+        return True
+    fixtures = [file_of(name), file_of(name).parent / "conftest.py"]
+    return any(BOTH in file.read_text(encoding="utf-8") for file in fixtures if file.is_file())
+
+
+def missing(page: str) -> list[str]:
+    return [f"{file}::{test}" for file, test in NAMED.findall(page) if test not in found_in(file_of(file))]
+
+
+def table_rows(section: str) -> list[list[str]]:
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_every_named_test_exists() -> None:
+    assert len(NAMED.findall(PAGE)) > 200
+    assert missing(PAGE) == []
+
+
+def test_a_test_that_does_not_exist_is_found() -> None:
+    assert missing("`unit/test_retry.py::test_the_moon` `unit/test_moon.py::test_it`") == [
+        "unit/test_retry.py::test_the_moon",
+        "unit/test_moon.py::test_it",
+    ]
+
+
+@pytest.mark.parametrize("seed", ["000", "001", "002", "003", "004"])
+def test_every_word_of_a_design_is_shown_or_said_to_be_missing(seed: str) -> None:
+    (title,) = re.findall(rf"^## ({seed}: .*)$", PAGE, re.MULTILINE)
+    rows = table_rows(section(title))
+    assert len(rows) > 20
+    assert [row[0] for row in rows if not NAMED.search(row[-1]) and row[-1] != "to come"] == []
+
+
+def test_no_row_is_left_out() -> None:
+    assert [row[0] for row in table_rows(section("Row by row"))] == ROWS
+
+
+def test_each_row_is_shown_on_both_engines_by_its_first_test() -> None:
+    first = {row[0]: NAMED.findall(row[-1])[0][0] for row in table_rows(section("Row by row"))}
+    assert {row: file for row, file in first.items() if not on_both_engines(file)} == {}
+
+
+def test_a_file_with_one_engine_is_told_from_one_with_both() -> None:
+    assert not on_both_engines("services/test_keeper.py")
+    assert on_both_engines("docs/test_rows_working.py")
+    assert on_both_engines("services/test_lease.py")

@@ -20,8 +20,8 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import AbortReason, Context, Middleware, Next
 from holdfast.control import Control
+from holdfast.declare.envelope import content_id
 from holdfast.draft import Draft
-from holdfast.envelope import content_id
 from holdfast.errors import (
     Aborted,
     AmbiguousId,
@@ -66,7 +66,7 @@ from holdfast.handle import Handle
 from holdfast.model.retry import exponential, fixed, linear
 from holdfast.model.states import JobState
 from holdfast.model.text import ErrorInfo
-from holdfast.report import Report
+from holdfast.operate.report import Report
 from holdfast.task import Task
 from holdfast.views import Attempt, CancelAnswer, Job, Receipt
 

@@ -17,15 +17,15 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import Middleware, S
 from holdfast.control import Control
+from holdfast.declare.factory import TaskFactory
+from holdfast.declare.policy import read_app_options
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
-from holdfast.factory import TaskFactory
-from holdfast.link import Link
 from holdfast.model.retry import Duration
-from holdfast.policy import read_app_options
 from holdfast.pool import Pool
-from holdfast.pulling import Pulling
+from holdfast.pull.pulling import Pulling
 from holdfast.queue import Queue
+from holdfast.reach.link import Link
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
 from holdfast.task import Registry

@@ -7,10 +7,10 @@ from holdfast.blocking import blocking
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, UsageError
 from holdfast.handle import Handle
-from holdfast.link import Link
 from holdfast.model.job import JobKey
 from holdfast.model.text import check_name
-from holdfast.producing import enqueue
+from holdfast.reach.link import Link
+from holdfast.reach.producing import enqueue
 from holdfast.task import Registry, Task, declare_elsewhere
 
 R = TypeVar("R")

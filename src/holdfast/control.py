@@ -12,15 +12,15 @@ from datetime import datetime
 
 from holdfast.blocking import blocking
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
-from holdfast.link import Link
 from holdfast.model.job import JobKey
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
-from holdfast.operating import cancel_job, check_done, find_key, find_record
-from holdfast.producing import limits_of
-from holdfast.report import Report, report_of
-from holdfast.searching import Page, Search
+from holdfast.operate.operating import cancel_job, check_done, find_key, find_record
+from holdfast.operate.report import Report, report_of
+from holdfast.operate.searching import Page, Search
+from holdfast.reach.link import Link
+from holdfast.reach.producing import limits_of
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
 from holdfast.views import CancelAnswer, Job, LaneStatus, PoolStatus, QueueStatus, WorkerStatus
 

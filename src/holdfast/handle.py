@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar, cast
 
-from holdfast.asking import ended
 from holdfast.blocking import blocking
 from holdfast.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, duration_us
-from holdfast.link import Link
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
-from holdfast.operating import cancel_job, find_key
-from holdfast.report import Report, report_of
+from holdfast.operate.operating import cancel_job, find_key
+from holdfast.operate.report import Report, report_of
+from holdfast.reach.asking import ended
+from holdfast.reach.link import Link
+from holdfast.reach.waiting import Ended
 from holdfast.views import CancelAnswer, Job, Receipt
-from holdfast.waiting import Ended
 
 R = TypeVar("R")
 

@@ -13,9 +13,9 @@ from holdfast.blocking import blocking
 from holdfast.control import Control
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
-from holdfast.link import Link
 from holdfast.model.job import JobKey
 from holdfast.model.records import LaneRecord, PoolRecord
+from holdfast.reach.link import Link
 from holdfast.telemetry.events import LaneEmpty, QueueEmpty, QueueEvent
 from holdfast.views import Shown
 

@@ -21,6 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from holdfast.blocking import ALLOW, blocking
 from holdfast.context import CURRENT, AbortReason
+from holdfast.declare.payload import PayloadTask
 from holdfast.errors import (
     Aborted,
     BlockingCall,
@@ -34,15 +35,14 @@ from holdfast.errors import (
     UsageError,
     duration_us,
 )
-from holdfast.link import Link
 from holdfast.model.instants import At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryAsked, Succeeded, decide
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Renewal, RenewStatus, Settled, Start, Started
-from holdfast.payload import PayloadTask
-from holdfast.station import Station
+from holdfast.pull.station import Station
+from holdfast.reach.link import Link
 from holdfast.views import Job, moment
 from holdfast.worker.attempt import Attempt, fence_age
 from holdfast.worker.outcomes import raised, unwrapped

@@ -19,10 +19,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from holdfast.blocking import blocking
-from holdfast.draft import Draft
-from holdfast.errors import InvalidOption, WrongState
-from holdfast.handle import Handle
-from holdfast.handling import (
+from holdfast.declare.handling import (
     AsyncAlone,
     AsyncWithContext,
     HandlerDecorator,
@@ -30,12 +27,15 @@ from holdfast.handling import (
     SyncAlone,
     SyncWithContext,
 )
+from holdfast.declare.payload import PayloadTask, PoolOptions, check_depth, chosen, in_pool, limit_depth
+from holdfast.draft import Draft
+from holdfast.errors import InvalidOption, WrongState
+from holdfast.handle import Handle
 from holdfast.lanes import Lane, PoolStatus, Scope, lane_statuses, stored_pool
-from holdfast.link import Link
 from holdfast.model.produce import Accepted, PoolPlace
 from holdfast.model.text import check_name
-from holdfast.payload import PayloadTask, PoolOptions, check_depth, chosen, in_pool, limit_depth
-from holdfast.producing import enqueue
+from holdfast.reach.link import Link
+from holdfast.reach.producing import enqueue
 from holdfast.task import AsyncTask, Registry, SyncTask
 from holdfast.telemetry.events import SoftLimit
 

@@ -13,22 +13,22 @@ Everything that can be wrong with a payload or an option is found before anythin
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from holdfast.blocking import blocking
+from holdfast.declare.payload import PayloadTask, QueueOptions, check_depth, chosen, limit_depth
+from holdfast.declare.policy import SHORTEST_LEASE
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, duration_us
 from holdfast.handle import Handle
 from holdfast.lanes import Scope
-from holdfast.link import Link
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
-from holdfast.payload import PayloadTask, QueueOptions, check_depth, chosen, limit_depth
-from holdfast.policy import SHORTEST_LEASE
-from holdfast.producing import enqueue
-from holdfast.pulling import Pulling
+from holdfast.pull.pulling import Pulling
+from holdfast.reach.link import Link
+from holdfast.reach.producing import enqueue
 from holdfast.views import QueueStatus
 
 if TYPE_CHECKING:
     from holdfast.lease import Lease
-    from holdfast.leases import Leases, Request
+    from holdfast.pull.leases import Leases, Request
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Queue(Scope, Generic[T]):
 
     async def aclaim(self, limit: int = 1, /, *, lease: Duration = LEASE, wait: Duration = 0.0) -> "list[Lease[T]]":
         """Up to so many payloads, each to be settled before its lease runs out. None there: wait so many seconds."""
-        from holdfast.leases import Taking
+        from holdfast.pull.leases import Taking
 
         asked = _request(limit, lease, "limit")
         seconds = duration_us(wait, "wait") / 1_000_000
@@ -81,7 +81,7 @@ class Queue(Scope, Generic[T]):
 
         A batch is claimed at a time; what is left of it when the loop is left goes back untouched.
         """
-        from holdfast.leases import Leases, Taking
+        from holdfast.pull.leases import Leases, Taking
 
         one = _request(batch, lease, "batch")
         asked = one._replace(limit=1, prefetch=batch - 1)
@@ -102,7 +102,7 @@ class Queue(Scope, Generic[T]):
 
 
 def _request(count: int, lease: Duration, option: str) -> "Request":
-    from holdfast.leases import Request
+    from holdfast.pull.leases import Request
 
     if type(count) is not int or not 1 <= count <= MOST:
         raise InvalidOption(f"`{option}` must be a whole number from 1 to {MOST}.", option=option)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
 from holdfast.errors import BlockingCall
-from holdfast.link import Link
+from holdfast.reach.link import Link
 from holdfast.telemetry.events import Event
 
 E = TypeVar("E", bound=Event)

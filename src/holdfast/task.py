@@ -21,22 +21,22 @@ from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from holdfast.asking import ended
 from holdfast.blocking import away_from_here, blocking
 from holdfast.codec import Codec
 from holdfast.context import CURRENT, Context
+from holdfast.declare.envelope import answering_to, call_hash
+from holdfast.declare.policy import TaskPolicy, Terms, UsingOptions, make_policy, read_task_options, read_using_options
+from holdfast.declare.signature import Arguments, OpenSignature, Signature
+from holdfast.declare.template import Template
 from holdfast.draft import Draft
-from holdfast.envelope import answering_to, call_hash
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.handle import Handle
-from holdfast.link import Link
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus, NewJob
 from holdfast.model.text import check_name
-from holdfast.policy import TaskPolicy, Terms, UsingOptions, make_policy, read_task_options, read_using_options
-from holdfast.producing import enqueue
-from holdfast.signature import Arguments, OpenSignature, Signature
-from holdfast.template import Template
+from holdfast.reach.asking import ended
+from holdfast.reach.link import Link
+from holdfast.reach.producing import enqueue
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -48,7 +48,17 @@ def test_an_ordered_answer_comes_out_of_its_index_without_sorting(database: sqli
 
 
 def test_no_hot_statement_reads_a_whole_table(database: sqlite3.Connection) -> None:
-    walks = {"newest", "newest_queued", "live_jobs", "blocked_jobs", "all_jobs", "all_edges", "queues", "any_edge", "ended_parent"}
+    walks = {
+        "newest",
+        "newest_queued",
+        "live_jobs",
+        "blocked_jobs",
+        "all_jobs",
+        "all_edges",
+        "queues",
+        "any_edge",
+        "ended_parent",
+    }
     for name, text in STATEMENTS.items():
         if text.lstrip("-").startswith(("BEGIN", "CREATE")) or name in walks:
             continue

@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, NewJob, Parent
-from holdfast.producing import enqueue
+from holdfast.reach.producing import enqueue
 from holdfast.runtime import SystemRuntime
 
 
@@ -226,7 +226,7 @@ def test_limits_come_from_the_file_as_well(tmp_path: Path, monkeypatch: pytest.M
 
 def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = limited(monkeypatch, 1)
-    monkeypatch.setattr("holdfast.producing.LOOK_AGAIN", 60.0)  # only the bell can tell in time
+    monkeypatch.setattr("holdfast.reach.producing.LOOK_AGAIN", 60.0)  # only the bell can tell in time
 
     @jobs.task
     def resize(image: str) -> str:

@@ -24,7 +24,7 @@ from holdfast.model.produce import NewJob
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Renewal
-from holdfast.producing import enqueue
+from holdfast.reach.producing import enqueue
 from holdfast.testing.clock import FakeClock
 
 

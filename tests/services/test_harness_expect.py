@@ -93,6 +93,18 @@ def test_arguments_are_compared_as_the_worker_sees_them(h: Harness) -> None:
         h.assert_enqueued(send, Address("Elm Street", 13), subject="x")
 
 
+def test_true_is_not_one() -> None:
+    app = App("memory://")
+
+    @app.task
+    def takes(value: Any) -> None: ...
+
+    with harness(app) as h:
+        takes.enqueue(1)
+        with pytest.raises(AssertionError, match="value: 1, expected True"):
+            h.assert_enqueued(takes, True)
+
+
 def test_options_count_where_they_are_named(h: Harness) -> None:
     late = resize.using(queue="bulk", delay=60, priority=3, metadata={"by": "me"}).enqueue("cat.png")
     assert h.assert_enqueued(resize, "cat.png").id == late.id

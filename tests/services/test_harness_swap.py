@@ -162,6 +162,17 @@ def test_code_that_closes_the_app_does_not_get_at_the_real_store(shop: Shop, h: 
     assert shop.jobs.engine.scheme == "memory"
 
 
+def test_an_app_that_was_open_before_is_open_after(tmp_path: Path) -> None:
+    jobs = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    jobs.open()
+    engine = jobs.engine
+    with harness(jobs):
+        jobs.open()
+        jobs.close()
+    assert jobs.engine is engine
+    jobs.close()
+
+
 def test_two_apps_have_two_harnesses() -> None:
     one, two = Shop(), Shop()
     with harness(one.jobs) as first, harness(two.jobs) as second:

@@ -7,11 +7,11 @@ import pytest
 from played import report_in, run, settle, take, until
 
 from holdfast import App, JobState, Task, WaitTimeout
-from holdfast.asking import _target
 from holdfast.model.job import JobRecord
 from holdfast.model.text import ErrorInfo
+from holdfast.reach.asking import _target
+from holdfast.reach.why import Scene, hint
 from holdfast.testing.clock import FakeClock
-from holdfast.why import Scene, hint
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.asking.HINT_AFTER", 0.0)
+    monkeypatch.setattr("holdfast.reach.asking.HINT_AFTER", 0.0)
 
 
 async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:

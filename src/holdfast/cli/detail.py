@@ -11,7 +11,7 @@ from holdfast.cli.escape import cut, safe, safe_lines
 from holdfast.cli.records import LONGEST_VALUE, json_of, value_of
 from holdfast.cli.screen import console, pairs, state_text, table, text
 from holdfast.cli.spans import clock, instant, span
-from holdfast.report import Report
+from holdfast.operate.report import Report
 from holdfast.views import Attempt, Job
 
 LONGEST_ERROR = 200

@@ -146,7 +146,6 @@ def _dying_coroutine(function: Callable[..., Coroutine[Any, Any, Any]], life: Li
         handler = function(*args, **kwargs)
         try:
             handler.send(None)  # as far as it goes without waiting
-            life.die()
             _unwind(handler)
         finally:
             life.reach("in_handler")

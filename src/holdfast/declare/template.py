@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from string import Formatter
 from typing import Any
 
+from holdfast.declare.signature import Arguments, Signature
 from holdfast.errors import InvalidArguments, InvalidOption
 from holdfast.model.text import check_name
-from holdfast.signature import Arguments, Signature
 
 Source = str | Callable[..., str | None]
 

@@ -15,7 +15,16 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
 from holdfast.context import Context
-from holdfast.envelope import ABSENT, fitted, given_by_name, given_in_order, is_model, plain, problem_with, shape
+from holdfast.declare.envelope import (
+    ABSENT,
+    fitted,
+    given_by_name,
+    given_in_order,
+    is_model,
+    plain,
+    problem_with,
+    shape,
+)
 from holdfast.errors import InvalidArguments, InvalidOption
 
 Arguments = tuple[list[Any], dict[str, Any]]

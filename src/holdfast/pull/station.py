@@ -15,15 +15,15 @@ from typing import Any
 
 from holdfast.blocking import away_from_here
 from holdfast.context import AbortReason
+from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
 from holdfast.errors import EngineError, OutcomeUnknown, UsageError
-from holdfast.link import Link
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, Exchanged, QueueClaim, RenewStatus, TaskClaim
-from holdfast.policy import TaskPolicy, make_policy
+from holdfast.reach.link import Link
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.worker.attempt import Attempt

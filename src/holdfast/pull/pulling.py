@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, finalize
 
 from holdfast.blocking import away_from_here
-from holdfast.link import Link
-from holdfast.process import Process
+from holdfast.reach.link import Link
+from holdfast.reach.process import Process
 
 if TYPE_CHECKING:
-    from holdfast.station import Station
+    from holdfast.pull.station import Station
 
 
 class Pulling:
@@ -22,7 +22,7 @@ class Pulling:
         process = self._link.process
         found = self._stations.get(process)
         if found is None:
-            from holdfast.station import Station
+            from holdfast.pull.station import Station
 
             made = Station(self._link, process.engine)
             found = self._stations.setdefault(process, made)

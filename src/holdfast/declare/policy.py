@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from holdfast.codec import Codec
 from holdfast.context import Middleware
+from holdfast.declare.template import Source, Template
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, KeyScope
 from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy, backoff
 from holdfast.model.text import check_metadata, check_name
-from holdfast.template import Source, Template
 
 if TYPE_CHECKING:
     from holdfast.config import TaskSettings

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from holdfast.blocking import Portal
-from holdfast.doors import ThreadDoor, thread_door
 from holdfast.engine import Engine
-from holdfast.enqueuer import Enqueuer
+from holdfast.reach.doors import ThreadDoor, thread_door
+from holdfast.reach.enqueuer import Enqueuer
+from holdfast.reach.waiting import Waiting
 from holdfast.runtime import Runtime
-from holdfast.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.blocking import away_from_here
-from holdfast.doors import ThreadDoor
-from holdfast.enqueuer import write
 from holdfast.errors import IdConflict, JobNotFound, QueueFull
-from holdfast.link import Link
 from holdfast.model import check
 from holdfast.model.produce import (
     Accepted,
@@ -21,6 +18,9 @@ from holdfast.model.produce import (
     GroupOrphan,
     NewJob,
 )
+from holdfast.reach.doors import ThreadDoor
+from holdfast.reach.enqueuer import write
+from holdfast.reach.link import Link
 from holdfast.telemetry.events import Queued, SoftLimit
 
 LOOK_AGAIN = 1.0

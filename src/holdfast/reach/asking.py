@@ -7,10 +7,10 @@ from pathlib import PurePath
 
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError, WaitTimeout
-from holdfast.link import Link
 from holdfast.model.job import JobKey
-from holdfast.waiting import Ended, Waiting
-from holdfast.why import Scene, hint, why
+from holdfast.reach.link import Link
+from holdfast.reach.waiting import Ended, Waiting
+from holdfast.reach.why import Scene, hint, why
 
 HINT_AFTER = 3.0
 """Seconds of waiting after which it is worth looking whether anybody can take the job."""

@@ -15,17 +15,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from holdfast.blocking import ALLOW, away_from_here
+from holdfast.declare.payload import PayloadTask
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, EngineUnavailable, HoldfastError
 from holdfast.lease import Lease
-from holdfast.link import Link
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import decide
 from holdfast.model.work import Exchanged
-from holdfast.payload import PayloadTask
-from holdfast.process import Process
-from holdfast.pulling import Pulling
-from holdfast.station import Station
+from holdfast.pull.pulling import Pulling
+from holdfast.pull.station import Station
+from holdfast.reach.link import Link
+from holdfast.reach.process import Process
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.outcomes import undecodable
 

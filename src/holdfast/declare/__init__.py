@@ -1,0 +1,1 @@
+"""Declaring: how a function becomes a task, and how a call of it becomes bytes and policy."""

@@ -1,0 +1,1 @@
+"""Operating: what handles and the control do to jobs, how they are found, and how they are reported."""

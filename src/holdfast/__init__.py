@@ -13,6 +13,7 @@ Here are the public names and nothing else. Further ones are in `holdfast.events
 `holdfast.testing` and, for authors of engines, `holdfast.engine`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
@@ -71,6 +72,10 @@ from holdfast.task import Task
 from holdfast.views import Attempt, CancelAnswer, Job, Receipt
 
 if TYPE_CHECKING:
+    from holdfast.lanes import Lane
+    from holdfast.lease import Lease
+    from holdfast.pool import Pool
+    from holdfast.queue import Queue
     from holdfast.worker import Worker
 
 __version__ = "0.1.0"
@@ -111,11 +116,15 @@ __all__ = [
     "JobNotFound",
     "JobState",
     "KeyTaken",
+    "Lane",
+    "Lease",
     "LeaseLost",
     "Middleware",
     "Next",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "Pool",
+    "Queue",
     "QueueFull",
     "Receipt",
     "Refused",
@@ -141,11 +150,10 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
+    _LATER = {"Lane": "lanes", "Lease": "lease", "Pool": "pool", "Queue": "queue", "Worker": "worker"}
 
     def __getattr__(name: str) -> Any:
-        """A producer never needs the worker, so it is loaded when somebody asks for it."""
-        if name == "Worker":
-            from holdfast.worker import Worker
-
-            return Worker
+        """A producer never needs the worker or what stands on it, so these are loaded when somebody asks for them."""
+        if name in _LATER:
+            return getattr(import_module(f"holdfast.{_LATER[name]}"), name)
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -22,7 +22,7 @@ from holdfast.operate.searching import Page, Search
 from holdfast.reach.link import Link
 from holdfast.reach.producing import limits_of
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
-from holdfast.views import CancelAnswer, Job, LaneStatus, PoolStatus, QueueStatus, WorkerStatus
+from holdfast.views import CancelAnswer, Job, LaneStatus, PoolSize, QueueStatus, WorkerStatus
 
 CHUNK = 500
 
@@ -116,13 +116,13 @@ class Control:
 
     stop_worker = blocking(astop_worker)
 
-    async def apools(self, /) -> list[PoolStatus]:
+    async def apools(self, /) -> list[PoolSize]:
         """Every pool, by name. A pool exists from its first job on."""
-        return [PoolStatus.of(pool) for pool in (await (await self._link.engine()).pools()).pools]
+        return [PoolSize.of(pool) for pool in (await (await self._link.engine()).pools()).pools]
 
     pools = blocking(apools)
 
-    async def aresize(self, pool: str, lanes: int, /) -> PoolStatus:
+    async def aresize(self, pool: str, lanes: int, /) -> PoolSize:
         """Give a pool another number of lanes; every key stays in order. `WrongState` while it is changing already."""
         answer = await (await self._link.engine()).resize(pool, lanes)
         if answer.pool.lanes != lanes:
@@ -133,7 +133,7 @@ class Control:
                 state="resizing",
                 verb="resize",
             )
-        return PoolStatus.of(answer.pool)
+        return PoolSize.of(answer.pool)
 
     resize = blocking(aresize)
 

@@ -332,7 +332,7 @@ class LaneStatus(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PoolStatus(Shown):
+class PoolSize(Shown):
     """A pool: its lanes, and the jobs that still run by its size before."""
 
     name: str
@@ -341,7 +341,7 @@ class PoolStatus(Shown):
     old_live: int
 
     @classmethod
-    def of(cls, pool: PoolRecord) -> "PoolStatus":
+    def of(cls, pool: PoolRecord) -> "PoolSize":
         return cls(name=pool.name, lanes=pool.lanes, epoch=pool.epoch, old_live=pool.old_live)
 
 

@@ -353,3 +353,83 @@ def test_a_record_without_a_process_is_never_taken_for_dead(tmp_path: Path) -> N
         assert await engine.departed() == ()
 
     with_engine(store(tmp_path / "x.db"), story)
+
+
+@pytest.mark.parametrize("damaged", ["head", "behind"])
+def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path, damaged: str) -> None:
+    """E-D17"""
+    path = tmp_path / "x.db"
+    names = ["head", "behind", "last"]
+
+    async def story(engine: SqliteEngine) -> None:
+        for name in names:
+            await engine.enqueue(job(name, lane="L"))
+        with sqlite3.connect(path) as stranger:
+            stranger.execute("UPDATE holdfast_job SET body = x'c1c1' WHERE id = ?", (damaged,))
+        stranger.close()
+        done = []
+        for number in range(2):
+            (lease,) = (await engine.claim(a_claim("w", number))).leases
+            done.append(lease.id)
+            settle = Settlement(queue=QUEUE, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
+            assert (await engine.settle(settle)).settled == (Settled.APPLIED,)
+        assert done == [name for name in names if name != damaged]
+        record = (await engine.get(JobKey(QUEUE, damaged))).jobs[0]
+        assert record is not None
+        assert (record.state, record.reason) == (JobState.FAILED, "undecodable")
+        assert (await engine.stats(QUEUE)).queues[0].totals.failed == 1
+        assert await engine.audit() == ()
+        with sqlite3.connect(path) as stranger:
+            kept = stranger.execute("SELECT id, body FROM holdfast_damaged").fetchall()
+        stranger.close()
+        assert kept == [(damaged, b"\xc1\xc1")]
+
+    with_engine(store(path), story)
+
+
+def test_reading_a_damaged_record_sets_it_aside_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+
+    async def story(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("a"))
+        with sqlite3.connect(path) as stranger:
+            stranger.execute("UPDATE holdfast_job SET body = x'93'")
+        stranger.close()
+        record = (await engine.get(JobKey(QUEUE, "a"))).jobs[0]
+        assert record is not None
+        assert record.state is JobState.FAILED
+        assert await engine.audit() == ()
+
+    with_engine(store(path), story)
+
+
+def test_a_folder_too_deep_for_a_socket_means_polling_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+
+    async def story(engine: SqliteEngine) -> None:
+        await engine.enqueue(job("a"))
+        assert (engine.process_name, await engine.departed()) == ("", ())
+
+    with_engine(store(tmp_path / "x.db"), story)
+    assert "they poll" in caplog.text
+
+
+def test_a_failing_checkpoint_does_not_unsay_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = SystemRuntime()
+    monkeypatch.setattr(runtime.fs, "size", lambda path: 10**12)
+
+    async def story(engine: SqliteEngine) -> None:
+        with sqlite3.connect(tmp_path / "x.db") as reader:  # someone who reads keeps the log from being emptied
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM holdfast_job").fetchone()
+            answer = await engine.enqueue(job("a"))
+            assert isinstance(answer.groups[0], GroupAccepted)
+        reader.close()
+
+    engine = open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime)
+    assert isinstance(engine, SqliteEngine)
+    with_engine(engine, story)

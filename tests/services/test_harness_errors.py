@@ -100,7 +100,7 @@ def test_a_payload_that_does_not_fit_and_a_result_that_cannot_be_stored_fail_the
     with pytest.raises(JobFailed, match="undecodable"):
         h.drain()
     unstorable.enqueue()
-    with pytest.raises(JobFailed, match="unstorable"):
+    with pytest.raises(JobFailed, match="at attempt 1: error"):
         h.drain()
 
 

@@ -87,8 +87,8 @@ def test_configure_sets_up_a_program() -> None:
     before = root.level
     handler = configure("warning", "json", stream)
     try:
-        logging.getLogger("shop").warning("hello")
-        logging.getLogger("shop").info("not this")
+        logging.getLogger("of.this.test").warning("hello")
+        logging.getLogger("of.this.test").info("not this")
     finally:
         root.removeHandler(handler)
         root.setLevel(before)

@@ -41,7 +41,14 @@ class Doorbell:
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.setblocking(False)
         self._in = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._in.bind(str(self._path("sock")))
+        try:
+            self._in.bind(str(self._path("sock")))
+        except OSError:
+            self._in.close()
+            self._out.close()
+            self.forget(self.name)
+            self._lock.close()
+            raise
         self._thread = runtime.thread(self._listen, name="holdfast-doorbell")
         self._sweep()
 

@@ -130,11 +130,10 @@ class Harness:
         if deadline is None:
             return False
         now = self.clock.time.wall()
-        queues = self._engine.perform_now(Stats()).queues
-        if now >= deadline or not any(queue.depth for queue in queues):
+        answer = self._engine.perform_now(Stats())
+        if now >= deadline or not any(queue.depth for queue in answer.queues):
             return False
-        coming = [queue.next_due for queue in queues if queue.next_due is not None]
-        answer = self._engine.perform_now(Stats(queues=()))
+        coming = [queue.next_due for queue in answer.queues if queue.next_due is not None]
         for state in LEASED:
             for job in stored(self._engine, state=state):
                 if job.lease_expires is not None:

@@ -67,6 +67,7 @@ class Exchanger(Service):
         self._started: list[Attempt] = []
         self._accepting = True
         self._in_flight = False
+        self._telling = False
         self.progress: Callable[[], None] | None = None
         """Called when something has ended or was settled. Set while the worker stops."""
         self._seen = At(0, 0)
@@ -74,8 +75,8 @@ class Exchanger(Service):
 
     @property
     def settling(self) -> bool:
-        """Something has ended and is not settled yet, or may come back from an exchange under way."""
-        return bool(self._outbox) or self._in_flight
+        """Something has ended and is not settled yet, may come back from an exchange under way, or is being told of."""
+        return bool(self._outbox) or self._in_flight or self._telling
 
     def engine_now(self) -> int:
         """The engine's wall clock, as far as it can be known without asking."""
@@ -151,7 +152,11 @@ class Exchanger(Service):
         for attempt, status in zip(started, answer.started, strict=True):
             self._heard(attempt, status)
         self._arrived(answer.leases, sent)
-        await self._news.after(settlements, answer)
+        self._telling = True
+        try:
+            await self._news.after(settlements, answer)
+        finally:
+            self._telling = False
         if not answer.leases:
             self._notice_nothing()
         if self.progress is not None:

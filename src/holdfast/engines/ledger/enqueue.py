@@ -54,14 +54,16 @@ def _group(step: Step, group: Group) -> GroupAnswer:
     if full is not None:
         return full
     limited = {limit.queue for limit in group.limits if limit.lane is None}
-    return GroupAccepted(
-        tuple(
-            _insert(step, plan.job, counted=plan.job.queue in limited)
-            if plan.existing is None
-            else _answer_existing(step, plan.job, plan.existing)
-            for plan in plans
-        )
-    )
+    answers: list[Accepted] = []
+    inserted: dict[tuple[str, str], Accepted] = {}
+    for plan in plans:
+        if plan.existing is None:
+            answer = _insert(step, plan.job, counted=plan.job.queue in limited)
+            inserted[plan.job.queue, plan.job.id] = answer
+        else:
+            answer = _answer_existing(step, plan.job, plan.existing, inserted)
+        answers.append(answer)
+    return GroupAccepted(tuple(answers))
 
 
 # Deciding
@@ -88,6 +90,8 @@ def _plan(step: Step, group: Group) -> list[Plan] | GroupConflict | GroupOrphan:
         if job.unique_key is not None:
             key = (job.queue, job.task, job.unique_key)
             holder = keys.get(key) or key_holder(step.state, job.queue, job.task, job.unique_key, step.now)
+            if holder is not None and keys.get(key) != holder and (job.queue, holder) in ids:
+                holder = None  # this group replaces that job, and its key goes with it
             if holder is not None:
                 plans.append(Plan(job, holder))
                 continue
@@ -218,10 +222,12 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     )
 
 
-def _answer_existing(step: Step, new: NewJob, job_id: str) -> Accepted:
+def _answer_existing(step: Step, new: NewJob, job_id: str, inserted: dict[tuple[str, str], Accepted]) -> Accepted:
     """The job that was there first answers for the new one, and will tell its process too."""
     job = step.state.job(new.queue, job_id)
-    assert job is not None
+    if job is None:  # the first of the two ended as it came, and was kept for no time at all
+        first = inserted[new.queue, job_id]
+        return replace(first, status=EnqueueStatus.DUPLICATE, position=None, depth=None)
     if new.reply is not None and job.live and new.reply not in job.reply:
         after = replace(job, reply=(*job.reply, new.reply))
         step.put_job(job, after)

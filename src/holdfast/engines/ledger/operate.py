@@ -63,6 +63,10 @@ def _requeue(step: Step, command: Requeue, job_id: str) -> OperatorAnswer:
         return NOT_FOUND
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         return OperatorAnswer(Done.WRONG_STATE, job.state)
+    if step.state.children(job.queue, job.id, 1):
+        parents.resolve_one(step, (job.queue, job.id))  # its children hear of this end before it lives again
+        if step.state.job(job.queue, job.id) is None:
+            return NOT_FOUND
     key = job.unique_key
     if key is not None and key_holder(step.state, job.queue, job.task, key, step.now) is not None:
         return OperatorAnswer(Done.KEY_TAKEN, job.state)

@@ -5,6 +5,7 @@ of its own: the writer, which takes everything that waits into one transaction (
 reader, which never waits for the writer; and a lifeline per worker for renewals and heartbeats.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from holdfast.engines.doorbell import Doorbell, has_sockets
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.threads import CommandThread
 from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
-from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.model import observe, operate, work
 from holdfast.model.command import A, Command
 from holdfast.model.records import WorkerRecord
@@ -37,6 +38,8 @@ READS = frozenset(
     }
 )
 """Verbs that change nothing: they go to the reader."""
+
+log = logging.getLogger("holdfast")
 
 NETWORK_DISKS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"})
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
@@ -105,11 +108,17 @@ class SqliteEngine(Engine):
             self._reader = CommandThread(
                 lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
             )
-            if has_sockets():
-                self._doorbell = Doorbell(place.path, runtime, self._belfry.ring)
+            self._doorbell = self._hang_doorbell() if has_sockets() else None
         except BaseException:
             self.close_now()
             raise
+
+    def _hang_doorbell(self) -> Doorbell | None:
+        try:
+            return Doorbell(self._place.path, self._runtime, self._belfry.ring)
+        except OSError as error:  # such as a folder with too long a name for a socket
+            log.warning("No bells between processes, so they poll: %s. Set XDG_RUNTIME_DIR to a short folder.", error)
+            return None
 
     def _refuse_network_disks(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._place.path))
@@ -147,12 +156,22 @@ class SqliteEngine(Engine):
     # Commands
 
     async def perform(self, command: Command[A]) -> A:
-        answer: A = await self._thread_for(command).perform(command)
+        try:
+            answer: A = await self._thread_for(command).perform(command)
+        except CorruptRecord:
+            if type(command) not in READS or self._writer is None:
+                raise
+            answer = await self._writer.perform(command)  # which can set the damaged row aside
         return answer
 
     def perform_now(self, command: Command[A]) -> A:
         """The same for a thread without an event loop."""
-        answer: A = self._thread_for(command).perform_now(command)
+        try:
+            answer: A = self._thread_for(command).perform_now(command)
+        except CorruptRecord:
+            if type(command) not in READS or self._writer is None:
+                raise
+            answer = self._writer.perform_now(command)
         return answer
 
     def _thread_for(self, command: Command[A]) -> CommandThread:

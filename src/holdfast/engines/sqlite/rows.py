@@ -77,3 +77,19 @@ def same_order(old: JobRecord, new: JobRecord) -> bool:
         and new.hold is FREE
         and old.generation == new.generation
     )
+
+
+class DamagedRow(Exception):
+    """The record of the row with this arrival cannot be read."""
+
+    def __init__(self, arrival: int) -> None:
+        self.arrival = arrival
+        super().__init__(f"row {arrival} is damaged")
+
+
+def unpacked(row: Any) -> JobRecord:
+    """The record of a row (arrival, …, body)."""
+    try:
+        return unpack_job(row[-1])
+    except (msgspec.DecodeError, Unicodemsgspec.DecodeError) as error:
+        raise DamagedRow(row[0]) from error

@@ -87,6 +87,15 @@ CREATE TABLE {ns}_edge (
     PRIMARY KEY (parent_q, parent_id, child_q, child_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Rows whose record could not be read, as they were.
+CREATE TABLE {ns}_damaged (
+    arrival INTEGER NOT NULL,
+    queue TEXT NOT NULL,
+    id TEXT NOT NULL,
+    noticed INTEGER NOT NULL,
+    body BLOB
+) STRICT;
+
 -- Pools, workers, schedules: few, small, read by name.
 CREATE TABLE {ns}_thing (
     kind TEXT NOT NULL,

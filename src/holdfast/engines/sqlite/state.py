@@ -24,12 +24,12 @@ from holdfast.engines.sqlite.rows import (
     row_of,
     same_order,
     unpack_edge,
-    unpack_job,
     unpack_lane,
     unpack_pool,
     unpack_queue,
     unpack_schedule,
     unpack_worker,
+    unpacked,
 )
 from holdfast.model.instants import FOREVER
 from holdfast.model.job import JobRecord
@@ -114,6 +114,11 @@ class SqliteState(State):
         self._db.many("change_job", changes)
         self._db.many("move_job", moves)
         self._db.many("add_job", adds)
+
+    def recount(self, queue: str, was: JobState, now: JobState) -> None:
+        """A row was changed behind the rules' back: from a state that nobody can read any more to this one."""
+        for state, step in ((was, -1), (now, 1)):
+            self._moved[queue, state] = self._moved.get((queue, state), 0) + step
 
     def finish(self) -> None:
         """Write what is left, at the end of the transaction."""
@@ -200,7 +205,7 @@ class SqliteState(State):
         """Records of rows (…, body), which become part of the cache."""
         jobs = []
         for row in rows:
-            job = unpack_job(row[-1])
+            job = unpacked(row)
             self._jobs[job.queue, job.id] = job
             jobs.append(job)
         return jobs
@@ -214,7 +219,7 @@ class SqliteState(State):
         if name in self._jobs:
             return self._jobs[name]
         row = self._db.one("job", self._db.known_queue(queue), job_id)
-        self._jobs[name] = job = None if row is None else unpack_job(row[1])
+        self._jobs[name] = job = None if row is None else unpacked(row)
         return job
 
     def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:

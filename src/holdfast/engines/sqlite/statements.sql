@@ -197,6 +197,20 @@ INSERT INTO {ns}_thing (kind, name, body) VALUES (?, ?, ?) ON CONFLICT (kind, na
 -- name: drop_thing
 DELETE FROM {ns}_thing WHERE kind = ? AND name = ?;
 
+-- name: damaged_row
+-- What the columns of a damaged row still say.
+SELECT queue.name, job.id, task.name, job.state, job.rank, job.due, job.lane, job.unique_key, job.body
+FROM {ns}_job AS job JOIN {ns}_queue AS queue ON queue.q = job.q JOIN {ns}_task AS task ON task.t = job.t
+WHERE job.arrival = ?;
+
+-- name: keep_damaged
+INSERT INTO {ns}_damaged (arrival, queue, id, noticed, body) VALUES (?, ?, ?, ?, ?);
+
+-- name: mend_row
+-- The record that the columns make, as it is written before the job ends.
+UPDATE {ns}_job SET state = 5, token = NULL, lease_expires = NULL, expires = NULL, kept_until = NULL, body = ?
+WHERE arrival = ?;
+
 -- name: queue_names
 -- For the audit.
 SELECT name FROM {ns}_queue;

@@ -18,9 +18,11 @@ import msgspec
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, translate
 from holdfast.engines.sqlite.migrations import check, migrate, version_of
+from holdfast.engines.sqlite.rescue import rescue
+from holdfast.engines.sqlite.rows import DamagedRow
 from holdfast.engines.sqlite.state import ALL, SqliteState
 from holdfast.engines.sqlite.statements import load
-from holdfast.errors import EngineError, OutcomeUnknown
+from holdfast.errors import CorruptRecord, EngineError, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
@@ -117,6 +119,12 @@ class Transactor:
         """Carry out commands in order, in one transaction; alone, each, if that fails."""
         try:
             return self._transaction(commands)
+        except DamagedRow as damaged:
+            try:
+                self._rescue(damaged.arrival)
+            except sqlite3.Error as error:
+                return [Done(None, translate(error, self._place.path), frozenset())] * len(commands)
+            return self.run(commands)
         except (sqlite3.Error, EngineError) as error:
             failure: BaseException = translate(error, self._place.path) if isinstance(error, sqlite3.Error) else error
             if isinstance(error, EngineError) or not isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
@@ -159,6 +167,19 @@ class Transactor:
             pages, moved = 1, 0
         # A reader may keep it from moving everything: then it is tried again after as much growth.
         self._checkpoint_at = CHECKPOINT_BYTES if moved == pages else size + CHECKPOINT_BYTES
+
+    def _rescue(self, arrival: int) -> None:
+        """Set a damaged row aside in a transaction of its own."""
+        with self._gate:
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._state.forget()
+                rescue(self.connection, self._sql, self._state, arrival, self._clock.now())
+                self._state.finish()
+                self._commit()
+            except BaseException:
+                self._rollback()
+                raise
 
     def _decide(self, commands: Sequence[Command[Any]]) -> list[Done]:
         state, ledger = self._state, self._ledger
@@ -216,6 +237,8 @@ class Reader:
             return [Done(None, translate(error, self._place.path), frozenset())] * len(commands)
         except Exception as error:
             if len(commands) == 1:
+                if isinstance(error, DamagedRow):
+                    error = CorruptRecord(where=f"row {error.arrival}", engine="sqlite")
                 return [Done(None, error, frozenset())]
         return [done for command in commands for done in self.run([command])]
 

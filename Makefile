@@ -12,7 +12,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(INSTALLED) ## Check format, lint, types and import direction
 	$(BIN)/python -m ruff format --check .

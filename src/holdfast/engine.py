@@ -195,11 +195,14 @@ class Engine(ABC):
 
     async def disown(self, *workers: str) -> work.Disowned:
         """Let the leases of dead workers expire now. Wrongly called it costs a run, never a second outcome."""
+        for worker in workers:
+            check.name(worker, "worker")
         return await self.perform(work.Disown(workers=workers))
 
     async def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
         """Write a worker's record; hear whether it was asked to stop."""
         check.name(worker.worker, "worker")
+        check.storable(worker.host, "host")
         return await self.perform(work.Heartbeat(worker=worker))
 
     async def workers(self) -> work.WorkersAnswer:
@@ -208,10 +211,12 @@ class Engine(ABC):
 
     async def stop_worker(self, worker: str) -> work.WorkerStopped:
         """Ask a worker to stop gently: told by its next heartbeat, hurried by its bell."""
+        check.name(worker, "worker")
         return await self.perform(work.StopWorker(worker=worker))
 
     async def forget_worker(self, worker: str) -> work.WorkerStopped:
         """Remove a worker's record, as it ends."""
+        check.name(worker, "worker")
         return await self.perform(work.ForgetWorker(worker=worker))
 
     # Operating
@@ -277,6 +282,7 @@ class Engine(ABC):
 
     async def emptied(self, queue: str) -> operate.EmptiedAnswer:
         """True for one caller each time the queue has run empty."""
+        check.name(queue, "queue")
         return await self.perform(operate.Emptied(queue=queue))
 
     async def put_pool(self, name: str, lanes: int) -> operate.PoolAnswer:
@@ -296,10 +302,12 @@ class Engine(ABC):
     async def put_schedule(self, schedule: ScheduleRecord) -> operate.SchedulesAnswer:
         """Write a schedule. A tick is an ordinary enqueue whose id names schedule and time."""
         check.name(schedule.name, "schedule")
+        check.name(schedule.queue, "queue")
         return await self.perform(operate.PutSchedule(schedule=schedule))
 
     async def drop_schedule(self, name: str) -> operate.SchedulesAnswer:
         """Remove a schedule; removing none is fine."""
+        check.name(name, "schedule")
         return await self.perform(operate.DropSchedule(name=name))
 
     async def schedules(self) -> operate.SchedulesAnswer:
@@ -321,10 +329,13 @@ class Engine(ABC):
 
     async def stats(self, *queues: str) -> observe.StatsAnswer:
         """Counts and ages per queue, from counters and indexes. Without names: every queue."""
+        for queue in queues:
+            check.name(queue, "queue")
         return await self.perform(observe.Stats(queues=queues or None))
 
     async def lanes(self, queue: str) -> observe.LanesAnswer:
         """The lanes of a queue with head, depth, pause and totals."""
+        check.name(queue, "queue")
         return await self.perform(observe.Lanes(queue=queue))
 
     async def prune(self, limit: int = 500) -> observe.Pruned:

@@ -156,6 +156,8 @@ def exchange(exchange: Exchange) -> None:
         )
     for settlement in exchange.settlements:
         _settlement(settlement)
+    for start in exchange.starts:
+        names(start.queue, (start.id,))
     if exchange.claim is not None:
         _claim(exchange.claim)
 
@@ -206,5 +208,8 @@ def amend(amend: Amend) -> None:
 
 def find(find: Find) -> None:
     name(find.queue, "queue")
+    for filtered, what in ((find.task, "task"), (find.lane, "lane")):
+        if filtered:
+            name(filtered, what)
     limit(find.limit)
     limit(find.scan, "scan")

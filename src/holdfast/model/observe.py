@@ -1,4 +1,4 @@
-"""Looking, and keeping house: get, find, stats, queues, lanes; prune, audit, now."""
+"""Looking, and keeping house: get, find, stats, lanes; prune, audit, now."""
 
 from msgspec import Struct, field
 

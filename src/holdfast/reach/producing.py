@@ -95,9 +95,7 @@ def _tell(link: Link, group: Group, accepted: tuple[Accepted, ...]) -> None:
     for job, said in created:
         link.bus.emit(Queued(at=now, queue=job.queue, job_id=said.id, task=job.task, lane=job.lane, state=said.state))
     for limit in group.limits:
-        depths = [
-            said.depth for job, said in created if job.queue == limit.queue and said.position is None and said.depth
-        ]
+        depths = [said.depth for job, said in created if job.queue == limit.queue and job.lane is None and said.depth]
         soft = link.config.queue(limit.queue).soft_limit * limit.limit
         if any(depth - 1 < soft <= depth for depth in depths):  # once, on the way up
             link.bus.emit(SoftLimit(at=now, queue=limit.queue, depth=max(depths), limit=limit.limit))

@@ -2,8 +2,9 @@
 
 A lane has a head. The head keeps the lane until it has ended: while it is queued, runs, waits for a retry, is
 snoozed, delayed, released or paused, nobody overtakes it, whatever their priority. Everybody else in the lane
-is blocked with the hold `lane`. When the head ends, the best of those (priority first, then arrival) becomes
-the head, in the same write. So a lane never needs to be searched for, and a claim knows nothing of lanes.
+is blocked with the hold `lane`. When the head ends, the best of those (priority first, then arrival) becomes the
+head in the same write; or the earliest, if something else holds the best one back. So a lane never needs to be
+searched for, and a claim knows nothing of lanes.
 """
 
 from msgspec.structs import replace

@@ -40,9 +40,20 @@ def leave(step: Step, job: JobRecord) -> None:
     pool = step.state.pool(job.queue)
     if pool is None or job.epoch >= pool.epoch or not pool.old_live:
         return
-    step.put(pool, replace(pool, old_live=pool.old_live - 1))
-    if pool.old_live == 1:
-        for held in step.state.held_by_epoch(job.queue):
+    _set_old(step, pool, pool.old_live - 1)
+
+
+def recount(step: Step, name: str) -> None:
+    """Count the jobs of the older size anew, after one was lost whose size nobody can read any more."""
+    pool = step.state.pool(name)
+    if pool is not None and pool.old_live:
+        _set_old(step, pool, sum(1 for job in step.state.live_jobs(name, None) if 0 < job.epoch < pool.epoch))
+
+
+def _set_old(step: Step, pool: PoolRecord, count: int) -> None:
+    step.put(pool, replace(pool, old_live=count))
+    if count == 0:
+        for held in step.state.held_by_epoch(pool.name):
             step.put_job(held, rest(step, replace(held, hold=held.hold & ~Hold.EPOCH)))
 
 

@@ -8,10 +8,12 @@ makes a record that ends as `failed(undecodable)`: counted, listed among the dea
 import logging
 import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 
+from holdfast.engines.ledger import pools
 from holdfast.engines.ledger.ends import finish
 from holdfast.engines.ledger.step import Step
-from holdfast.engines.sqlite.rows import STATES, pack
+from holdfast.engines.sqlite.rows import STATES, DamagedRow, pack
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
@@ -52,6 +54,8 @@ def rescue(db: sqlite3.Connection, sql: Mapping[str, str], state: SqliteState, a
     step = Step(state, at)
     if was in LIVE:
         finish(step, job, JobState.FAILED, Reason.UNDECODABLE, note=NOTE)
+        with suppress(DamagedRow):  # another one: its own rescue counts again
+            pools.recount(step, queue)
     else:  # it had ended: only its report is lost
         step.drop_job(job)
     step.close()

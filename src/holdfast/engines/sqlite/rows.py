@@ -91,5 +91,5 @@ def unpacked(row: Any) -> JobRecord:
     """The record of a row (arrival, …, body)."""
     try:
         return unpack_job(row[-1])
-    except (msgspec.DecodeError, Unicodemsgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedRow(row[0]) from error

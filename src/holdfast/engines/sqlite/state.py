@@ -53,7 +53,7 @@ class SqliteState(State):
     """A connection, seen as the rules' state."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
-        self._db = Database(connection, sql)
+        self.db = Database(connection, sql)
         self._jobs: dict[Name, JobRecord | None] = {}
         self._dirty: dict[Name, JobRecord | None] = {}
         """Changed jobs, with the record that the database still has."""
@@ -70,7 +70,7 @@ class SqliteState(State):
 
     def begin(self) -> None:
         """Keep what was known if nobody else has written since; else only the numbers of names."""
-        version = self._db.version()
+        version = self.db.version()
         if version != self._version:
             self.forget()
             self._version = version
@@ -78,7 +78,7 @@ class SqliteState(State):
     def settle_down(self) -> None:
         """After a commit: leased jobs are likely to be asked for again, the rest is not."""
         self._jobs = {name: job for name, job in self._jobs.items() if job is not None and job.token is not None}
-        self._db.written = False
+        self.db.written = False
 
     def forget(self, *, numbers: bool = False) -> None:
         """Drop everything that may have changed; after a rollback also the numbers of names."""
@@ -88,9 +88,9 @@ class SqliteState(State):
         self._moved = {}
         self._edges = None
         self._version = -1
-        self._db.written = False
+        self.db.written = False
         if numbers:
-            self._db.forget_numbers()
+            self.db.forget_numbers()
 
     def flush(self) -> None:
         """Write the changed jobs."""
@@ -110,10 +110,10 @@ class SqliteState(State):
                 arrival, _, _, *rest = self._row(new)
                 changes.append((arrival, *rest, old.arrival))
         self._dirty.clear()
-        self._db.many("drop_job", drops)
-        self._db.many("change_job", changes)
-        self._db.many("move_job", moves)
-        self._db.many("add_job", adds)
+        self.db.many("drop_job", drops)
+        self.db.many("change_job", changes)
+        self.db.many("move_job", moves)
+        self.db.many("add_job", adds)
 
     def recount(self, queue: str, was: JobState, now: JobState) -> None:
         """A row was changed behind the rules' back: from a state that nobody can read any more to this one."""
@@ -123,17 +123,12 @@ class SqliteState(State):
     def finish(self) -> None:
         """Write what is left, at the end of the transaction."""
         self.flush()
-        moved = [(self._db.queue_number(queue), CODES[state], n) for (queue, state), n in self._moved.items() if n]
-        self._db.many("count", moved)
+        moved = [(self.db.queue_number(queue), CODES[state], n) for (queue, state), n in self._moved.items() if n]
+        self.db.many("count", moved)
         self._moved.clear()
 
     def _row(self, job: JobRecord) -> tuple[Any, ...]:
-        return row_of(job, self._db.queue_number(job.queue), self._db.task_number(job.task))
-
-    @property
-    def written(self) -> bool:
-        """Whether this transaction has changed anything."""
-        return self._db.written
+        return row_of(job, self.db.queue_number(job.queue), self.db.task_number(job.task))
 
     # Changing
 
@@ -156,7 +151,7 @@ class SqliteState(State):
         match record:
             case QueueRecord():
                 self._queues[record.queue] = record if there else None
-                self._db.write("put_queue", pack(record) if there else None, self._db.queue_number(record.queue))
+                self.db.write("put_queue", pack(record) if there else None, self.db.queue_number(record.queue))
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():
@@ -169,31 +164,31 @@ class SqliteState(State):
                 self._swap_thing("schedule", record.name, record, there=there)
 
     def _swap_lane(self, lane: LaneRecord, *, there: bool) -> None:
-        q = self._db.queue_number(lane.queue)
+        q = self.db.queue_number(lane.queue)
         if there:
             idle = lane.emptied if lane.depth == 0 and not lane.paused else None
-            self._db.write("put_lane", q, lane.lane, idle, pack(lane))
+            self.db.write("put_lane", q, lane.lane, idle, pack(lane))
         else:
-            self._db.write("drop_lane", q, lane.lane)
+            self.db.write("drop_lane", q, lane.lane)
 
     def _swap_edge(self, edge: Edge, *, there: bool) -> None:
         self._edges = None
         names = (
-            self._db.queue_number(edge.parent.queue),
+            self.db.queue_number(edge.parent.queue),
             edge.parent.id,
-            self._db.queue_number(edge.child.queue),
+            self.db.queue_number(edge.child.queue),
             edge.child.id,
         )
         if there:
-            self._db.write("put_edge", *names, pack(edge))
+            self.db.write("put_edge", *names, pack(edge))
         else:
-            self._db.write("drop_edge", *names)
+            self.db.write("drop_edge", *names)
 
     def _swap_thing(self, kind: str, name: str, record: Record, *, there: bool) -> None:
         if there:
-            self._db.write("put_thing", kind, name, pack(record))
+            self.db.write("put_thing", kind, name, pack(record))
         else:
-            self._db.write("drop_thing", kind, name)
+            self.db.write("drop_thing", kind, name)
 
     def new_arrival(self) -> int:
         self.arrival += 1
@@ -211,14 +206,13 @@ class SqliteState(State):
         return jobs
 
     def _first(self, rows: list[Any]) -> JobRecord | None:
-        found = self._read(rows)
-        return found[0] if found else None
+        return next(iter(self._read(rows)), None)
 
     def job(self, queue: str, job_id: str) -> JobRecord | None:
         name = (queue, job_id)
         if name in self._jobs:
             return self._jobs[name]
-        row = self._db.one("job", self._db.known_queue(queue), job_id)
+        row = self.db.one("job", self.db.known_queue(queue), job_id)
         self._jobs[name] = job = None if row is None else unpacked(row)
         return job
 
@@ -228,17 +222,15 @@ class SqliteState(State):
 
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
         self.flush()
-        return self._first(
-            self._db.rows("key_taker", self._db.known_queue(queue), self._db.known_task(task), unique_key)
-        )
+        return self._first(self.db.rows("key_taker", self.db.known_queue(queue), self.db.known_task(task), unique_key))
 
     def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
         self.flush()
-        q, t = self._db.known_queue(queue), self._db.known_task(task)
+        q, t = self.db.known_queue(queue), self.db.known_task(task)
         after = (-FOREVER, 0, 0)
         count = min(about, MOST_READ)
         while True:
-            rows = self._db.rows("ready", q, t, *after, count)
+            rows = self.db.rows("ready", q, t, *after, count)
             yield from self._read(rows)
             if len(rows) < count:
                 return
@@ -248,49 +240,49 @@ class SqliteState(State):
 
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
         self.flush()
-        return iter(self._read(self._db.rows("due", self._db.known_queue(queue), now, limit)))
+        return iter(self._read(self.db.rows("due", self.db.known_queue(queue), now, limit)))
 
     def next_due(self, queue: str) -> int | None:
         self.flush()
-        row = self._db.one("next_due", self._db.known_queue(queue))
+        row = self.db.one("next_due", self.db.known_queue(queue))
         return None if row is None else row[0]
 
     def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
         self.flush()
-        jobs = self._read(self._db.rows("live_jobs", self._db.known_queue(queue)))
+        jobs = self._read(self.db.rows("live_jobs", self.db.known_queue(queue)))
         return [job for job in jobs if lane in (None, job.lane)]
 
     def held_by_epoch(self, queue: str) -> list[JobRecord]:
         self.flush()
-        blocked = self._read(self._db.rows("blocked_jobs", self._db.known_queue(queue)))
+        blocked = self._read(self.db.rows("blocked_jobs", self.db.known_queue(queue)))
         return [job for job in blocked if job.hold & Hold.EPOCH]
 
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         self.flush()
         most = FOREVER if below is None else below
         return self._read(
-            self._db.rows(NEWEST.get(state, "newest"), self._db.known_queue(queue), CODES[state], most, limit)
+            self.db.rows(NEWEST.get(state, "newest"), self.db.known_queue(queue), CODES[state], most, limit)
         )
 
     def expiring(self, now: int, limit: int) -> list[JobRecord]:
         self.flush()
-        return self._read(self._db.rows("expiring", now, limit))
+        return self._read(self.db.rows("expiring", now, limit))
 
     def ended(self, now: int, limit: int) -> list[JobRecord]:
         self.flush()
-        return self._read(self._db.rows("ended", now, limit))
+        return self._read(self.db.rows("ended", now, limit))
 
     # Leases
 
     def held_by(self, claim_id: str) -> list[JobRecord]:
         self.flush()
         # A claim id with a dot in it may look like another one's token.
-        held = self._read(self._db.rows("held_by", claim_id, claim_id))
+        held = self._read(self.db.rows("held_by", claim_id, claim_id))
         return [job for job in held if job.token is not None and claim_of(job.token) == claim_id]
 
     def leases_until(self, instant: int) -> list[JobRecord]:
         self.flush()
-        return self._read(self._db.rows("leases", instant))
+        return self._read(self.db.rows("leases", instant))
 
     def leases_of(self, workers: Iterable[str]) -> list[JobRecord]:
         named = set(workers)
@@ -300,12 +292,12 @@ class SqliteState(State):
 
     def queue(self, name: str) -> QueueRecord | None:
         if name not in self._queues:
-            row = self._db.one("queue", self._db.known_queue(name))
+            row = self.db.one("queue", self.db.known_queue(name))
             self._queues[name] = None if row is None or row[0] is None else unpack_queue(row[0])
         return self._queues[name]
 
     def queues(self) -> list[QueueRecord]:
-        return [unpack_queue(row[0]) for row in self._db.rows("queues")]
+        return [unpack_queue(row[0]) for row in self.db.rows("queues")]
 
     def depth(self, queue: str) -> int:
         return sum(n for state, n in self._counts(queue).items() if state in LIVE)
@@ -314,7 +306,7 @@ class SqliteState(State):
         return {state: n for state, n in self._counts(queue).items() if n}
 
     def _counts(self, queue: str) -> Counter[JobState]:
-        rows = self._db.rows("counts", self._db.known_queue(queue))
+        rows = self.db.rows("counts", self.db.known_queue(queue))
         counts = Counter({STATES[code]: n for code, n in rows})
         for (moved_queue, state), n in self._moved.items():
             if moved_queue == queue:
@@ -323,63 +315,63 @@ class SqliteState(State):
 
     def oldest_ready(self, queue: str) -> int | None:
         self.flush()
-        q, t = self._db.known_queue(queue), 0
+        q, t = self.db.known_queue(queue), 0
         dues = []
-        while (row := self._db.one("next_ready_task", q, t)) is not None:
+        while (row := self.db.one("next_ready_task", q, t)) is not None:
             t = row[0]
-            dues.append(self._db.rows("oldest_ready", q, t)[0][0])
+            dues.append(self.db.rows("oldest_ready", q, t)[0][0])
         return min(dues, default=None)
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
         self.flush()
-        row = self._db.one("count_due", self._db.known_queue(queue), now)
+        row = self.db.one("count_due", self.db.known_queue(queue), now)
         return (0, None) if row is None else (row[0], row[1])
 
     def lane(self, queue: str, lane: str) -> LaneRecord | None:
-        row = self._db.one("lane", self._db.known_queue(queue), lane)
+        row = self.db.one("lane", self.db.known_queue(queue), lane)
         return None if row is None else unpack_lane(row[0])
 
     def lanes(self, queue: str) -> list[LaneRecord]:
-        return [unpack_lane(row[0]) for row in self._db.rows("lanes", self._db.known_queue(queue))]
+        return [unpack_lane(row[0]) for row in self.db.rows("lanes", self.db.known_queue(queue))]
 
     def next_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
-        return self._first(self._db.rows("next_in_lane", self._db.known_queue(queue), lane))
+        return self._first(self.db.rows("next_in_lane", self.db.known_queue(queue), lane))
 
     def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
-        return self._first(self._db.rows("earliest_in_lane", self._db.known_queue(queue), lane))
+        return self._first(self.db.rows("earliest_in_lane", self.db.known_queue(queue), lane))
 
     def idle_lanes(self, emptied_before: int) -> list[LaneRecord]:
-        return [unpack_lane(row[0]) for row in self._db.rows("idle_lanes", emptied_before)]
+        return [unpack_lane(row[0]) for row in self.db.rows("idle_lanes", emptied_before)]
 
     # Edges
 
     def _any_edge(self) -> bool:
         if self._edges is None:
-            self._edges = self._db.one("any_edge") is not None
+            self._edges = self.db.one("any_edge") is not None
         return self._edges
 
     def children(self, queue: str, job_id: str, limit: int | None = None) -> list[Edge]:
         if not self._any_edge():
             return []
-        rows = self._db.rows("children", self._db.known_queue(queue), job_id, -1 if limit is None else limit)
+        rows = self.db.rows("children", self.db.known_queue(queue), job_id, -1 if limit is None else limit)
         return [unpack_edge(row[0]) for row in rows]
 
     def ended_parents(self) -> Name | None:
         if not self._any_edge():
             return None
         self.flush()
-        return self._db.one("ended_parent")
+        return self.db.one("ended_parent")
 
     # Everything else
 
     def _thing(self, kind: str, name: str, unpack: Callable[[bytes], R]) -> R | None:
-        row = self._db.one("thing", kind, name)
+        row = self.db.one("thing", kind, name)
         return None if row is None else unpack(row[0])
 
     def _things(self, kind: str, unpack: Callable[[bytes], R]) -> list[R]:
-        return [unpack(row[0]) for row in self._db.rows("things", kind)]
+        return [unpack(row[0]) for row in self.db.rows("things", kind)]
 
     def pool(self, name: str) -> PoolRecord | None:
         return self._thing("pool", name, unpack_pool)
@@ -401,4 +393,4 @@ class SqliteState(State):
 
     def problems(self, now: int) -> Iterator[str]:
         self.flush()
-        return problems_of_database(self._db.connection, self._db.sql, now)
+        return problems_of_database(self.db.connection, self.db.sql, now)

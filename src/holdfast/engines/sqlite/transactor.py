@@ -192,7 +192,7 @@ class Transactor:
             done.append(Done(decision.answer, None, decision.rings))
         self._clock.last = ledger.clock.after(self._clock.last)
         state.finish()
-        if state.written:
+        if state.db.written:
             self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
         return done
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,8 +110,51 @@ def test_without_migration_an_empty_file_is_refused_and_says_what_to_type(tmp_pa
 
 
 def test_a_folder_that_does_not_exist_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises((EngineUnavailable, FileNotFoundError), match="missing"):
+    with pytest.raises(EngineUnavailable, match="missing"):
         asyncio.run(store(tmp_path / "missing" / "x.db").open())
+
+
+def opened_by_nobody(path: Path) -> str:
+    """What a process hears that opens the store as a user without rights: root may write anywhere."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "opened"
+        try:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            store(path).open_now()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_file_or_folder_that_may_only_be_read_is_a_clear_error(tmp_path: Path, what: str) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-"))  # pytest's own folders are closed to others
+    try:
+        path = folder / "x.db"
+        with_engine(store(tmp_path / "warm-up.db"), lambda engine: engine.enqueue(job("a")))
+        if what == "file":
+            with_engine(store(path), lambda engine: engine.enqueue(job("a")))
+            folder.chmod(0o777)
+            for file in folder.iterdir():
+                file.chmod(0o444)
+        else:
+            folder.chmod(0o555)
+        said = opened_by_nobody(path)
+        assert said.startswith("EngineUnavailable"), said
+        assert "x.db cannot be" in said
+    finally:
+        folder.chmod(0o777)
+        shutil.rmtree(folder)
 
 
 def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:

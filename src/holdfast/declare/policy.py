@@ -17,7 +17,7 @@ from holdfast.context import Middleware
 from holdfast.declare.template import Source, Template
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.instants import SECOND
-from holdfast.model.job import Given, KeyScope
+from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy, backoff
 from holdfast.model.text import check_metadata, check_name
 
@@ -213,12 +213,13 @@ class Terms:
 def _given(chosen: Mapping[str, Any]) -> Given:
     """What travels with the job because it was given at enqueue."""
     attempts = chosen.get("max_attempts", _ABSENT)
-    return Given(
+    given = Given(
         max_attempts=None if attempts is _ABSENT else attempts or 0,
         timeout=chosen.get("timeout"),
         result_ttl=chosen.get("result_ttl"),
         retention=chosen.get("retention"),
     )
+    return NOTHING_GIVEN if given == NOTHING_GIVEN else given
 
 
 # --- One option ---

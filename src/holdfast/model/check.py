@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.errors import InvalidOption, PayloadTooLarge
 from holdfast.model.instants import FOREVER, SECOND
-from holdfast.model.job import Given, KeyScope
+from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.observe import Find
 from holdfast.model.operate import Amend
 from holdfast.model.produce import Group, NewJob
@@ -120,7 +120,8 @@ def new_job(job: NewJob) -> None:
             name(job.pool.key, "key")
     if job.unique_key is not None:
         name(job.unique_key, "unique_key")
-    name(job.codec, "codec")
+    if job.codec not in ("json", "msgpack"):
+        name(job.codec, "codec")
     if job.reply is not None:
         name(job.reply, "reply")
     if job.metadata:
@@ -131,12 +132,18 @@ def new_job(job: NewJob) -> None:
             size=len(job.payload),
             limit=MAX_PAYLOAD,
         )
-    whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
-    whole(job.delay, "delay")
-    whole(job.due, "due", -FOREVER)
-    whole(job.expires, "expires", -FOREVER)
-    whole(job.key_window, "unique_for", 1 if job.key_scope is KeyScope.WINDOW else 0)
-    given(job.given)
+    # Nearly every job has none of these: only what was set is looked at closely.
+    if job.priority or type(job.priority) is not int:
+        whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
+    if job.delay or type(job.delay) is not int:
+        whole(job.delay, "delay")
+    if job.due is not None or job.expires is not None:
+        whole(job.due, "due", -FOREVER)
+        whole(job.expires, "expires", -FOREVER)
+    if job.key_window or job.key_scope is KeyScope.WINDOW or type(job.key_window) is not int:
+        whole(job.key_window, "unique_for", 1 if job.key_scope is KeyScope.WINDOW else 0)
+    if job.given is not NOTHING_GIVEN:
+        given(job.given)
 
 
 def given(given: Given) -> None:

@@ -31,14 +31,20 @@ def get(step: Step, command: Get) -> Got:
 
 def find(step: Step, command: Find) -> Found:
     """Newest arrival first. The cursor is the last arrival looked at."""
-    page = step.state.newest(command.queue, command.state, command.cursor, command.scan + 1)
     jobs: list[JobRecord] = []
-    for looked_at, job in enumerate(page, start=1):
-        if _matches(job, command):
-            jobs.append(job)
-        if looked_at < len(page) and (len(jobs) == command.limit or looked_at == command.scan):
-            return Found(at=step.at, jobs=tuple(jobs), cursor=job.arrival)
-    return Found(at=step.at, jobs=tuple(jobs))
+    below, looked_at = command.cursor, 0
+    while True:
+        # One more than is wanted, to know whether there is more.
+        count = min(command.limit - len(jobs), command.scan - looked_at)
+        page = step.state.newest(command.queue, command.state, below, count + 1)
+        for job in page[:count]:
+            looked_at, below = looked_at + 1, job.arrival
+            if _matches(job, command):
+                jobs.append(job)
+        if len(page) <= count:
+            return Found(at=step.at, jobs=tuple(jobs))
+        if len(jobs) == command.limit or looked_at == command.scan:
+            return Found(at=step.at, jobs=tuple(jobs), cursor=below)
 
 
 def _matches(job: JobRecord, find: Find) -> bool:

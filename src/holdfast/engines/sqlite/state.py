@@ -236,7 +236,6 @@ class SqliteState(State):
                 return
             arrival, rank, due, _ = rows[-1]
             after = (rank, due, arrival)
-            count = min(count * 4, MOST_READ)
 
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
         self.flush()

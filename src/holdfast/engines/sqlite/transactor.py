@@ -22,7 +22,7 @@ from holdfast.engines.sqlite.rescue import rescue
 from holdfast.engines.sqlite.rows import DamagedRow
 from holdfast.engines.sqlite.state import ALL, SqliteState
 from holdfast.engines.sqlite.statements import load
-from holdfast.errors import CorruptRecord, EngineError, OutcomeUnknown
+from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
@@ -68,7 +68,13 @@ class Transactor:
         self._place = place
         self._runtime = runtime
         self._clock = clock
-        self._gate = runtime.fs.gate(place.path + "-gate")
+        try:
+            self._gate = runtime.fs.gate(place.path + "-gate")
+        except OSError as error:
+            raise EngineUnavailable(
+                f"{place.path} cannot be opened for writing ({error}). Does its folder exist, "
+                "and may this process write there?"
+            ) from error
         try:
             self.connection = connect(place.path, place.durability, busy_timeout=place.busy_timeout)
         except BaseException:

@@ -139,6 +139,9 @@ class JsonCodec(_Msgspec):
     name = "json"
     _format = msgspec.json
 
+    def encode(self, value: object) -> bytes:
+        return b"null" if value is None else super().encode(value)  # most handlers return nothing
+
     def _checked(self, value: object, data: bytes) -> bytes:
         if _json_depth_over(data, self.limits.depth):
             raise InvalidArguments(f"The value is nested deeper than {self.limits.depth}. Pass a flatter one.")

@@ -19,6 +19,7 @@ from played import run
 from holdfast import App, Context, EngineUnavailable, InvalidOption, Next, errors, events
 from holdfast.codec import MsgpackCodec
 from holdfast.engines.memory import MemoryEngine
+from holdfast.runtime import SystemRuntime
 from holdfast.testing.clock import FrozenRuntime
 
 
@@ -372,3 +373,18 @@ def test_a_reader_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPa
         ids = [resize.enqueue(str(n)).id for n in range(5)]
         assert [next(stream).job_id for _ in range(2)] == ids[3:]
         assert stream.dropped == 3
+
+
+def test_an_app_that_is_closed_while_swapped_never_reaches_its_real_store(tmp_path: Path) -> None:
+    real = tmp_path / "real.db"
+    jobs: App[Any] = App(f"sqlite:///{real}")
+
+    @jobs.task
+    def nothing() -> None: ...
+
+    runtime = SystemRuntime()
+    with jobs.swapped(MemoryEngine("memory://", runtime), runtime):
+        with jobs:
+            first = nothing.enqueue()
+        assert first.refresh().id == first.id  # opened again, on the same engine
+    assert not real.exists()

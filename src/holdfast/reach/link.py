@@ -208,14 +208,16 @@ class Link:
     @contextmanager
     def swapped(self, engine: Engine, runtime: Runtime) -> Iterator[None]:
         """Another engine and another clock under the same App, until the end of the block."""
-        before = self.runtime, self._processes, self._in_memory
+        before = self.runtime, self._processes, self._in_memory, self._epoch
         process = Process(engine, runtime)
-        self.runtime, self._processes, self._in_memory = runtime, {(process.pid, self._epoch): process}, {}
+        self.runtime, self._processes = runtime, {(process.pid, self._epoch): process}
+        self._in_memory = {process.pid: engine}  # closed and opened again, it must never be the real store
         try:
             yield
         finally:
-            process.close_portal(wait=True)
-            self.runtime, self._processes, self._in_memory = before
+            for opened in (process, *self._processes.values()):
+                opened.close_portal(wait=True)
+            self.runtime, self._processes, self._in_memory, self._epoch = before
 
 
 def shown(url: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.instants import DAY, HOUR, MINUTE
-from holdfast.model.job import Given
+from holdfast.model.job import Given, KeyScope
 from holdfast.model.operate import Done, OperatorAnswer
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import Hold, JobState
@@ -69,6 +69,34 @@ async def test_the_lifetimes_of_a_live_job_are_kept_for_its_end(bench: Bench) ->
 
     job = await bench.look()
     assert (job.result_until, job.visible_until) == (answer.at.wall + 2 * HOUR, answer.at.wall + 3 * HOUR)
+
+
+@guarantee(Guarantee.OPERATING)
+async def test_what_is_not_amended_stays_as_it_was_given(bench: Bench) -> None:
+    await bench.put(new_job("a", given=Given(retention=7 * HOUR)), new_job("b", given=Given(result_ttl=7 * HOUR)))
+
+    await amend(bench, "a", result_ttl=HOUR)
+    await amend(bench, "b", retention=HOUR)
+
+    assert (await bench.look("a")).given == Given(result_ttl=HOUR, retention=7 * HOUR)
+    assert (await bench.look("b")).given == Given(result_ttl=7 * HOUR, retention=HOUR)
+
+
+@guarantee(Guarantee.ONE_PER_KEY)
+async def test_a_longer_lifetime_does_not_take_back_a_key_that_has_lapsed(bench: Bench) -> None:
+    await bench.finish(new_job("a", unique_key="key", key_scope=KeyScope.RESULT), result_ttl=MINUTE)
+    bench.clock.advance(minutes=2)
+    await bench.put(new_job("b", unique_key="key"))
+
+    await amend(bench, "a", result_ttl=10 * HOUR)
+
+    held = await bench.put_one(new_job("c", unique_key="key"))
+    await bench.engine.cancel(QUEUE, "b")
+    free = await bench.put_one(new_job("c", unique_key="key"))
+    assert [(held.status, held.id), (free.status, free.id)] == [
+        (EnqueueStatus.DUPLICATE, "b"),
+        (EnqueueStatus.CREATED, "c"),
+    ]
 
 
 @guarantee(Guarantee.ORDER)

@@ -55,11 +55,16 @@ async def test_a_scheduled_job_rings_so_that_waiters_can_set_their_alarm(bench: 
 
 
 @guarantee(Guarantee.BELLS)
-@pytest.mark.parametrize("what", ["release", "requeue", "trigger", "resume lane", "lane", "child", "due", "promote"])
+@pytest.mark.parametrize(
+    "what", ["release", "requeue", "trigger", "resume lane", "resume queue", "lane", "child", "due", "promote"]
+)
 async def test_whatever_makes_a_job_ready_rings_its_queue(bench: Bench, what: str) -> None:
-    await bench.put(new_job("first", lane="lane"))
-    lease = await bench.take_one()
+    await bench.put(new_job("first", lane="lane"), new_job("parent"))
+    lease, parent = await bench.take(2)
     await bench.put(new_job("dead"), new_job("later", delay=MINUTE), new_job("second", lane="lane"))
+    await bench.put(new_job("child", parents=after("parent")))
+    if what == "resume queue":
+        await bench.engine.pause(QUEUE)
     await bench.engine.cancel(QUEUE, "dead")
     await bench.engine.pause(QUEUE, "paused")
     await bench.put(new_job("held", lane="paused"))
@@ -75,8 +80,12 @@ async def test_whatever_makes_a_job_ready_rings_its_queue(bench: Bench, what: st
                 await bench.engine.trigger(QUEUE, "later")
             case "resume lane":
                 await bench.engine.resume(QUEUE, "paused")
-            case "lane" | "child":
+            case "resume queue":
+                await bench.engine.resume(QUEUE)
+            case "lane":
                 await bench.settle(succeed(lease))
+            case "child":
+                await bench.settle(succeed(parent))
             case "due":
                 await bench.engine.amend(QUEUE, "later", due=now)
             case "promote":

@@ -1,7 +1,7 @@
 """Events as a stream: `async for event in jobs.subscribe(...)`, or `for` in a thread.
 
-It hears what happens in this process from the moment it is opened. A reader that is too slow loses the oldest events,
-and `dropped` says how many.
+It hears what happens from the moment it is opened, in all processes that share the store, and for that the store is
+opened with it; or in this process alone. A reader that is too slow loses the oldest events; `dropped` says how many.
 """
 
 import asyncio
@@ -22,9 +22,12 @@ MOST = 10_000
 class EventStream(Generic[E]):
     """One reader's events. Leave the `with` block, or `close`, to stop listening."""
 
-    def __init__(self, link: Link, kind: type[E], *, job_id: str | None, queue: str | None) -> None:
+    def __init__(
+        self, link: Link, kind: type[E], *, job_id: str | None, queue: str | None, everywhere: bool = False
+    ) -> None:
         self._link = link
         self._kind = kind
+        self._everywhere = everywhere
         self._wanted = {"job_id": job_id, "queue": queue}
         self._events: deque[E] = deque(maxlen=MOST)
         self._off: Callable[[], None] | None = None
@@ -34,9 +37,14 @@ class EventStream(Generic[E]):
         self.dropped = 0
 
     def _open(self) -> Self:
+        """Listen. What happens elsewhere is heard once the store is open."""
         if self._off is None and not self._closed:
-            self._off = self._link.bus.on(self._kind, self._hear)
+            self._off = self._link.bus.on(self._kind, self._hear, everywhere=self._everywhere)
         return self
+
+    async def _reach(self) -> None:
+        if self._everywhere and not self._closed and not self._link.process.open:
+            await self._link.engine()
 
     def _hear(self, event: E) -> None:
         """On whatever thread emits."""
@@ -60,19 +68,22 @@ class EventStream(Generic[E]):
         self._wake()
 
     def __enter__(self) -> Self:
+        if asyncio._get_running_loop() is None:
+            self._link.run(self._reach(), here=True)
         return self._open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
+        await self._reach()
         return self._open()
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Self:
-        return self._open()
+        return self.__enter__()
 
     def __next__(self) -> E:
         if asyncio._get_running_loop() is not None:
@@ -94,6 +105,7 @@ class EventStream(Generic[E]):
 
     async def __anext__(self) -> E:
         loop = asyncio.get_running_loop()
+        await self._reach()
         while not self._events:
             if self._closed:
                 raise StopAsyncIteration

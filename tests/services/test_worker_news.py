@@ -271,3 +271,34 @@ def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> None:
         await settled()
 
     run(scenario())
+
+
+# Listeners that take their time
+
+
+def test_an_async_listener_finishes_before_the_worker_is_done() -> None:
+    app, told = SmallApp(), list[str]()
+
+    async def listen(event: events.WorkerStopped) -> None:
+        await asyncio.sleep(0.05)
+        told.append(event.worker)
+
+    app.bus.on(events.WorkerStopped, listen)
+    worker = app.worker(until_empty=True)
+    worker.run()
+    assert told == [worker.name]
+
+
+def test_an_async_listener_that_does_not_end_does_not_keep_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.worker.LAST_LISTENERS", 0.01)
+    app, ends = SmallApp(), list[str]()
+
+    async def listen(event: events.WorkerStopped) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ends.append("cut off")
+
+    app.bus.on(events.WorkerStopped, listen)
+    app.worker(until_empty=True).run()
+    assert ends == ["cut off"]

@@ -5,6 +5,7 @@ whatever event loop it waits. Ringing twice before anybody looks is ringing once
 """
 
 import asyncio
+from collections.abc import Callable
 
 from holdfast.engine import Subscription
 
@@ -17,6 +18,13 @@ class Belfry:
 
     def __init__(self) -> None:
         self._subscriptions: set[Ears] = set()
+        self.someone_waits: Callable[[], object] | None = None
+        """Called when somebody begins to wait; from any thread."""
+
+    @property
+    def attended(self) -> bool:
+        """Whether anybody waits for a bell right now."""
+        return any(ears.waits for ears in self._subscriptions)
 
     def subscribe(self, *bells: str) -> Subscription:
         ears = Ears(self, frozenset(bells))
@@ -30,6 +38,11 @@ class Belfry:
         """From any thread."""
         for ears in self._subscriptions:
             ears.hear(bells)
+
+    def ring_kinds(self, *kinds: str) -> None:
+        """Ring every bell of these kinds, such as `queue:`, that somebody listens for."""
+        for ears in self._subscriptions:
+            ears.hear(frozenset(bell for bell in ears._bells if bell.startswith(kinds)))
 
     def close(self) -> None:
         for ears in self._subscriptions:
@@ -46,6 +59,10 @@ class Ears(Subscription):
         """Filled by ringers and emptied by the waiter one entry at a time: each step is atomic, so none is lost."""
         self._closed = False
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self._waiter is not None
 
     def hear(self, bells: frozenset[str]) -> None:
         heard = self._bells if EVERYTHING in bells else bells & self._bells
@@ -68,6 +85,9 @@ class Ears(Subscription):
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             self._waiter = (loop, future)
+            someone_waits = self._belfry.someone_waits
+            if someone_waits is not None:
+                someone_waits()
             try:
                 if not self._rung and not self._closed:  # it may have rung since
                     async with asyncio.timeout(timeout):

@@ -1,7 +1,8 @@
 """The report of a job: how it came out, how long it waited and ran, and what happened to it, in order.
 
 Nothing of it is stored. The events are told from the record and its history, so a job that failed twice and then
-succeeded has a report like any other.
+succeeded has a report like any other. The record keeps one due time, the last: how long a start before the last one
+waited is not known (0), nor, once a job was tried again or requeued, whether it was scheduled at first (`queued`).
 """
 
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from typing import Any
 
 from holdfast.model.job import Attempt as Run
 from holdfast.model.job import JobRecord
-from holdfast.model.states import JobState, Reason
+from holdfast.model.states import Hold, JobState, Reason
 from holdfast.telemetry.events import Cancelled, Failed, JobEvent, Queued, Retrying, Started, Succeeded
 from holdfast.views import CodecNamed, Job, Shown, runs_of
+
+_FROM_THE_FIRST = Hold.LANE | Hold.PARENTS | Hold.EPOCH
+"""What holds a job back, if it does, from the moment it is accepted."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,18 +41,33 @@ def report_of(record: JobRecord, codec_named: CodecNamed) -> Report:
 
 def _events(record: JobRecord) -> Iterator[JobEvent]:
     told: dict[str, Any] = {"queue": record.queue, "job_id": record.id, "task": record.task, "lane": record.lane}
-    yield Queued(at=record.created, **told)
+    yield Queued(at=record.created, state=_state_at_first(record), **told)
     runs = runs_of(record)
     final = runs[-1] if runs and runs[-1].ended == record.finished else None
     for run in runs:
         mine = {**told, "attempt": run.number, "worker": run.worker}
-        yield Started(at=run.started, **mine)
+        yield Started(at=run.started, waited=_waited(record, run.started), **mine)
         if run is not final:
             yield Retrying(at=run.ended, error=run.error, ran=run.ended - run.started, **mine)
     if record.state is JobState.RUNNING and record.last_started is not None:
-        yield Started(at=record.last_started, attempt=record.attempt, worker=record.owner, **told)
+        at = record.last_started
+        yield Started(at=at, waited=_waited(record, at), attempt=record.attempt, worker=record.owner, **told)
     if record.finished is not None:
         yield _end(record, record.finished, final, told)
+
+
+def _state_at_first(record: JobRecord) -> JobState:
+    if record.hold & _FROM_THE_FIRST:
+        return JobState.BLOCKED
+    tried = record.started is not None and record.due > record.started
+    if record.generation or tried:
+        return JobState.QUEUED
+    return JobState.SCHEDULED if record.due > record.created else JobState.QUEUED
+
+
+def _waited(record: JobRecord, started: int) -> int:
+    """From when it was due; known of the last start, since another due time came with every one before."""
+    return started - record.due if started == record.last_started and record.due <= started else 0
 
 
 def _end(record: JobRecord, at: int, run: Run | None, told: dict[str, Any]) -> JobEvent:

@@ -1,4 +1,4 @@
-"""What an App has opened in one process: the engine, the portal, and a desk on each event loop.
+"""What an App has opened in one process: the engine, its feed, the portal, and a desk on each event loop.
 
 A forked child starts with nothing: connections, threads and locks of its parent are left alone, not even closed. One
 engine serves all threads and loops of a process. What belongs to a loop (the merging of enqueues, the listener for
@@ -16,6 +16,8 @@ from holdfast.reach.doors import ThreadDoor, thread_door
 from holdfast.reach.enqueuer import Enqueuer
 from holdfast.reach.waiting import Waiting
 from holdfast.runtime import Runtime
+from holdfast.telemetry.bus import Bus
+from holdfast.telemetry.feed import Feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,12 @@ class Desk:
 class Process:
     """The open side of an App in this process."""
 
-    def __init__(self, engine: Engine, runtime: Runtime) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime, bus: Bus) -> None:
         self.pid = os.getpid()
         self.engine = engine
         self.door: ThreadDoor | None = thread_door(engine)
         self.open = False
+        self._feed = Feed(engine, runtime, bus)
         self._runtime = runtime
         self._name = runtime.new_id()
         self._lock = runtime.lock()
@@ -54,6 +57,7 @@ class Process:
             try:
                 await self.engine.open()
                 self.open = True
+                self._feed.open()
             finally:
                 with self._lock:
                     over, self._opening = self._opening, None
@@ -82,6 +86,9 @@ class Process:
                 loop.call_soon_threadsafe(desk.waiting.close)
         if self.open:
             self.open = False
+            if self._feed.talks:
+                await self._runtime.run_blocking(self._feed.close)
+            self._feed.close()
             await self.engine.close()
 
     def close_portal(self, *, wait: bool) -> None:
@@ -99,6 +106,7 @@ class Process:
         if self.pid == os.getpid():
             close_now = getattr(self.engine, "close_now", None)
             if self.open and close_now is not None:
+                self._feed.close()
                 close_now()
             self.close_portal(wait=True)
 

@@ -2,6 +2,7 @@
 
 An event is built only when somebody listens, after the change is in the store, and by whoever made it: a client tells
 of `Queued`, a worker of `Started`. Nothing depends on an event; the record and its history are the truth.
+As JSON it carries the name of its kind in `event`.
 
 `at` is microseconds since 1970 UTC, and durations are microseconds too; `time` is the same instant as a `datetime`.
 """
@@ -16,7 +17,7 @@ from holdfast.model.text import ErrorInfo
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class Event(Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
     """Something happened."""
 
     at: int

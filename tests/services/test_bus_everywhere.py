@@ -1,0 +1,327 @@
+"""Events between Apps that share a store: who hears what, who is left alone, and what a broken one does to the rest.
+
+Two Apps in one process are to each other as two processes are: each has a record and sockets of its own.
+`test_bus_processes.py` has real ones.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_app import run
+
+from holdfast import App, events
+from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.runtime import SystemRuntime
+from holdfast.testing import Probe
+
+Open = Callable[..., App[Any]]
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no sockets between processes here")
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[Open]:
+    """One more App on the same store, open."""
+    with ExitStack() as stack:
+
+        def another(**options: Any) -> App[Any]:
+            app: App[Any] = App(f"sqlite:///{tmp_path}/jobs.db", **options)
+
+            @app.task
+            def work() -> None: ...
+
+            return stack.enter_context(app)
+
+        yield another
+
+
+def enqueue(app: App[Any], id: str) -> None:
+    app.registry["work"].using(id=id).enqueue()
+
+
+async def aenqueue(app: App[Any], id: str) -> None:
+    await app.registry["work"].using(id=id).aenqueue()
+
+
+def heard(app: App[Any], kind: type[events.Event] = events.Event, *, everywhere: bool = True) -> Probe[Any]:
+    """A probe that is called, on the loop of the test, with every event that this App hears."""
+    probe, loop = Probe[Any]("the listener"), asyncio.get_running_loop()
+    app.on(kind, everywhere=everywhere)(lambda event: loop.call_soon_threadsafe(probe, event))
+    return probe
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that nobody tells of, so it is looked at again and again."""
+    pause = asyncio.Event()
+    while not true():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(pause.wait(), 0.01)
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-e")}
+
+
+# Who hears what
+
+
+def test_a_stream_hears_what_happens_elsewhere(another: Open) -> None:
+    here, there = another(), another()
+
+    async def scenario() -> None:
+        async with here.subscribe(events.Queued) as stream:
+            await aenqueue(there, "a")
+            assert (await anext(stream)).job_id == "a"
+
+    run(scenario())
+
+
+def test_a_stream_opens_the_store_that_it_listens_to(tmp_path: Path, another: Open) -> None:
+    there = another()
+    here: App[Any] = App(f"sqlite:///{tmp_path}/jobs.db")
+    with here.subscribe(job_id="b") as stream:
+        enqueue(there, "a")
+        enqueue(there, "b")
+        assert type(next(stream)) is events.Queued
+    here.close()
+
+    async def scenario() -> None:
+        await until(lambda: not there.bus.wants(events.Queued))
+        stream = here.subscribe(job_id="d")
+        waiting = asyncio.ensure_future(anext(aiter(stream)))
+        await until(lambda: there.bus.wants(events.Queued))
+        await aenqueue(there, "d")
+        assert (await waiting).at > 0
+        stream.close()
+        await here.aclose()
+
+    run(scenario())
+
+
+def test_a_stream_of_this_process_hears_nothing_else_and_opens_nothing(tmp_path: Path, another: Open) -> None:
+    here, there = another(), another()
+    with here.subscribe(events.Queued, everywhere=False) as stream:
+        assert not there.bus.wants(events.Queued)
+        enqueue(there, "a")
+        enqueue(here, "b")
+        assert next(stream).job_id == "b"
+    store = tmp_path / "never.db"
+    with App(f"sqlite:///{store}").subscribe(everywhere=False):
+        assert not store.exists()
+
+
+def test_a_listener_hears_its_own_process_unless_it_asks_for_more(another: Open) -> None:
+    here, there = another(), another()
+
+    async def scenario() -> None:
+        near, far = heard(here, events.Queued, everywhere=False), heard(here, events.Queued)
+        await aenqueue(there, "a")
+        await far.calls(1)
+        await aenqueue(here, "b")
+        assert [event.job_id for event in await far.calls(2)] == ["a", "b"]
+        assert [event.job_id for event in await near.calls(1)] == ["b"]
+
+    run(scenario())
+
+
+def test_a_listener_that_was_there_before_the_store_is_open_hears_too(tmp_path: Path, another: Open) -> None:
+    there = another()
+    here: App[Any] = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    async def scenario() -> None:
+        queued = heard(here, events.Queued)
+        for opened in range(2):  # and again after it was closed
+            async with here:
+                await aenqueue(there, f"job {opened}")
+                await queued.calls(opened + 1)
+            await until(lambda: not there.bus.wants(events.Queued))
+
+    run(scenario())
+
+
+def test_an_async_listener_hears_what_happens_elsewhere(another: Open) -> None:
+    here, there = another(), another()
+    told: list[str] = []
+    done = threading.Event()
+
+    @here.on(events.Queued, everywhere=True)
+    async def listen(event: events.Queued) -> None:
+        await asyncio.sleep(0)
+        told.append(event.job_id)
+        done.set()
+
+    enqueue(there, "a")
+    assert done.wait(20)
+    assert told == ["a"]
+
+
+def test_apps_of_another_namespace_hear_nothing_of_each_other(another: Open) -> None:
+    here, there, stranger = another(), another(), another(namespace="other")
+
+    async def scenario() -> None:
+        queued = heard(here, events.Queued)
+        assert not stranger.bus.wants(events.Queued)
+        await aenqueue(stranger, "a")
+        await aenqueue(there, "b")
+        assert [event.job_id for event in await queued.calls(1)] == ["b"]
+
+    run(scenario())
+
+
+def test_events_of_one_app_come_in_their_order(another: Open) -> None:
+    here, there = another(), another()
+
+    async def scenario() -> None:
+        told = heard(here)
+        work = there.registry["work"]
+        await there.client.aenqueue_many([work.using(id=f"{n:03}").draft() for n in range(500)])
+        await there.control.apause("default")
+        await until(lambda: any(isinstance(event, events.QueuePaused) for event in told.seen))
+        ids = [event.job_id for event in told.seen[:-1]]
+        assert len(ids) > 100  # a few may be lost, if this machine is very busy
+        assert ids == sorted(ids)
+
+    run(scenario())
+
+
+# Who is left alone
+
+
+def test_nothing_is_told_where_nobody_listens(another: Open) -> None:
+    here, there = another(), another()
+
+    async def scenario() -> None:
+        assert not there.bus.wants(events.Queued)
+        here.on(events.Event)(lambda event: None)
+        await aenqueue(there, "a")
+        async with here.subscribe(events.WorkerEvent):
+            await until(lambda: there.bus.wants(events.WorkerStopped))
+            assert not there.bus.wants(events.Queued)
+            await aenqueue(there, "b")
+        await until(lambda: not there.bus.wants(events.WorkerStopped))
+        await aenqueue(there, "c")
+
+    run(scenario())
+    assert "holdfast-events-out" not in threads()
+
+
+def test_apps_that_hear_each_other_hear_everything_once(another: Open) -> None:
+    apps = [another() for _ in range(3)]
+
+    async def scenario() -> None:
+        probes = [heard(app) for app in apps]
+        for index, app in enumerate(apps):
+            await aenqueue(app, f"job {index}")
+        for probe in probes:
+            assert sorted(event.job_id for event in await probe.calls(3)) == ["job 0", "job 1", "job 2"]
+        await apps[0].control.apause("default")  # if anything were on its way once more, it would come before this
+        for probe in probes:
+            assert [type(event).__name__ for event in (await probe.calls(4))[3:]] == ["QueuePaused"]
+
+    run(scenario())
+
+
+def test_an_app_under_test_neither_tells_the_real_ones_nor_hears_them(another: Open) -> None:
+    here, there, third = another(), another(), another()
+    feed = here.bus.feed
+    assert feed is not None
+    runtime = SystemRuntime()
+
+    async def scenario() -> None:
+        near, far, also_far = heard(here, events.Queued), heard(there, events.Queued), heard(third, events.Queued)
+        with here.swapped(MemoryEngine("memory://", runtime), runtime):
+            await aenqueue(here, "in the test")
+            await aenqueue(there, "unheard")
+            await also_far.calls(1)
+            there.engine.tell(b"this comes after it")
+            await until(lambda: feed.ignored == 1)
+        await aenqueue(here, "afterwards")
+        assert [event.job_id for event in await far.calls(2)] == ["unheard", "afterwards"]
+        await aenqueue(there, "heard")
+        assert [event.job_id for event in (await near.calls(3))] == ["in the test", "afterwards", "heard"]
+
+    run(scenario())
+
+
+# What goes wrong
+
+
+def test_the_last_words_of_an_app_are_heard(another: Open) -> None:
+    here, there = another(), another()
+
+    async def scenario() -> None:
+        async with here.subscribe(events.Queued) as stream:
+            await aenqueue(there, "last")
+            await there.aclose()
+            assert (await anext(stream)).job_id == "last"
+
+    run(scenario())
+    assert "holdfast-events-out" not in threads()
+
+
+def test_a_message_that_nobody_understands_is_counted_and_the_next_one_is_heard(another: Open) -> None:
+    here, there = another(), another()
+
+    async def scenario() -> None:
+        queued = heard(here, events.Queued)
+        await until(lambda: there.bus.wants(events.Queued))
+        there.engine.tell(b'{"event":"Teleported","at":1}\nnonsense')
+        await aenqueue(there, "a")
+        await queued.calls(1)
+
+    run(scenario())
+    assert here.bus.feed is not None
+    assert here.bus.feed.ignored == 2
+
+
+def test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest(another: Open) -> None:
+    here, there = another(), another()
+
+    @here.on(events.Event, everywhere=True)
+    def broken(event: events.Event) -> None:
+        raise RuntimeError("broken")
+
+    @here.on(events.Event, everywhere=True)
+    def cancelled(event: events.Event) -> None:
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        async with here.subscribe(events.Queued) as stream:
+            await aenqueue(there, "a")
+            await aenqueue(there, "b")
+            assert {(await anext(stream)).job_id, (await anext(stream)).job_id} == {"a", "b"}
+
+    run(scenario())
+
+
+def test_a_listener_that_does_not_keep_up_loses_events_and_the_others_hear_on(another: Open) -> None:
+    here, there = another(), another()
+    assert isinstance(there.engine, SqliteEngine)
+    doorbell = there.engine._doorbell
+    assert doorbell is not None
+    folder = doorbell._folder.path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(folder / "1-deaf.ears"))
+        (folder / "1-deaf.kinds").write_bytes(b"holdfast\0Event")
+
+        async def scenario() -> None:
+            queued, work = heard(here, events.Queued), there.registry["work"]
+            for _ in range(5):
+                await there.client.aenqueue_many([work.draft() for _ in range(1_000)])
+            number = 0
+            while not any(event.job_id.startswith("after") for event in queued.seen):
+                await aenqueue(there, f"after {number}")
+                number += 1
+
+        run(scenario())
+        assert "1-deaf" in doorbell.earshot._lines
+    enqueue(there, "one more")  # it is gone now
+    there.close()
+    assert not (folder / "1-deaf.kinds").exists()

@@ -1,0 +1,151 @@
+"""Events across real processes: an observer hears a worker it did not start, and a killed observer disturbs nobody."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_app import run
+
+from holdfast import App, events
+from holdfast.testing import Probe
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no sockets between processes")
+
+PROGRAM = """
+    import os, sys
+    from holdfast import App, events
+
+    jobs = App(os.environ["TEST_STORE"])
+
+
+    @jobs.task(max_attempts=2, backoff=0)
+    def work(how: str) -> str:
+        if how == "fails":
+            raise ValueError("no")
+        return how
+
+
+    if sys.argv[1] == "worker":
+        jobs.worker(signals=True, name="child").run()
+    elif sys.argv[1] == "produce":
+        work.using(id="theirs").enqueue("well")
+    else:
+        with jobs.subscribe() as stream:
+            print("listening", flush=True)
+            for event in stream:
+                print(type(event).__name__, flush=True)
+"""
+
+
+@asynccontextmanager
+async def child(folder: Path, role: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    program = folder / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(program),
+        role,
+        env={**os.environ, "TEST_STORE": f"sqlite:///{folder}/jobs.db"},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def app(folder: Path) -> App[Any]:
+    jobs: App[Any] = App(f"sqlite:///{folder}/jobs.db")
+
+    @jobs.task(max_attempts=2, backoff=0)
+    def work(how: str) -> str:
+        return how
+
+    return jobs
+
+
+def test_an_observer_hears_a_worker_from_its_start_to_its_end(tmp_path: Path) -> None:
+    jobs = app(tmp_path)
+    work = jobs.registry["work"]
+    seen = Probe[events.Event]("the observer")
+
+    async def observe(stream: Any) -> None:
+        async for event in stream:
+            seen(event)
+
+    async def scenario() -> None:
+        async with jobs, jobs.subscribe() as stream:
+            observing = asyncio.ensure_future(observe(stream))
+            async with child(tmp_path, "worker") as worker:
+                for how in ("well", "fails"):
+                    handle = await work.using(id=how).aenqueue(how)
+                    await handle.areport(timeout=20)
+                worker.send_signal(signal.SIGTERM)
+                assert await worker.wait() == 0
+                while not isinstance(seen.seen[-1], events.WorkerStopped):
+                    await seen.calls(len(seen.seen) + 1)
+            stream.close()
+            await observing
+
+    run(scenario())
+    lives = {
+        id: [type(event).__name__ for event in seen.seen if isinstance(event, events.JobEvent) and event.job_id == id]
+        for id in ("well", "fails")
+    }
+    assert lives == {
+        "well": ["Queued", "Started", "Succeeded"],
+        "fails": ["Queued", "Started", "Retrying", "Started", "Failed"],
+    }
+    workers = [event for event in seen.seen if isinstance(event, events.WorkerEvent)]
+    assert [type(event).__name__ for event in workers] == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
+    assert all(event.worker.startswith("child-") for event in workers)
+    (failed,) = [event for event in seen.seen if isinstance(event, events.Failed)]
+    assert failed.error is not None
+    assert failed.error.message == "no"
+    assert any(isinstance(event, events.QueueEmpty) for event in seen.seen)
+
+
+def test_what_a_short_script_does_is_heard_though_it_ends_at_once(tmp_path: Path) -> None:
+    jobs = app(tmp_path)
+
+    async def scenario() -> None:
+        async with jobs, jobs.subscribe(events.Queued) as stream, child(tmp_path, "produce") as producer:
+            assert (await anext(stream)).job_id == "theirs"
+            assert await producer.wait() == 0
+
+    run(scenario())
+
+
+def test_a_killed_observer_disturbs_nobody_and_is_forgotten(tmp_path: Path) -> None:
+    jobs = app(tmp_path)
+    work = jobs.registry["work"]
+
+    async def scenario() -> None:
+        async with jobs:
+            async with child(tmp_path, "observer") as observer:
+                assert observer.stdout is not None
+                assert await observer.stdout.readline() == b"listening\n"
+                await work.aenqueue("well")
+                assert await observer.stdout.readline() == b"Queued\n"
+                observer.kill()
+                await observer.wait()
+            assert jobs.bus.wants(events.Queued)  # its mark is still there
+            async with jobs.subscribe(events.Succeeded) as stream, child(tmp_path, "worker"):
+                handle = await work.using(id="after").aenqueue("well")
+                await handle.aresult(timeout=20)
+                while (await anext(stream)).job_id != "after":
+                    pass
+            while jobs.bus.wants(events.Queued):  # whoever tells something next finds that nobody is there
+                await work.aenqueue("well")
+
+    run(scenario())

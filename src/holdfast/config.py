@@ -85,9 +85,10 @@ class ManagerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """`[queues.NAME]`: how many live jobs it may hold (0: any number), and at which share of that to warn."""
+    """`[queues.NAME]`: how many live jobs it may hold, and each lane of it (0: any number); at which share to warn."""
 
     max_depth: Annotated[int, whole(0)] = 0
+    lane_max_depth: Annotated[int, whole(0)] = 0
     soft_limit: Annotated[float, share] = 0.8
 
 
@@ -102,10 +103,15 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresSettings:
-    """`[postgres]`."""
+    """`[postgres]`: most connections per event loop, how bells ring, whether a proxy stands between.
 
-    pool_size: Annotated[int, whole(1)] = 10
+    `listen_url` is a way around the proxy, for bells alone.
+    """
+
+    pool_size: Annotated[int, whole(1, 1_000)] = 10
     notify: Annotated[bool, boolean] = True
+    pooled: Annotated[bool, boolean] = False
+    listen_url: Annotated[str | None, text] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +288,7 @@ def _from_variable(config: Config, variable: str, value: str) -> Config:
     if table in _TABLES and rest in _readers(_TABLES[table]):
         return replace(config, **{table: _updated(getattr(config, table), {rest: value}, table, variable)})
     if table == "queues":
-        for option in _readers(QueueSettings):
+        for option in sorted(_readers(QueueSettings), key=len, reverse=True):  # one may end like another
             if rest.endswith(f"_{option}") and (name := rest.removesuffix(f"_{option}")):
                 settings = _updated(config.queue(name), {option: value}, f"queues.{name}", variable)
                 return _with_queue(config, name, settings, f"queues.{name}", variable)

@@ -27,15 +27,16 @@ from holdfast.declare.handling import (
     SyncAlone,
     SyncWithContext,
 )
-from holdfast.declare.payload import PayloadTask, PoolOptions, check_depth, chosen, in_pool, limit_depth
+from holdfast.declare.payload import PayloadTask, PoolOptions, chosen, declare_room, in_pool
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, WrongState
 from holdfast.handle import Handle
 from holdfast.lanes import Lane, PoolStatus, Scope, lane_statuses, stored_pool
+from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, PoolPlace
 from holdfast.model.text import check_name
 from holdfast.reach.link import Link
-from holdfast.reach.producing import enqueue
+from holdfast.reach.producing import crosses_soft_limit, enqueue
 from holdfast.task import AsyncTask, Registry, SyncTask
 from holdfast.telemetry.events import SoftLimit
 
@@ -59,11 +60,12 @@ class Pool(Scope, Generic[T]):
         *,
         lanes: int,
         max_depth: int | None = None,
+        lane_max_depth: int | None = None,
     ) -> None:
         super().__init__(link, check_name(name, "pool"))
         self._lanes = _check_lanes(lanes)
-        self._max_depth = check_depth(max_depth)
         self._task = PayloadTask(link, f"Pool {name!r}", name, name, payload)
+        declare_room(link, name, max_depth, lane_max_depth)
         self._payload = payload
         self._registry = registry
         self._dead_letter_hooks: list[Callable[..., object]] = []
@@ -75,31 +77,50 @@ class Pool(Scope, Generic[T]):
 
     def draft(self, payload: T, /, *, key: str | None = None, **options: Unpack[PoolOptions]) -> Draft[Any]:
         """A job, checked but not enqueued: for `jobs.client.enqueue_many`. It has its id already."""
-        limit_depth(self._link, self.name, self._max_depth)
         draft = self._task.using(**chosen(options, PoolOptions)).draft(payload)
         return in_pool(draft, PoolPlace(self._lanes, key))
 
-    async def aenqueue(self, payload: T, /, *, key: str | None = None, **options: Unpack[PoolOptions]) -> Handle[Any]:
-        """Make a job of this payload, in the lane of its key, or in turn."""
+    async def aenqueue(
+        self,
+        payload: T,
+        /,
+        *,
+        key: str | None = None,
+        transaction: Any | None = None,
+        **options: Unpack[PoolOptions],
+    ) -> Handle[Any]:
+        """Make a job of this payload, in the lane of its key, or in turn.
+
+        `transaction`: inside your own, with whose commit it comes to be.
+        """
         draft = self.draft(payload, key=key, **options)
-        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room)
-        if self._max_depth is not None and self._link.bus.wants(SoftLimit):
-            await self._tell_if_crowded(accepted)
-        return self._task.handle_of(self.name, accepted)
+        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room, transaction=transaction)
+        if transaction is None and self._link.limited and self._link.bus.wants(SoftLimit):
+            await self._tell_if_crowded()
+            await self._tell_if_lane_is_crowded(accepted)
+        return self._task.handle_of(self.name, accepted, joined=transaction is not None)
 
     enqueue = blocking(aenqueue)
 
-    async def _tell_if_crowded(self, accepted: Accepted) -> None:
+    async def _tell_if_crowded(self) -> None:
         """Once each time it fills up. The answer to an enqueue counts only the lane, so the store is asked."""
-        settings = self._link.config.queue(self.name)
-        soft = settings.soft_limit * settings.max_depth
+        limit = self._link.room(self.name).queue
+        if not limit:
+            return
         said = await (await self._link.engine()).stats(self.name)
         depth = said.queues[0].depth
-        crowded, self._crowded = self._crowded, depth >= soft
-        told = accepted.depth is not None and accepted.depth - 1 < soft <= accepted.depth  # all of it is in one lane
-        if self._crowded and not crowded and not told:
-            event = SoftLimit(at=said.at.wall, queue=self.name, depth=depth, limit=settings.max_depth)
-            self._link.bus.emit(event)
+        crowded, self._crowded = self._crowded, depth >= self._link.config.queue(self.name).soft_limit * limit
+        if self._crowded and not crowded:
+            self._link.bus.emit(SoftLimit(at=said.at.wall, queue=self.name, depth=depth, limit=limit))
+
+    async def _tell_if_lane_is_crowded(self, accepted: Accepted) -> None:
+        """The same for the lane of this job, which the store has chosen and is asked for."""
+        limit, depth = self._link.room(self.name).lane, accepted.depth
+        if not limit or depth is None or not crosses_soft_limit(self._link, self.name, limit, depth):
+            return
+        said = await (await self._link.engine()).get(JobKey(self.name, accepted.id))
+        lane = None if said.jobs[0] is None else said.jobs[0].lane
+        self._link.bus.emit(SoftLimit(at=said.at.wall, queue=self.name, lane=lane, depth=depth, limit=limit))
 
     # Working
 

@@ -13,7 +13,7 @@ Everything that can be wrong with a payload or an option is found before anythin
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from holdfast.blocking import blocking
-from holdfast.declare.payload import PayloadTask, QueueOptions, check_depth, chosen, limit_depth
+from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_room
 from holdfast.declare.policy import SHORTEST_LEASE
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, duration_us
@@ -41,26 +41,38 @@ class Queue(Scope, Generic[T]):
     """Made by `jobs.queue(name, payload)`. It may be shared between threads."""
 
     def __init__(
-        self, link: Link, pulling: Pulling, name: str, payload: type[T], /, *, max_depth: int | None = None
+        self,
+        link: Link,
+        pulling: Pulling,
+        name: str,
+        payload: type[T],
+        /,
+        *,
+        max_depth: int | None = None,
+        lane_max_depth: int | None = None,
     ) -> None:
         super().__init__(link, check_name(name, "queue"))
         self._pulling = pulling
-        self._max_depth = check_depth(max_depth)
         self._task = PayloadTask(link, f"Queue {name!r}", "", name, payload)
+        declare_room(link, name, max_depth, lane_max_depth)
         self.name = name
 
     # Producing
 
     def draft(self, payload: T, /, **options: Unpack[QueueOptions]) -> Draft[Any]:
         """A job, checked but not enqueued: for `jobs.client.enqueue_many`. It has its id already."""
-        limit_depth(self._link, self.name, self._max_depth)
         return self._task.using(**chosen(options, QueueOptions)).draft(payload)
 
-    async def aenqueue(self, payload: T, /, **options: Unpack[QueueOptions]) -> Handle[Any]:
-        """Make a job of this payload. It is as durable as the store says before this returns."""
+    async def aenqueue(
+        self, payload: T, /, *, transaction: Any | None = None, **options: Unpack[QueueOptions]
+    ) -> Handle[Any]:
+        """Make a job of this payload. It is as durable as the store says before this returns.
+
+        `transaction`: inside your own, with whose commit it comes to be.
+        """
         draft = self.draft(payload, **options)
-        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room)
-        return self._task.handle_of(self.name, accepted)
+        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room, transaction=transaction)
+        return self._task.handle_of(self.name, accepted, joined=transaction is not None)
 
     enqueue = blocking(aenqueue)
 

@@ -53,6 +53,7 @@ def test_no_hot_statement_reads_a_whole_table(database: sqlite3.Connection) -> N
         "newest_queued",
         "live_jobs",
         "blocked_jobs",
+        "count_states",
         "all_jobs",
         "all_edges",
         "queues",

@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "clear leaves running jobs alone",
-        "scopes.clear",
+        "scopes.clear_some",
         "cancel_anyway(step, job, Reason.CLEARED)",
         "job.token or cancel_anyway(step, job, Reason.CLEARED)",
         "clear",
@@ -170,6 +170,27 @@ MUTANTS = (
     ),
     # Enqueueing
     Mutant("the depth limit is off by one", "enqueue._no_room", "> limit.limit", "> limit.limit + 1", "limits"),
+    Mutant(
+        "a limit passes over the lanes that a pool chooses",
+        "pools.lanes_ahead",
+        "if job.pool is not None:",
+        "if job.pool is not None and False:",
+        "lane_limits",
+    ),
+    Mutant(
+        "keyless jobs are counted in the lane of the first",
+        "pools.lanes_ahead",
+        "keyless += job.pool.key is None",
+        "keyless += 0",
+        "lane_limits",
+    ),
+    Mutant(
+        "a requeue counts the lane that the job had",
+        "operate._is_full",
+        "pools.lane_again(step, job)",
+        "job.lane",
+        "lane_limits",
+    ),
     Mutant(
         "a failed job keeps its key",
         "enqueue.key_holder",

@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, 
 
 from holdfast.context import Context, Middleware
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
-from holdfast.declare.policy import read_task_options
+from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.model.produce import PoolPlace
@@ -48,6 +48,7 @@ class HandlerOptions(TypedDict, total=False):
     retention: Duration
     failed_retention: Duration
     middleware: Sequence[Middleware]
+    transaction: bool | Callable[[], Any]
 
 
 class _InPool(Task[P, R]):
@@ -104,6 +105,7 @@ class HandlerDecorator(Generic[T]):
             said = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
             raise DuplicateTask(said, task=pool)
         takes_context, is_async = _shape(function, pool)
+        check_factory(self._given.get("transaction"), is_async=is_async)
         signature = PayloadSignature(
             f"Pool {pool!r}", pool, self._payload, takes_context=takes_context, returns=_returns(function)
         )

@@ -6,7 +6,6 @@ other job. A refusal names the field that does not fit.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Generic, TypedDict, TypeVar
@@ -129,16 +128,9 @@ def in_pool(draft: Draft[Any], place: PoolPlace) -> Draft[Any]:
     return Draft(NewJob(**{**fields, "pool": place}), draft.task, room=draft.room)
 
 
-def check_depth(max_depth: int | None) -> int | None:
-    """A limit as code gives it."""
-    if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
-        raise InvalidOption("`max_depth` must be a whole number from 1 on, or None for no limit.", option="max_depth")
-    return max_depth
-
-
-def limit_depth(link: Link, queue: str, max_depth: int | None) -> None:
-    """Let a limit that code gives go over the configured one, for every producer of this App."""
-    settings = link.config.queue(queue)
-    if max_depth is not None and settings.max_depth != max_depth:
-        queues = {**link.config.queues, queue: replace(settings, max_depth=max_depth)}
-        link._config = replace(link.config, queues=queues)
+def declare_room(link: Link, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:
+    """Limits as code gives them."""
+    for option, given in (("max_depth", max_depth), ("lane_max_depth", lane_max_depth)):
+        if given is not None and (type(given) is not int or given < 1):
+            raise InvalidOption(f"`{option}` must be a whole number from 1 on, or None for no limit.", option=option)
+    link.limit_depth(queue, max_depth, lane_max_depth)

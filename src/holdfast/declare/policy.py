@@ -55,6 +55,7 @@ class TaskOptions(TypedDict, total=False):
     middleware: Sequence[Middleware]
     codec: Codec
     remote: bool
+    transaction: bool | Callable[[], Any]
 
 
 class UsingOptions(TypedDict, total=False):
@@ -76,6 +77,7 @@ class UsingOptions(TypedDict, total=False):
     metadata: Mapping[str, str]
     wait: Duration
     wait_for_room: Duration
+    transaction: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,8 @@ class TaskPolicy:
     """How long the key, or the id, turns away a second job. None: what the engine does by default."""
     key_window: int
     remote: bool
+    transaction: Any = False
+    """True: `ctx.tx` is a transaction of the store's; a function: one of the user's, as it makes it."""
 
 
 def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,6 +156,7 @@ def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -
         key_scope=scope,
         key_window=window,
         remote=choose("remote", False),
+        transaction=choose("transaction", False),
     )
 
 
@@ -299,6 +304,22 @@ def _flag(value: Any, option: str) -> bool:
     return value
 
 
+def _transaction(value: Any, option: str) -> Any:
+    if not isinstance(value, bool) and not callable(value):
+        said = f"`{option}` must be True, or a function that makes a session, such as a sessionmaker."
+        raise InvalidOption(said, option=option)
+    return value
+
+
+def check_factory(factory: Any, *, is_async: bool) -> None:
+    """Refuse a sessionmaker of the other colour, where the task is declared."""
+    names = {kind.__name__ for kind in type(factory).__mro__ if kind.__module__.startswith("sqlalchemy.")}
+    if is_async and "sessionmaker" in names:
+        raise InvalidOption("An async task needs an `async_sessionmaker` as `transaction`.", option="transaction")
+    if not is_async and "async_sessionmaker" in names:
+        raise InvalidOption("A plain function needs a `sessionmaker` as `transaction`.", option="transaction")
+
+
 def _expires(value: Any, option: str) -> tuple[int | None, int | None]:
     """An instant, or a duration from now."""
     if isinstance(value, datetime):
@@ -332,6 +353,7 @@ _TASK_READERS: dict[str, _Reader] = {
     "middleware": _middleware,
     "codec": _codec,
     "remote": _flag,
+    "transaction": _transaction,
 }
 
 _USING_READERS: dict[str, _Reader] = {
@@ -351,4 +373,5 @@ _USING_READERS: dict[str, _Reader] = {
     "metadata": lambda value, _: check_metadata(value),
     "wait": duration_us,
     "wait_for_room": duration_us,
+    "transaction": lambda value, _: value,
 }

@@ -10,7 +10,7 @@ from holdfast.model.instants import FOREVER, SECOND
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.observe import Find
 from holdfast.model.operate import Amend
-from holdfast.model.produce import Group, NewJob
+from holdfast.model.produce import DepthLimit, Group, NewJob
 from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name, clean
 from holdfast.model.work import Claim, Exchange, Settlement
@@ -100,9 +100,15 @@ def group(group: Group) -> None:
         raise InvalidOption(f"A group holds at most {MAX_BATCH} jobs, not {len(group.jobs)}. Split it.", option="jobs")
     for job in group.jobs:
         new_job(job)
-    for depth in group.limits:
+    limits(group.limits)
+
+
+def limits(limits: Iterable[DepthLimit]) -> None:
+    for depth in limits:
         scope(depth.queue, depth.lane)
         whole(depth.limit, "max_depth")
+        if depth.each_lane and depth.lane is not None:
+            raise InvalidOption(f"A limit is for lane {depth.lane!r} or for each lane, not for both.", option="lane")
 
 
 def new_job(job: NewJob) -> None:

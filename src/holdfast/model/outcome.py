@@ -109,9 +109,15 @@ def decide(
             result=outcome.result,
             result_ttl=result_ttl,
             retention=retention,
+            lane=lease.lane,
         )
     settle = Settlement(
-        queue=lease.queue, id=lease.id, token=lease.token, target=JobState.QUEUED, result_ttl=result_ttl
+        queue=lease.queue,
+        id=lease.id,
+        token=lease.token,
+        target=JobState.QUEUED,
+        result_ttl=result_ttl,
+        lane=lease.lane,
     )
     match outcome:
         case Raised(error=error, info=info):

@@ -28,7 +28,7 @@ class PoolPlace(Struct, frozen=True, gc=False):
     key: str | None = None
 
 
-class NewJob(Struct, frozen=True, gc=False, kw_only=True):
+class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A job as the producer asks for it. Times: `delay` on the engine's clock, or `due` as an instant."""
 
     queue: str
@@ -63,6 +63,8 @@ class DepthLimit(Struct, frozen=True, gc=False):
     queue: str
     limit: int
     lane: str | None = None
+    each_lane: bool = False
+    """This limit holds for every lane of the queue, also for lanes that a pool chooses. Then `lane` is None."""
 
 
 class Group(Struct, frozen=True, gc=False):
@@ -127,5 +129,3 @@ class Enqueued(Answer, frozen=True, gc=False, kw_only=True):
 
 class Enqueue(Command[Enqueued], frozen=True, gc=False, kw_only=True):
     groups: tuple[Group, ...]
-    join: object | None = None
-    """A transaction of the user's to take part in; only with the capability `joins_transactions`."""

@@ -48,7 +48,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     prefetch: int = 0
 
 
-class Lease(Struct, frozen=True, gc=False):
+class Lease(Struct, frozen=True, gc=False, array_like=True):
     """A claimed job: what a worker needs to run and settle it."""
 
     queue: str
@@ -81,7 +81,7 @@ class Lease(Struct, frozen=True, gc=False):
         return JobKey(self.queue, self.id)
 
 
-class Settlement(Struct, frozen=True, gc=False, kw_only=True):
+class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What to write because an attempt ended. Made by `outcome.decide`; engines only apply it.
 
     `target` is the state to go to: `succeeded`, `failed`, `cancelled`, `retrying`, `scheduled` (snooze) or
@@ -106,6 +106,8 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     result_ttl: int | None = None
     retention: int | None = None
     listed_expiry: int | None = None
+    lane: str | None = None
+    """The job's lane, where it is known: an engine that locks lanes then takes it before any job. Only a hint."""
 
 
 class Settled(StrEnum):

@@ -67,6 +67,18 @@ async def check_done(
                 taken = "" if record is None else record.unique_key or ""
                 raise KeyTaken(job_id=key.id, queue=key.queue, key=taken)
             case Done.QUEUE_FULL:
-                limit = next((limit.limit for limit in limits if limit.queue == key.queue), 0)
-                raise QueueFull(queue=key.queue, depth=limit, limit=limit)
+                raise await _full(link, key, [limit for limit in limits if limit.queue == key.queue])
     return len(keys)
+
+
+async def _full(link: Link, key: JobKey, limits: Sequence[DepthLimit]) -> QueueFull:
+    """Which of the limits it was, the engine does not say: the queue's, if it is full, else the lane's."""
+    engine = await link.engine()
+    depth = (await engine.stats(key.queue)).queues[0].depth
+    for limit in limits:
+        if limit.lane is None and not limit.each_lane and depth >= limit.limit:
+            return QueueFull(queue=key.queue, depth=depth, limit=limit.limit)
+    (record,) = (await engine.get(key)).jobs
+    lane = None if record is None else record.lane
+    bound = next((limit.limit for limit in limits if limit.each_lane or limit.lane is not None), depth)
+    return QueueFull(queue=key.queue, lane=lane, depth=bound, limit=bound)

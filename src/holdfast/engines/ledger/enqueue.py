@@ -19,6 +19,7 @@ from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobKey, JobRecord, KeyScope
 from holdfast.model.produce import (
     Accepted,
+    DepthLimit,
     Enqueue,
     Enqueued,
     EnqueueStatus,
@@ -53,7 +54,7 @@ def _group(step: Step, group: Group) -> GroupAnswer:
     full = _no_room(step, group, plans)
     if full is not None:
         return full
-    limited = {limit.queue for limit in group.limits if limit.lane is None}
+    limited = {limit.queue for limit in group.limits if limit.lane is None and not limit.each_lane}
     answers: list[Accepted] = []
     inserted: dict[tuple[str, str], Accepted] = {}
     for plan in plans:
@@ -133,14 +134,22 @@ def _no_room(step: Step, group: Group, plans: list[Plan]) -> GroupFull | None:
     if not group.limits:
         return None
     created = [plan.job for plan in plans if plan.existing is None]
-    in_queue = Counter(job.queue for job in created)
-    in_lane = Counter((job.queue, job.lane) for job in created)
     for limit in group.limits:
-        more = in_queue[limit.queue] if limit.lane is None else in_lane[(limit.queue, limit.lane)]
-        depth = depth_of(step, limit.queue, limit.lane)
-        if more and depth + more > limit.limit:
-            return GroupFull(limit.queue, limit.lane, depth, limit.limit)
+        for lane, more in _coming(step, limit, [job for job in created if job.queue == limit.queue]):
+            depth = depth_of(step, limit.queue, lane)
+            if depth + more > limit.limit:
+                return GroupFull(limit.queue, lane, depth, limit.limit)
     return None
+
+
+def _coming(step: Step, limit: DepthLimit, jobs: list[NewJob]) -> list[tuple[str | None, int]]:
+    """What a limit is about, the queue or lanes of it, and how many of these jobs would come there."""
+    if not jobs:
+        return []
+    if limit.lane is None and not limit.each_lane:
+        return [(None, len(jobs))]
+    ahead = Counter(pools.lanes_ahead(step, jobs))
+    return [(lane, more) for lane, more in ahead.items() if limit.each_lane or lane == limit.lane]
 
 
 def depth_of(step: Step, queue: str, lane: str | None) -> int:

@@ -25,6 +25,7 @@ from holdfast.model.operate import (
     Requeue,
     Trigger,
 )
+from holdfast.model.produce import DepthLimit
 from holdfast.model.states import TERMINAL, WAITING, Hold, JobState, Reason
 
 NOT_FOUND = OperatorAnswer(Done.NOT_FOUND)
@@ -70,10 +71,8 @@ def _requeue(step: Step, command: Requeue, job_id: str) -> OperatorAnswer:
     key = job.unique_key
     if key is not None and key_holder(step.state, job.queue, job.task, key, step.now) is not None:
         return OperatorAnswer(Done.KEY_TAKEN, job.state)
-    for limit in command.limits:
-        concerned = limit.queue == job.queue and limit.lane in (None, job.lane)
-        if concerned and depth_of(step, limit.queue, limit.lane) >= limit.limit:
-            return OperatorAnswer(Done.QUEUE_FULL, job.state)
+    if any(_is_full(step, limit, job) for limit in command.limits):
+        return OperatorAnswer(Done.QUEUE_FULL, job.state)
     after = replace(
         job,
         generation=job.generation + 1,
@@ -101,6 +100,19 @@ def _requeue(step: Step, command: Requeue, job_id: str) -> OperatorAnswer:
     after = rest(step, after)
     step.put_job(job, after)
     return OperatorAnswer(Done.DONE, after.state)
+
+
+def _is_full(step: Step, limit: DepthLimit, job: JobRecord) -> bool:
+    """Whether this limit has no room for a job that is to come back, where that will be."""
+    if limit.queue != job.queue:
+        return False
+    lane = limit.lane
+    if limit.each_lane or lane is not None:
+        ahead = pools.lane_again(step, job)
+        if ahead is None or lane not in (None, ahead):
+            return False
+        lane = ahead
+    return depth_of(step, limit.queue, lane) >= limit.limit
 
 
 def trigger(step: Step, command: Trigger) -> Operated:

@@ -9,12 +9,14 @@ since their key may have moved to another lane; so no key is reordered, and noth
 changing its size cannot be given yet another one.
 """
 
+from collections.abc import Iterable, Iterator
+
 from msgspec.structs import replace
 
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobRecord
 from holdfast.model.operate import PoolAnswer, Pools, PoolsAnswer, PutPool, Resize
-from holdfast.model.produce import PoolPlace
+from holdfast.model.produce import NewJob, PoolPlace
 from holdfast.model.records import PoolRecord
 from holdfast.model.states import Hold
 
@@ -22,17 +24,42 @@ from holdfast.model.states import Hold
 def place(step: Step, job: JobRecord, wanted: PoolPlace) -> JobRecord:
     """The job with its lane, and with the hold it may need."""
     pool = _declare(step, job.queue, wanted.lanes)
+    lane = lane_ahead(pool, wanted.key)
     if wanted.key is None:
         step.put(pool, replace(pool, turn=pool.turn + 1))
-        return replace(job, lane=str(pool.turn % pool.lanes), epoch=pool.epoch, pool_key=None)
+        return replace(job, lane=lane, epoch=pool.epoch, pool_key=None)
     hold = job.hold | Hold.EPOCH if pool.old_live else job.hold
-    return replace(job, lane=str(pool.lane_of(wanted.key)), epoch=pool.epoch, pool_key=wanted.key, hold=hold)
+    return replace(job, lane=lane, epoch=pool.epoch, pool_key=wanted.key, hold=hold)
+
+
+def lane_ahead(pool: PoolRecord, key: str | None, before: int = 0) -> str:
+    """The lane that the next job of this key will get; without a key, after so many others without one."""
+    return str((pool.turn + before) % pool.lanes if key is None else pool.lane_of(key))
+
+
+def lanes_ahead(step: Step, jobs: list[NewJob]) -> Iterator[str]:
+    """The lanes that new jobs of one queue will get, in their order; who goes to no lane is passed over."""
+    pool = step.state.pool(jobs[0].queue)
+    keyless = 0
+    for job in jobs:
+        if job.pool is not None:
+            pool = pool or PoolRecord(name=job.queue, lanes=job.pool.lanes)
+            yield lane_ahead(pool, job.pool.key, keyless)
+            keyless += job.pool.key is None
+        elif job.lane is not None:
+            yield job.lane
 
 
 def place_again(step: Step, job: JobRecord) -> JobRecord:
     """A requeued job goes where its key belongs now."""
     pool = step.state.pool(job.queue)
     return job if pool is None or not job.epoch else place(step, job, PoolPlace(pool.lanes, job.pool_key))
+
+
+def lane_again(step: Step, job: JobRecord) -> str | None:
+    """The lane that `place_again` will give it."""
+    pool = step.state.pool(job.queue)
+    return job.lane if pool is None or not job.epoch else lane_ahead(pool, job.pool_key)
 
 
 def leave(step: Step, job: JobRecord) -> None:
@@ -53,8 +80,13 @@ def recount(step: Step, name: str) -> None:
 def _set_old(step: Step, pool: PoolRecord, count: int) -> None:
     step.put(pool, replace(pool, old_live=count))
     if count == 0:
-        for held in step.state.held_by_epoch(pool.name):
-            step.put_job(held, rest(step, replace(held, hold=held.hold & ~Hold.EPOCH)))
+        let_go(step, step.state.held_by_epoch(pool.name))
+
+
+def let_go(step: Step, jobs: Iterable[JobRecord]) -> None:
+    """These need not wait for an older size any more."""
+    for held in jobs:
+        step.put_job(held, rest(step, replace(held, hold=held.hold & ~Hold.EPOCH)))
 
 
 def _declare(step: Step, name: str, lanes: int) -> PoolRecord:

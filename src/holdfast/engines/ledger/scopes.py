@@ -5,11 +5,14 @@ Neither stops an enqueue or a due time. `clear` ends everything that has arrived
 tokens are void from then on, and their workers learn it from the next renewal.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from holdfast.engines.ledger import lanes, parents
 from holdfast.engines.ledger.ends import cancel_anyway
 from holdfast.engines.ledger.step import Step
+from holdfast.model.job import JobRecord
 from holdfast.model.operate import (
     Clear,
     DropSchedule,
@@ -48,15 +51,18 @@ def _set_paused(step: Step, command: Pause | Resume, *, paused: bool) -> Scoped:
 
 
 def clear(step: Step, command: Clear) -> Scoped:
-    count = 0
-    for listed in step.state.live_jobs(command.queue, command.lane):
-        # The latest first, so that lanes promote little of what is about to go; what they did has a new record.
-        job = step.state.job(listed.queue, listed.id)
+    jobs = step.state.to_clear(command.queue, command.lane)
+    clear_some(step, jobs)
+    return Scoped(at=step.at, count=len(jobs))
+
+
+def clear_some(step: Step, jobs: Iterable[JobRecord]) -> None:
+    """End these. The latest first, so that lanes promote little of what is about to go."""
+    for listed in jobs:
+        job = step.state.job(listed.queue, listed.id)  # what a lane has promoted has a new record
         assert job is not None
         cancel_anyway(step, job, Reason.CLEARED)
-        count += 1
     parents.resolve(step)
-    return Scoped(at=step.at, count=count)
 
 
 def emptied(step: Step, command: Emptied) -> EmptiedAnswer:

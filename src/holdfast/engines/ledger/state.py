@@ -91,9 +91,16 @@ class State(ABC):
     def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
         """Every live job of a queue or lane, latest arrival first."""
 
+    def to_clear(self, queue: str, lane: str | None) -> list[JobRecord]:
+        """The same, to be ended. A store may give a first piece, if it sees to the rest before it answers."""
+        return self.live_jobs(queue, lane)
+
     @abstractmethod
     def held_by_epoch(self, queue: str) -> list[JobRecord]:
-        """Jobs that wait for an older size of their pool, in arrival order. Asked for once per resize."""
+        """Jobs that wait for an older size of their pool, in arrival order, to be let go. Asked for once per resize.
+
+        A store may give a first piece, as for `to_clear`.
+        """
 
     @abstractmethod
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:

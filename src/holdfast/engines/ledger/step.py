@@ -90,10 +90,10 @@ class Step:
         self.state.swap_job(job, None)
         self.changes.append(Change(job, None))
 
-    def count_end(self, queue: str, target: JobState) -> None:
-        """Book one end; written once per queue, when the step closes."""
+    def count_end(self, queue: str, target: JobState, count: int = 1) -> None:
+        """Book an end, or several; written once per queue, when the step closes."""
         key = (queue, target)
-        self._ended[key] = self._ended.get(key, 0) + 1
+        self._ended[key] = self._ended.get(key, 0) + count
 
     def close(self) -> None:
         for (name, target), count in self._ended.items():

@@ -17,7 +17,12 @@ SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "none": "OFF"}
 
 
 def connect(
-    path: str, durability: str, *, read_only: bool = False, busy_timeout: float = BUSY_TIMEOUT
+    path: str,
+    durability: str,
+    *,
+    read_only: bool = False,
+    busy_timeout: float = BUSY_TIMEOUT,
+    kind: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < OLDEST:
         raise SchemaMismatch(
@@ -28,7 +33,12 @@ def connect(
         )
     try:
         db = sqlite3.connect(
-            path, timeout=busy_timeout, isolation_level=None, cached_statements=256, check_same_thread=False
+            path,
+            timeout=busy_timeout,
+            isolation_level=None,
+            cached_statements=256,
+            check_same_thread=False,
+            factory=kind,
         )
         db.execute("PRAGMA journal_mode = WAL").fetchone()
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")

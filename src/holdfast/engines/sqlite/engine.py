@@ -15,9 +15,14 @@ from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
 from holdfast.engines.bells import Belfry
 from holdfast.engines.doorbell import Doorbell, has_sockets
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
+from holdfast.engines.sqlite.joined import Joiner
+from holdfast.engines.sqlite.lookout import Lookout
+from holdfast.engines.sqlite.own import BUDGET, OwnTransaction, refuse_inside
 from holdfast.engines.sqlite.threads import CommandThread
 from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
+from holdfast.engines.sqlite.turns import Turns
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
+from holdfast.joining import UserConnection
 from holdfast.model import observe, operate, work
 from holdfast.model.command import A, Command
 from holdfast.model.records import WorkerRecord
@@ -52,9 +57,12 @@ class SqliteEngine(Engine):
         shared_between_processes=True,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=False,
+        joins_transactions=True,
         cross_queue_atomic=True,
+        concurrent_writers=False,
     )
+    transaction_budget = BUDGET
+    joins_unopened = True
 
     def __init__(
         self,
@@ -79,6 +87,11 @@ class SqliteEngine(Engine):
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None
         self._doorbell: Doorbell | None = None
+        self._lookout: Lookout | None = None
+        self._turns = Turns(runtime)
+        self._joiner = Joiner(
+            self._place, runtime, self._clock, self._ring_for_users, self._turns, auto_migrate=auto_migrate
+        )
 
     # Life
 
@@ -109,13 +122,14 @@ class SqliteEngine(Engine):
                 lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
             )
             self._doorbell = self._hang_doorbell() if has_sockets() else None
+            self._lookout = Lookout(place, runtime, self._belfry)
         except BaseException:
             self.close_now()
             raise
 
     def _hang_doorbell(self) -> Doorbell | None:
         try:
-            return Doorbell(self._place.path, self._runtime, self._belfry.ring)
+            return Doorbell(self._place.path, self._runtime, self._belfry.ring, namespace=self._place.namespace)
         except OSError as error:  # such as a folder with too long a name for a socket
             log.warning("No bells between processes, so they poll: %s. Set XDG_RUNTIME_DIR to a short folder.", error)
             return None
@@ -138,9 +152,10 @@ class SqliteEngine(Engine):
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.close()
-        if self._doorbell is not None:
-            self._doorbell.close()
-        self._writer = self._reader = self._doorbell = None
+        for aide in (self._lookout, self._doorbell):
+            if aide is not None:
+                aide.close()
+        self._writer = self._reader = self._doorbell = self._lookout = None
         self._belfry.close()
 
     async def migrate(self) -> tuple[str, ...]:
@@ -175,15 +190,36 @@ class SqliteEngine(Engine):
         return answer
 
     def _thread_for(self, command: Command[A]) -> CommandThread:
-        thread = self._reader if type(command) in READS else self._writer
+        reads = type(command) in READS
+        if not reads:
+            refuse_inside(self._place.path)
+        thread = self._reader if reads else self._writer
         if thread is None:
             raise EngineUnavailable(f"{self._place.path} is not open. Nothing was written. Call open() first.")
-        if self._pid != os.getpid():
+        self._check_process()
+        return thread
+
+    def _check_process(self) -> None:
+        if self._pid not in (0, os.getpid()):
             raise EngineUnavailable(
                 "This connection was opened before a fork and belongs to the parent process. Nothing was written. "
                 "Open the store anew in the child."
             )
-        return thread
+
+    # Transactions
+
+    def join(self, command: Command[A], user: UserConnection) -> A:
+        self._check_process()
+        return self._joiner.join(command, user)
+
+    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
+        self._check_process()
+        return await self._joiner.ajoin(command, user)
+
+    def transaction(self) -> OwnTransaction:
+        refuse_inside(self._place.path)
+        self._check_process()
+        return OwnTransaction(self._place, self._runtime, self._turns)
 
     # Bells
 
@@ -192,8 +228,29 @@ class SqliteEngine(Engine):
         if self._doorbell is not None:
             self._doorbell.ring(bells)
 
+    def _ring_for_users(self, bells: frozenset[str]) -> bool:
+        """Ring, if other processes can hear it. Without bells: only whether they could."""
+        if bells:
+            self._ring(bells)
+        return self._doorbell is not None
+
     def subscribe(self, *bells: str) -> Subscription:
         return self._belfry.subscribe(*bells)
+
+    @property
+    def overheard(self) -> frozenset[str]:
+        doorbell = self._doorbell
+        return frozenset() if doorbell is None else doorbell.earshot.overheard
+
+    def tell(self, message: bytes) -> None:
+        doorbell = self._doorbell
+        if doorbell is not None:
+            doorbell.earshot.tell(message)
+
+    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+        doorbell = self._doorbell
+        if doorbell is not None:
+            doorbell.earshot.overhear(kinds, hear)
 
     @property
     def process_name(self) -> str:

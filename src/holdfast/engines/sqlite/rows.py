@@ -87,6 +87,14 @@ class DamagedRow(Exception):
         super().__init__(f"row {arrival} is damaged")
 
 
+class BrokenLane(Exception):
+    """Somebody has deleted rows of this lane: its head is not there, or not as many jobs as it counts."""
+
+    def __init__(self, queue: str, lane: str) -> None:
+        self.queue, self.lane = queue, lane
+        super().__init__(f"lane {lane!r} of queue {queue!r} misses jobs")
+
+
 def unpacked(row: Any) -> JobRecord:
     """The record of a row (arrival, …, body)."""
     try:

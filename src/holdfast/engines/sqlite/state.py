@@ -10,33 +10,30 @@ leased jobs are still known, and settling them needs no reading.
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from holdfast.engines.ledger.state import Name, Record, State, claim_of
+from holdfast.engines.ledger.state import Name, Record, claim_of
 from holdfast.engines.sqlite.audit import problems_of_database
+from holdfast.engines.sqlite.chores import Chores
 from holdfast.engines.sqlite.database import Database
 from holdfast.engines.sqlite.rows import (
     CODES,
     STATES,
+    BrokenLane,
     move_of,
     pack,
     row_of,
     same_order,
     unpack_edge,
     unpack_lane,
-    unpack_pool,
     unpack_queue,
-    unpack_schedule,
-    unpack_worker,
     unpacked,
 )
 from holdfast.model.instants import FOREVER
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
-from holdfast.model.states import LIVE, Hold, JobState
-
-R = TypeVar("R")
+from holdfast.model.states import LIVE, JobState
 
 MOST_READ = 256
 ALL = 2**63 - 1
@@ -49,10 +46,11 @@ NEWEST = {
 """The statement that lists the jobs of a state, where it has an index of its own."""
 
 
-class SqliteState(State):
+class SqliteState(Chores):
     """A connection, seen as the rules' state."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
+        super().__init__()
         self.db = Database(connection, sql)
         self._jobs: dict[Name, JobRecord | None] = {}
         self._dirty: dict[Name, JobRecord | None] = {}
@@ -60,9 +58,15 @@ class SqliteState(State):
         self._queues: dict[str, QueueRecord | None] = {}
         self._moved: dict[tuple[str, JobState], int] = {}
         self._edges: bool | None = None
+        self._sound: set[Name] = set()
+        """Lanes whose head was found there, or put there, in this transaction."""
+        self._looked_at = (0, "")
+        """The last lane that `look_at_lanes` has seen."""
         self._version = -1
         self.trusting = True
         """Whether ids that are said to be new are taken to be so."""
+        self.watching = True
+        """Whether lanes are looked at as they are read. Not while what they miss is being set aside."""
         self.arrival = 0
         """The last one given out; set when a transaction begins, written when it ends."""
 
@@ -70,6 +74,8 @@ class SqliteState(State):
 
     def begin(self) -> None:
         """Keep what was known if nobody else has written since; else only the numbers of names."""
+        self._sound.clear()
+        self.begun = []
         version = self.db.version()
         if version != self._version:
             self.forget()
@@ -87,6 +93,8 @@ class SqliteState(State):
         self._queues = {}
         self._moved = {}
         self._edges = None
+        self._chores = None
+        self._sound.clear()
         self._version = -1
         self.db.written = False
         if numbers:
@@ -165,6 +173,7 @@ class SqliteState(State):
 
     def _swap_lane(self, lane: LaneRecord, *, there: bool) -> None:
         q = self.db.queue_number(lane.queue)
+        self._sound.add((lane.queue, lane.lane))
         if there:
             idle = lane.emptied if lane.depth == 0 and not lane.paused else None
             self.db.write("put_lane", q, lane.lane, idle, pack(lane))
@@ -183,12 +192,6 @@ class SqliteState(State):
             self.db.write("put_edge", *names, pack(edge))
         else:
             self.db.write("drop_edge", *names)
-
-    def _swap_thing(self, kind: str, name: str, record: Record, *, there: bool) -> None:
-        if there:
-            self.db.write("put_thing", kind, name, pack(record))
-        else:
-            self.db.write("drop_thing", kind, name)
 
     def new_arrival(self) -> int:
         self.arrival += 1
@@ -226,12 +229,15 @@ class SqliteState(State):
 
     def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
         self.flush()
+        cleared = self.being_cleared(queue)
+        if None in cleared:
+            return
         q, t = self.db.known_queue(queue), self.db.known_task(task)
         after = (-FOREVER, 0, 0)
         count = min(about, MOST_READ)
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
-            yield from self._read(rows)
+            yield from (job for job in self._read(rows) if job.lane is None or job.lane not in cleared)
             if len(rows) < count:
                 return
             arrival, rank, due, _ = rows[-1]
@@ -245,16 +251,6 @@ class SqliteState(State):
         self.flush()
         row = self.db.one("next_due", self.db.known_queue(queue))
         return None if row is None else row[0]
-
-    def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
-        self.flush()
-        jobs = self._read(self.db.rows("live_jobs", self.db.known_queue(queue)))
-        return [job for job in jobs if lane in (None, job.lane)]
-
-    def held_by_epoch(self, queue: str) -> list[JobRecord]:
-        self.flush()
-        blocked = self._read(self.db.rows("blocked_jobs", self.db.known_queue(queue)))
-        return [job for job in blocked if job.hold & Hold.EPOCH]
 
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         self.flush()
@@ -328,14 +324,40 @@ class SqliteState(State):
 
     def lane(self, queue: str, lane: str) -> LaneRecord | None:
         row = self.db.one("lane", self.db.known_queue(queue), lane)
-        return None if row is None else unpack_lane(row[0])
+        return None if row is None else self._with_head(unpack_lane(row[0]))
+
+    def _with_head(self, lane: LaneRecord) -> LaneRecord:
+        """The lane, if its head is there: without one it would stand still for ever."""
+        name = (lane.queue, lane.lane)
+        if lane.head is not None and self.watching and name not in self._sound:
+            if not self.has_job(lane.queue, lane.head):
+                raise BrokenLane(*name)
+            self._sound.add(name)
+        return lane
+
+    def has_job(self, queue: str, job_id: str) -> bool:
+        """Whether there is such a row; its record is not read."""
+        name = (queue, job_id)
+        if name in self._jobs:
+            return self._jobs[name] is not None
+        return self.db.one("has_job", self.db.known_queue(queue), job_id) is not None
+
+    def look_at_lanes(self, limit: int) -> None:
+        """Look whether the heads of so many lanes are there; of the next ones, each time it is called."""
+        rows = self.db.rows("next_lanes", *self._looked_at, limit)
+        for *_, body in rows:
+            self._with_head(unpack_lane(body))
+        self._looked_at = rows[-1][:2] if len(rows) == limit else (0, "")
 
     def lanes(self, queue: str) -> list[LaneRecord]:
         return [unpack_lane(row[0]) for row in self.db.rows("lanes", self.db.known_queue(queue))]
 
     def next_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
-        return self._first(self.db.rows("next_in_lane", self.db.known_queue(queue), lane))
+        following = self._first(self.db.rows("next_in_lane", self.db.known_queue(queue), lane))
+        if following is None:  # only a lane whose depth says that there is one is asked for it
+            raise BrokenLane(queue, lane)
+        return following
 
     def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
@@ -362,33 +384,6 @@ class SqliteState(State):
             return None
         self.flush()
         return self.db.one("ended_parent")
-
-    # Everything else
-
-    def _thing(self, kind: str, name: str, unpack: Callable[[bytes], R]) -> R | None:
-        row = self.db.one("thing", kind, name)
-        return None if row is None else unpack(row[0])
-
-    def _things(self, kind: str, unpack: Callable[[bytes], R]) -> list[R]:
-        return [unpack(row[0]) for row in self.db.rows("things", kind)]
-
-    def pool(self, name: str) -> PoolRecord | None:
-        return self._thing("pool", name, unpack_pool)
-
-    def pools(self) -> list[PoolRecord]:
-        return self._things("pool", unpack_pool)
-
-    def worker(self, name: str) -> WorkerRecord | None:
-        return self._thing("worker", name, unpack_worker)
-
-    def workers(self) -> list[WorkerRecord]:
-        return self._things("worker", unpack_worker)
-
-    def schedule(self, name: str) -> ScheduleRecord | None:
-        return self._thing("schedule", name, unpack_schedule)
-
-    def schedules(self) -> list[ScheduleRecord]:
-        return self._things("schedule", unpack_schedule)
 
     def problems(self, now: int) -> Iterator[str]:
         self.flush()

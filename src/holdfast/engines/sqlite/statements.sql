@@ -9,6 +9,19 @@ SELECT boot_id, wall, lease, arrival FROM {ns}_meta WHERE one = 1;
 -- Write it back, at the end.
 UPDATE {ns}_meta SET wall = ?, lease = ?, arrival = ? WHERE one = 1;
 
+-- name: lock
+-- Take the write lock, before anything is read, in a transaction that somebody else has begun.
+UPDATE {ns}_meta SET wall = wall WHERE one = 1;
+
+-- name: note_join
+-- Leave a sign that changes with every transaction of a user's that could not tell of its commit.
+INSERT INTO {ns}_thing (kind, name, body) VALUES ('joined', '', x'31')
+ON CONFLICT (kind, name) DO UPDATE SET body = CAST(CAST(CAST(body AS TEXT) AS INTEGER) + 1 AS BLOB);
+
+-- name: joins
+-- That sign.
+SELECT body FROM {ns}_thing WHERE kind = 'joined';
+
 -- name: new_boot
 -- The host has started anew: its lease clock begins at zero again.
 UPDATE {ns}_meta SET boot_id = ?, lease = 0 WHERE one = 1;
@@ -28,6 +41,10 @@ INSERT INTO {ns}_task (name) VALUES (?);
 -- name: job
 -- One job by its name. Index: job_id.
 SELECT arrival, body FROM {ns}_job WHERE q = ? AND id = ?;
+
+-- name: has_job
+-- Whether there is such a job. Index: job_id, which has all of it.
+SELECT 1 FROM {ns}_job WHERE q = ? AND id = ?;
 
 -- name: add_job
 INSERT INTO {ns}_job (arrival, q, id, t, state, rank, due, lane, unique_key, token, lease_expires, expires, kept_until, body)
@@ -125,12 +142,13 @@ SELECT arrival, body FROM {ns}_job INDEXED BY {ns}_job_dead
 WHERE q = ? AND state = ? AND state IN (8, 9) AND arrival < ? ORDER BY arrival DESC LIMIT ?;
 
 -- name: live_jobs
--- Every live job of a queue, latest arrival first. Walks the table: only `clear` asks.
-SELECT arrival, body FROM {ns}_job NOT INDEXED WHERE q = ? AND state <= 6 ORDER BY arrival DESC;
+-- Live jobs of a queue, or of a lane with this head, latest arrival first. Walks the table: asked for by `clear`.
+SELECT arrival, body FROM {ns}_job NOT INDEXED
+WHERE q = ? AND state <= 6 AND arrival < ? AND (? IS NULL OR lane = ? OR id = ?) ORDER BY arrival DESC LIMIT ?;
 
 -- name: blocked_jobs
 -- Blocked jobs of a queue in arrival order. Walks the table: asked for when a pool has changed its size.
-SELECT arrival, body FROM {ns}_job NOT INDEXED WHERE q = ? AND state = 2 ORDER BY arrival;
+SELECT arrival, body FROM {ns}_job NOT INDEXED WHERE q = ? AND state = 2 AND arrival > ? ORDER BY arrival LIMIT ?;
 
 -- name: queue
 SELECT body FROM {ns}_queue WHERE q = ?;
@@ -150,6 +168,14 @@ INSERT INTO {ns}_tally (q, state, n) VALUES (?, ?, ?) ON CONFLICT (q, state) DO 
 
 -- name: lane
 SELECT body FROM {ns}_lane WHERE q = ? AND lane = ?;
+
+-- name: next_lanes
+-- Lanes after this one that have jobs or are paused, in the order of the key, to look whether their heads are there.
+SELECT q, lane, body FROM {ns}_lane WHERE (q, lane) > (?, ?) AND idle_since IS NULL ORDER BY q, lane LIMIT ?;
+
+-- name: count_waiting
+-- How many wait behind the head of a lane. Index: job_lane.
+SELECT count(*) FROM {ns}_job INDEXED BY {ns}_job_lane WHERE q = ? AND lane = ?;
 
 -- name: lanes
 SELECT body FROM {ns}_lane WHERE q = ? ORDER BY lane;
@@ -202,6 +228,10 @@ DELETE FROM {ns}_thing WHERE kind = ? AND name = ?;
 SELECT queue.name, job.id, task.name, job.state, job.rank, job.due, job.lane, job.unique_key, job.body
 FROM {ns}_job AS job JOIN {ns}_queue AS queue ON queue.q = job.q JOIN {ns}_task AS task ON task.t = job.t
 WHERE job.arrival = ?;
+
+-- name: count_states
+-- The jobs of a queue by their states. Walks the table: asked for when rows have been deleted by hand.
+SELECT state, count(*) FROM {ns}_job NOT INDEXED WHERE q = ? GROUP BY state;
 
 -- name: keep_damaged
 INSERT INTO {ns}_damaged (arrival, queue, id, noticed, body) VALUES (?, ?, ?, ?, ?);

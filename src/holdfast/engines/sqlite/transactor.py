@@ -10,27 +10,35 @@ with it: the transaction is rolled back and each is tried alone.
 
 import logging
 import sqlite3
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.engines.ledger import Ledger
+from holdfast.engines.sqlite.chores import Chore, Piece, do_piece
 from holdfast.engines.sqlite.connection import connect, translate
-from holdfast.engines.sqlite.migrations import check, migrate, version_of
-from holdfast.engines.sqlite.rescue import rescue
-from holdfast.engines.sqlite.rows import DamagedRow
+from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
+from holdfast.engines.sqlite.rescue import mend_lane, rescue
+from holdfast.engines.sqlite.rows import BrokenLane, DamagedRow
 from holdfast.engines.sqlite.state import ALL, SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.model.instants import At
+from holdfast.model.observe import Prune
+from holdfast.model.operate import Scoped
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
 
+T = TypeVar("T")
+
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """How long the write-ahead log may grow before its pages go into the database."""
+LANES_AT_ONCE = 1_000
+"""How many lanes a prune looks at, whether their heads are there."""
 
 
 class Clock:
@@ -93,6 +101,8 @@ class Transactor:
 
     def prepare(self, *, auto_migrate: bool) -> tuple[str, ...]:
         """Migrate if asked to, refuse a schema that does not fit, and let leases of an earlier boot expire."""
+        if self._is_prepared():  # then nobody has to wait for whoever writes
+            return ()
         with self._gate:
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
@@ -107,6 +117,15 @@ class Transactor:
                 self._rollback()
                 raise
         return steps
+
+    def _is_prepared(self) -> bool:
+        try:
+            if version_of(self.connection, self._place.namespace) != VERSION:
+                return False
+            row = self.connection.execute(self._sql["begin_meta"]).fetchone()
+        except sqlite3.Error:
+            return False  # the way with the lock tells why
+        return bool(row[0] == self._runtime.boot_id())
 
     def _expire_leases_of_earlier_boots(self) -> None:
         boot_id = self._runtime.boot_id()
@@ -124,13 +143,7 @@ class Transactor:
     def run(self, commands: Sequence[Command[Any]]) -> list[Done]:
         """Carry out commands in order, in one transaction; alone, each, if that fails."""
         try:
-            return self._transaction(commands)
-        except DamagedRow as damaged:
-            try:
-                self._rescue(damaged.arrival)
-            except sqlite3.Error as error:
-                return [Done(None, translate(error, self._place.path), frozenset())] * len(commands)
-            return self.run(commands)
+            done, begun = self._despite_damage(lambda: self._decide(commands))
         except (sqlite3.Error, EngineError) as error:
             failure: BaseException = translate(error, self._place.path) if isinstance(error, sqlite3.Error) else error
             if isinstance(error, EngineError) or not isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
@@ -138,6 +151,10 @@ class Transactor:
                 return [Done(None, failure, frozenset())] * len(commands)
         except Exception as error:
             failure = error
+        else:
+            for place, chore in begun:
+                done[place] = self._go_on(done[place], chore)
+            return done
         if len(commands) > 1:
             return [done for command in commands for done in self.run([command])]
         if isinstance(failure, EngineError) and self._state.trusting:
@@ -149,11 +166,25 @@ class Transactor:
                 self._state.trusting = True
         return [Done(None, failure, frozenset())]
 
-    def _transaction(self, commands: Sequence[Command[Any]]) -> list[Done]:
+    def _despite_damage(self, work: Callable[[], T]) -> T:
+        """A transaction of this; rows in its way that are damaged or missing are set aside first."""
+        found: DamagedRow | BrokenLane | None = None
+        nothing_to_do = ""
+        while True:
+            try:
+                if found is not None and not self._set_aside(found):  # another process was faster; but only once
+                    if str(found) == nothing_to_do:
+                        raise CorruptRecord(where=str(found), engine="sqlite") from found
+                    nothing_to_do = str(found)
+                return self._transaction(work)
+            except (DamagedRow, BrokenLane) as another:
+                found = another
+
+    def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate:
             self.connection.execute("BEGIN IMMEDIATE")
             try:
-                done = self._decide(commands)
+                done = work()
                 self._commit()
             except BaseException:
                 self._rollback()
@@ -174,33 +205,82 @@ class Transactor:
         # A reader may keep it from moving everything: then it is tried again after as much growth.
         self._checkpoint_at = CHECKPOINT_BYTES if moved == pages else size + CHECKPOINT_BYTES
 
-    def _rescue(self, arrival: int) -> None:
-        """Set a damaged row aside in a transaction of its own."""
-        with self._gate:
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._state.forget()
-                rescue(self.connection, self._sql, self._state, arrival, self._clock.now())
-                self._state.finish()
-                self._commit()
-            except BaseException:
-                self._rollback()
-                raise
-
-    def _decide(self, commands: Sequence[Command[Any]]) -> list[Done]:
+    def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[Done], list[tuple[int, Chore]]]:
+        """Answers, and what has been begun for which of them and is not done yet."""
         state, ledger = self._state, self._ledger
-        state.begin()
-        _, wall, lease, state.arrival = self.connection.execute(self._sql["begin_meta"]).fetchone()
-        ledger.clock = At(wall, lease).after(self._clock.last)
-        done = []
+        ledger.clock = self._begin().after(self._clock.last)
+        done: list[Done] = []
+        begun: list[tuple[int, Chore]] = []
         for command in commands:
-            decision = ledger.decide(command, self._clock.now())
+            now = self._clock.now()
+            state.now = now.wall
+            if type(command) is Prune:
+                state.look_at_lanes(LANES_AT_ONCE)
+                state.chores()
+            decision = ledger.decide(command, now)
+            begun += [(len(done), chore) for chore in state.begun]
+            state.begun = []
             done.append(Done(decision.answer, None, decision.rings))
+        for chore in state.abandoned(ledger.clock.wall):
+            piece = do_piece(state, chore, ledger.clock, ours=False)
+            done[-1] = done[-1]._replace(rings=done[-1].rings | piece.rings)
         self._clock.last = ledger.clock.after(self._clock.last)
         state.finish()
         if state.db.written:
             self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
-        return done
+        return done, begun
+
+    def _begin(self) -> At:
+        """Learn what others have written; answer the latest time in the file."""
+        self._state.begin()
+        _, wall, lease, self._state.arrival = self.connection.execute(self._sql["begin_meta"]).fetchone()
+        return At(wall, lease)
+
+    # What one transaction cannot do
+
+    def _go_on(self, done: Done, chore: Chore) -> Done:
+        """Do the rest of what a command has begun, piece by piece; others may write in between."""
+        answer, rings = done.answer, done.rings
+        left: Chore | None = chore
+        try:
+            while left is not None:
+                piece = self._despite_damage(partial(self._piece, left, answer.at))
+                left, rings = piece.left, rings | piece.rings
+                if isinstance(answer, Scoped):
+                    answer = msgspec.structs.replace(answer, count=answer.count + piece.count)
+        except (sqlite3.Error, EngineError) as error:
+            log.warning("%s: a %s of queue %s is half done (%s); it will go on.", self._place.path, *chore.what, error)
+            if isinstance(answer, Scoped):
+                said = f"It has begun, and was stopped: {error}. A worker will go on with it."
+                return Done(None, OutcomeUnknown(said, verb="clear", engine="sqlite"), rings)
+        return Done(answer, None, rings)
+
+    def _piece(self, chore: Chore, at: At) -> Piece:
+        now = at.after(self._begin())  # all of it happened when it began, unless others have written since
+        piece = do_piece(self._state, chore, now)
+        self._state.finish()
+        return piece
+
+    def _set_aside(self, found: DamagedRow | BrokenLane) -> bool:
+        """Deal with it in a transaction of its own. False: there was nothing to do any more."""
+
+        def work() -> bool:
+            now = self._clock.now().after(self._begin())
+            if isinstance(found, DamagedRow):
+                done = rescue(self.connection, self._sql, state, found.arrival, now)
+            else:
+                done = mend_lane(state, found.queue, found.lane, now)
+            state.finish()
+            self.connection.execute(self._sql["end_meta"], (now.wall, now.lease, state.arrival))
+            return done
+
+        state = self._state
+        state.forget()
+        state.watching = False
+        try:
+            return self._transaction(work)
+        finally:
+            state.watching = True
 
     def _commit(self) -> None:
         try:
@@ -243,8 +323,8 @@ class Reader:
             return [Done(None, translate(error, self._place.path), frozenset())] * len(commands)
         except Exception as error:
             if len(commands) == 1:
-                if isinstance(error, DamagedRow):
-                    error = CorruptRecord(where=f"row {error.arrival}", engine="sqlite")
+                if isinstance(error, DamagedRow | BrokenLane):
+                    error = CorruptRecord(where=str(error), engine="sqlite")
                 return [Done(None, error, frozenset())]
         return [done for command in commands for done in self.run([command])]
 

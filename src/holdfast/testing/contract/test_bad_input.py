@@ -10,7 +10,7 @@ from holdfast.errors import InvalidOption, PayloadTooLarge, Unsupported, UsageEr
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, KeyScope
 from holdfast.model.observe import Find
-from holdfast.model.produce import Group
+from holdfast.model.produce import DepthLimit, Group
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim
@@ -119,6 +119,7 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "task limit": lambda engine: engine.claim(claim("c", queues=(QueueClaim(QUEUE, (terms(limit=-1),)),))),
     "max_depth": lambda engine: engine.enqueue(Group((), at_most(-1))),
     "limit lane": lambda engine: engine.enqueue(Group((), at_most(1, lane=""))),
+    "limit each_lane": lambda engine: engine.enqueue(Group((), (DepthLimit(QUEUE, 1, "lane", each_lane=True),))),
     "expired limit": lambda engine: engine.expired("w", limit=0),
     "prune limit": lambda engine: engine.prune(0),
     "find limit": lambda engine: engine.find(Find(queue=QUEUE, state=JobState.QUEUED, limit=0)),

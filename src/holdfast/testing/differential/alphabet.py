@@ -37,6 +37,8 @@ depth_limits = st.sampled_from(
         (DepthLimit("q", 2), DepthLimit("r", 1)),
         (DepthLimit("q", 3), DepthLimit("q", 1, "x")),
         (DepthLimit("q", 2, "x"), DepthLimit("r", 2, "x")),
+        (DepthLimit("q", 2, each_lane=True),),
+        (DepthLimit("q", 1, "0"), DepthLimit("q", 1, each_lane=True), DepthLimit("q", 4)),
     ]
 )
 

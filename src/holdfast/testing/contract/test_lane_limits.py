@@ -1,0 +1,224 @@
+"""A limit for each lane: also for lanes that a pool chooses, in the very write that chooses them."""
+
+import asyncio
+
+from holdfast.model.operate import Done
+from holdfast.model.produce import DepthLimit, Group, GroupAccepted, GroupFull, NewJob, PoolPlace
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import QUEUE, at_most, jobs, new_job, succeed
+from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+POOL = "mail"
+ALICE, BOB = "1", "2"
+"""The lanes of these two keys in a pool of eight."""
+
+
+def each_lane(limit: int, queue: str = QUEUE) -> tuple[DepthLimit, ...]:
+    return (DepthLimit(queue, limit, each_lane=True),)
+
+
+def pooled(id: str, key: str | None = None, lanes: int = 8) -> NewJob:
+    return new_job(id, queue=POOL, pool=PoolPlace(lanes, key))
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_every_lane_takes_exactly_as_many_as_the_limit_for_each(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", lane="x"), limits=each_lane(2))
+    await bench.put(*jobs("c", "d", lane="y"), limits=each_lane(2))
+
+    assert await bench.offer(new_job("e", lane="x"), limits=each_lane(2)) == GroupFull(QUEUE, "x", 2, 2)
+    assert await bench.offer(new_job("e", lane="y"), limits=each_lane(2)) == GroupFull(QUEUE, "y", 2, 2)
+    assert isinstance(await bench.offer(new_job("e", lane="z"), limits=each_lane(2)), GroupAccepted)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_jobs_without_a_lane_do_not_concern_a_limit_for_each_lane(bench: Bench) -> None:
+    accepted = await bench.put(*jobs("a", "b", "c"), limits=each_lane(0))
+
+    assert [job.depth for job in accepted] == [None, None, None]
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_limit_for_each_lane_counts_only_its_own_queue(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", lane="x", queue="other"))
+
+    assert isinstance(await bench.offer(new_job("c", lane="x"), limits=each_lane(1)), GroupAccepted)
+    assert isinstance(await bench.offer(new_job("c", lane="x", queue="other"), limits=each_lane(1)), GroupAccepted)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_of_several_full_lanes_the_first_in_the_group_is_named(bench: Bench) -> None:
+    group = (new_job("a", lane="z"), *jobs("b", "c", lane="y"), *jobs("d", "e", lane="x"), new_job("f", lane="y"))
+
+    assert await bench.offer(*group, limits=each_lane(1)) == GroupFull(QUEUE, "y", 0, 1)
+    assert (await bench.stats()).depth == 0
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_limits_are_looked_at_in_the_order_given(bench: Bench) -> None:
+    await bench.put(new_job("a", lane="x"))
+    queue, lane, each = at_most(1)[0], at_most(1, lane="x")[0], each_lane(1)[0]
+
+    said = [await bench.offer(new_job("b", lane="x"), limits=order) for order in ((queue, each), (each, queue))]
+
+    assert said == [GroupFull(QUEUE, None, 1, 1), GroupFull(QUEUE, "x", 1, 1)]
+    other = (new_job("b", lane="y"), new_job("c", lane="y"), new_job("d", lane="x"))
+    assert await bench.offer(*other, limits=(lane, each)) == GroupFull(QUEUE, "x", 1, 1)
+    assert await bench.offer(*other, limits=(each, lane)) == GroupFull(QUEUE, "y", 0, 1)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_duplicates_take_no_room_in_their_lane(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", lane="x"), limits=each_lane(2))
+
+    await bench.put(*jobs("a", "b", lane="x"), new_job("c", lane="y"), new_job("c", lane="y"), limits=each_lane(1))
+
+    assert (await bench.lane("y")).depth == 1
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_finished_job_makes_room_in_its_lane(bench: Bench) -> None:
+    await bench.put(new_job("a", lane="x"), limits=each_lane(1))
+    assert await bench.offer(new_job("b", lane="x"), limits=each_lane(1)) == GroupFull(QUEUE, "x", 1, 1)
+
+    await bench.settle(succeed(await bench.take_one()))
+
+    await bench.put(new_job("b", lane="x"), limits=each_lane(1))
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_the_lane_of_a_key_is_limited_as_the_pool_will_choose_it(bench: Bench) -> None:
+    limits = each_lane(2, POOL)
+    await bench.put(pooled("a", "alice"), pooled("b", "alice"), limits=limits)
+
+    assert await bench.offer(pooled("c", "alice"), limits=limits) == GroupFull(POOL, ALICE, 2, 2)
+    await bench.put(pooled("c", "bob"), limits=limits)
+    assert (await bench.lane(BOB, POOL)).depth == 1
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_the_stored_number_of_lanes_says_where_a_key_will_go(bench: Bench) -> None:
+    await bench.engine.put_pool(POOL, 1)
+    await bench.put(pooled("a", "alice"))
+
+    assert await bench.offer(pooled("b", "bob"), limits=each_lane(1, POOL)) == GroupFull(POOL, "0", 1, 1)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_jobs_in_turn_are_limited_in_the_lanes_they_will_get(bench: Bench) -> None:
+    limits = each_lane(1, POOL)
+    await bench.put(pooled("a", lanes=3))
+    await bench.put(pooled("b", lanes=3), limits=limits)
+    await bench.put(new_job("full", queue=POOL, lane="0"))
+
+    assert await bench.offer(*(pooled(id, lanes=3) for id in "cd"), limits=limits) == GroupFull(POOL, "0", 2, 1)
+    await bench.put(pooled("c", lanes=3), limits=limits)
+    assert (await bench.look("c", POOL)).lane == "2"
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_refused_group_takes_no_turn(bench: Bench) -> None:
+    await bench.put(pooled("a", lanes=2))
+
+    assert await bench.offer(pooled("b"), pooled("c"), limits=each_lane(1, POOL)) == GroupFull(POOL, "0", 1, 1)
+
+    await bench.put(pooled("b"))
+    assert (await bench.look("b", POOL)).lane == "1"
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_jobs_with_a_key_and_duplicates_take_no_turn_from_those_after_them(bench: Bench) -> None:
+    await bench.put(pooled("a", lanes=3))
+    group = (pooled("a"), pooled("k", "alice"), pooled("b"), pooled("b"), pooled("c"))
+
+    assert await bench.offer(*group, limits=at_most(0, lane="2", queue=POOL)) == GroupFull(POOL, "2", 0, 0)
+    await bench.put(*group, limits=at_most(1, lane="0", queue=POOL))
+    assert [(await bench.look(id, POOL)).lane for id in "bc"] == ["1", "2"]
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_pool_that_is_not_there_yet_has_the_lanes_of_its_first_job(bench: Bench) -> None:
+    group = (pooled("a", lanes=2), pooled("b", lanes=50), pooled("c", lanes=50))
+
+    assert await bench.offer(*group, limits=each_lane(1, POOL)) == GroupFull(POOL, "0", 0, 1)
+    assert (await bench.engine.pools()).pools == ()
+    await bench.put(*group[:2], limits=each_lane(1, POOL))
+    assert [(await bench.look(id, POOL)).lane for id in "ab"] == ["0", "1"]
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_job_that_names_its_lane_and_one_that_a_pool_sends_there_share_its_room(bench: Bench) -> None:
+    named = new_job("a", queue=POOL, lane=ALICE)
+
+    assert await bench.offer(named, pooled("b", "alice"), limits=each_lane(1, POOL)) == GroupFull(POOL, ALICE, 0, 1)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_the_limit_of_one_lane_counts_what_a_pool_sends_there(bench: Bench) -> None:
+    limits = at_most(1, lane=ALICE, queue=POOL)
+    await bench.put(pooled("a", "alice"), pooled("b", "bob"), pooled("c", "bob"), limits=limits)
+
+    assert await bench.offer(pooled("d", "alice"), limits=limits) == GroupFull(POOL, ALICE, 1, 1)
+    await bench.put(pooled("d", "bob"), limits=limits)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_groups_of_one_call_share_the_room_of_a_lane(bench: Bench) -> None:
+    groups = [Group((pooled(id, "alice"),), each_lane(2, POOL)) for id in "abc"]
+
+    answer = await bench.engine.enqueue(*groups)
+
+    assert [type(group) for group in answer.groups] == [GroupAccepted, GroupAccepted, GroupFull]
+    assert answer.groups[2] == GroupFull(POOL, ALICE, 2, 2)
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_requeue_respects_a_limit_for_each_lane(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", lane="x"), *jobs("c", "d"), new_job("e", lane="y"))
+    await bench.engine.cancel(QUEUE, "a", "c", "e")
+
+    answer = await bench.engine.requeue(QUEUE, "a", "c", "e", limits=each_lane(1))
+
+    assert [job.status for job in answer.jobs] == [Done.QUEUE_FULL, Done.DONE, Done.DONE]
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_requeue_looks_at_the_lane_that_the_job_will_go_to(bench: Bench) -> None:
+    await bench.put(pooled("a", "alice"), pooled("b", "bob"))
+    await bench.engine.cancel(POOL, "a", "b")
+    await bench.engine.resize(POOL, 1)
+    await bench.put(new_job("c", queue=POOL, lane="0"))
+
+    refused = [
+        await bench.engine.requeue(POOL, "a", limits=limits)
+        for limits in (each_lane(1, POOL), at_most(1, lane="0", queue=POOL))
+    ]
+    fine = await bench.engine.requeue(POOL, "a", limits=at_most(0, lane=ALICE, queue=POOL))
+
+    assert [answer.jobs[0].status for answer in refused] == [Done.QUEUE_FULL] * 2
+    assert fine.jobs[0].status is Done.DONE
+    assert (await bench.look("a", POOL)).lane == "0"
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_requeue_in_turn_looks_at_the_lane_whose_turn_it_is(bench: Bench) -> None:
+    await bench.put(pooled("a", lanes=2), pooled("b", lanes=2), pooled("c", lanes=2))
+    await bench.engine.cancel(POOL, "a", "c")
+
+    full = await bench.engine.requeue(POOL, "a", limits=each_lane(1, POOL))
+    await bench.engine.cancel(POOL, "b")
+    fine = await bench.engine.requeue(POOL, "a", "c", limits=each_lane(1, POOL))
+
+    assert full.jobs[0].status is Done.QUEUE_FULL
+    assert [job.status for job in fine.jobs] == [Done.DONE, Done.DONE]
+    assert [(await bench.look(id, POOL)).lane for id in "ac"] == ["1", "0"]
+
+
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_racing_callers_never_cross_the_limit_of_a_lane_that_a_pool_chooses(bench: Bench) -> None:
+    limits = each_lane(3, POOL)
+
+    answers = await asyncio.gather(*(bench.offer(pooled(f"job-{n}", lanes=4), limits=limits) for n in range(40)))
+
+    assert sum(isinstance(answer, GroupAccepted) for answer in answers) == 12
+    assert [(await bench.lane(str(lane), POOL)).depth for lane in range(4)] == [3, 3, 3, 3]

@@ -1,0 +1,263 @@
+"""Rows that somebody has deleted from the file by hand: what they held up goes on, and it is told."""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.engines import open_engine
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite import transactor as transactor_module
+from holdfast.model.instants import SECOND
+from holdfast.model.job import JobKey
+from holdfast.model.produce import Accepted, Group, GroupAccepted, NewJob, Parent, PoolPlace
+from holdfast.model.records import LaneRecord
+from holdfast.model.states import JobState, Reason
+from holdfast.model.work import Claim, Lease, QueueClaim, Settled, Settlement, TaskClaim
+
+QUEUE = "q"
+Story = Callable[["Store"], Awaitable[None]]
+
+
+class Store:
+    """An open engine, and a stranger with a connection of their own."""
+
+    def __init__(self, engine: SqliteEngine, path: Path) -> None:
+        self.engine = engine
+        self.path = path
+        self.claims = 0
+
+    async def put(self, *ids: str, **fields: Any) -> tuple[Accepted, ...]:
+        jobs = tuple(NewJob(queue=QUEUE, id=id, task="t", **fields) for id in ids)
+        (answer,) = (await self.engine.enqueue(Group(jobs))).groups
+        assert isinstance(answer, GroupAccepted)
+        return answer.jobs
+
+    async def take(self) -> list[Lease]:
+        self.claims += 1
+        queues = (QueueClaim(QUEUE, (TaskClaim(task="t", lease_len=30 * SECOND),)),)
+        claim = Claim(claim_id=f"c{self.claims}", worker="w", queues=queues, limit=10)
+        return list((await self.engine.claim(claim)).leases)
+
+    async def settle(self, lease: Lease) -> Settled:
+        done = Settlement(queue=QUEUE, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
+        return (await self.engine.settle(done)).settled[0]
+
+    async def work_off(self) -> list[str]:
+        """Take and settle whatever is ready, until nothing is."""
+        done = []
+        while leases := await self.take():
+            for lease in leases:
+                assert await self.settle(lease) is Settled.APPLIED
+                done.append(lease.id)
+        return done
+
+    async def lane(self, name: str = "L") -> LaneRecord:
+        return next(lane for lane in (await self.engine.lanes(QUEUE)).lanes if lane.lane == name)
+
+    async def depth(self) -> int:
+        return (await self.engine.stats(QUEUE)).queues[0].depth
+
+    def delete(self, *ids: str) -> None:
+        stranger = sqlite3.connect(self.path)
+        with stranger:
+            stranger.executemany("DELETE FROM holdfast_job WHERE id = ?", [(id,) for id in ids])
+        stranger.close()
+
+    def set_aside(self) -> list[str]:
+        stranger = sqlite3.connect(self.path)
+        found = [id for (id,) in stranger.execute("SELECT id FROM holdfast_damaged ORDER BY id")]
+        stranger.close()
+        return found
+
+
+def play(tmp_path: Path, story: Story) -> None:
+    path = tmp_path / "x.db"
+
+    async def main() -> None:
+        engine = open_engine(f"sqlite:///{path}", durability="none")
+        assert isinstance(engine, SqliteEngine)
+        await engine.open()
+        try:
+            await story(Store(engine, path))
+            assert await engine.audit() == ()
+        finally:
+            await engine.close()
+
+    asyncio.run(main())
+
+
+def test_the_next_enqueue_lets_a_lane_go_on_whose_head_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", "third", lane="L")
+        store.delete("head")
+        assert await store.take() == []
+
+        (accepted,) = await store.put("fourth", lane="L")
+
+        assert (accepted.position, accepted.depth) == (2, 3)
+        assert await store.depth() == 3
+        assert await store.work_off() == ["second", "third", "fourth"]
+
+    play(tmp_path, story)
+    assert "Job head of queue q, the head of lane L: its stored record is missing." in caplog.messages
+
+
+def test_a_prune_lets_a_lane_go_on_whose_head_is_missing(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", lane="L")
+        store.delete("head")
+
+        await store.engine.prune()
+
+        assert (await store.lane()).depth == await store.depth() == 1
+        assert await store.work_off() == ["second"]
+
+    play(tmp_path, story)
+
+
+def test_a_missing_head_is_counted_kept_on_record_and_among_the_dead(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", lane="L")
+        store.delete("head")
+        await store.engine.prune()
+
+        record = (await store.engine.get(JobKey(QUEUE, "head"))).jobs[0]
+        assert record is not None
+        assert (record.state, record.reason, record.note) == (
+            JobState.FAILED,
+            Reason.UNDECODABLE,
+            "its stored record is missing",
+        )
+        assert (await store.lane()).totals.failed == 1
+        assert (await store.engine.stats(QUEUE)).queues[0].totals.failed == 1
+        assert store.set_aside() == ["head"]
+
+    play(tmp_path, story)
+
+
+def test_a_head_that_goes_missing_while_it_runs_is_lost_to_its_worker_and_the_lane_goes_on(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", lane="L")
+        (lease,) = await store.take()
+        store.delete("head")
+
+        assert await store.settle(lease) is Settled.GONE
+        await store.engine.prune()
+
+        assert await store.settle(lease) is Settled.LOST
+        assert await store.work_off() == ["second"]
+
+    play(tmp_path, story)
+
+
+def test_a_lane_that_misses_all_its_jobs_is_empty(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", "third", lane="L")
+        store.delete("head", "second", "third")
+        await store.engine.prune()
+
+        lane = await store.lane()
+        assert (lane.head, lane.depth, lane.totals.failed, await store.depth()) == (None, 0, 3, 0)
+        await store.put("fourth", lane="L")
+        assert await store.work_off() == ["fourth"]
+
+    play(tmp_path, story)
+
+
+def test_those_who_wait_and_go_missing_do_not_stop_the_last_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", "third", "fourth", lane="L")
+        store.delete("second", "fourth")
+
+        assert await store.work_off() == ["head", "third"]
+
+        lane = await store.lane()
+        assert (lane.depth, lane.totals.failed, lane.totals.succeeded, await store.depth()) == (0, 2, 2, 0)
+
+    play(tmp_path, story)
+    assert "Lane L of queue q: 2 jobs that waited are missing from the store." in caplog.messages
+
+
+def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", "third", lane="L")
+        store.delete("second")
+
+        assert (await store.engine.clear(QUEUE, "L")).count == 2
+
+        assert (await store.lane()).depth == 0
+
+    play(tmp_path, story)
+
+
+def test_a_missing_head_before_a_damaged_one_are_both_set_aside(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", "second", "third", lane="L")
+        stranger = sqlite3.connect(store.path)
+        with stranger:
+            stranger.execute("UPDATE holdfast_job SET body = x'c1' WHERE id = 'second'")
+        stranger.close()
+        store.delete("head")
+        await store.engine.prune()
+
+        assert await store.work_off() == ["third"]
+        assert store.set_aside() == ["head", "second"]
+
+    play(tmp_path, story)
+
+
+def test_the_children_of_a_missing_head_hear_of_its_end(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("head", lane="L")
+        await store.put("child", parents=(Parent(JobKey(QUEUE, "head")),))
+        await store.put("after", parents=(Parent(JobKey(QUEUE, "head"), any_end=True),))
+        store.delete("head")
+        await store.engine.prune()
+
+        child = (await store.engine.get(JobKey(QUEUE, "child"))).jobs[0]
+        assert child is not None
+        assert (child.state, child.reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
+        assert await store.work_off() == ["after"]
+
+    play(tmp_path, story)
+
+
+def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        await store.put("old", pool=PoolPlace(2, "k"))
+        await store.engine.resize(QUEUE, 3)
+        await store.put("new", pool=PoolPlace(3, "k"))
+        store.delete("old")
+        await store.engine.prune()
+
+        assert await store.work_off() == ["new"]
+        assert [pool.old_live for pool in (await store.engine.pools()).pools] == [0]
+
+    play(tmp_path, story)
+
+
+def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactor_module, "LANES_AT_ONCE", 2)
+
+    async def story(store: Store) -> None:
+        for lane in "abcde":
+            await store.put(f"{lane}-head", f"{lane}-second", lane=lane)
+        store.delete(*(f"{lane}-head" for lane in "ade"))
+        for _ in range(4):
+            await store.engine.prune()
+
+        assert store.set_aside() == ["a-head", "d-head", "e-head"]
+        store.delete("a-second")
+        for _ in range(3):
+            await store.engine.prune()
+        assert "a-second" in store.set_aside()
+
+    play(tmp_path, story)

@@ -123,12 +123,28 @@ class App(Generic[S]):
 
     close = blocking(aclose)
 
-    async def amigrate(self, /) -> tuple[str, ...]:
-        """Bring the store's schema up to date; answer the names of the steps taken."""
+    async def amigrate(self, /, *, grant: Sequence[str] = ()) -> tuple[str, ...]:
+        """Bring the store's schema up to date; answer the names of the steps taken.
+
+        `grant`: roles of a database that may use it from then on, with no more rights than that takes.
+        """
         await away_from_here()
-        return await self.engine.migrate()
+        steps = await self.engine.migrate()
+        for role in grant:
+            await self.engine.grant(role)
+        return steps
 
     migrate = blocking(amigrate)
+
+    async def amigration_script(self, /, *, after: int | None = None, grant: Sequence[str] = ()) -> str:
+        """What `migrate` would do, as a script for somebody else to run; empty if there is nothing to do.
+
+        `after`: the version to start from, 0 for an empty store; without it the store is asked.
+        """
+        await away_from_here()
+        return await self.engine.migration_script(after=after, roles=grant)
+
+    migration_script = blocking(amigration_script)
 
     def __enter__(self) -> Self:
         self.open()
@@ -152,13 +168,40 @@ class App(Generic[S]):
 
     # Payloads
 
-    def queue(self, name: str, payload: type[T], /, *, max_depth: int | None = None) -> Queue[T]:
+    def queue(
+        self,
+        name: str,
+        payload: type[T],
+        /,
+        *,
+        max_depth: int | None = None,
+        lane_max_depth: int | None = None,
+    ) -> Queue[T]:
         """A queue of payloads of this type, which your own code pulls."""
-        return Queue(self._link, self._pulling, name, payload, max_depth=max_depth)
+        return Queue(
+            self._link, self._pulling, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth
+        )
 
-    def pool(self, name: str, payload: type[T], /, *, lanes: int, max_depth: int | None = None) -> Pool[T]:
+    def pool(
+        self,
+        name: str,
+        payload: type[T],
+        /,
+        *,
+        lanes: int,
+        max_depth: int | None = None,
+        lane_max_depth: int | None = None,
+    ) -> Pool[T]:
         """So many ordered lanes for payloads of this type, worked on by a handler."""
-        return Pool(self._link, self.registry, name, payload, lanes=lanes, max_depth=max_depth)
+        return Pool(
+            self._link,
+            self.registry,
+            name,
+            payload,
+            lanes=lanes,
+            max_depth=max_depth,
+            lane_max_depth=lane_max_depth,
+        )
 
     # Working, listening
 
@@ -203,26 +246,44 @@ class App(Generic[S]):
         self.middlewares.append(middleware)
         return middleware
 
-    def on(self, kind: type[E], /) -> Callable[[Callable[[E], object]], Callable[[E], object]]:
-        """Call a function, sync or async, with every event of this kind in this process. A decorator."""
+    def on(
+        self, kind: type[E], /, *, everywhere: bool = False
+    ) -> Callable[[Callable[[E], object]], Callable[[E], object]]:
+        """Call a function, sync or async, with every event of this kind in this process. A decorator.
+
+        `everywhere`: also with those of other processes that share the store, while it is open here. Some may be lost.
+        """
         _check_kind(kind)
 
         def register(listener: Callable[[E], object]) -> Callable[[E], object]:
-            self._link.bus.on(kind, listener)
+            self._link.bus.on(kind, listener, everywhere=everywhere)
             return listener
 
         return register
 
     @overload
-    def subscribe(self, /, *, job_id: str | None = None, queue: str | None = None) -> EventStream[Event]: ...
-    @overload
-    def subscribe(self, kind: type[E], /, *, job_id: str | None = None, queue: str | None = None) -> EventStream[E]: ...
     def subscribe(
-        self, kind: type[Any] = Event, /, *, job_id: str | None = None, queue: str | None = None
+        self, /, *, job_id: str | None = None, queue: str | None = None, everywhere: bool = True
+    ) -> EventStream[Event]: ...
+    @overload
+    def subscribe(
+        self, kind: type[E], /, *, job_id: str | None = None, queue: str | None = None, everywhere: bool = True
+    ) -> EventStream[E]: ...
+    def subscribe(
+        self,
+        kind: type[Any] = Event,
+        /,
+        *,
+        job_id: str | None = None,
+        queue: str | None = None,
+        everywhere: bool = True,
     ) -> EventStream[Any]:
-        """The events of this process as a stream: `for` or `async for`, in a `with` block of either colour."""
+        """Events as a stream: `for` or `async for`, in a `with` block of either colour.
+
+        Those of all processes that share the store, some of which may be lost, or of this process alone.
+        """
         _check_kind(kind)
-        return EventStream(self._link, kind, job_id=job_id, queue=queue)
+        return EventStream(self._link, kind, job_id=job_id, queue=queue, everywhere=everywhere)
 
     # For tests
 

@@ -23,21 +23,29 @@ class Client:
         self._link = link
         self._registry = registry
 
-    async def aenqueue_many(self, drafts: Iterable[Draft[R]], /) -> list[Handle[R]]:
+    async def aenqueue_many(self, drafts: Iterable[Draft[R]], /, *, transaction: Any | None = None) -> list[Handle[R]]:
         """Enqueue many jobs in one round trip: all of them or none. The answers come in the order of the drafts.
 
-        Where drafts say `wait_for_room`, the longest of these waits counts for all.
+        Where drafts say `wait_for_room`, the longest of these waits counts for all. `transaction`: inside your own.
         """
         listed = list(drafts)
         for draft in listed:
             _check_draft(draft)
             if draft.task._link is not self._link:
                 raise UsageError(f"{draft!r} was made by a task of another App. Enqueue it with that one's client.")
+            if draft.task.joins is not None and draft.task.joins is not transaction:
+                said = f"{draft!r} was made for another transaction than this call."
+                raise UsageError(f"{said} Give `transaction` to enqueue_many, not to `using`.")
         if not listed:
             return []
         room = max((draft.room for draft in listed if draft.room is not None), default=None)
-        accepted = await enqueue(self._link, tuple(draft.job for draft in listed), room=room)
-        return [draft.task.handle_of(draft.job.queue, answer) for draft, answer in zip(listed, accepted, strict=True)]
+        jobs = tuple(draft.job for draft in listed)
+        accepted = await enqueue(self._link, jobs, room=room, transaction=transaction)
+        joined = transaction is not None
+        return [
+            draft.task.handle_of(draft.job.queue, answer, joined=joined)
+            for draft, answer in zip(listed, accepted, strict=True)
+        ]
 
     enqueue_many = blocking(aenqueue_many)
 

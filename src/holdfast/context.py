@@ -61,6 +61,27 @@ class AttemptView(Protocol):
     def worker(self) -> str: ...
     @property
     def context(self) -> "Context[Any]": ...
+    @property
+    def joint(self) -> "JointView": ...
+
+
+class JointView(Protocol):
+    """The transactions of an attempt."""
+
+    @property
+    def tx(self) -> Any: ...
+    def block(self) -> "Transaction": ...
+    async def complete(self, result: Any, given: object) -> None: ...
+    def complete_now(self, result: Any, given: object) -> None: ...
+
+
+class Transaction(Protocol):
+    """`with` or `async with`; gives a connection to write with."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
 
 class Context(Generic[S]):
@@ -165,6 +186,37 @@ class Context(Generic[S]):
             raise InvalidOption("`fraction` must be a number from 0 to 1.", option="fraction")
         self._attempt.progress = Progress(float(fraction), clean(note, NOTE_BYTES))
 
+    # Transactions
+
+    @property
+    def tx(self) -> Any:
+        """The transaction of `@jobs.task(transaction=...)`, begun on first use. It commits with the job's end.
+
+        A connection of the store's own (`transaction=True`; in an async handler `await ctx.tx`), or your session.
+        """
+        return self._attempt.joint.tx
+
+    def transaction(self) -> Transaction:
+        """A transaction for a part of the handler: `with ctx.transaction() as connection:`, or `async with`.
+
+        It is committed together with the job's end, when the handler returns; or by itself, when the next one begins.
+        """
+        return self._attempt.joint.block()
+
+    async def acomplete(self, /, result: Any = None, *, transaction: Any) -> None:
+        """End the job inside your own transaction. If that is rolled back, the job is tried again.
+
+        Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
+        """
+        await self._attempt.joint.complete(result, transaction)
+
+    def complete(self, /, result: Any = None, *, transaction: Any) -> None:
+        """End the job inside your own transaction. If that is rolled back, the job is tried again.
+
+        Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
+        """
+        self._attempt.joint.complete_now(result, transaction)
+
     def __repr__(self) -> str:
         lease = self._attempt.lease
         return f"<Context of job {lease.id!r} ({lease.task}), attempt {lease.attempt}>"
@@ -207,6 +259,10 @@ class _Detached:
         self.abort_reason: AbortReason | None = None
         self.progress: Progress | None = None
         self.context: Context[Any] = Context(self)
+
+    @property
+    def joint(self) -> JointView:
+        raise UsageError("This task was called here and now; only a worker makes transactions and completes jobs.")
 
 
 Next = Callable[[], Awaitable[Any]]

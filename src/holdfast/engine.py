@@ -13,12 +13,13 @@ Names of jobs are (queue, id). Order is promised inside a queue: priority, then 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Self
 
 from msgspec import Struct
 
 from holdfast.errors import Unsupported
+from holdfast.joining.seat import JoinsTransactions
 from holdfast.model import check, observe, operate, produce, work
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
@@ -36,11 +37,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     push: bool
     """Bells reach other waiters without polling."""
     joins_transactions: bool
-    """`enqueue` can take part in a transaction of the user's."""
+    """`enqueue` and `settle` can take part in a transaction of the user's."""
     cross_queue_atomic: bool
     """One verb over several queues is one atomic step; edges between queues are possible."""
     order_slack: int = 0
     """Microseconds for which a ready job may be outranked while calls overlap."""
+    concurrent_writers: bool = True
+    """Others go on writing while a transaction of the user's is open."""
 
 
 class Subscription(ABC):
@@ -74,8 +77,8 @@ class Lifeline(ABC):
     def close(self) -> None: ...
 
 
-class Engine(ABC):
-    """Storage for jobs, leases and what belongs to them."""
+class Engine(JoinsTransactions, ABC):
+    """Storage for jobs, leases and what belongs to them. `JoinsTransactions` is its part in users' transactions."""
 
     scheme: ClassVar[str]
     """The first part of its address, and its name in messages."""
@@ -101,6 +104,17 @@ class Engine(ABC):
     @abstractmethod
     async def migrate(self) -> tuple[str, ...]:
         """Bring the schema up to date; answer the names of the steps taken. Safe when two run at once."""
+
+    async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
+        """What `migrate` and `grant` would do, for somebody else to run. Empty: nothing.
+
+        `after` is the version to start from; without it the store is asked.
+        """
+        raise Unsupported(capability="migration_script", engine=self.scheme)
+
+    async def grant(self, role: str) -> None:
+        """Let a role of the store's own use it, with no more rights than that takes. Raises Unsupported."""
+        raise Unsupported(capability="grant", engine=self.scheme)
 
     @abstractmethod
     def subscribe(self, *bells: str) -> Subscription:
@@ -128,6 +142,22 @@ class Engine(ABC):
         """Workers on this host whose process is known to have ended. Always none where that cannot be known."""
         return ()
 
+    # The feed: what has happened, told to other processes that listen. Lossy; nothing depends on it
+
+    @property
+    def overheard(self) -> frozenset[str]:
+        """The kinds of messages that other processes listen for, as far as is known. Cheap; from any thread."""
+        return frozenset()
+
+    def tell(self, message: bytes) -> None:
+        """Send UTF-8 text of at most 7,000 bytes to whoever listens, or lose it. Never waits, never raises."""
+
+    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+        """Have `hear` called, on any thread, with what other processes tell. Called again: instead. No kinds: stop.
+
+        The kinds are for `overheard` over there; what comes may be of any. `hear` never waits and never raises.
+        """
+
     # Producing
 
     async def enqueue(self, *groups: produce.Group, join: object | None = None) -> produce.Enqueued:
@@ -138,16 +168,11 @@ class Engine(ABC):
         callers with one id or key exactly one creates. Raises: Unsupported for `join` without the
         capability, Busy when a key is held in someone's open transaction for too long.
         """
-        if join is not None and not self.capabilities.joins_transactions:
-            raise Unsupported(
-                f"The {self.scheme} engine cannot take part in a transaction of yours. Enqueue without "
-                "`transaction`, or use SQLite or PostgreSQL.",
-                capability="joins_transactions",
-                engine=self.scheme,
-            )
         for group in groups:
             check.group(group)
-        return await self.perform(produce.Enqueue(groups=groups, join=join))
+        if join is not None:
+            return await self.joined(produce.Enqueue(groups=groups), join)
+        return await self.perform(produce.Enqueue(groups=groups))
 
     # Working
 
@@ -173,9 +198,13 @@ class Engine(ABC):
         """`exchange` with nothing but a claim."""
         return await self.exchange(claim=claim)
 
-    async def settle(self, *settlements: work.Settlement) -> work.Exchanged:
-        """`exchange` with nothing but settlements."""
-        return await self.exchange(settlements)
+    async def settle(self, *settlements: work.Settlement, join: object | None = None) -> work.Exchanged:
+        """`exchange` with nothing but settlements; with `join`, inside a transaction of the user's."""
+        if join is None:
+            return await self.exchange(settlements)
+        command = work.Exchange(settlements=settlements)
+        check.exchange(command)
+        return await self.joined(command, join)
 
     async def renew(self, *jobs: work.Renewal) -> work.RenewAnswer:
         """Extend leases by their own length from now, and hear what the worker should know.
@@ -229,7 +258,9 @@ class Engine(ABC):
     async def requeue(self, queue: str, *ids: str, limits: Iterable[produce.DepthLimit] = ()) -> operate.Operated:
         """Bring failed or cancelled jobs back at the tail; every older lease stays fenced."""
         check.names(queue, ids)
-        return await self.perform(operate.Requeue(queue=queue, ids=ids, limits=tuple(limits)))
+        command = operate.Requeue(queue=queue, ids=ids, limits=tuple(limits))
+        check.limits(command.limits)
+        return await self.perform(command)
 
     async def trigger(self, queue: str, *ids: str) -> operate.Operated:
         """Make scheduled or retrying jobs due now. A blocked, leased or finished one is `wrong_state`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar, cast
 
 from holdfast.blocking import blocking
-from holdfast.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, duration_us
+from holdfast.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, UsageError, duration_us
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.retry import Duration
@@ -28,7 +28,7 @@ class Handle(Generic[R]):
     It is a name and does no I/O by itself. It may be shared between threads and made again from the id.
     """
 
-    __slots__ = ("_accepted", "_decode", "_link", "_origin", "id", "queue")
+    __slots__ = ("_accepted", "_decode", "_joined", "_link", "_origin", "id", "queue")
 
     def __init__(
         self,
@@ -38,11 +38,14 @@ class Handle(Generic[R]):
         *,
         origin: str = "",
         accepted: Accepted | None = None,
+        joined: bool = False,
     ) -> None:
         self._link = link
         self._decode = decode
         self._origin = origin
         self._accepted = accepted
+        self._joined = joined
+        """Enqueued in a transaction of the user's, and not seen since."""
         self.id = key.id
         self.queue = key.queue
         """Empty where the handle was made from a bare id and has not been used yet."""
@@ -99,6 +102,12 @@ class Handle(Generic[R]):
     async def _ended(self, timeout: Duration | None) -> Ended:
         limit = None if timeout is None else duration_us(timeout, "timeout") / 1_000_000
         seen = await self._look()
+        if self._joined and seen.record is None:
+            raise UsageError(
+                f"Job {self.id!r} was enqueued in a transaction that has not been committed, or was rolled back: to "
+                "wait for it here is to wait for yourself. Commit first."
+            )
+        self._joined = False
         if seen.record is None or seen.record.terminal:
             return seen
         return await ended(self._link, await self._key(), limit=limit, origin=self._origin)

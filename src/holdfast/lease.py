@@ -35,13 +35,15 @@ from holdfast.errors import (
     UsageError,
     duration_us,
 )
+from holdfast.joining import UserConnection
 from holdfast.model.instants import At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryAsked, Succeeded, decide
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
-from holdfast.model.work import Renewal, RenewStatus, Settled, Start, Started
+from holdfast.model.work import Exchange, Renewal, RenewStatus, Settled, Settlement, Start, Started
 from holdfast.pull.station import Station
+from holdfast.reach.joined import join
 from holdfast.reach.link import Link
 from holdfast.views import Job, moment
 from holdfast.worker.attempt import Attempt, fence_age
@@ -70,6 +72,7 @@ class Lease(Generic[T]):
         """How it was settled."""
         self._expires = at.wall + attempt.lease.lease_expires - at.lease - attempt.renewed
         self._outer: list[Token[Any]] = []
+        self._joined: UserConnection | None = None
         self._following: Callable[[], Lease[T] | None] = lambda: None
         self.payload = payload
         if attempt.lease.state is JobState.RUNNING:
@@ -101,7 +104,7 @@ class Lease(Generic[T]):
     @property
     def settled(self) -> bool:
         """Whether one of the verbs has ended it."""
-        return bool(self._verb)
+        return bool(self._verb) or self._attempt.told is not None
 
     @property
     def aborted(self) -> bool:
@@ -127,10 +130,14 @@ class Lease(Generic[T]):
 
     # How it ends
 
-    async def acomplete(self, /, result: Any = None) -> None:
-        """It succeeded, with this result."""
+    async def acomplete(self, /, result: Any = None, *, transaction: Any | None = None) -> None:
+        """It succeeded, with this result. `transaction`: if, and only if, your own is committed."""
         self._check_open("complete")
-        await self._settle("completed", Succeeded(self._task.encode_result(result, self._attempt.lease.codec)))
+        outcome = Succeeded(self._task.encode_result(result, self._attempt.lease.codec))
+        if transaction is None:
+            await self._settle("completed", outcome)
+        else:
+            await self._settle_in(transaction, outcome)
 
     complete = blocking(acomplete)
 
@@ -202,17 +209,8 @@ class Lease(Generic[T]):
     async def _settle(self, verb: str, outcome: Outcome) -> None:
         """Tell the engine; if it cannot be told, the lease stays open and the verb may be tried again."""
         self._check_open("settle")
-        attempt, policy, runtime = self._attempt, self._attempt.plan.policy, self._link.runtime
-        settlement = decide(
-            outcome,
-            attempt.lease,
-            policy.retry,
-            now=runtime.wall(),
-            draw=runtime.random(),
-            result_ttl=policy.result_ttl,
-            retention=policy.retention,
-            failed_retention=policy.failed_retention,
-        )
+        attempt, runtime = self._attempt, self._link.runtime
+        settlement = self._decide(outcome)
         engine = await self._link.engine()
         following = self._following()  # the next one in line begins with the same write
         starts = () if following is None else (following._start,)
@@ -229,6 +227,40 @@ class Lease(Generic[T]):
         if answer.settled[0] in (Settled.LOST, Settled.GONE):
             self._lose()
             self._check_open("settle")
+
+    def _decide(self, outcome: Outcome) -> Settlement:
+        policy, runtime = self._attempt.plan.policy, self._link.runtime
+        return decide(
+            outcome,
+            self._attempt.lease,
+            policy.retry,
+            now=runtime.wall(),
+            draw=runtime.random(),
+            result_ttl=policy.result_ttl,
+            retention=policy.retention,
+            failed_retention=policy.failed_retention,
+        )
+
+    async def _settle_in(self, transaction: Any, outcome: Outcome) -> None:
+        """The commit is the user's. The lease is renewed no more; if nothing comes of it, it runs out."""
+        settlement = self._decide(outcome)
+        answer, user = await join(self._link, Exchange(settlements=(settlement,)), transaction)
+        if answer.settled[0] is not Settled.APPLIED:
+            self._lose()
+            self._check_open("settle")
+        self._station.drop(self._attempt)
+        self._attempt.told = settlement
+        self._joined = user
+        news = self._station.news(self._link.process.engine)
+        user.after_commit(lambda: news.settled(self._attempt, settlement, Settled.APPLIED, answer.at.wall))
+
+    async def _stands(self) -> bool:
+        """Whether the transaction in which it was completed is committed, or may still be."""
+        lease = self._attempt.lease
+        if self._joined is not None and self._joined.is_open:  # nor may anybody wait for it here
+            return True
+        (record,) = (await (await self._link.engine()).get(lease.key)).jobs
+        return record is None or record.settled_token == lease.token
 
     # Its turn
 
@@ -314,6 +346,12 @@ class Lease(Generic[T]):
     async def _left(self, error: BaseException | None) -> None:
         if self._verb:
             return
+        if self._attempt.told is not None:
+            if await self._stands():
+                self._verb = "completed"
+                return
+            self._attempt.told = None
+            error = error or UsageError("The transaction in which this job was completed was not committed.")
         if error is None:
             await self.acomplete()
             return
@@ -328,7 +366,7 @@ class Lease(Generic[T]):
         return raised(self._attempt, error) if isinstance(error, Exception | Interrupt) else Released()
 
     def __del__(self) -> None:
-        if not getattr(self, "_verb", "unmade"):
+        if not getattr(self, "_verb", "unmade") and self._attempt.told is None:
             self._station.drop(self._attempt)
             if self._begun and not self._station.show(self._attempt):
                 _logger.warning(

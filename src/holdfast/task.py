@@ -25,11 +25,19 @@ from holdfast.blocking import away_from_here, blocking
 from holdfast.codec import Codec
 from holdfast.context import CURRENT, Context
 from holdfast.declare.envelope import answering_to, call_hash
-from holdfast.declare.policy import TaskPolicy, Terms, UsingOptions, make_policy, read_task_options, read_using_options
+from holdfast.declare.policy import (
+    TaskPolicy,
+    Terms,
+    UsingOptions,
+    check_factory,
+    make_policy,
+    read_task_options,
+    read_using_options,
+)
 from holdfast.declare.signature import Arguments, OpenSignature, Signature
 from holdfast.declare.template import Template
 from holdfast.draft import Draft
-from holdfast.errors import DuplicateTask, InvalidOption
+from holdfast.errors import DuplicateTask, InvalidOption, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus, NewJob
@@ -177,13 +185,16 @@ class Task(Generic[P, R]):
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Make a job of this call. It is as durable as the store says before this returns."""
         draft = self.draft(*args, **kwargs)
-        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room)
-        return self.handle_of(draft.job.queue, accepted)
+        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room, transaction=self.joins)
+        return self.handle_of(draft.job.queue, accepted, joined=self.joins is not None)
 
     enqueue = blocking(aenqueue)
 
     async def arequest(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a job of this call and wait for its result, for as long as `using(wait=...)` or the settings say."""
+        if self.joins is not None:
+            said = "A request waits for its result, which cannot come before your transaction has been committed."
+            raise UsageError(f"{said} Enqueue in it, and ask the handle for the result afterwards.")
         draft = self.draft(*args, **kwargs)
         chosen: int | None = self._chosen.get("wait")
         limit = self._link.config.request_timeout if chosen is None else chosen / 1_000_000
@@ -235,10 +246,15 @@ class Task(Generic[P, R]):
 
     # Inside
 
-    def handle_of(self, queue: str, accepted: Accepted) -> Handle[R]:
+    @property
+    def joins(self) -> Any:
+        """The transaction of the user's in which its jobs are enqueued; None: a write of their own."""
+        return self._chosen.get("transaction")
+
+    def handle_of(self, queue: str, accepted: Accepted, *, joined: bool = False) -> Handle[R]:
         """The handle for the answer to an enqueue."""
         key = JobKey(queue, accepted.id)
-        return Handle(self._link, key, self.decode_result, origin=self._origin, accepted=accepted)
+        return Handle(self._link, key, self.decode_result, origin=self._origin, accepted=accepted, joined=joined)
 
     def _detached(self) -> Context[Any]:
         return Context.detached(id=self._link.runtime.new_id(), task=self.name, queue=self.queue)
@@ -311,6 +327,7 @@ def declare(link: Link, function: Callable[..., Any], options: Mapping[str, Any]
         if given.get(option) is not None:
             given[option].check(signature.names)
     is_async = _is_async(function)
+    check_factory(given.get("transaction"), is_async=is_async)
     if given.get("timeout") is not None and not is_async and not given.get("remote"):
         _logger.warning(
             "Task %s has a timeout and is a plain function: its thread cannot be stopped, only told. "

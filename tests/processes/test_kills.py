@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fleet import Fleet
+from stopping import put_to_sleep
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -118,7 +119,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> None:
         with Fleet(url, tmp_path / "runs", size=1) as fleet:
             await enqueue(engine, "hold", ["held"], b"[[],{}]")
             await fleet.first_run()
-            os.kill(fleet.workers[0].pid, signal.SIGSTOP)
+            put_to_sleep(fleet.workers[0].pid, tmp_path / "jobs.db")
             engine.clock_offset = 31_000_000
             (lost,) = (await engine.expired("me")).leases
             reap = Settlement(

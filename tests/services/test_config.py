@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, ConfigError, exponential, fixed
-from holdfast.config import Config, load
+from holdfast.config import Config, PostgresSettings, load
 from holdfast.model.instants import MINUTE, SECOND
 from holdfast.model.retry import Listed
 from holdfast.runtime import SystemRuntime
@@ -61,11 +61,15 @@ def test_a_file_may_set_everything_that_is_documented(tmp_path: Path) -> None:
         max_depth = 100
         [queues."e mails"]
         max_depth = 5
+        lane_max_depth = 2
         soft_limit = 0.5
         [limits]
         payload = 1000
         [postgres]
+        pool_size = 3
         notify = false
+        pooled = true
+        listen_url = "postgresql://direct/shop"
         [sqlite]
         busy_timeout = 3
         [dashboard]
@@ -76,8 +80,12 @@ def test_a_file_may_set_everything_that_is_documented(tmp_path: Path) -> None:
     assert (config.durability, config.auto_migrate, config.request_timeout) == ("fast", False, 60.0)
     assert config.task.backoff == exponential(1, 3, 60, 0)
     assert (config.worker.grace, config.manager.max, config.manager.min) == (120.0, 9, 1)
-    assert (config.queue("default").max_depth, config.queue("e mails").soft_limit) == (100, 0.5)
-    assert (config.limits.payload, config.postgres.notify, config.dashboard.port) == (1000, False, 1)
+    assert (config.queue("default").max_depth, config.queue("default").lane_max_depth) == (100, 0)
+    assert (config.queue("e mails").lane_max_depth, config.queue("e mails").soft_limit) == (2, 0.5)
+    assert (config.limits.payload, config.dashboard.port) == (1000, 1)
+    assert config.postgres == PostgresSettings(
+        pool_size=3, notify=False, pooled=True, listen_url="postgresql://direct/shop"
+    )
 
 
 def test_a_table_of_pyproject_does_as_well(tmp_path: Path) -> None:
@@ -111,6 +119,26 @@ def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
     assert (config.task.lease, config.task.failed_retention) == (60.0, 86_400.0)
     assert config.task.backoff == Listed((SECOND, 10 * SECOND))
     assert config.queue("default").max_depth == 5
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("HOLDFAST_POSTGRES_NOTIFY", "no"), ("HOLDFAST_POSTGRES_POOLED", "yes")]
+)
+def test_the_settings_of_an_engine_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_POSTGRES_POOL_SIZE", "3")
+    for url in ("postgresql://db/shop", "postgres://db/shop", "postgresql+psycopg://db/shop"):
+        assert App(url).engine.capabilities.push
+    monkeypatch.setenv(variable, value)
+    assert not App("postgresql://db/shop").engine.capabilities.push
+
+
+def test_of_two_settings_that_end_alike_the_longer_one_is_meant(tmp_path: Path) -> None:
+    config = read(tmp_path, environ={"HOLDFAST_QUEUES_MAILS_LANE_MAX_DEPTH": "5"})
+    assert (config.queue("mails").lane_max_depth, config.queue("mails").max_depth) == (5, 0)
+    assert set(config.queues) == {"mails"}
 
 
 @pytest.mark.parametrize(

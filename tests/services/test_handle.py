@@ -286,3 +286,46 @@ def test_reports_of_failed_cancelled_and_running_jobs(jobs: App[object], resize:
     assert [type(event).__name__ for event in report.events] == ["Queued", "Started"]
     with pytest.raises(WaitTimeout):
         running.report(timeout=0)
+
+
+def test_a_report_tells_that_a_job_was_scheduled_and_how_long_it_waited(
+    jobs: App[object], resize: Task[[str], Image]
+) -> None:
+    clock = FakeClock(jobs.engine)
+    handle = resize.using(delay=60).enqueue("cat")
+
+    def told() -> list[tuple[str, object]]:
+        events_of = jobs.control.report(handle.id).events
+        return [(type(event).__name__, getattr(event, "state", getattr(event, "waited", None))) for event in events_of]
+
+    assert told() == [("Queued", JobState.SCHEDULED)]
+    clock.advance(65)
+    lease = run(take(jobs, resize))
+    ((_, state), (_, waited)) = told()
+    assert state is JobState.SCHEDULED
+    assert waited == pytest.approx(5_000_000, abs=500_000)
+    clock.advance(1)
+    run(settle(jobs, lease, JobState.SUCCEEDED, result=b"null"))
+    assert told() == [("Queued", state), ("Started", waited), ("Succeeded", None)]
+
+
+def test_a_report_says_nothing_of_due_times_that_the_record_has_forgotten(
+    jobs: App[object], resize: Task[[str], Image]
+) -> None:
+    clock = FakeClock(jobs.engine)
+    handle = resize.enqueue("cat")
+
+    async def life() -> None:
+        clock.advance(3)
+        lease = await take(jobs, resize)
+        await settle(jobs, lease, JobState.RETRYING, reason=Reason.ERROR, delay=10_000_000)
+        clock.advance(12)
+        await take(jobs, resize)
+
+    run(life())
+    queued, first, _, second = jobs.control.report(handle.id).events
+    assert isinstance(queued, events.Queued)
+    assert isinstance(first, events.Started)
+    assert isinstance(second, events.Started)
+    assert (queued.state, first.waited) == (JobState.QUEUED, 0)
+    assert second.waited == pytest.approx(2_000_000, abs=500_000)

@@ -54,6 +54,7 @@ jobs.task(qeue="quick")  # type: ignore[call-overload]
 jobs.task(lease="long")  # type: ignore[call-overload]
 jobs.task(unique_for="always")  # type: ignore[call-overload]
 jobs.task(3)  # type: ignore[call-overload]
+jobs.task(transaction="yes")  # type: ignore[call-overload]
 App("memory://", durability="strong")  # type: ignore[arg-type]
 App("memory://", modules=timedelta(seconds=1))  # type: ignore[arg-type]
 

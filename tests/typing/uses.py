@@ -79,6 +79,31 @@ untyped.enqueue(object(), 3)
 jobs.client.task("billing.send_invoice").enqueue(42, anything=True)
 
 
+@jobs.task(transaction=True)
+def settle(ctx: Context, order: int) -> str:
+    assert_type(ctx.tx, Any)
+    resize.using(transaction=ctx.tx).enqueue("cat.png")
+    with ctx.transaction() as connection:
+        connection.execute("...")
+    ctx.complete("done", transaction=connection)
+    return str(ctx.fence)
+
+
+def sessions() -> object: ...
+
+
+@jobs.task(transaction=sessions)
+async def asettle(ctx: Context, order: int) -> None:
+    async with ctx.transaction() as connection:
+        await ctx.acomplete(transaction=connection)
+
+
+assert_type(settle.using(transaction=object()).enqueue(3), Handle[str])
+assert_type(jobs.client.enqueue_many([resize.draft("a")], transaction=object()), list[Handle[str]])
+jobs.queue("scans", str).enqueue("x", transaction=object(), priority=3)
+jobs.pool("pool", str, lanes=2).enqueue("x", transaction=object(), key="k")
+
+
 async def both_colours() -> None:
     assert_type(await resize.aenqueue("cat.png", width=3), Handle[str])
     assert_type(await (await resize.aenqueue("cat.png")).aresult(timeout=1.5), str)

@@ -5,9 +5,11 @@ instead of waiting on a loop, this stands in its place: the same verbs, none of 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.engine import Engine, Lifeline, Subscription
+from holdfast.joining import UserConnection
 from holdfast.model.command import A, Command
 
 
@@ -30,6 +32,15 @@ class ThreadDoor(Engine):
     async def perform(self, command: Command[A]) -> A:
         answer: A = self._perform_now(command)
         return answer
+
+    def join(self, command: Command[A], user: UserConnection) -> A:
+        return self._engine.join(command, user)
+
+    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
+        return await self._engine.ajoin(command, user)
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        return self._engine.transaction()
 
     async def open(self) -> None:
         raise NotImplementedError("A door is made for an engine that is open.")

@@ -27,11 +27,16 @@ class Enqueuer:
     def __init__(self, engine: Engine, runtime: Runtime) -> None:
         self._engine = engine
         self._runtime = runtime
+        able = engine.capabilities
+        self._strangers = able.joins_transactions and able.concurrent_writers
+        """An id or a key may be held in somebody's open transaction: who asks for it waits, and shall wait alone."""
         self._busy = False
         self._waiting: deque[_Waiting] = deque()
 
     async def enqueue(self, group: Group) -> GroupAnswer:
         """Write one caller's group, alone or together with those of others."""
+        if self._strangers and not _meets_nobody(group):
+            return await write(self._engine, group)
         if self._busy:
             answer: asyncio.Future[GroupAnswer] = asyncio.get_running_loop().create_future()
             self._waiting.append((group, answer))
@@ -85,6 +90,10 @@ class Enqueuer:
             for (_, answer), said in zip(batch, groups, strict=True):
                 if not answer.done():
                     answer.set_result(said)
+
+
+def _meets_nobody(group: Group) -> bool:
+    return all(job.fresh_id and job.unique_key is None for job in group.jobs)
 
 
 async def _settle(answer: "asyncio.Future[GroupAnswer]", asked: Awaitable[GroupAnswer]) -> None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakMethod, finalize
 
 from holdfast.blocking import Portal, away_from_here, run_here
@@ -35,6 +35,13 @@ _TABLES = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
 _logger = logging.getLogger("holdfast")
 
 
+class Room(NamedTuple):
+    """How many live jobs a queue may hold, and each lane of it. 0: any number."""
+
+    queue: int
+    lane: int
+
+
 class Link:
     """`url`, `codec` and `options` are what code said; None and absent: the configuration decides."""
 
@@ -46,6 +53,8 @@ class Link:
         self._codecs: dict[tuple[str, int], Codec] = {}
         self._options = {name: value for name, value in options.items() if value is not None}
         self._config: Config | None = None
+        self._rooms: dict[str, Room] = {}
+        """What code says of queues; 0: nothing."""
         self._epoch = 0
         self._processes: dict[tuple[int, int], Process] = {}
         self._in_memory: dict[int, Engine] = {}
@@ -61,6 +70,22 @@ class Link:
             self._config = load(self.runtime)
         return self._config
 
+    def limit_depth(self, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:
+        """Limits that code gives: they go over the configured ones, for every producer of this App."""
+        if max_depth is not None or lane_max_depth is not None:
+            said = self._rooms.get(queue, Room(0, 0))
+            self._rooms[queue] = Room(max_depth or said.queue, lane_max_depth or said.lane)
+
+    @property
+    def limited(self) -> bool:
+        """Whether anybody said anything of any queue."""
+        return bool(self._rooms or self.config.queues)
+
+    def room(self, queue: str) -> Room:
+        settings = self.config.queue(queue)
+        said = self._rooms.get(queue, Room(0, 0))
+        return Room(said.queue or settings.max_depth, said.lane or settings.lane_max_depth)
+
     @property
     def url(self) -> str:
         return self._url or self.config.url or DEFAULT_URL
@@ -72,7 +97,7 @@ class Link:
 
         parts = urlsplit(self.url)
         path = unquote(parts.path)
-        if parts.netloc or not path:
+        if parts.netloc or not path or _TABLES.get(parts.scheme.partition("+")[0]) == "postgres":
             return shown(self.url)
         return os.path.abspath(path[1:] if f"{parts.scheme}://" in self.url else path)
 
@@ -122,7 +147,7 @@ class Link:
         key = os.getpid(), self._epoch
         found = self._processes.get(key)
         if found is None:  # `setdefault` takes the first of two threads, and no lock that a fork could leave taken
-            found = self._processes.setdefault(key, Process(self._engine_of(key[0]), self.runtime))
+            found = self._processes.setdefault(key, Process(self._engine_of(key[0]), self.runtime, self.bus))
         return found
 
     def _engine_of(self, pid: int) -> Engine:
@@ -152,7 +177,7 @@ class Link:
                 shown(self._url),
             )
         options: dict[str, Any] = {}
-        table = _TABLES.get(url.partition(":")[0])
+        table = _TABLES.get(url.partition(":")[0].partition("+")[0])
         if table is not None:
             options |= asdict(getattr(config, table))
         for name in ("namespace", "durability", "auto_migrate"):
@@ -209,7 +234,8 @@ class Link:
     def swapped(self, engine: Engine, runtime: Runtime) -> Iterator[None]:
         """Another engine and another clock under the same App, until the end of the block."""
         before = self.runtime, self._processes, self._in_memory, self._epoch
-        process = Process(engine, runtime)
+        feed, self.bus.feed = self.bus.feed, None
+        process = Process(engine, runtime, self.bus)
         self.runtime, self._processes = runtime, {(process.pid, self._epoch): process}
         self._in_memory = {process.pid: engine}  # closed and opened again, it must never be the real store
         try:
@@ -218,14 +244,17 @@ class Link:
             for opened in (process, *self._processes.values()):
                 opened.close_portal(wait=True)
             self.runtime, self._processes, self._in_memory, self._epoch = before
+            self.bus.attach(feed)
 
 
 def shown(url: str) -> str:
-    """An address as it may be shown: without the password in it."""
+    """An address as it may be shown: without the passwords in it."""
+    import re
     from urllib.parse import urlsplit
 
     password = urlsplit(url).password
-    return url.replace(f":{password}@", ":***@", 1) if password else url
+    known = url.replace(f":{password}@", ":***@", 1) if password else url
+    return re.sub(r"(?i)([?&][^=&]*password=)[^&]*", r"\1***", known)
 
 
 def _abandon(processes: dict[tuple[int, int], Process], runtime: Runtime) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.blocking import away_from_here
-from holdfast.errors import IdConflict, JobNotFound, QueueFull
+from holdfast.errors import IdConflict, JobNotFound, QueueFull, UsageError
 from holdfast.model import check
 from holdfast.model.produce import (
     Accepted,
     DepthLimit,
+    Enqueue,
     EnqueueStatus,
     Group,
     GroupAccepted,
@@ -20,6 +21,7 @@ from holdfast.model.produce import (
 )
 from holdfast.reach.doors import ThreadDoor
 from holdfast.reach.enqueuer import write
+from holdfast.reach.joined import join
 from holdfast.reach.link import Link
 from holdfast.telemetry.events import Queued, SoftLimit
 
@@ -27,10 +29,17 @@ LOOK_AGAIN = 1.0
 """Seconds after which to try again for room, if no bell tells of it sooner."""
 
 
-async def enqueue(link: Link, jobs: tuple[NewJob, ...], *, room: int | None = None) -> tuple[Accepted, ...]:
-    """Write the jobs, all or none. `room`: microseconds to wait for room in a full queue."""
-    group = Group(jobs, _limits(link, jobs))
+async def enqueue(
+    link: Link, jobs: tuple[NewJob, ...], *, room: int | None = None, transaction: object | None = None
+) -> tuple[Accepted, ...]:
+    """Write the jobs, all or none. `room`: microseconds to wait for room in a full queue.
+
+    `transaction`: the user's own, with which they come or do not come to be.
+    """
+    group = Group(jobs, limits_of(link, [job.queue for job in jobs]) if link.limited else ())
     check.group(group)
+    if transaction is not None:
+        return await _join(link, group, transaction, room)
     answer = await _write(link, group)
     if room is not None and isinstance(answer, GroupFull):
         answer = await _write_when_there_is_room(link, group, answer, room)
@@ -40,16 +49,27 @@ async def enqueue(link: Link, jobs: tuple[NewJob, ...], *, room: int | None = No
     return accepted
 
 
+async def _join(link: Link, group: Group, transaction: object, room: int | None) -> tuple[Accepted, ...]:
+    if room is not None:
+        said = "`wait_for_room` cannot be had inside a transaction, which nobody should keep open for so long."
+        raise UsageError(f"{said} Catch QueueFull, roll back, and try again.")
+    answer, user = await join(link, Enqueue(groups=(group,)), transaction)
+    accepted = _accepted(answer.groups[0])
+    if link.bus.wants(Queued):  # told after the commit; by a connection that cannot say when that is, not at all
+        user.after_commit(lambda: _tell(link, group, accepted))
+    return accepted
+
+
 def limits_of(link: Link, queues: Sequence[str]) -> tuple[DepthLimit, ...]:
-    """The limits that the configuration sets for these queues."""
-    config = link.config
-    if not config.queues:
-        return ()
-    return tuple(DepthLimit(q, config.queue(q).max_depth) for q in dict.fromkeys(queues) if config.queue(q).max_depth)
-
-
-def _limits(link: Link, jobs: tuple[NewJob, ...]) -> tuple[DepthLimit, ...]:
-    return limits_of(link, [job.queue for job in jobs]) if link.config.queues else ()
+    """The limits of these queues, as code and configuration set them."""
+    limits = []
+    for queue in dict.fromkeys(queues):
+        room = link.room(queue)
+        if room.queue:
+            limits.append(DepthLimit(queue, room.queue))
+        if room.lane:
+            limits.append(DepthLimit(queue, room.lane, each_lane=True))
+    return tuple(limits)
 
 
 async def _write(link: Link, group: Group) -> GroupAnswer:
@@ -95,10 +115,21 @@ def _tell(link: Link, group: Group, accepted: tuple[Accepted, ...]) -> None:
     for job, said in created:
         link.bus.emit(Queued(at=now, queue=job.queue, job_id=said.id, task=job.task, lane=job.lane, state=said.state))
     for limit in group.limits:
-        depths = [said.depth for job, said in created if job.queue == limit.queue and job.lane is None and said.depth]
-        soft = link.config.queue(limit.queue).soft_limit * limit.limit
-        if any(depth - 1 < soft <= depth for depth in depths):  # once, on the way up
-            link.bus.emit(SoftLimit(at=now, queue=limit.queue, depth=max(depths), limit=limit.limit))
+        depths: dict[str | None, list[int]] = {}
+        for job, said in created:
+            counted = limit.each_lane if job.lane is not None else not limit.each_lane and job.pool is None
+            if job.queue == limit.queue and counted and said.depth:  # of a pool's lanes only the pool can tell
+                depths.setdefault(job.lane, []).append(said.depth)
+        for lane, grown in depths.items():
+            if any(crosses_soft_limit(link, limit.queue, limit.limit, depth) for depth in grown):
+                event = SoftLimit(at=now, queue=limit.queue, lane=lane, depth=max(grown), limit=limit.limit)
+                link.bus.emit(event)
+
+
+def crosses_soft_limit(link: Link, queue: str, limit: int, depth: int) -> bool:
+    """Whether the job that made it so deep was the one to fill it up so far: once, on the way up."""
+    soft = link.config.queue(queue).soft_limit * limit
+    return depth - 1 < soft <= depth
 
 
 def _is_new(accepted: Accepted) -> bool:

@@ -6,13 +6,17 @@ reads `abort_reason` through its context, so a flag reaches it even while the lo
 """
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.context import AbortReason, Context
+from holdfast.errors import UsageError
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Progress
 from holdfast.model.work import Lease, Settlement
 from holdfast.worker.plan import Plan
+
+if TYPE_CHECKING:
+    from holdfast.worker.transaction import Joint
 
 
 class Attempt:
@@ -22,6 +26,8 @@ class Attempt:
         "_context",
         "abort_reason",
         "began",
+        "committed",
+        "joined",
         "lease",
         "plan",
         "progress",
@@ -30,6 +36,7 @@ class Attempt:
         "runner",
         "sent_progress",
         "settlement",
+        "told",
     )
 
     def __init__(self, lease: Lease, plan: Plan, claimed: int) -> None:
@@ -45,6 +52,12 @@ class Attempt:
         """The task to cancel; None while there is nothing on the loop that could be."""
         self.settlement: Settlement | None = None
         """What to write. Set when the attempt has ended."""
+        self.joined: Joint | None = None
+        """Its transactions, if its handler has asked for any."""
+        self.told: Settlement | None = None
+        """The end of the job as it stands in a transaction of the handler's."""
+        self.committed = False
+        """That transaction is committed: the job has ended, whatever happens now."""
         self.abort_reason: AbortReason | None = None
         self.progress: Progress | None = None
         self.sent_progress: Progress | None = None
@@ -55,6 +68,21 @@ class Attempt:
         if self._context is None:
             self._context = Context(self)
         return self._context
+
+    @property
+    def joint(self) -> "Joint":
+        if self.joined is None:
+            if self.plan.means is None:
+                raise UsageError("There is no worker here to make transactions. Use `lease.complete(transaction=...)`.")
+            from holdfast.worker.transaction import Joint
+
+            self.joined = Joint(self, self.plan.means)
+        return self.joined
+
+    @property
+    def kept(self) -> bool:
+        """Whether its lease is to be renewed. Not while its end stands in a transaction, which may hold its record."""
+        return self.abort_reason is not AbortReason.OWNERSHIP_LOST and self.told is None
 
     @property
     def state(self) -> Any:
@@ -69,8 +97,10 @@ class Attempt:
 
         From any thread. Answers whether this was news.
         """
-        if self.abort_reason is reason or self.settlement is not None:
+        if self.abort_reason is reason or self.settlement is not None or self.committed:
             return False
+        if self.told is not None and reason is AbortReason.OWNERSHIP_LOST:
+            return False  # it looks the same when the handler's transaction has just been committed
         if self.abort_reason is not None and reason is not AbortReason.OWNERSHIP_LOST:
             return False
         self.abort_reason = reason

@@ -88,7 +88,7 @@ class Exchanger(Service):
         """A handler has ended. Its slot is free; its outcome goes out with the next exchange."""
         attempt.runner = None
         self._slots.end(attempt)
-        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST:
+        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST and not attempt.committed:
             self._slots.drop(attempt)  # whoever has the job now will settle it
         elif attempt.settlement is None:  # else it was given back already, as the worker stopped
             if self._news.listening and attempt.began is not None:
@@ -106,6 +106,8 @@ class Exchanger(Service):
         self.waker.wake()
 
     def _decide(self, attempt: Attempt, outcome: Outcome) -> Settlement:
+        if attempt.committed and attempt.told is not None:
+            return attempt.told  # the store has it already, and will say so
         policy = attempt.plan.policy
         simple = type(outcome) is Succeeded  # then neither clock nor dice matter
         try:

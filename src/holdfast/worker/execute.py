@@ -4,8 +4,11 @@
 
 Everything a handler can do to us ends here: whatever it raises, returns or swallows becomes an `Outcome`, and `done` is
 called with it exactly once. Only the end of the coroutine itself (its event loop goes away under it) passes through.
+
+A handler may have ended its job inside a transaction; the store is asked whether that was committed.
 """
 
+import logging
 from collections.abc import Callable
 
 from holdfast.errors import Aborted
@@ -13,6 +16,8 @@ from holdfast.model.outcome import Outcome
 from holdfast.runtime import Runtime
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.outcomes import raised, returned, undecodable
+
+_logger = logging.getLogger("holdfast.worker")
 
 Done = Callable[[Attempt, Outcome], None]
 """Told when an attempt has ended, and how."""
@@ -43,12 +48,22 @@ class Executor:
         try:
             if plan.direct is not None:
                 value = await plan.direct(*args, **kwargs)
+                if attempt.joined is not None:
+                    await attempt.joined.finish(value)
             else:
                 value = await plan.call(attempt, args, kwargs)
         except GeneratorExit:
+            if attempt.joined is not None:
+                attempt.joined.abandon()
             raise
         except BaseException as error:
+            if attempt.joined is not None:
+                await attempt.joined.undo(error)
             outcome = raised(attempt, error)
+            if attempt.committed:
+                _logger.warning("Job %s had been completed when this was raised.", lease.id, exc_info=error)
         else:
             outcome = returned(attempt, value)
+        if attempt.told is not None and not attempt.committed:
+            outcome = await attempt.joint.judge(outcome)
         self._done(attempt, outcome)

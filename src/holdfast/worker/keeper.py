@@ -112,7 +112,7 @@ class Keeper:
             self._renew_some(due[start : start + MOST_RENEWALS])
 
     def _wants_renewal(self, attempt: Attempt, now: int, everything: bool) -> bool:
-        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST:
+        if not attempt.kept:
             return False  # let it run out
         # Those due within the next sixth come along: one batch instead of many.
         lease = attempt.lease.lease_len
@@ -142,7 +142,7 @@ class Keeper:
         now = self._runtime.boot()
         next_at = min(self._beat_at, now + LONGEST_REST)
         for attempt in list(self._slots.held.values()):
-            if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:
+            if attempt.kept:
                 next_at = min(next_at, attempt.renewed + renewal_age(attempt.lease.lease_len))
         return max(0.0, (next_at - now) / SECOND)
 

@@ -57,11 +57,39 @@ def _on_loop(task: Handled, surrounds: tuple[Any, ...]) -> Call:
     async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         given = (attempt.context, *args) if takes_context else args
         if not surrounds:
-            return await function(*given, **kwargs)
+            return await _run(attempt, function, given, kwargs)
         with _surrounded(surrounds, attempt.context):
-            return await function(*given, **kwargs)
+            return await _run(attempt, function, given, kwargs)
 
     return call
+
+
+async def _run(attempt: "Attempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run an async handler, and end the transaction it has joined."""
+    try:
+        value = await function(*args, **kwargs)
+        if attempt.joined is not None:
+            await attempt.joined.finish(value)
+    except GeneratorExit:  # the loop goes away, and nothing can be awaited any more
+        raise
+    except BaseException as error:
+        if attempt.joined is not None:
+            await attempt.joined.undo(error)
+        raise
+    return value
+
+
+def _run_plain(attempt: "Attempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The same for a plain handler, in its thread: a connection may belong to that."""
+    try:
+        value = function(*args, **kwargs)
+        if attempt.joined is not None:
+            attempt.joined.finish_now(value)
+    except BaseException as error:
+        if attempt.joined is not None:
+            attempt.joined.undo_now(error)
+        raise
+    return value
 
 
 def _in_thread(task: Handled, surrounds: tuple[Any, ...], crew: Crew) -> Call:
@@ -70,7 +98,7 @@ def _in_thread(task: Handled, surrounds: tuple[Any, ...], crew: Crew) -> Call:
     def work(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         given = (attempt.context, *args) if takes_context else args
         with _surrounded(surrounds, attempt.context):
-            return function(*given, **kwargs)
+            return _run_plain(attempt, function, given, kwargs)
 
     async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         runner, attempt.runner = attempt.runner, None  # a thread cannot be cancelled: it keeps its slot

@@ -1,10 +1,13 @@
 """How one task's attempts are run. Worked out once per worker and task, so that an attempt only looks it up."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.worker.crew import Crew
 from holdfast.worker.host import Handled
 from holdfast.worker.middleware import Call, compose
+
+if TYPE_CHECKING:
+    from holdfast.worker.transaction import Means
 
 
 class Plan:
@@ -16,6 +19,7 @@ class Plan:
         "direct",
         "encode",
         "limit",
+        "means",
         "name",
         "policy",
         "running",
@@ -27,12 +31,23 @@ class Plan:
         "worker",
     )
 
-    def __init__(self, task: Handled, *, worker: str, state: Any, middleware: Any, crew: Crew) -> None:
+    def __init__(
+        self,
+        task: Handled,
+        *,
+        worker: str,
+        state: Any,
+        middleware: Any,
+        crew: Crew,
+        means: "Means | None" = None,
+    ) -> None:
         self.task = task
         self.policy = task.policy
         self.name = task.policy.name
         self.worker = worker
         self.state = state
+        self.means = means
+        """What transactions are made with. None: nobody runs a handler here."""
         self.decode = task.decode_arguments
         self.encode = task.encode_result
         around = (*middleware, *task.middleware)

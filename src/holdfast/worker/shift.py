@@ -49,6 +49,7 @@ from holdfast.worker.reaper import Reaper
 from holdfast.worker.slots import Slots
 from holdfast.worker.stopping import Stopping
 from holdfast.worker.strangers import Strangers
+from holdfast.worker.transaction import Means
 from holdfast.worker.watcher import Watcher
 
 ABORT_PATIENCE = 2.0
@@ -87,7 +88,14 @@ class Shift:
         runtime, engine, settings = self._runtime, self._engine, terms.settings
         self._crew = Crew(runtime)
         self._plans = {
-            name: Plan(task, worker=terms.worker, state=state, middleware=host.middlewares, crew=self._crew)
+            name: Plan(
+                task,
+                worker=terms.worker,
+                state=state,
+                middleware=host.middlewares,
+                crew=self._crew,
+                means=Means(engine, runtime),
+            )
             for name, task in host.registry.items()
             if not task.policy.remote
         }
@@ -226,6 +234,9 @@ class Shift:
     def _guard(self) -> None:
         for attempt in self.keeper.fence():
             self._on_loop(self.exchanger.interrupt, attempt)
+        for attempt in list(self.slots.held.values()):
+            if attempt.joined is not None:
+                attempt.joined.watch()
 
     def _blocked(self, length: int, stack: str) -> None:
         jobs = [a.lease.id for a in list(self.slots.held.values()) if a.runner is not None and a.settlement is None]
@@ -297,6 +308,8 @@ class Shift:
             attempt for attempt in self.slots.held.values() if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST
         ]
         for attempt in rest:
+            if attempt.joined is not None:
+                attempt.joined.abandon()
             if attempt.settlement is None:
                 _logger.warning("Job %s (%s) still runs; it is given back.", attempt.lease.id, attempt.lease.task)
                 attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)

@@ -28,6 +28,8 @@ from holdfast.worker.shift import Shift, Terms
 from holdfast.worker.stopping import Stopping
 from holdfast.worker.thread import WorkerThread
 
+LAST_LISTENERS = 2.0
+"""Seconds that async listeners get to end before the worker is done."""
 SWEEP = 1.0
 """Seconds that tasks left behind get to end before their loop is closed over them."""
 
@@ -132,6 +134,7 @@ class Worker:
             try:
                 if shift is not None:
                     await shift.end()
+                    await app.bus.finish(LAST_LISTENERS)
             finally:
                 stopping.waker.close()
                 self._stopping = self._loop = self._shift = None

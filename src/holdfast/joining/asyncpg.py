@@ -1,0 +1,41 @@
+"""Connections of asyncpg, also those that a pool has lent."""
+
+from typing import Any, ClassVar
+
+from asyncpg import Connection, InterfaceError
+from asyncpg.pool import Pool, PoolConnectionProxy
+
+from holdfast.errors import UsageError
+from holdfast.joining.connection import Colour, Dialect, UserConnection
+from holdfast.joining.postgresql import IDENTITY, not_in_transaction
+
+
+def adapted(given: object) -> UserConnection | None:
+    if isinstance(given, Pool):
+        raise UsageError("An asyncpg pool is no transaction. Give a connection: `async with pool.acquire() as conn`.")
+    return AsyncpgConnection(given) if isinstance(given, Connection | PoolConnectionProxy) else None
+
+
+class AsyncpgConnection(UserConnection):
+    dialect: ClassVar[Dialect] = "postgresql"
+    colour = Colour.ASYNC
+    name = "asyncpg connection"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def is_open(self) -> bool:
+        try:
+            return not self._connection.is_closed() and bool(self._connection.is_in_transaction())
+        except InterfaceError:  # its pool has it back
+            return False
+
+    async def aidentity(self) -> str:
+        return str(await self._connection.fetchval(IDENTITY))
+
+    async def acall(self, function: str, *texts: str) -> str:
+        if not self._connection.is_in_transaction():
+            raise not_in_transaction(self.name, "Use it inside `async with connection.transaction():`.")
+        places = ", ".join(f"${number}::text" for number in range(1, len(texts) + 1))
+        return str(await self._connection.fetchval(f"SELECT {function}({places})", *texts))

@@ -1,0 +1,155 @@
+"""Connections of the standard library's `sqlite3`, and what all drivers of SQLite share."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from holdfast.errors import UsageError
+from holdfast.joining.connection import Colour, Dialect, UserConnection
+
+R = TypeVar("R")
+
+LEGACY = -1
+"""`Connection.autocommit` where the driver begins transactions by itself, before the first statement that writes."""
+
+
+def adapted(given: object) -> UserConnection | None:
+    if isinstance(given, OwnConnection):
+        return given.user
+    return Sqlite3Connection(given) if isinstance(given, sqlite3.Connection) else None
+
+
+def main_file(db: sqlite3.Connection) -> str:
+    """The file behind the connection's main database; empty where it is in memory."""
+    for _, name, file in sqlite3.Cursor(db).execute("PRAGMA database_list").fetchall():
+        if name in ("main", b"main"):
+            return os.fsdecode(file) if file else ""
+    return ""
+
+
+def file_identity(file: str) -> str:
+    """The same for every path that leads to the file; empty where there is none."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return ""
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def has_to_begin(db: sqlite3.Connection) -> bool:
+    """Whether the driver would begin a transaction with the next statement that writes. False: it is in one.
+
+    `UsageError`: neither, so nothing would be atomic.
+    """
+    if db.in_transaction:
+        return False
+    if getattr(db, "autocommit", LEGACY) == LEGACY and db.isolation_level is not None:
+        return True
+    raise UsageError(
+        "This SQLite connection is in no transaction: each statement would commit by itself, and nothing would be "
+        'atomic. Begin one first: connection.execute("BEGIN IMMEDIATE").'
+    )
+
+
+class SqliteUser(UserConnection):
+    """What every way to a `sqlite3` connection shares."""
+
+    dialect: ClassVar[Dialect] = "sqlite"
+
+    def identity(self) -> str:
+        return file_identity(self.run(main_file))
+
+    async def aidentity(self) -> str:
+        return file_identity(await self.arun(main_file))
+
+
+class Sqlite3Connection(SqliteUser):
+    colour = Colour.SYNC
+    name = "sqlite3 connection"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def is_open(self) -> bool:
+        try:
+            return self._connection.in_transaction
+        except sqlite3.ProgrammingError:  # it is closed
+            return False
+
+    def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        return work(self._connection)
+
+
+class OwnConnection(sqlite3.Connection):
+    """A connection of the engine's, lent to a handler. It is in a transaction, which only the engine ends."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.user = OwnUser(self)
+        self.taken: str = ""
+        """Why it must not be used any more."""
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        self._check()
+        return super().cursor(*args, **kwargs)
+
+    def execute(self, *args: Any, **kwargs: Any) -> sqlite3.Cursor:
+        self._check()
+        return super().execute(*args, **kwargs)
+
+    def executemany(self, *args: Any, **kwargs: Any) -> sqlite3.Cursor:
+        self._check()
+        return super().executemany(*args, **kwargs)
+
+    def _check(self) -> None:
+        if self.taken:
+            raise UsageError(self.taken)
+
+    def commit(self) -> NoReturn:
+        self._refuse()
+
+    def rollback(self) -> NoReturn:
+        self._refuse()
+
+    def close(self) -> NoReturn:
+        self._refuse()
+
+    def __enter__(self) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(
+            "This transaction ends with its job: it commits when the handler returns and rolls back when it raises. "
+            "Leave out commit(), rollback() and close()."
+        )
+
+    def really_close(self) -> None:
+        """For the engine."""
+        super().close()
+
+
+class OwnUser(SqliteUser):
+    """It holds the write lock already, so its statements wait for nobody: it may be used on an event loop, too."""
+
+    colour = Colour.BOTH
+    name = "transaction of the store"
+
+    def __init__(self, connection: OwnConnection) -> None:
+        self._connection = connection
+        self.callbacks: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return Sqlite3Connection(self._connection).is_open
+
+    def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        return work(self._connection)
+
+    async def arun(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        return work(self._connection)
+
+    def after_commit(self, callback: Callable[[], None]) -> bool:
+        self.callbacks.append(callback)
+        return True

@@ -1,0 +1,117 @@
+"""A lease of your own that is completed inside your transaction."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from ways import ASYNC_WAYS, STORES, WAYS, AsyncWay, Store, Way
+
+from holdfast import App, JobState, LeaseLost, UsageError
+from holdfast.lease import Lease
+from holdfast.queue import Queue
+
+ways = pytest.mark.parametrize(
+    ("store", "way"),
+    [(kind, way) for kind in STORES for way in WAYS[kind].values()],
+    ids=[f"{kind}-{name}" for kind in STORES for name in WAYS[kind]],
+    indirect=["store"],
+)
+async_ways = pytest.mark.parametrize(
+    ("store", "way"),
+    [(kind, way) for kind in STORES for way in ASYNC_WAYS[kind].values()],
+    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_WAYS[kind]],
+    indirect=["store"],
+)
+
+
+class ChangedMyMind(Exception):
+    pass
+
+
+@pytest.fixture
+def scans(jobs: App[Any]) -> Queue[str]:
+    return jobs.queue("scans", str)
+
+
+def one(scans: Queue[str]) -> Lease[str]:
+    scans.enqueue("x", id="a")
+    (lease,) = scans.claim()
+    return lease
+
+
+def state(jobs: App[Any]) -> JobState:
+    return jobs.control.get("a", queue="scans").state
+
+
+@ways
+def test_it_is_completed_by_the_commit(jobs: App[Any], scans: Queue[str], store: Store, way: Way) -> None:
+    lease = one(scans)
+    with way(store) as given:
+        given.write("scanned")
+        lease.complete("clean", transaction=given.transaction)
+        assert state(jobs) is JobState.RUNNING
+        assert lease.settled
+    assert (state(jobs), store.effects()) == (JobState.SUCCEEDED, {"scanned": 1})
+    assert jobs.client.handle("a", queue="scans").result() == "clean"
+
+
+@async_ways
+def test_it_is_completed_by_an_awaited_commit(store: Store, jobs: App[Any], scans: Queue[str], way: AsyncWay) -> None:
+    async def story() -> None:
+        await scans.aenqueue("x", id="a")
+        (lease,) = await scans.aclaim()
+        async with lease, way(store) as given:
+            await given.write("scanned")
+            await lease.acomplete("clean", transaction=given.transaction)
+        assert (await jobs.control.aget("a", queue="scans")).state is JobState.SUCCEEDED
+        await jobs.aclose()
+
+    asyncio.run(story())
+    assert store.effects() == {"scanned": 1}
+
+
+@ways
+def test_after_a_rollback_it_is_tried_again_at_once(jobs: App[Any], scans: Queue[str], store: Store, way: Way) -> None:
+    try:
+        with one(scans) as lease, way(store) as given:
+            given.write("scanned")
+            lease.complete("clean", transaction=given.transaction)
+            raise ChangedMyMind
+    except ChangedMyMind:
+        pass
+    assert (state(jobs), store.effects()) == (JobState.RETRYING, {})
+
+
+@ways
+def test_a_block_inside_the_transaction_waits_for_nobody(
+    jobs: App[Any], scans: Queue[str], store: Store, way: Way
+) -> None:
+    lease = one(scans)
+    with way(store) as given, lease:
+        given.write("scanned")
+        lease.complete("clean", transaction=given.transaction)
+    assert (state(jobs), store.effects()) == (JobState.SUCCEEDED, {"scanned": 1})
+
+
+@ways
+def test_whoever_has_lost_it_is_told(jobs: App[Any], scans: Queue[str], store: Store, way: Way) -> None:
+    lease = one(scans)
+    jobs.control.clear("scans")
+
+    def late() -> None:
+        with way(store) as given:
+            given.write("scanned")
+            lease.complete(transaction=given.transaction)
+
+    with pytest.raises(LeaseLost):
+        late()
+    assert (state(jobs), store.effects()) == (JobState.CANCELLED, {})
+
+
+def test_a_connection_of_the_other_colour_is_refused(jobs: App[Any], scans: Queue[str], store: Store) -> None:
+    lease = one(scans)
+    session = store.async_sessions()()
+    with pytest.raises(UsageError, match="is awaited"):
+        lease.complete(transaction=session)
+    lease.complete()
+    assert state(jobs) is JobState.SUCCEEDED

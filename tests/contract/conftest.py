@@ -1,14 +1,22 @@
 """Runs the public suite on our own engines. A new engine is one more line in ENGINES."""
 
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
+from postgres import server
+from postgres_roles import app_role
+from postgres_stock import fresh_namespace
 
 import holdfast.testing.contract
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.postgres.schema import grants
 from holdfast.testing.contract.bench import DamageOneChange, EngineMaker, UserTransaction
 
 SUITE = Path(holdfast.testing.contract.__file__).parent
@@ -22,12 +30,74 @@ class Maker:
     make: Callable[[Path], Engine]
     transaction: Callable[[Engine], UserTransaction] | None = None
     damage: DamageOneChange | None = None
+    only: frozenset[str] = frozenset()
+    """The files of the suite that are run on it; none: all."""
+
+
+def sqlite_transaction(engine: Engine) -> UserTransaction:
+    """As a user would: a connection of their own to the same file."""
+    store: Any = engine
+
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[object]:
+        db = sqlite3.connect(store._place.path, isolation_level=None)
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+        finally:
+            db.close()
+
+    return transaction
+
+
+def postgres_engine() -> Engine:
+    store = fresh_namespace(server())
+    return open_engine(store.url, namespace=store.namespace)
+
+
+def least_privilege_engine() -> Engine:
+    """By a role that may do nothing but call the functions of the schema."""
+    store, role = fresh_namespace(server()), app_role(server())
+    server().execute(grants(store.namespace, role.name))
+    return open_engine(role.url, namespace=store.namespace)
+
+
+def postgres_transaction(engine: Engine) -> UserTransaction:
+    store: Any = engine
+
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[object]:
+        connection = await asyncpg.connect(store._url)
+        try:
+            async with connection.transaction():
+                yield connection
+        finally:
+            await connection.close()
+
+    return transaction
 
 
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
     # What is tested here is behaviour; that commits are synced is tested in tests/engines.
-    Maker("sqlite", lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", durability="none")),
+    Maker(
+        "sqlite",
+        lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", durability="none"),
+        transaction=sqlite_transaction,
+    ),
+    Maker("postgres", lambda folder: postgres_engine(), transaction=postgres_transaction),
+    # That every verb has the rights of its owner is tested in tests/engines; here, that they are enough.
+    Maker(
+        "postgres-least",
+        lambda folder: least_privilege_engine(),
+        transaction=postgres_transaction,
+        only=frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"}),
+    ),
 )
 
 
@@ -64,3 +134,14 @@ class Suite(pytest.File):
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     return Suite.from_parent(parent, path=file_path) if file_path.name == "suite.py" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Some engines run a part of the suite. Its modules stand elsewhere and cannot be asked as they are collected."""
+    items[:] = [item for item in items if _is_meant(item)]
+
+
+def _is_meant(item: pytest.Item) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    maker = params.get("make_engine")
+    return not isinstance(maker, Maker) or not maker.only or item.path.stem in maker.only

@@ -9,10 +9,53 @@ from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.testing import FrozenRuntime
 
+
+def postgres() -> Engine:
+    """A server's clock cannot be frozen, so time flows here: the oracle follows the answers."""
+    from kept_postgres import KeptPostgres
+
+    return KeptPostgres()
+
+
+def still_postgres() -> Engine:
+    from kept_postgres import StillPostgres
+
+    return StillPostgres()
+
+
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
     "sqlite": lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", runtime=FrozenRuntime(), durability="none"),
+    "postgres": lambda folder: postgres(),
+    "still-postgres": lambda folder: still_postgres(),
 }
+
+
+def many_postgres(count: int) -> list[Engine]:
+    from postgres import server
+    from postgres_stock import fresh_namespace
+
+    store = fresh_namespace(server())
+    return [open_engine(store.url, namespace=store.namespace, notify=False) for _ in range(count)]
+
+
+def many_sqlite(folder: Path, count: int) -> list[Engine]:
+    return [open_engine(f"sqlite:///{folder}/jobs.db", durability="none") for _ in range(count)]
+
+
+SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {
+    "memory": lambda folder, count: [open_engine("memory://")],
+    "sqlite": many_sqlite,
+    "postgres": lambda folder, count: many_postgres(count),
+}
+"""Engines on one store, for callers that go at once."""
+
+
+@pytest.fixture(params=sorted(SHARED))
+def make_engines(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[int], list[Engine]]:
+    """Makes up to so many engines on one empty store, not opened yet."""
+    make = SHARED[request.param]
+    return lambda count: make(tmp_path, count)
 
 
 @pytest.fixture(params=sorted(ENGINES))

@@ -28,7 +28,11 @@ class Place(NamedTuple):
 PLACES: dict[str, Place] = {
     "memory": Place("holdfast.engines.memory", "MemoryEngine"),
     "sqlite": Place("holdfast.engines.sqlite", "SqliteEngine"),
+    "postgresql": Place("holdfast.engines.postgres", "PostgresEngine", "postgres"),
 }
+POSTGRES = ("postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg", "postgresql+psycopg2")
+"""Addresses as people have them, for SQLAlchemy too: all mean the same engine."""
+PLACES |= dict.fromkeys(POSTGRES, PLACES["postgresql"])
 
 
 def open_engine(url: str, *, runtime: Runtime | None = None, **options: Any) -> Engine:

@@ -1,0 +1,151 @@
+"""One command, one call: made again where it is certain that nothing was written, or where nothing could be.
+
+A call goes out as one statement that commits by itself. Behind a proxy that shares sessions it is a transaction of
+several statements; there, whatever fails before the COMMIT has certainly written nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+
+from holdfast.engines.postgres import failures
+from holdfast.engines.postgres.connections import Connections
+from holdfast.engines.postgres.floors import Floor, Floors
+from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, call_of, careful_call_of, piece_of
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.model import observe, operate, work
+from holdfast.model.command import A, Command
+from holdfast.runtime import Runtime
+
+TRIES = 5
+PAUSE = 0.02
+
+READS = frozenset(
+    {
+        observe.Get,
+        observe.Find,
+        observe.Stats,
+        observe.Lanes,
+        observe.Audit,
+        observe.Now,
+        work.Expired,
+        work.Workers,
+        operate.Pools,
+        operate.Schedules,
+    }
+)
+"""Verbs that change nothing: asked again when the connection breaks."""
+
+Times = Callable[[], tuple[int, int]]
+Ring = Callable[[frozenset[str]], None]
+
+
+@dataclass(slots=True)
+class Sent:
+    """How far a call has come."""
+
+    over: bool = False
+    """What may take effect has gone out, or is about to."""
+
+
+class Caller:
+    """`times`: the offset and the floor of the clock; `heard`: what an answer says of the time; `ring`: its bells;
+    `shared`: sessions are shared by a proxy."""
+
+    def __init__(
+        self,
+        schema: str,
+        place: str,
+        runtime: Runtime,
+        times: Times,
+        heard: Callable[[int], None],
+        ring: Ring,
+        *,
+        shared: bool,
+    ) -> None:
+        self._schema = schema
+        self._shared = shared
+        self._place = place
+        self._runtime = runtime
+        self._times = times
+        self._heard = heard
+        self._ring = ring
+        self._floors = Floors()
+
+    async def perform(self, command: Command[A], connections: Connections) -> A:
+        if isinstance(command, operate.Clear):
+            return await self._clear(command, connections)  # type: ignore[return-value]  # which is a Clear's answer
+        answer: A = await self._persist(command, self._call_of(command), connections)
+        return answer
+
+    async def _clear(self, command: operate.Clear, connections: Connections) -> operate.Scoped:
+        """Piece by piece. Meanwhile nothing of the queue is claimed, and nothing that came later is touched."""
+        count, up_to = 0, None
+        while True:
+            try:
+                piece: Piece = await self._persist(command, piece_of(command, up_to), connections)
+            except HoldfastError as error:
+                if up_to is None:
+                    raise
+                said = f"Only a part of {command.queue!r} has been cleared: {error} Clear it again for the rest."
+                raise OutcomeUnknown(said, verb="clear", engine=failures.SCHEME) from error
+            count, up_to = count + piece.count, piece.up_to
+            if not piece.more:
+                return operate.Scoped(at=piece.at, count=count)
+
+    async def _persist(self, command: Command[Any], call: Call, connections: Connections) -> Any:
+        reads = type(command) in READS
+        attempt = 0
+        while True:
+            attempt += 1
+            sent = Sent()
+            try:
+                async with connections.one() as connection:
+                    return await self._make(connection, call, sent)
+            except HoldfastError:
+                raise
+            except failures.FAILURES as error:
+                if isinstance(error, asyncpg.UniqueViolationError) and call.function == "enqueue_plain_1":
+                    call = careful_call_of(command)  # an id that was said to be new is not: look each of them up
+                    continue
+                unknown = sent.over and not failures.undone(error, shared=self._shared)
+                if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
+                    await self._runtime.sleep(self._runtime.random() * PAUSE * attempt)
+                    continue
+                raise failures.of_call(error, command, self._place, reads=reads, unknown=unknown) from error
+
+    async def _make(self, connection: asyncpg.Connection, call: Call, sent: Sent) -> Any:
+        marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
+        sql = f"SELECT {self._schema}.{call.function}({marks})"
+        arguments = (*call.arguments, *self._times())
+        if self._shared:
+            async with connection.transaction(isolation="read_committed"):
+                text = await connection.fetchval(sql, *arguments)
+                sent.over = True  # the COMMIT
+        else:
+            sent.over = True
+            text = await connection.fetchval(sql, *arguments)
+        reply = call.read(text)
+        self._heard(reply.answer.at.wall)
+        if reply.rings:
+            self._ring(frozenset(reply.rings))
+        return reply.answer
+
+    def _call_of(self, command: Command[Any]) -> Call:
+        if not isinstance(command, work.Exchange) or command.claim is None:
+            return call_of(command)
+        floors = self._floors.of(command.claim, self._runtime.monotonic())
+        call = call_of(command, floors)
+        return call._replace(read=self._learning(call.read, command.claim, floors))
+
+    def _learning(self, read: Read, claim: work.Claim, used: dict[str, Floor]) -> Read:
+        """The same, and the next claims of these queues know where to begin."""
+
+        def reading(text: str) -> Reply[Any]:
+            reply = read(text)
+            self._floors.learn(claim, used, reply.answer, reply.walked, self._runtime.monotonic())
+            return reply
+
+        return reading

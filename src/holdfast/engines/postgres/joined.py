@@ -1,0 +1,123 @@
+"""In a transaction of the user's: an enqueue or a settlement that is there if, and only if, that commits.
+
+The call goes over the user's own connection, whatever its driver. What else belongs to it (lanes, pools, children) is
+done after the commit by whoever comes next; see `sql/0015_joined.sql`. The bells ring with the commit: by NOTIFY inside
+the transaction, or by the session's own hook where it has one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import asyncpg
+
+from holdfast.engines.postgres.wire import Call, Reply, joined_call_of
+from holdfast.errors import Unsupported, WrongDatabase
+from holdfast.joining import UserConnection
+from holdfast.joining.postgresql import IDENTITY
+from holdfast.model.command import A, Command
+
+Ring = Callable[[frozenset[str]], None]
+Connect = Callable[[], Awaitable[asyncpg.Connection]]
+
+
+class Joiner:
+    """Makes calls over users' connections, once it is sure that they lead to the same database."""
+
+    def __init__(self, schema: str, place: str, connect: Connect, ring: Ring, *, notify: bool) -> None:
+        self._schema = schema
+        self._place = place
+        self._connect = connect
+        self._ring = ring
+        self._notify = notify
+        self._identity = ""
+
+    def join(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
+        self._check_dialect(user)
+        found = user.identity()
+        if found != self._identity:
+            with asyncio.Runner() as runner:  # in a thread without an event loop: else it would be `ajoin`
+                runner.run(self._ask_again())
+            self._check(found)
+        call, rings = self._call(command, user, offset, floor)
+        reply: Reply[A] = call.read(user.call(f"{self._schema}.{call.function}", *call.arguments))
+        rings.update(reply.rings)
+        return reply.answer
+
+    async def ajoin(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
+        self._check_dialect(user)
+        found = await user.aidentity()
+        if found != self._identity:
+            await self._ask_again()
+            self._check(found)
+        call, rings = self._call(command, user, offset, floor)
+        reply: Reply[A] = call.read(await user.acall(f"{self._schema}.{call.function}", *call.arguments))
+        rings.update(reply.rings)
+        return reply.answer
+
+    def _call(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> tuple[Call, set[str]]:
+        """The call, and the bells that the session will ring after its commit, once they are known."""
+        rings: set[str] = set()
+        rung_by_session = user.after_commit(lambda: self._ring(frozenset(rings)))
+        notify = self._notify and not rung_by_session
+        return joined_call_of(command, notify=notify, offset=offset, floor=floor), rings
+
+    async def _ask_again(self) -> None:
+        """Which database ours is now: after a restart of the server the answer is another one."""
+        connection = await self._connect()
+        try:
+            self._identity = str(await connection.fetchval(IDENTITY))
+        finally:
+            await connection.close()
+
+    def _check_dialect(self, user: UserConnection) -> None:
+        if user.dialect != "postgresql":
+            raise WrongDatabase(expected=f"PostgreSQL at {self._place}", found=user.name)
+
+    def _check(self, found: str) -> None:
+        if found != self._identity:
+            raise WrongDatabase(expected=f"PostgreSQL at {self._place}", found="another PostgreSQL database")
+
+
+class OwnTransaction:
+    """A transaction of the engine's own: on an event loop over asyncpg, in a thread over psycopg."""
+
+    def __init__(self, lend: Callable[[], Any], url: str) -> None:
+        self._lend = lend
+        self._url = url
+        self._open: Any = None
+
+    async def __aenter__(self) -> asyncpg.Connection:
+        self._open = self._lent()
+        connection: asyncpg.Connection = await self._open.__aenter__()
+        return connection
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._open.__aexit__(*exc)
+
+    def __enter__(self) -> Any:
+        self._open = self._connected()
+        return self._open.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        self._open.__exit__(*exc)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[asyncpg.Connection]:
+        async with self._lend() as connection, connection.transaction():
+            yield connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        try:
+            import psycopg
+        except ModuleNotFoundError as missing:
+            raise Unsupported(
+                "A transaction in a plain (not async) handler on PostgreSQL needs psycopg. Install it with: "
+                "pip install 'psycopg[binary]', or make the handler async.",
+                capability="joins_transactions",
+                engine="postgresql",
+            ) from missing
+        with psycopg.connect(self._url) as connection, connection.transaction():
+            yield connection

@@ -1,0 +1,208 @@
+"""What goes over the wire: a command becomes one call of a server-side function, its text becomes the answer.
+
+Every function takes and gives JSON, which msgspec reads straight into the answer's own type. So one call is one round
+trip whatever the driver is, and a user's connection of another make can carry it too (`join`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Any, Generic, NamedTuple
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.engines.postgres.floors import Floor
+from holdfast.model.command import A, Answer, Command
+from holdfast.model.instants import At
+from holdfast.model.operate import Clear
+from holdfast.model.produce import (
+    Accepted,
+    Enqueue,
+    Enqueued,
+    EnqueueStatus,
+    Group,
+    GroupAccepted,
+    NewJob,
+)
+from holdfast.model.states import JobState
+from holdfast.model.work import Claim, Exchange, Expired
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Reply(Struct, Generic[A], frozen=True, gc=False):
+    """What a function gives back: the answer, and the bells to ring now that it is committed."""
+
+    rings: tuple[str, ...]
+    answer: A
+    walked: int = 0
+    """Entries of the index of ready jobs that a claim has met."""
+
+
+Read = Callable[[str], Reply[Any]]
+
+
+class Call(NamedTuple):
+    """A function's name without its schema, its arguments as text, and how to read what it says."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    read: Read
+
+
+def call_of(command: Command[A], floors: Mapping[str, Floor] = {}) -> Call:
+    """The call that carries out a command. Offset and floor of the clock are added by whoever makes it."""
+    match command:
+        case Exchange():
+            return _exchange(command, floors)
+        case Enqueue():
+            return _enqueue(command)
+        case Expired():
+            turn = crc32(command.worker.encode())
+            request = _encode({**msgspec.to_builtins(command), "turn": turn}).decode()
+            return Call("expired_1", (request,), reader(type(command)))
+        case _:
+            return Call(f"{verb_of(type(command))}_1", (_encode(command).decode(),), reader(type(command)))
+
+
+@cache
+def verb_of(command: type[Command[Any]]) -> str:
+    return re.sub("(?<!^)([A-Z])", r"_\1", command.__name__).lower()
+
+
+@cache
+def answer_type(command: type[Command[Any]]) -> type[Answer]:
+    """The answer that a command's type names: `class Get(Command[Got])`."""
+    (base,) = command.__orig_bases__  # type: ignore[attr-defined]  # every command is generic in its answer
+    answer: type[Answer] = base.__args__[0]
+    return answer
+
+
+@cache
+def reader(command: type[Command[Any]]) -> Read:
+    return msgspec.json.Decoder(Reply[answer_type(command)]).decode  # type: ignore[misc]  # a type made at run time
+
+
+class Piece(Answer, frozen=True, gc=False, kw_only=True):
+    """A part of a clear: how many ended, and whether to go on, with jobs that had come by then."""
+
+    count: int
+    more: bool
+    up_to: int
+
+
+PIECE = 1_000
+_read_piece: Read = msgspec.json.Decoder(Reply[Piece]).decode
+
+
+def piece_of(command: Clear, up_to: int | None) -> Call:
+    """The call that clears the next thousand: nobody shall wait long for what it locks."""
+    request = {**msgspec.to_builtins(command), "chunk": PIECE, "up_to": up_to}
+    return Call("clear_1", (_encode(request).decode(),), _read_piece)
+
+
+# The two verbs of the hot path
+
+
+def _exchange(command: Exchange, floors: Mapping[str, Floor]) -> Call:
+    settlements = command.settlements
+    names = {(settlement.queue, settlement.id) for settlement in settlements}
+    lanes = any(settlement.lane is not None or settlement.listed_expiry is not None for settlement in settlements)
+    return Call(
+        "exchange_1",
+        (
+            _encode(settlements).decode() if settlements else None,
+            len(names) == len(settlements),  # twice the same job: one after the other, in the order given
+            any(settlement.retention == 0 for settlement in settlements),
+            lanes,
+            _encode(command.starts).decode() if command.starts else None,
+            None if command.claim is None else _encode(_floored(command.claim, floors)).decode(),
+        ),
+        reader(Exchange),
+    )
+
+
+def _floored(claim: Claim, floors: Mapping[str, Floor]) -> Any:
+    if not floors:
+        return claim
+    asked = msgspec.to_builtins(claim)
+    for queue in asked["queues"]:
+        queue["floor"] = floors.get(queue["queue"])
+    return asked
+
+
+def _enqueue(command: Enqueue) -> Call:
+    groups = command.groups
+    if all(is_plain(group) for group in groups):
+        jobs = [job for group in groups for job in group.jobs]
+        if jobs:
+            return Call("enqueue_plain_1", (_encode(jobs).decode(),), lambda text: _plain_answer(groups, text))
+    return careful_call_of(command)
+
+
+def careful_call_of(command: Command[Any]) -> Call:
+    """An enqueue that takes nobody's word for it that an id is new."""
+    assert isinstance(command, Enqueue)
+    return Call("enqueue_1", (_encode(_grouped(command.groups)).decode(), False), reader(Enqueue))
+
+
+def joined_call_of(command: Command[A], *, notify: bool, offset: int, floor: int) -> Call:
+    """The call that carries out a command in a transaction of the user's: one text, whatever the driver."""
+    request: dict[str, Any]
+    if isinstance(command, Enqueue):
+        function, request = "enqueue_joined_1", {"groups": _grouped(command.groups)}
+    elif isinstance(command, Exchange) and command.claim is None and not command.starts:
+        function, request = "settle_joined_1", {"settlements": command.settlements}
+    else:
+        raise TypeError(f"{type(command).__name__} cannot be part of a user's transaction.")
+    request |= {"notify": notify, "offset": offset, "floor": floor}
+    return Call(function, (_encode(request).decode(),), reader(type(command)))
+
+
+def _grouped(groups: tuple[Group, ...]) -> Any:
+    return [{"jobs": [_placed(job) for job in group.jobs], "limits": group.limits} for group in groups]
+
+
+def is_plain(group: Group) -> bool:
+    """Whether its jobs can meet nobody: nothing has to be looked up, counted or waited for."""
+    return not group.limits and all(
+        job.fresh_id and job.lane is None and job.pool is None and job.unique_key is None and not job.parents
+        for job in group.jobs
+    )
+
+
+def _placed(job: NewJob) -> Any:
+    """With the hash of its key, which decides its lane of a pool: the server cannot take it."""
+    if job.pool is None:
+        return job
+    wanted = msgspec.to_builtins(job)
+    if job.pool.key is not None:
+        wanted["pool"]["hash"] = key_hash(job.pool.key)
+    return wanted
+
+
+def key_hash(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+
+
+class _Plain(Struct, frozen=True, gc=False):
+    at: At
+    arrivals: list[int]
+    states: list[JobState]
+
+
+_decode_plain = msgspec.json.Decoder(Reply[_Plain]).decode  # type: ignore[type-var]  # no answer of the contract
+
+
+def _plain_answer(groups: tuple[Group, ...], text: str) -> Reply[Enqueued]:
+    reply: Any = _decode_plain(text)
+    places = iter(zip(reply.answer.arrivals, reply.answer.states, strict=True))
+    answers = tuple(GroupAccepted(tuple(_created(job, *next(places)) for job in group.jobs)) for group in groups)
+    return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=answers))
+
+
+def _created(job: NewJob, arrival: int, state: JobState) -> Accepted:
+    return Accepted(status=EnqueueStatus.CREATED, id=job.id, state=state, arrival=arrival, generation=0)

@@ -1,0 +1,298 @@
+"""Several callers at once, on every engine: the answers fit some order of the calls. And the judge can fail."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.engine import Engine
+from holdfast.engines.memory import MemoryEngine
+from holdfast.model.command import A, Command
+from holdfast.model.instants import MILLISECOND
+from holdfast.model.observe import Get, Stats
+from holdfast.model.operate import Pause, Resume
+from holdfast.model.produce import DepthLimit, Enqueue, EnqueueStatus, GroupAccepted
+from holdfast.model.records import Totals
+from holdfast.model.states import JobState
+from holdfast.model.work import Exchange, Renew, RenewStatus, Settled
+from holdfast.testing import FrozenRuntime
+from holdfast.testing.histories import Call, History, Load, Verdict, Wild, check, check_roughly, overlap
+from holdfast.testing.histories.callers import Caller
+
+SURELY_MET = ["grants", "limits", "key holders", "EnqueueStatus.CREATED", "EnqueueStatus.DUPLICATE", "GroupFull"]
+MET = [
+    *SURELY_MET,
+    "losses",
+    "lost",
+    "turns in lanes",
+    "claims beside pauses",
+    "jobs left behind",
+    "EnqueueStatus.COMPLETED",
+]
+"""What a run must have come across, or it proves nothing about it."""
+
+Judge = Callable[[History], Verdict]
+
+
+async def judged(engines: list[Engine], seed: int, load: Load, kind: type[Caller], judge: Judge) -> Counter[str]:
+    """What was seen, if there was nothing wrong."""
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            await engine.migrate()
+            await engine.open()
+            stack.push_async_callback(engine.close)
+        verdict = judge(await overlap(engines, seed, load, kind=kind))
+    assert verdict.problems == [], f"seed {seed}:\n" + "\n".join(verdict.problems)
+    return verdict.seen
+
+
+def test_overlapping_calls_are_answered_in_some_order(make_engines: Callable[[int], list[Engine]]) -> None:
+    seen = asyncio.run(judged(make_engines(6), 1, Load(callers=6, calls=120), Caller, check))
+    assert [what for what in SURELY_MET if not seen[what]] == []
+
+
+def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
+    seen = asyncio.run(judged(make_engines(6), 2, Load(callers=6, calls=80), Wild, check_roughly))
+    assert [what for what in ("grants", "Clear", "Resize", "Requeue", "Audit") if not seen[what]] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_overlapping_calls_are_answered_in_some_order_for_long(
+    make_engines: Callable[[int], list[Engine]], seed: int
+) -> None:
+    seen = asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=400), Caller, check))
+    assert [what for what in MET if not seen[what]] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
+    make_engines: Callable[[int], list[Engine]], seed: int
+) -> None:
+    asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=300), Wild, check_roughly))
+
+
+# --- The judge can fail: a true history, and one thing in it altered ---
+
+
+class Ticking(MemoryEngine):
+    """A millisecond passes with every call, and no other time; others may come in between."""
+
+    async def perform(self, command: Command[A]) -> A:
+        await asyncio.sleep(0)
+        self.clock_offset += MILLISECOND
+        return await super().perform(command)
+
+
+class Restless(FrozenRuntime):
+    """Who sleeps only lets the others go first."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(scope="module")
+def truth() -> History:
+    """The same in every run."""
+
+    async def played() -> History:
+        engine = Ticking("memory://", FrozenRuntime())
+        await engine.open()
+        try:
+            return await overlap([engine], 1, Load(callers=5, calls=300), Restless())
+        finally:
+            await engine.close()
+
+    return asyncio.run(played())
+
+
+def test_the_truth_is_accepted(truth: History) -> None:
+    assert check(truth).problems == []
+
+
+Alter = Callable[[Call], Any]
+"""The answer that is put in place of a call's own; None: it stays."""
+
+
+def altered(truth: History, alter: Alter, *, once: bool = True) -> History:
+    """The history with another answer, the first that can be altered or all of them."""
+    calls, done = [], False
+    for call in truth.calls:
+        answer = None if done and once else alter(call)
+        done = done or answer is not None
+        calls.append(call if answer is None else Call(call.caller, call.command, answer, call.moment))
+    assert done, "nothing to alter"
+    return History(calls, drained=True)
+
+
+def problems(history: History) -> str:
+    return "\n".join(check(history).problems)
+
+
+def test_a_lease_that_is_given_twice_is_found_out(truth: History) -> None:
+    first: list[Any] = []
+
+    def alter(call: Call) -> Any:
+        if not isinstance(call.command, Exchange) or call.command.claim is None or call.answer.leases:
+            return None if not isinstance(call.command, Exchange) else first.extend(call.answer.leases[:1])
+        if not first:
+            return None
+        lease = first[-1]
+        again = replace(lease, token=f"{call.command.claim.claim_id}.0", fence=lease.fence + 1)
+        return replace(call.answer, leases=(again,))
+
+    said = problems(altered(truth, alter))
+    assert "was leased as" in said or "two leases at once" in said
+
+
+def test_a_settlement_that_is_applied_twice_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Exchange) and Settled.LOST in call.answer.settled:
+            reaps = all(one.listed_expiry is not None for one in call.command.settlements)
+            return replace(call.answer, settled=(Settled.APPLIED,) * len(call.answer.settled)) if reaps else None
+        return None
+
+    assert "settled more than once" in problems(altered(truth, alter))
+
+
+def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Exchange) and call.answer.settled[:1] == (Settled.APPLIED,):
+            return replace(call.answer, settled=(Settled.LOST, *call.answer.settled[1:]))
+        return None
+
+    assert "heard lost, and nobody had taken the lease" in problems(altered(truth, alter))
+
+
+def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Enqueue):
+            for group in call.answer.groups:
+                if isinstance(group, GroupAccepted) and group.jobs[0].status is EnqueueStatus.DUPLICATE:
+                    twin = replace(group.jobs[0], status=EnqueueStatus.CREATED)
+                    return replace(call.answer, groups=(GroupAccepted((twin, *group.jobs[1:])),))
+        return None
+
+    assert "created more than once in one life" in problems(altered(truth, alter))
+
+
+def test_lanes_out_of_order_are_found_out(truth: History) -> None:
+    """As if every job of a lane had come in front of those that were there."""
+
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Enqueue) and call.command.groups[0].jobs[0].queue == "lanes":
+            group = call.answer.groups[0]
+            if isinstance(group, GroupAccepted):
+                jobs = tuple(replace(job, arrival=-job.arrival) for job in group.jobs)
+                return replace(call.answer, groups=(GroupAccepted(jobs),))
+        return None
+
+    assert "which had waited in front of it" in problems(altered(truth, alter, once=False))
+
+
+def test_a_fence_that_goes_back_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Exchange) and call.caller == "last":
+            leases = tuple(replace(one, fence=1 if one.lane else one.fence) for one in call.answer.leases)
+            return replace(call.answer, leases=leases) if leases else None
+        return None
+
+    assert "is not above" in problems(altered(truth, alter))
+
+
+def test_a_claim_out_of_order_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Exchange) and len({lease.arrival for lease in call.answer.leases}) > 1:
+            first, second, *rest = call.answer.leases
+            swapped = (replace(second, token=first.token), replace(first, token=second.token), *rest)
+            return replace(call.answer, leases=swapped)
+        return None
+
+    assert "got its leases out of order" in problems(altered(truth, alter))
+
+
+def test_a_claim_that_leaves_a_ready_job_is_found_out(truth: History) -> None:
+    """As if claims had asked for one job more than they did, and were not given it."""
+    calls = []
+    for call in truth.calls:
+        command = call.command
+        if isinstance(command, Exchange) and command.claim is not None and call.caller != "last":
+            command = replace(command, claim=replace(command.claim, prefetch=command.claim.prefetch + 1))
+        calls.append(Call(call.caller, command, call.answer, call.moment))
+    assert "had room, and left" in problems(History(calls, drained=True))
+
+
+def test_a_claim_of_what_is_paused_is_found_out(truth: History) -> None:
+    """As if nobody had resumed it."""
+    assert any(isinstance(call.command, Pause) and call.command.queue == "plain" for call in truth.calls)
+    calls = [call for call in truth.calls if not (isinstance(call.command, Resume) and call.command.queue == "plain")]
+    assert "had paused" in problems(History(calls, drained=True))
+
+
+def test_a_limit_that_is_exceeded_is_found_out(truth: History) -> None:
+    """As if everybody had asked for a tighter one."""
+    calls = []
+    for call in truth.calls:
+        command = call.command
+        if isinstance(command, Enqueue):
+            group = command.groups[0]
+            limits = tuple(DepthLimit(limit.queue, 2, each_lane=limit.each_lane) for limit in group.limits)
+            command = Enqueue(groups=(replace(group, limits=limits),))
+        calls.append(Call(call.caller, command, call.answer, call.moment))
+    assert "jobs lived at once in small; the limit is 2" in problems(History(calls, drained=True))
+
+
+def test_a_renewal_of_what_has_ended_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Renew) and any(one.status is RenewStatus.LOST for one in call.answer.jobs):
+            return replace(call.answer, jobs=tuple(replace(one, status=RenewStatus.HELD) for one in call.answer.jobs))
+        return None
+
+    assert "was renewed after it had ended" in problems(altered(truth, alter))
+
+
+def test_a_wrong_count_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Stats) and call.caller == "last":
+            first, *rest = call.answer.queues
+            more = Totals(first.totals.succeeded + 1, first.totals.failed, first.totals.cancelled)
+            return replace(call.answer, queues=(replace(first, totals=more), *rest))
+        return None
+
+    assert "succeeded, as answered" in problems(altered(truth, alter))
+
+
+def test_a_job_that_is_nowhere_in_the_end_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Get):
+            return replace(call.answer, jobs=(None,) * len(call.answer.jobs))
+        return None
+
+    assert "is not there any more" in problems(altered(truth, alter))
+
+
+def test_a_job_that_never_ends_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Exchange) and call.caller == "last" and call.command.settlements:
+            return replace(call.answer, settled=(Settled.LOST,) * len(call.answer.settled))
+        return None
+
+    assert "has never ended" in problems(altered(truth, alter, once=False))
+
+
+def test_what_was_asked_to_cancel_does_not_run_again(truth: History) -> None:
+    """As if no settlement had become a cancel."""
+    calls = []
+    for call in truth.calls:
+        answer = call.answer
+        if isinstance(call.command, Exchange) and Settled.CANCELLED_INSTEAD in answer.settled:
+            told = [Settled.APPLIED if one is Settled.CANCELLED_INSTEAD else one for one in answer.settled]
+            answer = replace(answer, settled=tuple(told))
+            assert any(one.target is not JobState.CANCELLED for one in call.command.settlements)
+        calls.append(Call(call.caller, call.command, answer, call.moment))
+    assert "asked to cancel it, and it was let run again" in problems(History(calls, drained=True))

@@ -1,0 +1,514 @@
+"""What is done to a PostgreSQL server and to the wire, and that nothing acknowledged is lost and nothing is done twice.
+
+The short forms; `make chaos` runs them at full length.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from postgres import PostgresServer, private_server
+from postgres_load import Load
+from postgres_stock import Store, fresh_namespace
+from proxy import Cut, Proxy, Way
+
+from holdfast import App
+from holdfast.engine import Engine
+from holdfast.engines import open_engine
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.model.instants import SECOND
+from holdfast.model.job import Given, JobKey
+from holdfast.model.produce import Enqueued, EnqueueStatus, Group, GroupAccepted
+from holdfast.model.records import WorkerRecord
+from holdfast.model.states import JobState
+from holdfast.model.work import Settled
+from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
+
+Stores = Callable[[], Store]
+Story = Callable[[Engine], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def opened(store: Store, **options: Any) -> AsyncIterator[Engine]:
+    engine = open_engine(store.url, namespace=store.namespace, **options)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """As PostgreSQL comes: it syncs at every commit."""
+    with private_server() as server:
+        yield server
+
+
+# The server
+
+
+async def restarts(server: PostgresServer, times: int, *, immediate: bool) -> Load:
+    longest = 0.0
+    async with Load(fresh_namespace(server)) as load:
+        for _ in range(times):
+            await asyncio.to_thread(server.restart, immediate=immediate)
+            back = time.monotonic()
+            await load.consumes()
+            longest = max(longest, time.monotonic() - back)
+    print(f"{times} restarts: {load}, consuming again after at most {longest:.2f} s")
+    return load
+
+
+@pytest.mark.parametrize("immediate", [True, False], ids=["immediate", "fast"])
+def test_nothing_is_lost_when_the_server_is_restarted_under_load(own_server: PostgresServer, immediate: bool) -> None:
+    load = asyncio.run(restarts(own_server, 2, immediate=immediate))
+    assert load.refused + load.unknown > 0, "nobody noticed the restarts: this proved nothing"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("immediate", [True, False], ids=["immediate", "fast"])
+def test_nothing_is_lost_in_twenty_restarts_under_load(own_server: PostgresServer, immediate: bool) -> None:
+    asyncio.run(restarts(own_server, 20, immediate=immediate))
+
+
+@pytest.mark.parametrize("loop_sees_it", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("immediate", [True, False], ids=["immediate", "fast"])
+def test_the_first_call_after_a_restart_does_not_fail(
+    own_server: PostgresServer, immediate: bool, loop_sees_it: bool
+) -> None:
+    """Also where the event loop was busy elsewhere and has not read yet that its connections are closed."""
+
+    async def story() -> None:
+        async with opened(fresh_namespace(own_server), pool_size=3) as engine:
+            await asyncio.gather(*(engine.enqueue(Group((new_job(f"j{number}"),))) for number in range(3)))
+            if loop_sees_it:
+                await asyncio.to_thread(own_server.restart, immediate=immediate)
+            else:
+                own_server.restart(immediate=immediate)
+            await asyncio.gather(*(engine.enqueue(Group((new_job(f"k{number}"),))) for number in range(3)))
+            assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 6}
+
+    asyncio.run(story())
+
+
+async def terminations(server: PostgresServer, store: Store, times: int) -> Load:
+    ended = 0
+    async with Load(store) as load:
+        for _ in range(times):
+            ended += await asyncio.to_thread(server.terminate_backends)
+            await load.consumes()
+    print(f"{ended} backends terminated: {load}")
+    return load
+
+
+def test_nothing_is_lost_when_every_backend_is_terminated_under_load(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    load = asyncio.run(terminations(postgres_server, postgres_store(), 5))
+    assert load.refused == 0  # the server was there all the time: whoever heard of its end asked again
+
+
+@pytest.mark.chaos
+def test_nothing_is_lost_when_every_backend_is_terminated_two_hundred_times(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    asyncio.run(terminations(postgres_server, postgres_store(), 200))
+
+
+# Errors that pass
+
+
+@asynccontextmanager
+async def failing_at_first(server: PostgresServer, store: Store, state: str, times: int) -> AsyncIterator[None]:
+    """The first writes of jobs fail with this error."""
+    schema = store.namespace
+    server.execute(
+        f"CREATE SEQUENCE {schema}.failures;"
+        f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF nextval('{schema}.failures') <= {times} THEN RAISE EXCEPTION 'planted' USING ERRCODE = '{state}'; END IF;"
+        " RETURN NEW; END $$;"
+        f"CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON {schema}.job FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
+    )
+    try:
+        yield
+    finally:
+        server.execute(f"DROP FUNCTION {schema}.fail CASCADE; DROP SEQUENCE {schema}.failures")
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"], ids=["serialization", "deadlock"])
+def test_a_deadlock_or_a_serialization_failure_is_tried_again(
+    postgres_server: PostgresServer, postgres_store: Stores, state: str
+) -> None:
+    store = postgres_store()
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            async with failing_at_first(postgres_server, store, state, 3):
+                await engine.enqueue(Group((new_job("a"),)))
+            async with failing_at_first(postgres_server, store, state, 100):
+                with pytest.raises(EngineUnavailable, match="planted"):
+                    await engine.enqueue(Group((new_job("b"),)))
+            assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
+            await engine.enqueue(Group((new_job("b"),)))
+
+    asyncio.run(story())
+
+
+def test_a_real_deadlock_with_a_stranger_is_tried_again(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    store = postgres_store()
+    lanes = f"{store.namespace}.lane"
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            await engine.enqueue(Group((new_job("a", lane="a"), new_job("b", lane="b"))))
+            leases = (await engine.claim(claim("c" * 32, limit=2))).leases
+            stranger = await asyncpg.connect(store.url)
+            await stranger.execute("SET deadlock_timeout = '60s'")  # so it is us who give in
+            async with stranger.transaction():
+                await stranger.execute(f"SELECT 1 FROM {lanes} WHERE lane = 'b' FOR UPDATE")
+                settling = asyncio.ensure_future(engine.settle(*map(succeed, leases)))
+                await until_one_waits(postgres_server)
+                await stranger.execute(f"SELECT 1 FROM {lanes} WHERE lane = 'a' FOR UPDATE")
+            assert (await settling).settled == (Settled.APPLIED, Settled.APPLIED)
+            await stranger.close()
+
+    asyncio.run(story())
+
+
+async def until_one_waits(server: PostgresServer) -> None:
+    asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(30):
+        while True:
+            if await asyncio.to_thread(server.execute, asked):
+                return
+            await asyncio.sleep(0.01)
+
+
+# The wire
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def by_proxy(postgres_server: PostgresServer, postgres_store: Stores, proxy: Proxy) -> Store:
+    return postgres_store()._replace(url=postgres_server.url(port=proxy.port))
+
+
+def statuses(answer: Enqueued) -> list[EnqueueStatus]:
+    assert isinstance(answer.groups[0], GroupAccepted)
+    return [job.status for job in answer.groups[0].jobs]
+
+
+@pytest.mark.parametrize("where", Cut)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
+    by_proxy: Store, proxy: Proxy, where: Cut, fresh: bool
+) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
+            proxy.cut_at(where)
+            with pytest.raises(OutcomeUnknown) as told:
+                await engine.enqueue(Group((new_job("a", fresh_id=fresh),)))
+            assert told.value.job_ids == ("a",)
+            written = (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
+            assert written == (where is not Cut.BEFORE_REQUEST)
+            again = statuses(await engine.enqueue(Group((new_job("a", fresh_id=fresh),))))
+            assert again == [EnqueueStatus.DUPLICATE if written else EnqueueStatus.CREATED]
+            assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 2}
+
+    asyncio.run(story())
+
+
+def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, proxy: Proxy) -> None:
+    async def story() -> None:
+        app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace)
+
+        @app.task
+        async def work() -> None: ...
+
+        async with app, opened(by_proxy, notify=False) as engine:
+            await work.aenqueue()
+            await engine.stats()
+            proxy.cut_at(Cut.BEFORE_REPLY)
+            handle = await work.aenqueue()
+            proxy.wait_until_cut()
+            assert (await engine.get(JobKey(handle.queue, handle.id))).jobs[0] is not None
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", Cut)
+def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
+    by_proxy: Store, proxy: Proxy, where: Cut
+) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(6))))
+            first = (await engine.claim(claim("a" * 32, limit=2))).leases
+            proxy.cut_at(where)
+            with pytest.raises(OutcomeUnknown):
+                await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
+            counts = (await engine.stats(QUEUE)).queues[0].counts
+            again = await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
+            assert again.settled == (Settled.APPLIED, Settled.APPLIED)
+            assert [lease.id for lease in again.leases] == ["j2", "j3"]
+            if where is not Cut.BEFORE_REQUEST:
+                assert (await engine.stats(QUEUE)).queues[
+                    0
+                ].counts == counts  # it had been done, and was not done again
+            totals = (await engine.stats(QUEUE)).queues[0].totals
+            assert (totals.finished, totals.succeeded) == (2, 2)
+            assert await engine.audit() == ()
+
+    asyncio.run(story())
+
+
+READS: dict[str, Story] = {
+    "get": lambda engine: engine.get(JobKey(QUEUE, "a")),
+    "stats": lambda engine: engine.stats(),
+    "workers": lambda engine: engine.workers(),
+    "expired": lambda engine: engine.expired("me"),
+    "pools": lambda engine: engine.pools(),
+    "schedules": lambda engine: engine.schedules(),
+}
+WRITES: dict[str, Story] = {
+    "cancel": lambda engine: engine.cancel(QUEUE, "a"),
+    "pause": lambda engine: engine.pause(QUEUE),
+    "resume": lambda engine: engine.resume(QUEUE),
+    "amend": lambda engine: engine.amend(QUEUE, "a", priority=1),
+    "clear": lambda engine: engine.clear(QUEUE),
+    "put_pool": lambda engine: engine.put_pool("p", 2),
+    "prune": lambda engine: engine.prune(),
+    "heartbeat": lambda engine: engine.heartbeat(WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)),
+    "disown": lambda engine: engine.disown("w"),
+}
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Proxy, verb: str) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            whole = await READS[verb](engine)
+            for where in Cut:
+                proxy.cut_at(where)
+                again = await READS[verb](engine)
+                proxy.wait_until_cut()
+                assert type(again) is type(whole)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy, verb: str) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group((new_job("a"),)))
+            await WRITES[verb](engine)
+            for where in Cut:
+                proxy.cut_at(where)
+                with pytest.raises(OutcomeUnknown, match="safe"):
+                    await WRITES[verb](engine)
+                await WRITES[verb](engine)
+            assert await engine.audit() == ()
+
+    asyncio.run(story())
+
+
+def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(by_proxy: Store, proxy: Proxy) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group((new_job("a"),)))
+            proxy.refuse()
+            proxy.cut()
+            with pytest.raises(EngineUnavailable, match="Nothing was written"):
+                await engine.enqueue(Group((new_job("b"),)))
+            proxy.accept()
+            assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
+            await engine.enqueue(Group((new_job("b"),)))
+
+    asyncio.run(story())
+
+
+async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
+    async with Load(store) as load:
+        for number in range(times):
+            for where in Cut:
+                proxy.cut_at(where, nth=1 + number % 7)
+                await asyncio.to_thread(proxy.wait_until_cut)
+                await load.consumes()
+    print(f"{times * len(Cut)} cuts: {load}")
+    return load
+
+
+def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: Store, proxy: Proxy) -> None:
+    load = asyncio.run(cuts(by_proxy, proxy, 3))
+    assert load.refused == 0  # the server could be reached all the time
+
+
+@pytest.mark.chaos
+def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy: Proxy) -> None:
+    asyncio.run(cuts(by_proxy, proxy, 100))
+
+
+def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
+    by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engines.postgres.lifeline.ANSWER_WITHIN", 0.5)
+
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            line = engine.lifeline()
+            record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
+            await asyncio.to_thread(line.heartbeat, record)
+            proxy.hold(Way.TO_CLIENT)
+            with pytest.raises(OutcomeUnknown):
+                await asyncio.to_thread(line.heartbeat, record)
+            proxy.release()
+            await asyncio.to_thread(line.heartbeat, record)
+            await asyncio.to_thread(line.close)
+
+    asyncio.run(story())
+
+
+# Order, plans, bells
+
+
+@asynccontextmanager
+async def gate_for(store: Store, name: str, event: str) -> AsyncIterator[None]:
+    """The insertion or update of this job waits, in the middle of its transaction, until the gate is left."""
+    schema = store.namespace
+    keeper = await asyncpg.connect(store.url)
+    await keeper.execute(
+        f"CREATE FUNCTION {schema}.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF NEW.id = '{name}' THEN PERFORM pg_advisory_xact_lock(hashtext('{schema}')); END IF;"
+        " RETURN NULL; END $$;"
+        f"CREATE TRIGGER wait AFTER {event} ON {schema}.job FOR EACH ROW EXECUTE FUNCTION {schema}.wait()"
+    )
+    await keeper.execute(f"SELECT pg_advisory_lock(hashtext('{schema}'))")
+    try:
+        yield
+        await keeper.execute("SELECT pg_advisory_unlock_all()")
+    finally:
+        await keeper.execute(f"DROP FUNCTION {schema}.wait CASCADE")
+        await keeper.close()
+
+
+def test_a_lane_keeps_the_order_of_arrival_whatever_the_order_of_commits(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    store = postgres_store()
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            await engine.enqueue(Group((new_job("queue", task="other", lane="n"),)))
+            async with gate_for(store, "first", "UPDATE"):  # it is in its lane, and not committed
+                first = asyncio.ensure_future(engine.enqueue(Group((new_job("first", lane="l"),))))
+                await until_one_waits(postgres_server)
+                second = asyncio.ensure_future(engine.enqueue(Group((new_job("second", lane="l"),))))
+                await engine.enqueue(Group((new_job("elsewhere", lane="m"),)))
+                assert (await engine.get(JobKey(QUEUE, "second"))).jobs == (None,)  # its lane is being written
+            await asyncio.gather(first, second)
+            order = []
+            for number in range(3):
+                (lease,) = (await engine.claim(claim(f"{number:032}", limit=1))).leases
+                await engine.settle(succeed(lease))
+                order.append(lease.id)
+            assert [name for name in order if name != "elsewhere"] == ["first", "second"]
+
+    asyncio.run(story())
+
+
+def test_a_job_that_arrived_first_and_is_committed_last_is_not_passed_over(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    store = postgres_store()
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            async with gate_for(store, "first", "INSERT"):
+                first = asyncio.ensure_future(engine.enqueue(Group((new_job("first", fresh_id=True),))))
+                await until_one_waits(postgres_server)
+                await engine.enqueue(Group((new_job("second", fresh_id=True),)))
+                (lease,) = (await engine.claim(claim("a" * 32, limit=5))).leases
+                assert lease.id == "second"
+            await first
+            (lease,) = (await engine.claim(claim("b" * 32, limit=5))).leases
+            assert lease.id == "first"
+
+    asyncio.run(story())
+
+
+PLANS = {
+    "nested loops": ("enable_hashjoin", "enable_mergejoin", "enable_material", "enable_memoize"),
+    "no indexes": ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"),
+    "no nested loops": ("enable_nestloop",),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_no_plan_makes_a_claim_take_more_than_it_may(
+    postgres_server: PostgresServer, postgres_store: Stores, plan: str
+) -> None:
+    store = postgres_store()
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            jobs = [new_job(f"j{number:03}", task=f"t{number % 3}") for number in range(120)]
+            await engine.enqueue(Group(tuple(jobs)))
+
+            async def drain(worker: int) -> list[str]:
+                taken: list[str] = []
+                for number in range(100):
+                    wanted = claim(f"{worker}{number:031}", limit=4, prefetch=1, tasks=("t0", "t1", "t2"))
+                    leases = (await engine.claim(wanted)).leases
+                    assert len(leases) <= 5
+                    taken += [lease.id for lease in leases]
+                    if not leases:
+                        break
+                return taken
+
+            taken = [name for names in await asyncio.gather(*map(drain, range(4))) for name in names]
+            assert sorted(taken) == [job.id for job in jobs]
+
+    settings = PLANS[plan]
+    for setting in settings:
+        postgres_server.execute(f"ALTER DATABASE {postgres_server.database} SET {setting} = off")
+    try:
+        asyncio.run(story())
+    finally:
+        for setting in settings:
+            postgres_server.execute(f"ALTER DATABASE {postgres_server.database} RESET {setting}")
+
+
+def test_a_job_whose_bell_is_lost_is_found_all_the_same(postgres_store: Stores) -> None:
+    store = postgres_store()
+
+    async def story() -> None:
+        ran = asyncio.Event()
+        app: App[Any] = App(store.url, namespace=store.namespace)
+
+        @app.task(name="work", queue=QUEUE)
+        async def work() -> None:
+            ran.set()
+
+        async with opened(store, notify=False) as silent, app, app.worker(concurrency=1):
+            await asyncio.sleep(0)
+            await silent.enqueue(
+                Group((new_job("a", task="work", payload=b"[[],{}]", given=Given(lease_len=30 * SECOND)),))
+            )
+            async with asyncio.timeout(30):
+                await ran.wait()
+
+    asyncio.run(story())

@@ -1,0 +1,375 @@
+"""The schema on PostgreSQL: made by a call or by a script, by one or by many, newer or older; and who may use it."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+from postgres import PostgresServer
+from postgres_roles import Role, app_role, new_role
+from postgres_stock import Store, unused_name
+
+from holdfast.engine import Engine
+from holdfast.engines import open_engine
+from holdfast.engines.postgres.migrations import migrations, newest, script
+from holdfast.engines.postgres.schema import grants
+from holdfast.engines.postgres.wire import call_of, verb_of
+from holdfast.errors import ConfigError, EngineError, SchemaMismatch, Unsupported
+from holdfast.model.command import Command
+from holdfast.model.produce import Enqueue, Group
+from holdfast.testing.contract.builders import new_job
+
+Stores = Callable[[], Store]
+
+RELATIONS = """
+SELECT c.relname, c.relkind, c.reloptions::text, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+    a.attidentity, a.attcollation::regcollation::text, pg_get_expr(d.adbin, d.adrelid)
+FROM pg_class AS c LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0
+LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relnamespace = %s::regnamespace ORDER BY c.relname, a.attnum
+"""
+INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = %s ORDER BY 1"
+CONSTRAINTS = """
+SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = %s::regnamespace ORDER BY 1, 2
+"""
+VIEWS = "SELECT viewname, definition FROM pg_views WHERE schemaname = %s ORDER BY 1"
+FUNCTIONS = """
+SELECT pg_get_functiondef(oid), proacl::text FROM pg_proc WHERE pronamespace = %s::regnamespace
+ORDER BY oid::regprocedure::text
+"""
+
+
+def dump(server: PostgresServer, schema: str) -> list[str]:
+    """Everything that stands in a schema, without its name and without rows, but for the list of migrations."""
+    rows = [
+        row for query in (RELATIONS, INDEXES, CONSTRAINTS, VIEWS, FUNCTIONS) for row in server.execute(query, schema)
+    ]
+    rows += server.execute(f"SELECT number, name FROM {schema}.migration ORDER BY 1")
+    return [repr(row).replace(schema, "SCHEMA") for row in rows]
+
+
+def fresh(server: PostgresServer, request: pytest.FixtureRequest) -> str:
+    """A namespace that is not there, and will not be there after the test."""
+    name = unused_name()
+    request.addfinalizer(lambda: server.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+    return name
+
+
+def of(server: PostgresServer, namespace: str, **options: Any) -> Engine:
+    return open_engine(server.url(), namespace=namespace, **options)
+
+
+async def opened_and_closed(engine: Engine) -> None:
+    await engine.open()
+    await engine.close()
+
+
+# --- Migrations ---
+
+
+def test_the_script_makes_the_same_schema_as_the_call(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    called, scripted = fresh(postgres_server, request), fresh(postgres_server, request)
+    steps = asyncio.run(of(postgres_server, called).migrate())
+    postgres_server.execute(asyncio.run(of(postgres_server, scripted).migration_script()))
+
+    assert len(steps) == len(migrations())
+    assert len(dump(postgres_server, called)) > 300
+    assert dump(postgres_server, scripted) == dump(postgres_server, called)
+    asyncio.run(opened_and_closed(of(postgres_server, scripted)))
+
+
+def test_the_script_holds_only_what_the_store_lacks(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    name = fresh(postgres_server, request)
+    engine = of(postgres_server, name)
+    everything = asyncio.run(engine.migration_script())
+    asyncio.run(engine.migrate())
+
+    assert asyncio.run(engine.migration_script()) == ""
+    assert asyncio.run(engine.migration_script(after=0)) == everything == script(name)
+    last = asyncio.run(engine.migration_script(after=newest() - 1))
+    assert re.findall(r"INSERT INTO migration .*VALUES \((\d+),", last) == [str(newest())]
+
+
+def test_a_script_that_was_run_already_changes_nothing(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    name = fresh(postgres_server, request)
+    postgres_server.execute(script(name))
+    before = dump(postgres_server, name)
+    with pytest.raises(Exception, match="already exists"):
+        postgres_server.execute(script(name))
+    postgres_server.execute("ROLLBACK")
+    assert dump(postgres_server, name) == before
+
+
+def test_of_many_that_migrate_at_once_one_does_it(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    name = fresh(postgres_server, request)
+
+    async def race() -> list[tuple[str, ...]]:
+        return await asyncio.gather(*(of(postgres_server, name).migrate() for _ in range(5)))
+
+    done = asyncio.run(race())
+    assert sorted(len(steps) for steps in done) == [0, 0, 0, 0, len(migrations())]
+
+
+def test_a_schema_that_is_newer_is_accepted(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+    store = postgres_store()
+    postgres_server.execute(f"INSERT INTO {store.namespace}.migration (number, name) VALUES (9999, 'later')")
+    try:
+        asyncio.run(opened_and_closed(of(postgres_server, store.namespace)))
+    finally:
+        postgres_server.execute(f"DELETE FROM {store.namespace}.migration WHERE number = 9999")
+
+
+def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    name = fresh(postgres_server, request)
+    with pytest.raises(SchemaMismatch, match="holdfast migrate") as missing:
+        asyncio.run(of(postgres_server, name).open())
+    assert (missing.value.found, missing.value.wanted) == ("0", str(newest()))
+
+    asyncio.run(of(postgres_server, name).migrate())
+    postgres_server.execute(f"DELETE FROM {name}.migration WHERE number = %s", newest())
+    with pytest.raises(SchemaMismatch, match="holdfast migrate") as older:
+        asyncio.run(of(postgres_server, name).open())
+    assert older.value.found == str(migrations()[-2].number)
+
+
+def test_with_auto_migrate_the_first_one_to_open_makes_the_schema(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    name = fresh(postgres_server, request)
+
+    async def race() -> None:
+        await asyncio.gather(*(opened_and_closed(of(postgres_server, name, auto_migrate=True)) for _ in range(3)))
+
+    asyncio.run(race())
+    assert asyncio.run(of(postgres_server, name).migrate()) == ()
+
+
+# --- Roles ---
+
+
+@pytest.fixture
+def role(postgres_server: PostgresServer) -> Role:
+    return app_role(postgres_server)
+
+
+def as_role(role: Role, namespace: str, **options: Any) -> Engine:
+    return open_engine(role.url, namespace=namespace, **options)
+
+
+async def put_one(engine: Engine, id: str) -> None:
+    await engine.open()
+    try:
+        await engine.enqueue(Group((new_job(id),)))
+    finally:
+        await engine.close()
+
+
+def test_a_role_that_was_granted_nothing_is_told_so(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+    stranger = new_role(postgres_server)
+    with pytest.raises(EngineError, match="holdfast migrate --grant"):
+        asyncio.run(as_role(stranger, postgres_store().namespace).open())
+
+
+def test_a_role_that_may_not_migrate_is_told_so(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
+) -> None:
+    name = fresh(postgres_server, request)
+    for migrating in (as_role(role, name).migrate(), as_role(role, name, auto_migrate=True).open()):
+        with pytest.raises(EngineError, match="Let the owner"):
+            asyncio.run(migrating)
+
+
+def test_a_granted_role_works_and_can_touch_no_table(
+    postgres_store: Stores, postgres_server: PostgresServer, role: Role
+) -> None:
+    store = postgres_store()
+    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
+    asyncio.run(put_one(as_role(role, store.namespace), "a"))
+
+    async def touch(statement: str) -> None:
+        connection = await asyncpg.connect(role.url)
+        try:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    tables = postgres_server.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", store.namespace)
+    assert len(tables) > 8
+    for (table,) in tables:
+        asyncio.run(touch(f"SELECT FROM {store.namespace}.{table}"))
+        asyncio.run(touch(f"DELETE FROM {store.namespace}.{table}"))
+    asyncio.run(touch(f"CREATE TABLE {store.namespace}.mine (n int)"))
+
+
+def test_a_grant_reaches_functions_of_later_releases(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
+) -> None:
+    name = fresh(postgres_server, request)
+    postgres_server.execute(asyncio.run(of(postgres_server, name).migration_script(roles=[role.name])))
+    postgres_server.execute(f"CREATE FUNCTION {name}.enqueue_9() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    postgres_server.execute(f"REVOKE ALL ON FUNCTION {name}.enqueue_9() FROM PUBLIC")
+    allowed = postgres_server.execute(
+        "SELECT has_function_privilege(%s, %s, 'EXECUTE')", role.name, f"{name}.enqueue_9()"
+    )
+    assert allowed == [(True,)]
+
+
+def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+    store = postgres_store()
+    strange = new_role(postgres_server, f'Odd "{unused_name()}"; DROP SCHEMA {store.namespace} CASCADE; --')
+    asyncio.run(of(postgres_server, store.namespace).grant(strange.name))
+    assert postgres_server.execute("SELECT has_schema_privilege(%s, %s, 'USAGE')", strange.name, store.namespace) == [
+        (True,)
+    ]
+    for nobody in ("", "public", "a\0b"):
+        with pytest.raises(ConfigError):
+            grants(store.namespace, nobody)
+    with pytest.raises(EngineError, match="does not exist"):
+        asyncio.run(of(postgres_server, store.namespace).grant("nobody_of_that_name"))
+
+
+# --- What a caller cannot do to functions that run with their owner's rights ---
+
+
+def test_nobody_may_call_a_function_who_was_not_granted_it(
+    postgres_store: Stores, postgres_server: PostgresServer
+) -> None:
+    open_to_all = postgres_server.execute(
+        """
+        SELECT p.oid::regprocedure::text FROM pg_proc AS p
+        CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+        WHERE p.pronamespace = %s::regnamespace AND a.grantee = 0
+        """,
+        postgres_store().namespace,
+    )
+    assert open_to_all == []
+
+
+def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
+    postgres_store: Stores, postgres_server: PostgresServer
+) -> None:
+    name = postgres_store().namespace
+    found = postgres_server.execute(
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosecdef", name
+    )
+    called = {f"{verb_of(command)}_1" for command in Command.__subclasses__()}
+    assert len(called) > 30
+    also = {"version_1", "enqueue_plain_1", "enqueue_joined_1", "settle_joined_1"}
+    assert {verb for verb, _ in found} == called | also
+    assert [verb for verb, settings in found if f"search_path={name}, pg_temp" not in settings] == []
+
+
+def test_the_only_dynamic_statements_have_names_in_them_that_the_server_made(
+    postgres_store: Stores, postgres_server: PostgresServer
+) -> None:
+    bodies = postgres_server.execute(
+        "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace", postgres_store().namespace
+    )
+    dynamic = {name: re.findall(r"\bEXECUTE\b(.{0,40})", body, re.DOTALL) for name, body in bodies}
+    assert {name: found for name, found in dynamic.items() if found} == {
+        "declare_pool_1": [" format('CREATE SEQUENCE %I', v_turns);\n"],
+        "turn_1": [" format('SELECT CASE WHEN is_called THEN"],
+        "find_1": [" format($find$\n        SELECT j.arrival,"],  # one of two constant conditions goes into it
+    }
+
+
+def test_objects_of_the_caller_do_not_stand_in_for_those_of_the_schema(
+    postgres_store: Stores, postgres_server: PostgresServer, role: Role
+) -> None:
+    store = postgres_store()
+    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
+
+    async def call() -> None:
+        connection = await asyncpg.connect(role.url)
+        verb = call_of(Enqueue(groups=(Group((new_job("a"),)),)))
+        try:
+            await connection.execute("CREATE TEMP TABLE job (n int); CREATE TEMP TABLE tally (n int)")
+            await connection.execute('SET search_path = pg_temp; SET holdfast.moves = \'["planted", "queued", 5, 0]\'')
+            await connection.fetchval(f"SELECT {store.namespace}.{verb.function}($1, $2, 0, 0)", *verb.arguments)
+        finally:
+            await connection.close()
+
+    asyncio.run(call())
+    assert postgres_server.execute(f"SELECT id FROM {store.namespace}.job") == [("a",)]
+    assert postgres_server.execute(f"SELECT queue, jobs FROM {store.namespace}.counts") == [("work", 1)]
+
+
+# --- Durability classes ---
+
+
+async def commits(engine: Engine) -> str:
+    """What the engine's connections say after it was opened."""
+    await engine.open()
+    try:
+        async with engine.transaction() as connection:
+            return str(await connection.fetchval("SHOW synchronous_commit"))
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "durability", "found"),
+    [("on", "fast", "off"), ("off", "durable", "on"), ("on", "durable", "on"), ("local", "durable", "local")],
+)
+def test_a_class_decides_whether_commits_wait_for_the_disk(
+    postgres_store: Stores, postgres_server: PostgresServer, said: str, durability: str, found: str
+) -> None:
+    store = postgres_store()
+    role = app_role(postgres_server)
+    postgres_server.execute(grants(store.namespace, role.name))
+    postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = '{said}'")
+    try:
+        assert asyncio.run(commits(as_role(role, store.namespace, durability=durability))) == found
+    finally:
+        postgres_server.execute(f"ALTER ROLE {role.name} RESET synchronous_commit")
+
+
+def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
+    postgres_store: Stores, postgres_server: PostgresServer
+) -> None:
+    store = postgres_store()
+    role = app_role(postgres_server)
+    postgres_server.execute(grants(store.namespace, role.name))
+    postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = off")
+    try:
+        with pytest.raises(ConfigError, match="ALTER ROLE"):
+            asyncio.run(as_role(role, store.namespace, pooled=True).open())
+        assert asyncio.run(commits(as_role(role, store.namespace, pooled=True, durability="fast"))) == "off"
+    finally:
+        postgres_server.execute(f"ALTER ROLE {role.name} RESET synchronous_commit")
+
+
+def test_a_class_that_postgresql_does_not_have_is_refused(postgres_server: PostgresServer) -> None:
+    with pytest.raises(ConfigError, match="durable, fast"):
+        open_engine(postgres_server.url(), durability="none")
+
+
+# --- The driver ---
+
+
+def test_without_its_driver_the_engine_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['asyncpg'] = None\n"
+        "from holdfast.engines import open_engine\n"
+        "try: open_engine('postgresql:///shop')\n"
+        f"except Exception as error: print(type(error).__name__ == '{Unsupported.__name__}', error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("True ")
+    assert "pip install 'holdfast[postgres]'" in told

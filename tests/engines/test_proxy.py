@@ -1,0 +1,179 @@
+"""The proxy that tests put between an engine and its server: it cuts exactly where it is told to."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from postgres import PostgresServer
+from postgres_stock import unused_name
+from proxy import Cut, Proxy, Way
+
+Connection = psycopg.Connection[tuple[int]]
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def table(postgres_server: PostgresServer) -> Iterator[str]:
+    name = unused_name()
+    postgres_server.execute(f"CREATE TABLE {name} (n int)")
+    yield name
+    postgres_server.execute(f"DROP TABLE {name}")
+
+
+@pytest.fixture
+def client(proxy: Proxy, postgres_server: PostgresServer) -> Iterator[Connection]:
+    with connect(proxy, postgres_server) as made:
+        yield made
+
+
+def connect(proxy: Proxy, server: PostgresServer) -> Connection:
+    return psycopg.connect(server.url(port=proxy.port), autocommit=True, connect_timeout=30)
+
+
+def insert(client: Connection, table: str, number: int = 1) -> None:
+    client.execute(f"INSERT INTO {table} VALUES ({number})".encode())
+
+
+def rows(server: PostgresServer, table: str) -> list[tuple[int]]:
+    return [(number,) for (number,) in server.execute(f"SELECT n FROM {table} ORDER BY n")]
+
+
+def test_it_forwards(client: Connection) -> None:
+    assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_it_forwards_more_than_a_piece_at_a_time(client: Connection) -> None:
+    text = "x" * 1_000_000
+    assert client.execute("SELECT length(%s::text)", (text,)).fetchone() == (1_000_000,)
+    rows = client.execute("SELECT n FROM generate_series(1, 100000) AS n").fetchall()
+    assert rows == [(number,) for number in range(1, 100_001)]
+
+
+def test_all_connections_can_be_cut(proxy: Proxy, client: Connection, postgres_server: PostgresServer) -> None:
+    with connect(proxy, postgres_server) as other:
+        assert proxy.cut() == 2
+        for each in (client, other):
+            with pytest.raises(psycopg.OperationalError):
+                each.execute("SELECT 1")
+
+
+@pytest.mark.usefixtures("client")
+def test_after_a_cut_new_connections_work(proxy: Proxy, postgres_server: PostgresServer) -> None:
+    proxy.cut()
+    with connect(proxy, postgres_server) as again:
+        assert again.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("where", "done"), [(Cut.BEFORE_REQUEST, False), (Cut.BEFORE_REPLY, True), (Cut.IN_REPLY, True)]
+)
+def test_a_cut_says_whether_the_server_has_done_it(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str, where: Cut, done: bool
+) -> None:
+    proxy.cut_at(where)
+    with pytest.raises(psycopg.OperationalError):
+        insert(client, table)
+    proxy.wait_until_cut()
+    assert rows(postgres_server, table) == ([(1,)] if done else [])
+
+
+def test_the_nth_request_is_cut_and_those_before_it_are_answered(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
+) -> None:
+    proxy.cut_at(Cut.BEFORE_REPLY, nth=3)
+    insert(client, table, 1)
+    insert(client, table, 2)
+    with pytest.raises(psycopg.OperationalError):
+        insert(client, table, 3)
+    assert rows(postgres_server, table) == [(1,), (2,), (3,)]
+
+
+def test_a_cut_happens_once(proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str) -> None:
+    proxy.cut_at(Cut.BEFORE_REPLY)
+    with pytest.raises(psycopg.OperationalError):
+        insert(client, table)
+    with connect(proxy, postgres_server) as again:
+        insert(again, table, 2)
+    assert rows(postgres_server, table) == [(1,), (2,)]
+
+
+def test_neither_connecting_nor_leaving_is_a_request(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer
+) -> None:
+    proxy.cut_at(Cut.BEFORE_REQUEST)
+    with connect(proxy, postgres_server):
+        pass
+    with pytest.raises(psycopg.OperationalError):
+        client.execute("SELECT 1")
+
+
+def test_what_is_held_on_its_way_to_the_server_is_not_done_until_released(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
+) -> None:
+    proxy.hold(Way.TO_SERVER)
+    asking = threading.Thread(target=insert, args=(client, table))
+    asking.start()
+    asking.join(0.2)
+    assert asking.is_alive()
+    assert rows(postgres_server, table) == []
+    proxy.release()
+    asking.join(30)
+    assert rows(postgres_server, table) == [(1,)]
+
+
+def test_what_is_held_on_its_way_to_the_client_is_done(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
+) -> None:
+    proxy.hold(Way.TO_CLIENT)
+    asking = threading.Thread(target=insert, args=(client, table))
+    asking.start()
+    pause = threading.Event()
+    while not rows(postgres_server, table):
+        pause.wait(0.01)
+    assert asking.is_alive()
+    proxy.release()
+    asking.join(30)
+    assert not asking.is_alive()
+
+
+def test_a_held_connection_can_be_cut(proxy: Proxy, client: Connection) -> None:
+    proxy.hold()
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.execute("SELECT 1")
+        except psycopg.OperationalError as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(0.2)
+    proxy.cut()
+    asking.join(30)
+    assert len(failures) == 1
+
+
+def test_new_connections_are_refused_and_those_that_are_there_stay(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer
+) -> None:
+    port = proxy.port
+    proxy.refuse()
+    with pytest.raises(psycopg.OperationalError, match="refused"):
+        connect(proxy, postgres_server)
+    assert client.execute("SELECT 1").fetchone() == (1,)
+    proxy.accept()
+    with connect(proxy, postgres_server) as again:
+        assert again.execute("SELECT 1").fetchone() == (1,)
+    assert proxy.port == port
+
+
+def test_what_is_delayed_arrives(proxy: Proxy, client: Connection) -> None:
+    proxy.delay(0.01)
+    assert client.execute("SELECT 1").fetchone() == (1,)

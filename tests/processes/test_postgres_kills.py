@@ -1,0 +1,156 @@
+"""Worker processes on PostgreSQL that are killed, or stopped for longer than their lease.
+
+On one host a death is seen at once; here only the lease tells, so the jobs have short ones.
+"""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fleet import Fleet, Run
+from postgres_stock import Store
+
+from holdfast.engine import Engine
+from holdfast.engines import open_engine
+from holdfast.model.instants import SECOND
+from holdfast.model.job import Given, JobKey, JobRecord
+from holdfast.model.produce import Group, NewJob
+from holdfast.model.states import JobState
+from holdfast.model.work import Settled, Settlement
+
+QUEUE = "default"
+LEASE = 3 * SECOND
+
+
+@pytest.fixture
+def store(postgres_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store; the processes of a fleet learn its namespace from the environment."""
+    made = postgres_store()
+    monkeypatch.setenv("HOLDFAST_NAMESPACE", made.namespace)
+    return made
+
+
+async def enqueue(engine: Engine, task: str, ids: list[str], payload: bytes) -> None:
+    for start in range(0, len(ids), 1_000):
+        jobs = [
+            NewJob(queue=QUEUE, id=name, task=task, payload=payload, given=Given(lease_len=LEASE))
+            for name in ids[start : start + 1_000]
+        ]
+        await engine.enqueue(Group(tuple(jobs)))
+
+
+async def records_of(engine: Engine, ids: list[str]) -> list[JobRecord]:
+    found: list[JobRecord | None] = []
+    for start in range(0, len(ids), 500):
+        found += (await engine.get(*(JobKey(QUEUE, name) for name in ids[start : start + 500]))).jobs
+    assert None not in found, "a job is lost"
+    return [record for record in found if record is not None]
+
+
+def check_runs(records: list[JobRecord], runs: list[Run]) -> None:
+    """A job runs once, and once more for each time that its worker was lost; fences only rise."""
+    starts = Counter(run.job for run in runs if run.what == "start")
+    for record in records:
+        assert 1 <= starts[record.id] <= record.losses + 1
+    fences: dict[str, list[int]] = {}
+    for run in sorted(runs):
+        if run.what == "start":
+            fences.setdefault(run.job, []).append(run.fence)
+    assert all(seen == sorted(set(seen)) for seen in fences.values())
+
+
+async def storm(store: Store, log: Path, *, jobs: int, kills: int, workers: int) -> int:
+    """Kill workers while they work through jobs; answers how many runs were lost."""
+    engine = open_engine(store.url, namespace=store.namespace)
+    await engine.open()
+    ids = [f"job-{number}" for number in range(jobs)]
+    with engine.subscribe(f"room:{QUEUE}") as ended, Fleet(store.url, log, size=workers, seed=jobs) as fleet:
+        await enqueue(engine, "work", ids, b"[[1],{}]")
+        killed = 0
+        while (done := (await engine.stats(QUEUE)).queues[0].totals.finished) < jobs:
+            if killed < kills and done > jobs * (killed + 1) / (kills + 2):
+                fleet.kill_one()
+                killed += 1
+            await ended.wait(10)
+        assert killed == kills
+        runs = fleet.runs()
+    records = await records_of(engine, ids)
+    stats = (await engine.stats(QUEUE)).queues[0]
+    problems = await engine.audit()
+    await engine.close()
+    assert Counter(record.state for record in records) == {JobState.SUCCEEDED: jobs}
+    assert {record.result for record in records} == {b"2"}
+    assert (stats.totals.succeeded, stats.totals.finished) == (jobs, jobs)  # each outcome was accepted once
+    assert problems == ()
+    check_runs(records, runs)
+    losses = sum(record.losses for record in records)
+    print(f"{jobs} jobs, {kills} kills, {losses} losses, {sum(run.what == 'start' for run in runs)} runs")
+    return losses
+
+
+def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
+    losses = asyncio.run(storm(store, tmp_path / "runs", jobs=2_000, kills=3, workers=3))
+    assert losses > 0, "no kill met a job: this proved nothing"
+
+
+@pytest.mark.chaos
+def test_twenty_thousand_jobs_survive_twenty_kills(store: Store, tmp_path: Path) -> None:
+    losses = asyncio.run(storm(store, tmp_path / "runs", jobs=20_000, kills=20, workers=4))
+    assert losses > 0, "no kill met a job: this proved nothing"
+
+
+async def pause(store: Store, log: Path, *, times: int) -> int:
+    """Stop the process that holds a job for longer than its lease, and let it go on; answers the late settlements
+    that were refused."""
+    engine = open_engine(store.url, namespace=store.namespace)
+    await engine.open()
+    refused = 0
+    with engine.subscribe(f"room:{QUEUE}") as ended, Fleet(store.url, log, size=2, concurrency=2) as fleet:
+        for number in range(times):
+            name = f"held-{number}"
+            await enqueue(engine, "hold", [name], b"[[],{}]")
+            holder = await started(fleet, name)
+            (record,) = await records_of(engine, [name])
+            assert record.token is not None
+            os.kill(holder.pid, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(60):
+                    while (await engine.stats(QUEUE)).queues[0].totals.finished <= number:
+                        await ended.wait(0.5)
+                late = Settlement(queue=QUEUE, id=name, token=record.token, target=JobState.SUCCEEDED, result=b"0")
+                refused += (await engine.settle(late)).settled == (Settled.LOST,)
+            finally:
+                os.kill(holder.pid, signal.SIGCONT)
+        for worker in fleet.workers:
+            assert await fleet.stop_at_once(worker) == 0  # it has noticed, and ends as ever
+    records = await records_of(engine, [f"held-{number}" for number in range(times)])
+    for record in records:
+        assert (record.state, record.attempt, record.losses, record.result) == (JobState.SUCCEEDED, 2, 1, b"2")
+    totals = (await engine.stats(QUEUE)).queues[0].totals
+    assert (totals.finished, totals.succeeded) == (times, times)
+    assert await engine.audit() == ()
+    await engine.close()
+    return refused
+
+
+async def started(fleet: Fleet, job: str) -> Run:
+    """Wait until a job has been started. The log is a plain file, so it is looked at again and again."""
+    async with asyncio.timeout(60):
+        while True:
+            for run in fleet.runs():
+                if run.job == job:
+                    return run
+            await asyncio.sleep(0.02)
+
+
+def test_a_worker_stopped_past_its_lease_is_refused_and_the_job_ends_once(store: Store, tmp_path: Path) -> None:
+    assert asyncio.run(pause(store, tmp_path / "runs", times=1)) == 1
+
+
+@pytest.mark.chaos
+def test_twenty_workers_stopped_past_their_leases_are_refused(store: Store, tmp_path: Path) -> None:
+    assert asyncio.run(pause(store, tmp_path / "runs", times=20)) == 20

@@ -1,0 +1,110 @@
+"""A PostgreSQL engine that outlives the event loops of its callers.
+
+A run of the differential machine has an event loop and an engine of its own, and there are hundreds of runs. A new
+connection learns all functions of the server anew, which takes longer than a run: so one engine stays open, on a loop
+and a thread of its own, and each run finds its store emptied.
+"""
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Coroutine
+from functools import cache
+from typing import Any, TypeVar
+
+from postgres import server
+from postgres_stock import Store, stock
+
+from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
+from holdfast.engines import open_engine
+from holdfast.engines.postgres.engine import PostgresEngine
+from holdfast.model.command import A, Command
+from holdfast.testing.clock import START
+
+T = TypeVar("T")
+
+
+class KeptPostgres(Engine):
+    """Opened and closed like any other; the engine behind it stays. One at a time."""
+
+    scheme = PostgresEngine.scheme
+
+    def __init__(self) -> None:
+        stores = stock(server())
+        stores.give_back()  # the run before has ended
+        self._engine = opened(stores.fresh())
+        self._engine._offset = self._engine._floor = 0
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # as the engine's own
+        return self._engine.capabilities
+
+    async def perform(self, command: Command[A]) -> A:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._engine.perform(command), loop()))
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def migrate(self) -> tuple[str, ...]:
+        return ()
+
+    def subscribe(self, *bells: str) -> Subscription:
+        return self._engine.subscribe(*bells)
+
+    def lifeline(self) -> Lifeline:
+        return self._engine.lifeline()
+
+    @property
+    def clock_offset(self) -> int:
+        return self._engine.clock_offset
+
+    @clock_offset.setter
+    def clock_offset(self, value: int) -> None:
+        self._engine.clock_offset = value
+
+
+class StillPostgres(KeptPostgres):
+    """Its server's clock is far behind what its caller has been told. Time never goes back, so here it stands still:
+    many things happen at one instant, and a failure can be played again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine._offset = -START
+        self._engine._floor = START
+
+    @property
+    def clock_offset(self) -> int:
+        return self._engine._floor - START
+
+    @clock_offset.setter
+    def clock_offset(self, value: int) -> None:
+        self._engine._floor = START + value
+
+
+@cache
+def loop() -> asyncio.AbstractEventLoop:
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever, name="kept-postgres", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        made.call_soon_threadsafe(made.stop)
+        thread.join()
+        made.close()
+
+    atexit.register(end)
+    return made
+
+
+@cache
+def opened(store: Store) -> PostgresEngine:
+    engine = open_engine(store.url, namespace=store.namespace, notify=False)
+    assert isinstance(engine, PostgresEngine)
+    wait(engine.open())
+    atexit.register(lambda: wait(engine.close()))
+    return engine
+
+
+def wait(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(coroutine, loop()).result()

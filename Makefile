@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check long bench-quick format clean
+.PHONY: help demo test check long chaos bench-quick format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes b
 
 long: $(INSTALLED) ## Run the long proofs: the differential machine at full length
 	$(BIN)/python -m pytest -m long
+
+chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backends and workers killed, wires cut
+	$(BIN)/python -m pytest -m chaos -rP
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes
 	$(BIN)/python -m ruff check --fix .

@@ -1,8 +1,10 @@
 """The tasks that the benchmark runs, and the processes that run them."""
 
+import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import App
@@ -12,11 +14,26 @@ PAYLOAD = "x" * 82
 """With the JSON around it, a payload of 100 bytes."""
 
 
+DONE: list[float] = []
+"""When `counted` ran, in this process."""
+
+
 def make(url: str) -> App[Any]:
-    jobs: App[Any] = App(url)
+    jobs: App[Any] = App(url, auto_migrate=True)
 
     @jobs.task(name="nothing")
     async def nothing(text: str) -> None: ...
+
+    @jobs.task(name="forgotten", retention=0, result_ttl=0)
+    async def forgotten(text: str) -> None: ...
+
+    @jobs.task(name="nap")
+    async def nap(text: str) -> None:
+        await asyncio.sleep(0.01)
+
+    @jobs.task(name="counted")
+    async def counted(text: str) -> None:
+        DONE.append(time.perf_counter())
 
     @jobs.task(name="stamp")
     async def stamp(sent: int) -> int:
@@ -35,6 +52,45 @@ def drain(url: str) -> None:
     after = os.times()
     cpu = (after.user - before.user) + (after.system - before.system)
     print(f"{took} {cpu} {peak_memory()}", flush=True)
+
+
+def share(url: str) -> None:
+    """One of several worker processes that begin at the word go, and say when nothing is left."""
+    jobs = make(url)
+    with jobs:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        Worker(jobs, queues=["default"], concurrency=10, until_empty=True).run()
+        print("done", flush=True)
+
+
+def enqueue(url: str, count: str) -> None:
+    """One of several producers that begin at the word go, each with one caller."""
+    jobs = make(url)
+    with jobs:
+        task = jobs.registry["nothing"]
+        task.enqueue(PAYLOAD)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(int(count)):
+            task.enqueue(PAYLOAD)
+        print("done", flush=True)
+
+
+def pace(url: str, seconds: str, window: str) -> None:
+    """A worker process that says how many `counted` jobs per second it ran in each window."""
+    jobs = make(url)
+    with jobs:
+        began = time.perf_counter()
+        with jobs.worker(queues=["default"], concurrency=100):
+            time.sleep(float(seconds))
+    length = float(window)
+    windows = [0] * int(float(seconds) / length)
+    for at in DONE:
+        place = int((at - began) / length)
+        if place < len(windows):
+            windows[place] += 1
+    print(*(count / length for count in windows), flush=True)
 
 
 def serve(url: str) -> None:
@@ -62,5 +118,13 @@ def _status(name: str) -> int:
     return 0
 
 
+PROGRAMS: dict[str, Callable[..., None]] = {
+    "drain": drain,
+    "share": share,
+    "enqueue": enqueue,
+    "pace": pace,
+    "serve": serve,
+}
+
 if __name__ == "__main__":
-    {"drain": drain, "serve": serve}[sys.argv[1]](sys.argv[2])
+    PROGRAMS[sys.argv[1]](*sys.argv[2:])

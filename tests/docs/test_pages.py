@@ -8,6 +8,8 @@ How a page is read:
   it, and files named `test_*.py` are given to pytest when the page is over.
 * `<!-- skip: REASON -->` before a block: it is compiled and not run.
 * In a `console` block, a line that begins with `$ ` is a command, and it must exist.
+* The guide on PostgreSQL has a database without a schema of ours, whose address is in `HOLDFAST_URL`. There the `sql`
+  blocks are run, each committed.
 
 Every Python block is compiled, whatever becomes of it, and a line of a traceback is the line of the page.
 """
@@ -23,7 +25,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from unittest.mock import patch
 
 import click
@@ -32,6 +34,9 @@ import pytest
 from holdfast import App
 from holdfast.cli.root import root
 
+if TYPE_CHECKING:
+    from postgres import PostgresServer
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
@@ -39,6 +44,13 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"<!-- (file|skip): (.+?) -->\s*\Z")
 PROGRAMS = frozenset({"pip", "python", "pytest", "uvicorn"})
 """Beside `holdfast` and `make`, whose arguments are looked at."""
+
+
+@runtime_checkable
+class Disposable(Protocol):
+    """An engine of SQLAlchemy's, which keeps connections open."""
+
+    def dispose(self) -> None: ...
 
 
 class Block(NamedTuple):
@@ -75,6 +87,8 @@ def play(page: Path, folder: Path) -> None:
                 printed = "" if block.skip or block.file else run(code, module)
             elif block.language == "text" and block.follows:
                 assert printed == block.text, f"{page.name}, line {block.line}: this was printed:\n{printed}"
+            elif block.language == "sql" and not block.skip:
+                run_sql(page, block)
             elif block.language == "console":
                 check_commands(page, block)
             if block.file:
@@ -84,6 +98,8 @@ def play(page: Path, folder: Path) -> None:
         for value in vars(module).values():
             if isinstance(value, App):
                 value.close()
+            elif isinstance(value, Disposable) and not isinstance(value, type):
+                value.dispose()
 
 
 def run(code: object, module: ModuleType) -> str:
@@ -92,6 +108,16 @@ def run(code: object, module: ModuleType) -> str:
     with contextlib.redirect_stdout(out):
         exec(code, vars(module))  # type: ignore[arg-type]
     return out.getvalue()
+
+
+def run_sql(page: Path, block: Block) -> None:
+    import psycopg
+
+    with psycopg.connect(os.environ["HOLDFAST_URL"], autocommit=True) as connection:
+        try:
+            connection.execute(block.text.encode())
+        except psycopg.Error as error:
+            raise AssertionError(f"{page.name}, line {block.line}: {error}") from error
 
 
 def run_tests(folder: Path) -> None:
@@ -174,8 +200,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield here
 
 
+@pytest.fixture
+def database(folder: Path, postgres_server: "PostgresServer") -> Iterator[None]:
+    """A new one on the run's server, and none of the roles that the page makes."""
+    name = f"page_{os.getpid()}"
+    postgres_server.execute(f"CREATE DATABASE {name}")
+    os.environ["HOLDFAST_URL"] = postgres_server.url(name)
+    yield
+    postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    for role in ("shop_owner", "shop_app", "shop_watch"):
+        postgres_server.execute(f"DROP ROLE IF EXISTS {role}")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_code_of_a_page_runs(page: Path, folder: Path) -> None:
+def test_the_code_of_a_page_runs(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
+    if page.name == "postgresql.md":
+        request.getfixturevalue("database")
     play(page, folder)
 
 

@@ -1,4 +1,4 @@
-"""`docs/seeds.md` names tests that exist, leaves out no row, and shows each row on both engines."""
+"""`docs/seeds.md` names tests that exist, leaves out no row, and shows each row on every engine."""
 
 import ast
 import re
@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
 
 NAMED = re.compile(r"`(\w+/\w+\.py)::(test_\w+)`")
-BOTH = 'params=["memory", "sqlite"]'
+EVERY = 'params=["memory", "sqlite", "postgres"]'
 
 ROWS = [
     *(f"2.{n}" for n in range(1, 8)),
-    *(f"3.{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)),
-    *(f"4.{n}" for n in (1, 2, 3, 4, 5, 7, 8, 10, 11, 13, 14, 15, 16)),
+    *(f"3.{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)),
+    *(f"4.{n}" for n in (1, 2, 3, 4, 5, 7, 8, 10, 11, 12, 13, 14, 15, 16)),
     *(f"5.{n}" for n in range(1, 6)),
-    *("7.1", "8.1", "8.3"),
+    *("7.1", "8.1", "8.3", "8.4"),
 ]
 """All rows of the list of features that are built by now."""
 
@@ -39,12 +39,12 @@ def found_in(file: Path) -> frozenset[str]:
 
 
 @cache
-def on_both_engines(name: str) -> bool:
-    """Whether the tests of a file run on memory and on SQLite."""
+def on_every_engine(name: str) -> bool:
+    """Whether the tests of a file run on memory, SQLite and PostgreSQL."""
     if name.startswith("contract/"):
         return True
     fixtures = [file_of(name), file_of(name).parent / "conftest.py"]
-    return any(BOTH in file.read_text(encoding="utf-8") for file in fixtures if file.is_file())
+    return any(EVERY in file.read_text(encoding="utf-8") for file in fixtures if file.is_file())
 
 
 def missing(page: str) -> list[str]:
@@ -84,12 +84,12 @@ def test_no_row_is_left_out() -> None:
     assert [row[0] for row in table_rows(section("Row by row"))] == ROWS
 
 
-def test_each_row_is_shown_on_both_engines_by_its_first_test() -> None:
+def test_each_row_is_shown_on_every_engine_by_its_first_test() -> None:
     first = {row[0]: NAMED.findall(row[-1])[0][0] for row in table_rows(section("Row by row"))}
-    assert {row: file for row, file in first.items() if not on_both_engines(file)} == {}
+    assert {row: file for row, file in first.items() if not on_every_engine(file)} == {}
 
 
-def test_a_file_with_one_engine_is_told_from_one_with_both() -> None:
-    assert not on_both_engines("services/test_keeper.py")
-    assert on_both_engines("docs/test_rows_working.py")
-    assert on_both_engines("services/test_lease.py")
+def test_a_file_with_some_engines_is_told_from_one_with_all() -> None:
+    assert not on_every_engine("services/test_keeper.py")
+    assert on_every_engine("docs/test_rows_working.py")
+    assert not on_every_engine("services/test_lease.py")

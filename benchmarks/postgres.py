@@ -1,0 +1,202 @@
+"""The PostgreSQL part of `make bench-quick`.
+
+On a private server of its own, as PostgreSQL comes: `fsync` and `synchronous_commit` are on. Every store is a database
+of its own, so that no measure finds the leavings of another.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from itertools import count
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from benchmarks.limits import postgres_loop
+from benchmarks.measure import (
+    JOBS,
+    RAW,
+    ROOT,
+    Figures,
+    alternate,
+    batches,
+    callers,
+    fill,
+    finish,
+    latency,
+    singles,
+    start,
+    together,
+    worker,
+)
+
+if TYPE_CHECKING:
+    from postgres import PostgresServer
+
+OLD = 20
+"""Seconds for which an old snapshot is held."""
+
+
+class Stores:
+    """Empty databases on one server, which starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._server: PostgresServer | None = None
+        self._numbers = count(1)
+
+    def fresh(self) -> str:
+        """The address of an empty database."""
+        if self._server is None:
+            sys.path.append(str(ROOT / "tests" / "support"))
+            from postgres import private_server
+
+            self._server = private_server()
+        name = f"bench_{next(self._numbers)}"
+        self._server.execute(f"CREATE DATABASE {name}")
+        return self._server.url(name)
+
+    def filled(self, jobs: int, task: str) -> str:
+        """The address of a database with so many jobs, tidied up as the bare loops tidy up theirs."""
+        url = self.fresh()
+        fill(url, jobs, task)
+        asyncio.run(postgres_loop.tidy_up(url))
+        return url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+# Draining
+
+
+def postgres_drain(stores: Stores) -> Figures:
+    """Rows kept: one worker process with a hundred slots, beside the pinned loop."""
+    return _drained(stores, "postgres.drain", "nothing", postgres_loop.drain)
+
+
+def postgres_take_out(stores: Stores) -> Figures:
+    """Nothing kept: retention and result TTL of 0, beside a loop that deletes what it has done."""
+    return _drained(stores, "postgres.take_out", "forgotten", postgres_loop.take_out)
+
+
+def _drained(stores: Stores, key: str, task: str, loop: Callable[[str, int, bytes], float]) -> Figures:
+    cpu: list[float] = []
+
+    def ours(turn: int) -> float:
+        took, used, _ = worker("drain", stores.filled(JOBS, task))
+        cpu.append(used / JOBS * 1e6)
+        return JOBS / took
+
+    def bare(turn: int) -> float:
+        return loop(stores.fresh(), JOBS, RAW)
+
+    rate, limit, ratio = alternate(ours, bare)
+    return {
+        f"{key}.jobs_s": rate,
+        f"{key}.bare_jobs_s": limit,
+        f"{key}.ratio_to_bare": ratio,
+        f"{key}.cpu_us_per_job": median(cpu),
+    }
+
+
+def postgres_workers(stores: Stores) -> Figures:
+    """Two worker processes with ten slots each on one store, beside one."""
+
+    def rate(task: str, jobs: int, workers: int) -> float:
+        return jobs / together("share", [stores.filled(jobs, task)] * workers)
+
+    def compared(name: str, task: str, jobs: int) -> Figures:
+        two, one, ratio = alternate(lambda turn: rate(task, jobs, 2), lambda turn: rate(task, jobs, 1))
+        return {
+            f"postgres.workers.{name}_one_jobs_s": one,
+            f"postgres.workers.{name}_two_jobs_s": two,
+            f"postgres.workers.{name}_two_to_one": ratio,
+        }
+
+    return compared("nothing", "nothing", 10_000) | compared("ten_ms", "nap", 4_000)
+
+
+# Enqueueing
+
+
+def postgres_enqueue(stores: Stores) -> Figures:
+    one, bare_one, one_ratio = alternate(
+        lambda turn: singles(stores.fresh()), lambda turn: postgres_loop.inserts(stores.fresh(), 300, 1, RAW)
+    )
+    many, bare_many, many_ratio = alternate(
+        lambda turn: batches(stores.fresh(), 50, 100), lambda turn: postgres_loop.inserts(stores.fresh(), 50, 100, RAW)
+    )
+    hundred, alone, hundred_to_one = alternate(
+        lambda turn: callers(stores.fresh(), 100), lambda turn: callers(stores.fresh(), 1)
+    )
+    eight, single, eight_to_one = alternate(
+        lambda turn: producers(stores.fresh(), 8), lambda turn: producers(stores.fresh(), 1)
+    )
+    return {
+        "postgres.enqueue.single_s": one,
+        "postgres.enqueue.bare_single_s": bare_one,
+        "postgres.enqueue.single_ratio_to_bare": one_ratio,
+        "postgres.enqueue.batch_jobs_s": many,
+        "postgres.enqueue.bare_batch_jobs_s": bare_many,
+        "postgres.enqueue.batch_ratio_to_bare": many_ratio,
+        "postgres.enqueue.one_caller_s": alone,
+        "postgres.enqueue.hundred_callers_s": hundred,
+        "postgres.enqueue.hundred_to_one": hundred_to_one,
+        "postgres.enqueue.one_process_s": single,
+        "postgres.enqueue.eight_processes_s": eight,
+        "postgres.enqueue.eight_to_one": eight_to_one,
+    }
+
+
+def producers(url: str, processes: int, each: int = 300) -> float:
+    """Enqueues per second of so many processes with one caller each."""
+    fill(url, 0)
+    return processes * each / together("enqueue", [url] * processes, each)
+
+
+# Latency
+
+
+def postgres_latency(stores: Stores) -> Figures:
+    return latency(stores.fresh(), "postgres")
+
+
+# Somebody's long transaction
+
+
+def postgres_old_snapshot(stores: Stores) -> Figures:
+    """Jobs per second over time while another client holds a snapshot, beside the pinned loop in the same plight."""
+    jobs, window = 200_000, postgres_loop.WINDOW
+    bare = postgres_loop.drain_over_time(stores.fresh(), jobs, RAW, OLD)
+    ours = asyncio.run(_paced(stores.filled(jobs, "counted"), window))
+    figures: Figures = {}
+    for number, (mine, theirs) in enumerate(zip(ours, bare, strict=False), start=1):
+        at = f"{int(number * window):02}s"
+        print(f"    {at}  {mine:>9,.0f} jobs/s, bare {theirs:>9,.0f}", file=sys.stderr, flush=True)
+        figures[f"postgres.old_snapshot.jobs_s_at_{at}"] = mine
+        figures[f"postgres.old_snapshot.bare_jobs_s_at_{at}"] = theirs
+    return figures
+
+
+async def _paced(url: str, window: float) -> list[float]:
+    other = await postgres_loop.old_snapshot(url)
+    process = start("pace", url, OLD, window)
+    said = await asyncio.to_thread(finish, process)
+    await other.close()
+    return [float(rate) for rate in said.split()]
+
+
+MEASURES = (
+    postgres_drain,
+    postgres_take_out,
+    postgres_workers,
+    postgres_enqueue,
+    postgres_latency,
+    postgres_old_snapshot,
+)

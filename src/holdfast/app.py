@@ -178,9 +178,7 @@ class App(Generic[S]):
         lane_max_depth: int | None = None,
     ) -> Queue[T]:
         """A queue of payloads of this type, which your own code pulls."""
-        return Queue(
-            self._link, self._pulling, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth
-        )
+        return Queue(self._link, self._pulling, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth)
 
     def pool(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -29,6 +30,18 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "postgres": lambda folder: postgres(),
     "still-postgres": lambda folder: still_postgres(),
 }
+
+
+class Pace(NamedTuple):
+    """How many runs an engine has time for, in the short form and in the long one, and after how many rules it audits."""
+
+    short: int = 75
+    long: int = 2_000
+    audit_every: int = 1
+
+
+PACES = {"postgres": Pace(30, 600, 5), "still-postgres": Pace(42, 900, 5)}
+"""A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
 
 def many_postgres(count: int) -> list[Engine]:
@@ -63,6 +76,11 @@ def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     """Makes an engine on an empty store, not opened yet."""
     make = ENGINES[request.param]
     return lambda: make(tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def pace(request: pytest.FixtureRequest) -> Pace:
+    return PACES.get(request.node.callspec.params["make_engine"], Pace())
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from math import ceil
+from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -79,12 +80,13 @@ SELDOM = ["Done.KEY_TAKEN", "Done.QUEUE_FULL", "Hold.PAUSED", "Started.HOLD", "W
 """What a long run comes across."""
 
 
-def run(make_engine: Callable[[], Engine], how: settings, examples: int) -> Counter[str]:
+def run(make_engine: Callable[[], Engine], how: settings, examples: int, audit_every: int = 1) -> Counter[str]:
     """Each theme for itself; what was seen in the answers."""
     seen: Counter[str] = Counter()
     each = settings(how, max_examples=ceil(examples / len(THEMES)))
     for theme in THEMES:
-        run_state_machine_as_test(differential(make_engine, [theme], seen), settings=each)
+        machine = differential(make_engine, [theme], seen, audit_every=audit_every)
+        run_state_machine_as_test(machine, settings=each)
     return seen
 
 
@@ -93,8 +95,16 @@ def unseen(seen: Counter[str], wanted: list[str]) -> list[str]:
     return [what for what in wanted if not seen[what]]
 
 
-def test_an_engine_answers_as_the_ledger_would(make_engine: Callable[[], Engine]) -> None:
-    run(make_engine, SHORT, 75)
+class Pace(Protocol):
+    """See conftest.py."""
+
+    short: int
+    long: int
+    audit_every: int
+
+
+def test_an_engine_answers_as_the_ledger_would(make_engine: Callable[[], Engine], pace: Pace) -> None:
+    run(make_engine, SHORT, pace.short, pace.audit_every)
 
 
 def test_a_short_run_comes_across_nearly_everything(make_memory: Callable[[], Engine]) -> None:
@@ -102,5 +112,5 @@ def test_a_short_run_comes_across_nearly_everything(make_memory: Callable[[], En
 
 
 @pytest.mark.long
-def test_an_engine_answers_as_the_ledger_would_for_long(make_engine: Callable[[], Engine]) -> None:
-    assert unseen(run(make_engine, LONG, 2_000), OFTEN + SELDOM) == []
+def test_an_engine_answers_as_the_ledger_would_for_long(make_engine: Callable[[], Engine], pace: Pace) -> None:
+    assert unseen(run(make_engine, LONG, pace.long, pace.audit_every), OFTEN + SELDOM) == []

@@ -33,7 +33,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
 
 
 class Pace(NamedTuple):
-    """How many runs an engine has time for, in the short form and in the long one, and after how many rules it audits."""
+    """How many runs an engine has time for, in the short form and in the long one; after how many rules it audits."""
 
     short: int = 75
     long: int = 2_000

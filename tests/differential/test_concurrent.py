@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.engine import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.model.command import A, Command
-from holdfast.model.instants import MILLISECOND
+from holdfast.model.instants import FOREVER, MILLISECOND
 from holdfast.model.observe import Get, Stats
 from holdfast.model.operate import Pause, Resume
 from holdfast.model.produce import DepthLimit, Enqueue, EnqueueStatus, GroupAccepted
@@ -254,6 +254,16 @@ def test_a_renewal_of_what_has_ended_is_found_out(truth: History) -> None:
         return None
 
     assert "was renewed after it had ended" in problems(altered(truth, alter))
+
+
+def test_a_reap_of_what_was_renewed_is_found_out(truth: History) -> None:
+    def alter(call: Call) -> Any:
+        if isinstance(call.command, Renew):
+            jobs = [replace(one, lease_expires=one.lease_expires and FOREVER) for one in call.answer.jobs]
+            return replace(call.answer, jobs=tuple(jobs))
+        return None
+
+    assert "had renewed it before" in problems(altered(truth, alter, once=False))
 
 
 def test_a_wrong_count_is_found_out(truth: History) -> None:

@@ -13,10 +13,9 @@ every field of every answer. What an engine is free in, and how the ledger follo
 
 Bells are hints and not looked at. Tokens follow from claim id and rank, fences from the time, so both are exact.
 
-**Seat: concurrent calls.** Where calls overlap, their order is open, and a claim may pass over a job that
-another call is touching. That freedom belongs to the first engine that serves two callers at once
-(PostgreSQL); it will be a second judge beside `Oracle`, which holds the set of ledgers that fit what has been
-answered so far. Nothing of it is here, and `Oracle` must be given the calls one after the other.
+**One call after the other.** Where calls overlap their order is open, and a claim may pass over a job that another call
+has in hand. An engine that serves several callers at once is judged for that elsewhere, by what must be true whatever
+the order was (`holdfast.testing.histories`), and without the ledger.
 """
 
 from bisect import bisect_left

@@ -145,6 +145,8 @@ def _grant(history: History, grant: Grant) -> list[str]:
     for told in grant.told:
         if told.status in (Settled.LOST, Settled.GONE) and not _may_be_lost(history, grant, told):
             problems.append(f"{name}: {told.call.caller} heard {told.status}, and nobody had taken the lease")
+    for told in reaps:
+        problems += _renewed(history, grant, told, name)
     problems += _cancelled_instead(history, grant, name)
     return problems
 
@@ -165,6 +167,18 @@ def _moves_on(call: Call, grant: Grant) -> bool:
     if isinstance(call.command, Renew):
         return True
     return isinstance(call.command, Exchange) and any(start.token == grant.lease.token for start in call.command.starts)
+
+
+def _renewed(history: History, grant: Grant, reap: Told, name: str) -> list[str]:
+    """A reap is of the lease that was listed: not if that was renewed before."""
+    listed = reap.settlement.listed_expiry
+    assert listed is not None
+    for call in history.naming(grant.key):
+        if isinstance(call.command, Renew) and call.answer is not None and call.moment.precedes(reap.call.moment):
+            for renewal, renewed in zip(call.command.jobs, call.answer.jobs, strict=True):
+                if renewal.token == grant.lease.token and (renewed.lease_expires or 0) > listed:
+                    return [f"{name}: {reap.call.caller} reaped it, and {call.caller} had renewed it before"]
+    return []
 
 
 def _cancelled_instead(history: History, grant: Grant, name: str) -> list[str]:

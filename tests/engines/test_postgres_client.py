@@ -2,71 +2,25 @@
 
 import asyncio
 import gc
-import logging
 import os
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import asyncpg
 import pytest
 from postgres import PostgresServer, private_server
 from postgres_stock import Store, fresh_namespace
+from postgres_stories import Stores, backends, made, until_one_waits, wait_until, with_engine
 
-from holdfast.engines import open_engine
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.tower import Tower
 from holdfast.errors import Busy, ConfigError, EngineUnavailable, InvalidArguments, OutcomeUnknown
-from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, Group
-from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import Exchange, Renewal, Settled, Settlement
+from holdfast.model.work import Exchange, Settled, Settlement
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
-
-Stores = Callable[[], Store]
-
-
-def made(store: Store, **options: Any) -> PostgresEngine:
-    engine = open_engine(store.url, namespace=store.namespace, **options)
-    assert isinstance(engine, PostgresEngine)
-    return engine
-
-
-def with_engine(engine: PostgresEngine, story: Callable[[PostgresEngine], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        await engine.open()
-        try:
-            return await story(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(main())
-
-
-def backends(server: PostgresServer) -> int:
-    """Connections of engines to the database of this test process."""
-    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
-    count: int = server.execute(asked)[0][0]
-    return count
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(3_000):
-        if true():
-            return
-        pause.wait(0.01)
-    raise TimeoutError
-
-
-async def waits_for_lock(server: PostgresServer) -> None:
-    """Until some call of an engine waits for a lock."""
-    asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
-    await asyncio.to_thread(wait_until, lambda: bool(server.execute(asked)))
 
 
 @pytest.fixture
@@ -84,7 +38,7 @@ def test_a_cancelled_call_leaves_no_answer_for_the_next(store: Store, postgres_s
         async with stranger.transaction():
             await stranger.execute(f"SELECT 1 FROM {store.namespace}.lane FOR UPDATE")
             call = asyncio.ensure_future(engine.enqueue(Group((new_job("b", lane="l"),))))
-            await waits_for_lock(postgres_server)
+            await until_one_waits(postgres_server)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -105,7 +59,7 @@ def test_whoever_waits_for_a_connection_may_give_up(store: Store, postgres_serve
         async with stranger.transaction():
             await stranger.execute(f"SELECT 1 FROM {store.namespace}.lane FOR UPDATE")
             first = asyncio.ensure_future(engine.enqueue(Group((new_job("b", lane="l"),))))
-            await waits_for_lock(postgres_server)
+            await until_one_waits(postgres_server)
             others = [asyncio.ensure_future(engine.get(JobKey(QUEUE, "a"))) for _ in range(3)]
             await asyncio.sleep(0)
             others[0].cancel()
@@ -397,84 +351,7 @@ def test_with_fewer_connections_than_it_may_have_it_makes_do(small: PostgresServ
     with_engine(made(store, pool_size=50), story)
 
 
-# Bells
-
-
-def test_a_tower_whose_connection_is_ended_hears_again(
-    store: Store, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def story(engine: PostgresEngine) -> None:
-        other = made(store)
-        await other.open()
-        with caplog.at_level(logging.WARNING), engine.subscribe(f"queue:{QUEUE}") as ears:
-            postgres_server.terminate_backends()
-            assert await ears.wait(30)  # it looks once it hears again, since it may have missed something
-            await other.enqueue(Group((new_job("a"),)))
-            assert await ears.wait(30) == {f"queue:{QUEUE}"}
-        assert engine.capabilities.push
-        await other.close()
-
-    with_engine(made(store), story)
-
-
-def test_bells_rung_just_before_the_end_are_heard(store: Store) -> None:
-    async def story(engine: PostgresEngine) -> None:
-        for number in range(5):
-            with engine.subscribe(f"queue:{QUEUE}") as ears:
-                other = made(store)
-                await other.open()
-                await other.enqueue(Group((new_job(f"j{number}"),)))
-                await other.close()
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
-
-    with_engine(made(store), story)
-
-
-def test_a_connection_that_went_deaf_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.tower.PROBE_EVERY", 0.2)
-    monkeypatch.setattr("holdfast.engines.postgres.tower.PROBE_WITHIN", 0.5)
-    listened: list[Any] = []
-    listen = Tower._listen
-
-    async def noting(tower: Tower, connection: asyncpg.Connection) -> None:
-        listened.append(connection)
-        await listen(tower, connection)
-
-    monkeypatch.setattr(Tower, "_listen", noting)
-
-    async def story(engine: PostgresEngine) -> None:
-        with engine.subscribe(f"queue:{QUEUE}") as ears:
-            tower, connection = engine._tower, listened[-1]
-            assert tower is not None
-            assert tower._loop is not None
-            tower._loop.call_soon_threadsafe(connection._listeners.clear)
-            assert await ears.wait(30)  # all bells, after it has connected anew
-        assert len(listened) > 1
-
-    with_engine(made(store), story)
-
-
-# The lifeline
-
-
-def test_the_lifeline_outlives_the_end_of_its_connection(store: Store, postgres_server: PostgresServer) -> None:
-    async def story(engine: PostgresEngine) -> None:
-        await engine.enqueue(Group((new_job("a"),)))
-        (lease,) = (await engine.claim(claim("c" * 32))).leases
-
-        def keep() -> None:
-            line = engine.lifeline()
-            record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
-            for _ in range(3):
-                line.heartbeat(record)
-                assert line.renew([Renewal(lease.queue, lease.id, lease.token)]).jobs[0].status == "held"
-                postgres_server.terminate_backends()
-            line.close()
-
-        await asyncio.to_thread(keep)
-        assert [worker.worker for worker in (await engine.workers()).workers] == ["w"]
-
-    with_engine(made(store), story)
+# Time
 
 
 def test_a_statement_that_takes_too_long_is_given_up(store: Store, postgres_server: PostgresServer) -> None:

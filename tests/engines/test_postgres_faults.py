@@ -5,7 +5,7 @@ The short forms; `make chaos` runs them at full length.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,32 +14,16 @@ import pytest
 from postgres import PostgresServer, private_server
 from postgres_load import Load
 from postgres_stock import Store, fresh_namespace
-from proxy import Cut, Proxy, Way
+from postgres_stories import Stores, opened, until_one_waits
 
 from holdfast import App
-from holdfast.engine import Engine
-from holdfast.engines import open_engine
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, JobKey
-from holdfast.model.produce import Enqueued, EnqueueStatus, Group, GroupAccepted
-from holdfast.model.records import WorkerRecord
+from holdfast.model.produce import Group
 from holdfast.model.states import JobState
 from holdfast.model.work import Settled
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
-
-Stores = Callable[[], Store]
-Story = Callable[[Engine], Awaitable[Any]]
-
-
-@asynccontextmanager
-async def opened(store: Store, **options: Any) -> AsyncIterator[Engine]:
-    engine = open_engine(store.url, namespace=store.namespace, **options)
-    await engine.open()
-    try:
-        yield engine
-    finally:
-        await engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +104,31 @@ def test_nothing_is_lost_when_every_backend_is_terminated_two_hundred_times(
     asyncio.run(terminations(postgres_server, postgres_store(), 200))
 
 
+def test_the_account_notices_a_loss(postgres_server: PostgresServer, postgres_store: Stores) -> None:
+    store = postgres_store()
+    jobs = f"{store.namespace}.job"
+
+    async def story() -> None:
+        async with Load(store) as load:
+            one = f"SELECT id FROM {jobs} WHERE state = 'succeeded' LIMIT 1"
+            while not postgres_server.execute(f"DELETE FROM {jobs} WHERE id = ({one}) RETURNING id"):
+                await load.consumes()
+
+    with pytest.raises(AssertionError, match="an acknowledged job is lost"):
+        asyncio.run(story())
+
+
 # Errors that pass
 
 
 @asynccontextmanager
-async def failing_at_first(server: PostgresServer, store: Store, state: str, times: int) -> AsyncIterator[None]:
-    """The first writes of jobs fail with this error."""
+async def failing(server: PostgresServer, store: Store, state: str, which: str) -> AsyncIterator[None]:
+    """Writes of jobs fail with this error: which of them, counted from now, such as `<= 3`."""
     schema = store.namespace
     server.execute(
         f"CREATE SEQUENCE {schema}.failures;"
         f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF nextval('{schema}.failures') <= {times} THEN RAISE EXCEPTION 'planted' USING ERRCODE = '{state}'; END IF;"
+        f" IF nextval('{schema}.failures') {which} THEN RAISE EXCEPTION 'planted' USING ERRCODE = '{state}'; END IF;"
         " RETURN NEW; END $$;"
         f"CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON {schema}.job FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
     )
@@ -148,13 +146,33 @@ def test_a_deadlock_or_a_serialization_failure_is_tried_again(
 
     async def story() -> None:
         async with opened(store) as engine:
-            async with failing_at_first(postgres_server, store, state, 3):
+            async with failing(postgres_server, store, state, "<= 3"):
                 await engine.enqueue(Group((new_job("a"),)))
-            async with failing_at_first(postgres_server, store, state, 100):
+            async with failing(postgres_server, store, state, "<= 100"):
                 with pytest.raises(EngineUnavailable, match="planted"):
                     await engine.enqueue(Group((new_job("b"),)))
             assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
             await engine.enqueue(Group((new_job("b"),)))
+
+    asyncio.run(story())
+
+
+def test_a_clear_that_fails_half_way_does_not_say_that_nothing_happened(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    store = postgres_store()
+
+    async def story() -> None:
+        async with opened(store, notify=False) as engine:
+            await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(3_000))))
+            async with failing(postgres_server, store, "57014", "> 2500"):
+                with pytest.raises(OutcomeUnknown, match="Clear it again"):
+                    await engine.clear(QUEUE)
+            left = (await engine.stats(QUEUE)).queues[0].depth
+            assert 0 < left < 3_000
+            await engine.clear(QUEUE)
+            assert (await engine.stats(QUEUE)).queues[0].depth == 0
+            assert await engine.audit() == ()
 
     asyncio.run(story())
 
@@ -178,206 +196,6 @@ def test_a_real_deadlock_with_a_stranger_is_tried_again(
                 await stranger.execute(f"SELECT 1 FROM {lanes} WHERE lane = 'a' FOR UPDATE")
             assert (await settling).settled == (Settled.APPLIED, Settled.APPLIED)
             await stranger.close()
-
-    asyncio.run(story())
-
-
-async def until_one_waits(server: PostgresServer) -> None:
-    asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(30):
-        while True:
-            if await asyncio.to_thread(server.execute, asked):
-                return
-            await asyncio.sleep(0.01)
-
-
-# The wire
-
-
-@pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server.port) as made:
-        yield made
-
-
-@pytest.fixture
-def by_proxy(postgres_server: PostgresServer, postgres_store: Stores, proxy: Proxy) -> Store:
-    return postgres_store()._replace(url=postgres_server.url(port=proxy.port))
-
-
-def statuses(answer: Enqueued) -> list[EnqueueStatus]:
-    assert isinstance(answer.groups[0], GroupAccepted)
-    return [job.status for job in answer.groups[0].jobs]
-
-
-@pytest.mark.parametrize("where", Cut)
-@pytest.mark.parametrize("fresh", [True, False])
-def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
-    by_proxy: Store, proxy: Proxy, where: Cut, fresh: bool
-) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
-            proxy.cut_at(where)
-            with pytest.raises(OutcomeUnknown) as told:
-                await engine.enqueue(Group((new_job("a", fresh_id=fresh),)))
-            assert told.value.job_ids == ("a",)
-            written = (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
-            assert written == (where is not Cut.BEFORE_REQUEST)
-            again = statuses(await engine.enqueue(Group((new_job("a", fresh_id=fresh),))))
-            assert again == [EnqueueStatus.DUPLICATE if written else EnqueueStatus.CREATED]
-            assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 2}
-
-    asyncio.run(story())
-
-
-def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, proxy: Proxy) -> None:
-    async def story() -> None:
-        app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace)
-
-        @app.task
-        async def work() -> None: ...
-
-        async with app, opened(by_proxy, notify=False) as engine:
-            await work.aenqueue()
-            await engine.stats()
-            proxy.cut_at(Cut.BEFORE_REPLY)
-            handle = await work.aenqueue()
-            proxy.wait_until_cut()
-            assert (await engine.get(JobKey(handle.queue, handle.id))).jobs[0] is not None
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("where", Cut)
-def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
-    by_proxy: Store, proxy: Proxy, where: Cut
-) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(6))))
-            first = (await engine.claim(claim("a" * 32, limit=2))).leases
-            proxy.cut_at(where)
-            with pytest.raises(OutcomeUnknown):
-                await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
-            counts = (await engine.stats(QUEUE)).queues[0].counts
-            again = await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
-            assert again.settled == (Settled.APPLIED, Settled.APPLIED)
-            assert [lease.id for lease in again.leases] == ["j2", "j3"]
-            if where is not Cut.BEFORE_REQUEST:
-                assert (await engine.stats(QUEUE)).queues[
-                    0
-                ].counts == counts  # it had been done, and was not done again
-            totals = (await engine.stats(QUEUE)).queues[0].totals
-            assert (totals.finished, totals.succeeded) == (2, 2)
-            assert await engine.audit() == ()
-
-    asyncio.run(story())
-
-
-READS: dict[str, Story] = {
-    "get": lambda engine: engine.get(JobKey(QUEUE, "a")),
-    "stats": lambda engine: engine.stats(),
-    "workers": lambda engine: engine.workers(),
-    "expired": lambda engine: engine.expired("me"),
-    "pools": lambda engine: engine.pools(),
-    "schedules": lambda engine: engine.schedules(),
-}
-WRITES: dict[str, Story] = {
-    "cancel": lambda engine: engine.cancel(QUEUE, "a"),
-    "pause": lambda engine: engine.pause(QUEUE),
-    "resume": lambda engine: engine.resume(QUEUE),
-    "amend": lambda engine: engine.amend(QUEUE, "a", priority=1),
-    "clear": lambda engine: engine.clear(QUEUE),
-    "put_pool": lambda engine: engine.put_pool("p", 2),
-    "prune": lambda engine: engine.prune(),
-    "heartbeat": lambda engine: engine.heartbeat(WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)),
-    "disown": lambda engine: engine.disown("w"),
-}
-
-
-@pytest.mark.parametrize("verb", READS)
-def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Proxy, verb: str) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            whole = await READS[verb](engine)
-            for where in Cut:
-                proxy.cut_at(where)
-                again = await READS[verb](engine)
-                proxy.wait_until_cut()
-                assert type(again) is type(whole)
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("verb", WRITES)
-def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy, verb: str) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group((new_job("a"),)))
-            await WRITES[verb](engine)
-            for where in Cut:
-                proxy.cut_at(where)
-                with pytest.raises(OutcomeUnknown, match="safe"):
-                    await WRITES[verb](engine)
-                await WRITES[verb](engine)
-            assert await engine.audit() == ()
-
-    asyncio.run(story())
-
-
-def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(by_proxy: Store, proxy: Proxy) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group((new_job("a"),)))
-            proxy.refuse()
-            proxy.cut()
-            with pytest.raises(EngineUnavailable, match="Nothing was written"):
-                await engine.enqueue(Group((new_job("b"),)))
-            proxy.accept()
-            assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
-            await engine.enqueue(Group((new_job("b"),)))
-
-    asyncio.run(story())
-
-
-async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
-    async with Load(store) as load:
-        for number in range(times):
-            for where in Cut:
-                proxy.cut_at(where, nth=1 + number % 7)
-                await asyncio.to_thread(proxy.wait_until_cut)
-                await load.consumes()
-    print(f"{times * len(Cut)} cuts: {load}")
-    return load
-
-
-def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: Store, proxy: Proxy) -> None:
-    load = asyncio.run(cuts(by_proxy, proxy, 3))
-    assert load.refused == 0  # the server could be reached all the time
-
-
-@pytest.mark.chaos
-def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy: Proxy) -> None:
-    asyncio.run(cuts(by_proxy, proxy, 100))
-
-
-def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
-    by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.lifeline.ANSWER_WITHIN", 0.5)
-
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            line = engine.lifeline()
-            record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
-            await asyncio.to_thread(line.heartbeat, record)
-            proxy.hold(Way.TO_CLIENT)
-            with pytest.raises(OutcomeUnknown):
-                await asyncio.to_thread(line.heartbeat, record)
-            proxy.release()
-            await asyncio.to_thread(line.heartbeat, record)
-            await asyncio.to_thread(line.close)
 
     asyncio.run(story())
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from bouncer import PROGRAM, WHY_NOT, Bouncer
 from postgres import PostgresServer
 from postgres_load import Load
 from postgres_stock import Store
+from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -22,7 +22,6 @@ from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 
-Stores = Callable[[], Store]
 IGNORED = "default_transaction_isolation, synchronous_commit"
 POOLED: dict[str, Any] = {"pooled": True, "durability": "fast"}
 """The tests' own server does not wait for the disk, and by way of a proxy that cannot be asked for."""
@@ -37,16 +36,6 @@ def store(postgres_store: Stores) -> Store:
 def shared(postgres_server: PostgresServer) -> Iterator[Bouncer]:
     with Bouncer(postgres_server, "transaction") as bouncer:
         yield bouncer
-
-
-@asynccontextmanager
-async def opened(store: Store, **options: Any) -> AsyncIterator[Engine]:
-    engine = open_engine(store.url, namespace=store.namespace, **options)
-    await engine.open()
-    try:
-        yield engine
-    finally:
-        await engine.close()
 
 
 def test_without_being_told_it_says_what_to_set(store: Store, shared: Bouncer) -> None:

@@ -9,6 +9,7 @@ from played import run, until
 
 from holdfast import App, EngineUnavailable, IdConflict, JobState, OutcomeUnknown, Task
 from holdfast.model.command import A, Command
+from holdfast.model.observe import Get
 from holdfast.model.produce import Enqueue
 from holdfast.runtime import SystemRuntime
 
@@ -179,6 +180,16 @@ def test_a_lost_answer_is_found_again_by_the_id_we_made(jobs: App[object], resiz
 def test_a_write_of_which_nothing_is_found_stays_unknown(jobs: App[object], resize: Task[[str], str]) -> None:
     engine = FaultyEngine(SystemRuntime())
     engine.before = times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    with jobs.swapped(engine, jobs.runtime), pytest.raises(OutcomeUnknown) as unknown:
+        resize.using(id="cat").enqueue("a")
+    assert unknown.value.job_ids == ("cat",)
+
+
+def test_a_write_that_nobody_can_look_up_stays_unknown(jobs: App[object], resize: Task[[str], str]) -> None:
+    """Never "nothing was written": it may have been."""
+    engine = FaultyEngine(SystemRuntime())
+    engine.after = times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    engine.before = times(1, Get, lambda: EngineUnavailable("It is gone."))
     with jobs.swapped(engine, jobs.runtime), pytest.raises(OutcomeUnknown) as unknown:
         resize.using(id="cat").enqueue("a")
     assert unknown.value.job_ids == ("cat",)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from copy import copy
 
 from holdfast.engine import Engine
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, Enqueue, EnqueueStatus, Group, GroupAccepted, GroupAnswer
 from holdfast.runtime import Runtime
@@ -124,7 +124,11 @@ async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> Grou
 
     An id that we made up can only be there because it was written. Of a caller's own id nobody can say that.
     """
-    found = (await engine.get(*(JobKey(job.queue, job.id) for job in group.jobs))).jobs
+    ids = [job.id for job in group.jobs]
+    try:
+        found = (await engine.get(*(JobKey(job.queue, job.id) for job in group.jobs))).jobs
+    except EngineError as error:  # still nobody knows, whatever became of the question
+        raise OutcomeUnknown(verb="enqueue", job_ids=ids, engine=unknown.engine) from error
     accepted = tuple(
         Accepted(
             status=EnqueueStatus.DUPLICATE if job.payload_hash else EnqueueStatus.CREATED,
@@ -138,5 +142,4 @@ async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> Grou
     )
     if len(accepted) == len(group.jobs):
         return GroupAccepted(accepted)
-    ids = [job.id for job in group.jobs]
     raise OutcomeUnknown(verb="enqueue", job_ids=ids, engine=unknown.engine) from unknown

@@ -29,6 +29,8 @@ SMALL = (DepthLimit("small", 4),)
 POOL = (DepthLimit("pool", 3, each_lane=True),)
 LEASE = 40 * MILLISECOND
 """Short enough to run out while others still work."""
+ROUNDS = 5
+"""After so many in which nothing was found, nothing is left. One would not do: what a round ends may free others."""
 KEPT_FOR_NO_TIME = Given(result_ttl=0, retention=0)
 
 
@@ -97,7 +99,7 @@ class Caller:
         return (
             (30, self.produce),
             (40, self.work),
-            (6, self.renew),
+            (10, self.renew),
             (8, self.reap),
             (5, self.cancel),
             (6, self.requeue),
@@ -222,13 +224,15 @@ class Caller:
         self.shared.ended += [JobKey(one.queue, one.id) for one in settlements if one.target is JobState.FAILED]
 
     async def renew(self) -> None:
-        leases = [*self.held, *self.forgotten[-2:]]
+        leases = [*self.held, *self.forgotten[-4:]]
         if leases:
             await self.ask(model.Renew(jobs=tuple(model.Renewal(one.queue, one.id, one.token) for one in leases)))
 
     async def reap(self) -> None:
         answer = await self.ask(model.Expired(worker=self.name, limit=self.pick((2, 500))))
         if answer is not None and answer.leases:
+            if self.chance(50):  # long enough for an owner to come back
+                await self.runtime.sleep(self.dice.below(10) / 1000)
             reaps = tuple(self.loss(lost) for lost in answer.leases)
             await self.ask(model.Exchange(settlements=reaps))
             self.note_ends(reaps)
@@ -275,6 +279,7 @@ class Caller:
         """Alone: everything that lives is brought to its end, and the store is looked over."""
         for queue, lane in (("plain", None), ("lanes", "x"), ("lanes", "y"), ("small", None)):
             await self.ask(operate.Resume(queue=queue, lane=lane))
+        idle = 0
         for _ in range(1000):
             self.engine.clock_offset += SECOND
             listed = await self.must(model.Expired(worker=self.name))
@@ -293,7 +298,8 @@ class Caller:
             claim = self.everything()
             answer = await self.must(model.Exchange(settlements=tuple(settlements), claim=claim))
             self.held = list(answer.leases)
-            if not self.held and answer.next_due is None and not listed.leases:
+            idle = 0 if self.held or listed.leases or answer.next_due is not None else idle + 1
+            if idle == ROUNDS:
                 break
         names = tuple(sorted(set(self.shared.names)))
         await self.must(observe.Get(jobs=names))

@@ -103,8 +103,10 @@ def _claim(call: Call) -> Iterator[str]:
         if lease.state is not state or lease.token != f"{claim.claim_id}.{number}":
             yield f"{call.caller}: lease {number} of claim {claim.claim_id} is {lease.token}, {lease.state}"
     places = {wanted.queue: place for place, wanted in enumerate(claim.queues)}
-    ranks = [(places[lease.queue], *_rank(lease)) for lease in leases]
-    if ranks != sorted(ranks):
+    ranks = [(places.get(lease.queue, -1), *_rank(lease)) for lease in leases]
+    if any(place == -1 for place, *_ in ranks):
+        yield f"{call.caller}: claim {claim.claim_id} got leases of queues that it did not name"
+    elif ranks != sorted(ranks):
         yield f"{call.caller}: claim {claim.claim_id} got its leases out of order"
 
 

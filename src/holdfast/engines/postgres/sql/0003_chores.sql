@@ -101,8 +101,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Resolve edges of one ended parent; the parent goes, if only they kept it. Answers how many. Without `p_wait` those are left
--- whose children somebody else has in hand.
+-- Resolve edges of one ended parent; the parent goes, if only they kept it. Answers how many. Without `p_wait` those are
+-- left whose children somebody else has in hand.
 CREATE FUNCTION resolve_one_1(p_queue text, p_id text, p_budget int, p_now bigint, p_wait boolean DEFAULT true) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -176,8 +176,8 @@ BEGIN
 END $$;
 
 -- Draw the edges of a new job to parents that have not ended, and answer their number and whether one has failed already.
--- The parents are locked in order, so that none of them ends meanwhile. `p_was`: how those had ended whose names jobs of this
--- group have taken over that come after it, or the job itself.
+-- The parents are locked in order, so that none of them ends meanwhile. `p_was`: how those had ended whose names were taken
+-- over by jobs of this group that come after it, or by the job itself.
 CREATE FUNCTION link_1(
     p_queue text, p_id text, p_arrival bigint, p_parents jsonb, p_was jsonb, OUT p_left int, OUT p_failed boolean
 ) LANGUAGE plpgsql AS $$

@@ -195,7 +195,7 @@ DECLARE
     v_ids text[] := '{}';      -- per job: its own id, or that of the one that answers for it
     v_names text[] := '{}';    -- of those that are new
     v_name text;
-    v_was jsonb := '{}';       -- how the jobs ended that they replace: whom comes before them in the group hears of that end
+    v_was jsonb := '{}';       -- how those ended that they replace, for jobs of the group in front of them
     v_state text;
     v_new boolean[] := '{}';
     v_answers text[] := '{}';

@@ -1,0 +1,216 @@
+"""A wire that is cut, hangs or leads nowhere: what may have happened is told apart from what has not.
+
+The short forms; `make chaos` runs them at full length.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from postgres import PostgresServer
+from postgres_load import Load
+from postgres_stock import Store
+from postgres_stories import Stores, opened
+from proxy import Cut, Proxy, Way
+
+from holdfast import App
+from holdfast.engine import Engine
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.model.instants import SECOND
+from holdfast.model.job import JobKey
+from holdfast.model.produce import Enqueued, EnqueueStatus, Group, GroupAccepted
+from holdfast.model.records import WorkerRecord
+from holdfast.model.states import JobState
+from holdfast.model.work import Settled
+from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
+
+Story = Callable[[Engine], Awaitable[Any]]
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def by_proxy(postgres_server: PostgresServer, postgres_store: Stores, proxy: Proxy) -> Store:
+    return postgres_store()._replace(url=postgres_server.url(port=proxy.port))
+
+
+def statuses(answer: Enqueued) -> list[EnqueueStatus]:
+    assert isinstance(answer.groups[0], GroupAccepted)
+    return [job.status for job in answer.groups[0].jobs]
+
+
+@pytest.mark.parametrize("where", Cut)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
+    by_proxy: Store, proxy: Proxy, where: Cut, fresh: bool
+) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
+            proxy.cut_at(where)
+            with pytest.raises(OutcomeUnknown) as told:
+                await engine.enqueue(Group((new_job("a", fresh_id=fresh),)))
+            assert told.value.job_ids == ("a",)
+            written = (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
+            assert written == (where is not Cut.BEFORE_REQUEST)
+            again = statuses(await engine.enqueue(Group((new_job("a", fresh_id=fresh),))))
+            assert again == [EnqueueStatus.DUPLICATE if written else EnqueueStatus.CREATED]
+            assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 2}
+
+    asyncio.run(story())
+
+
+def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, proxy: Proxy) -> None:
+    async def story() -> None:
+        app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace)
+
+        @app.task
+        async def work() -> None: ...
+
+        async with app, opened(by_proxy, notify=False) as engine:
+            await work.aenqueue()
+            await engine.stats()
+            proxy.cut_at(Cut.BEFORE_REPLY)
+            handle = await work.aenqueue()
+            proxy.wait_until_cut()
+            assert (await engine.get(JobKey(handle.queue, handle.id))).jobs[0] is not None
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", Cut)
+def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
+    by_proxy: Store, proxy: Proxy, where: Cut
+) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(6))))
+            first = (await engine.claim(claim("a" * 32, limit=2))).leases
+            proxy.cut_at(where)
+            with pytest.raises(OutcomeUnknown):
+                await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
+            counts = (await engine.stats(QUEUE)).queues[0].counts
+            again = await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
+            assert again.settled == (Settled.APPLIED, Settled.APPLIED)
+            assert [lease.id for lease in again.leases] == ["j2", "j3"]
+            if where is not Cut.BEFORE_REQUEST:
+                assert (await engine.stats(QUEUE)).queues[
+                    0
+                ].counts == counts  # it had been done, and was not done again
+            totals = (await engine.stats(QUEUE)).queues[0].totals
+            assert (totals.finished, totals.succeeded) == (2, 2)
+            assert await engine.audit() == ()
+
+    asyncio.run(story())
+
+
+READS: dict[str, Story] = {
+    "get": lambda engine: engine.get(JobKey(QUEUE, "a")),
+    "stats": lambda engine: engine.stats(),
+    "workers": lambda engine: engine.workers(),
+    "expired": lambda engine: engine.expired("me"),
+    "pools": lambda engine: engine.pools(),
+    "schedules": lambda engine: engine.schedules(),
+}
+WRITES: dict[str, Story] = {
+    "cancel": lambda engine: engine.cancel(QUEUE, "a"),
+    "pause": lambda engine: engine.pause(QUEUE),
+    "resume": lambda engine: engine.resume(QUEUE),
+    "amend": lambda engine: engine.amend(QUEUE, "a", priority=1),
+    "clear": lambda engine: engine.clear(QUEUE),
+    "put_pool": lambda engine: engine.put_pool("p", 2),
+    "prune": lambda engine: engine.prune(),
+    "heartbeat": lambda engine: engine.heartbeat(WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)),
+    "disown": lambda engine: engine.disown("w"),
+}
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Proxy, verb: str) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            whole = await READS[verb](engine)
+            for where in Cut:
+                proxy.cut_at(where)
+                again = await READS[verb](engine)
+                proxy.wait_until_cut()
+                assert type(again) is type(whole)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy, verb: str) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group((new_job("a"),)))
+            await WRITES[verb](engine)
+            for where in Cut:
+                proxy.cut_at(where)
+                with pytest.raises(OutcomeUnknown, match="safe"):
+                    await WRITES[verb](engine)
+                await WRITES[verb](engine)
+            assert await engine.audit() == ()
+
+    asyncio.run(story())
+
+
+def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(by_proxy: Store, proxy: Proxy) -> None:
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            await engine.enqueue(Group((new_job("a"),)))
+            proxy.refuse()
+            proxy.cut()
+            with pytest.raises(EngineUnavailable, match="Nothing was written"):
+                await engine.enqueue(Group((new_job("b"),)))
+            proxy.accept()
+            assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
+            await engine.enqueue(Group((new_job("b"),)))
+
+    asyncio.run(story())
+
+
+async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
+    async with Load(store) as load:
+        for number in range(times):
+            for where in Cut:
+                proxy.cut_at(where, nth=1 + number % 7)
+                await asyncio.to_thread(proxy.wait_until_cut)
+                await load.consumes()
+    print(f"{times * len(Cut)} cuts: {load}")
+    return load
+
+
+def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: Store, proxy: Proxy) -> None:
+    load = asyncio.run(cuts(by_proxy, proxy, 3))
+    assert load.refused == 0  # the server could be reached all the time
+
+
+@pytest.mark.chaos
+def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy: Proxy) -> None:
+    asyncio.run(cuts(by_proxy, proxy, 100))
+
+
+def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
+    by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engines.postgres.lifeline.ANSWER_WITHIN", 0.5)
+
+    async def story() -> None:
+        async with opened(by_proxy, notify=False) as engine:
+            line = engine.lifeline()
+            record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
+            await asyncio.to_thread(line.heartbeat, record)
+            proxy.hold(Way.TO_CLIENT)
+            with pytest.raises(OutcomeUnknown):
+                await asyncio.to_thread(line.heartbeat, record)
+            proxy.release()
+            await asyncio.to_thread(line.heartbeat, record)
+            await asyncio.to_thread(line.close)
+
+    asyncio.run(story())

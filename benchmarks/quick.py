@@ -154,6 +154,13 @@ BARS: dict[str, tuple[str, float]] = {
     "sqlite.enqueue.single_ratio_to_bare": (">=", 0.70),
     "sqlite.enqueue.batch_ratio_to_bare": (">=", 0.30),
     "sqlite.enqueue.hundred_to_one": (">=", 5),
+    "postgres.drain.ratio_to_bare": (">=", 0.50),
+    "postgres.take_out.ratio_to_bare": (">=", 0.40),
+    "postgres.enqueue.eight_to_one": (">=", 5),
+    "postgres.start.idle_p50_ms": ("<=", 3.5),
+    "postgres.start.after_quiet_p50_ms": ("<=", 3.5),
+    "postgres.workers.nothing_two_to_one": (">=", 0.9),
+    "postgres.workers.ten_ms_two_to_one": (">=", 1.8),
     "worker.idle_mb": ("<=", 60),
 }
 

@@ -155,11 +155,19 @@ def _may_be_lost(history: History, grant: Grant, told: Told) -> bool:
     """The lease had ended. A reap may also come after a renewal or a start, or while somebody has the job in hand."""
     if grant.end is not None and grant.end.after < told.call.moment.before:
         return True
-    return told.reap and any(
+    if not told.reap:
+        return False
+    return any(
         call is not told.call
         and (call.overlaps(told.call) or (_moves_on(call, grant) and call.moment.after < told.call.moment.before))
         for call in history.naming(grant.key)
-    )
+    ) or any(_came_too_late(call, grant) and call.overlaps(told.call) for call in history.calls)
+
+
+def _came_too_late(call: Call, grant: Grant) -> bool:
+    """A claim that found the job ready, and then another had it: it may keep it in hand until it is answered."""
+    claims = isinstance(call.command, Exchange) and call.command.claim is not None
+    return claims and call is not grant.call and call.moment.after < grant.call.moment.before
 
 
 def _moves_on(call: Call, grant: Grant) -> bool:

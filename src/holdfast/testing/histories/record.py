@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of one caller. Without an answer it has failed; `error` says how."""
+    """One call of one caller. Without an answer it has failed; `error` says how, unless it was only `Busy`."""
 
     caller: str
     command: Command[Any]
@@ -59,12 +59,13 @@ class History:
     _touched: dict[str, list[Call]] | None = None
 
     async def ask(self, engine: Engine, caller: str, command: Command[A]) -> A | None:
-        """Send a command and write it down. None: it failed. Of one that was turned away as `Busy` nothing is told."""
+        """Send a command and write it down. None: it failed. To be turned away as `Busy` is no error."""
         asked = next(self._ticks)
         try:
             answer = await engine.perform(command)
         except Busy:
             self.busy += 1
+            self.calls.append(Call(caller, command, None, Moment(asked, next(self._ticks))))
             return None
         except Exception as error:
             self.calls.append(

@@ -191,8 +191,11 @@ BEGIN
         END IF;
     END IF;
     IF j.unique_key IS NOT NULL THEN
-        INSERT INTO unique_key VALUES (j.queue, j.task, j.unique_key, j.id)
-        ON CONFLICT (queue, task, unique_key) DO UPDATE SET id = excluded.id;
+        PERFORM lock_key_1(j.queue, j.task, j.unique_key);
+        IF key_holder_1(j.queue, j.task, j.unique_key, p_now) <> j.id THEN
+            RAISE unique_violation;  -- somebody has taken it since we looked, without a lock: look again
+        END IF;
+        UPDATE unique_key SET id = j.id WHERE queue = j.queue AND task = j.task AND unique_key = j.unique_key;
     END IF;
     RETURN v_old.state;
 END $$;

@@ -42,11 +42,10 @@ def with_engine(engine: PostgresEngine, story: Callable[[PostgresEngine], Awaita
     return asyncio.run(main())
 
 
-def backends(server: PostgresServer) -> int:
-    """Connections of engines to the database of this test process."""
-    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
-    count: int = server.execute(asked)[0][0]
-    return count
+def backends(server: PostgresServer) -> set[int]:
+    """Connections of engines to the database of this test process. Those of an earlier test may still be ending."""
+    asked = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
+    return {pid for (pid,) in server.execute(asked)}
 
 
 def wait_until(true: Callable[[], bool]) -> None:

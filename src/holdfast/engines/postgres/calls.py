@@ -15,28 +15,13 @@ from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.floors import Floor, Floors
 from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, call_of, careful_call_of, piece_of
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.model import observe, operate, work
+from holdfast.model import operate, work
 from holdfast.model.command import A, Command
+from holdfast.model.reads import READS
 from holdfast.runtime import Runtime
 
 TRIES = 5
 PAUSE = 0.02
-
-READS = frozenset(
-    {
-        observe.Get,
-        observe.Find,
-        observe.Stats,
-        observe.Lanes,
-        observe.Audit,
-        observe.Now,
-        work.Expired,
-        work.Workers,
-        operate.Pools,
-        operate.Schedules,
-    }
-)
-"""Verbs that change nothing: asked again when the connection breaks."""
 
 Times = Callable[[], tuple[int, int]]
 Ring = Callable[[frozenset[str]], None]

@@ -8,6 +8,7 @@ A process may die between two pieces. Whoever claims or prunes and finds a mark 
 the next piece, each time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,7 +54,7 @@ class Chore(msgspec.Struct, frozen=True, gc=False):
 unpack_chore = msgspec.msgpack.Decoder(Chore).decode
 
 
-class Chores(Things):
+class Chores(Things, ABC):
     """The part of the state that gives pieces, and keeps marks of what they leave."""
 
     def __init__(self) -> None:
@@ -63,11 +64,11 @@ class Chores(Things):
         self.now = 0
         """The wall clock of the command under way."""
 
-    def flush(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def flush(self) -> None: ...
 
-    def _read(self, rows: Iterable[Any]) -> list[JobRecord]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, rows: Iterable[Any]) -> list[JobRecord]: ...
 
     # Marks
 

@@ -23,26 +23,11 @@ from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
 from holdfast.engines.sqlite.turns import Turns
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.joining import UserConnection
-from holdfast.model import observe, operate, work
+from holdfast.model import work
 from holdfast.model.command import A, Command
+from holdfast.model.reads import READS
 from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
-
-READS = frozenset(
-    {
-        observe.Get,
-        observe.Find,
-        observe.Stats,
-        observe.Lanes,
-        observe.Audit,
-        observe.Now,
-        work.Expired,
-        work.Workers,
-        operate.Pools,
-        operate.Schedules,
-    }
-)
-"""Verbs that change nothing: they go to the reader."""
 
 log = logging.getLogger("holdfast")
 

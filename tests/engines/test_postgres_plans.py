@@ -6,7 +6,7 @@ and with plans made for its parameters and for any; and is rolled back, so that 
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ import pytest
 from psycopg.errors import FeatureNotSupported, InsufficientPrivilege, UndefinedFile
 
 from holdfast.engines.postgres.migrations import script
-from holdfast.engines.postgres.wire import call_of
+from holdfast.engines.postgres.wire import Read, call_of
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -98,20 +98,19 @@ class Stock:
 
     def ask(self, command: Command[A]) -> A:
         sql, values, read = self._call(command)
-        row = self._db.execute(f"SELECT {sql}".encode(), values).fetchone()
-        assert row is not None
-        answer: A = read(row[0]).answer
+        answer: A = read(self._db.execute(f"SELECT * FROM {sql}".encode(), values).fetchall()).answer
         return answer
 
-    def _call(self, command: Command[A]) -> tuple[str, list[Any], Callable[[str], Any]]:
+    def _call(self, command: Command[A]) -> tuple[str, list[Any], Read]:
         call = call_of(command)
-        values = [*call.arguments, 0, 0]
+        values = [list(value) if isinstance(value, tuple) else value for value in (*call.arguments, 0, 0)]
         return f"{self._schema}.{call.function}({', '.join(['%s'] * len(values))})", values, call.read
 
     def blocks(self, command: Command[A]) -> int:
         """How many blocks of the server's memory the command touches."""
         sql, values, _ = self._call(command)
-        row = self._db.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT {sql}".encode(), values).fetchone()
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {sql}"
+        row = self._db.execute(explain.encode(), values).fetchone()
         assert row is not None
         plan = row[0][0]["Plan"]
         touched: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]

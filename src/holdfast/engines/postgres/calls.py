@@ -13,7 +13,7 @@ import asyncpg
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.floors import Floor, Floors
-from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, call_of, careful_call_of, piece_of
+from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, Rows, call_of, careful_call_of, piece_of
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.model import operate, work
 from holdfast.model.command import A, Command
@@ -103,16 +103,16 @@ class Caller:
 
     async def _make(self, connection: asyncpg.Connection, call: Call, sent: Sent) -> Any:
         marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
-        sql = f"SELECT {self._schema}.{call.function}({marks})"
+        sql = f"SELECT * FROM {self._schema}.{call.function}({marks})"
         arguments = (*call.arguments, *self._times())
         if self._shared:
             async with connection.transaction(isolation="read_committed"):
-                text = await connection.fetchval(sql, *arguments)
+                rows = await connection.fetch(sql, *arguments)
                 sent.over = True  # the COMMIT
         else:
             sent.over = True
-            text = await connection.fetchval(sql, *arguments)
-        reply = call.read(text)
+            rows = await connection.fetch(sql, *arguments)
+        reply = call.read(rows)
         self._heard(reply.answer.at.wall)
         if reply.rings:
             self._ring(frozenset(reply.rings))
@@ -128,8 +128,8 @@ class Caller:
     def _learning(self, read: Read, claim: work.Claim, used: dict[str, Floor]) -> Read:
         """The same, and the next claims of these queues know where to begin."""
 
-        def reading(text: str) -> Reply[Any]:
-            reply = read(text)
+        def reading(rows: Rows) -> Reply[Any]:
+            reply = read(rows)
             self._floors.learn(claim, used, reply.answer, reply.walked, self._runtime.monotonic())
             return reply
 

@@ -41,7 +41,7 @@ class Joiner:
                 runner.run(self._ask_again())
             self._check(found)
         call, rings = self._call(command, user, offset, floor)
-        reply: Reply[A] = call.read(user.call(f"{self._schema}.{call.function}", *call.arguments))
+        reply: Reply[A] = call.read([[user.call(f"{self._schema}.{call.function}", *call.arguments)]])
         rings.update(reply.rings)
         return reply.answer
 
@@ -52,7 +52,7 @@ class Joiner:
             await self._ask_again()
             self._check(found)
         call, rings = self._call(command, user, offset, floor)
-        reply: Reply[A] = call.read(await user.acall(f"{self._schema}.{call.function}", *call.arguments))
+        reply: Reply[A] = call.read([[await user.acall(f"{self._schema}.{call.function}", *call.arguments)]])
         rings.update(reply.rings)
         return reply.answer
 

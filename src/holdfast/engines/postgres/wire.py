@@ -5,9 +5,10 @@ trip whatever the driver is, and a user's connection of another make can carry i
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple
 from zlib import crc32
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 from holdfast.engines.postgres.floors import Floor
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.instants import At
+from holdfast.model.job import NOTHING_GIVEN, Given
 from holdfast.model.operate import Clear
 from holdfast.model.produce import (
     Accepted,
@@ -28,7 +30,18 @@ from holdfast.model.produce import (
     NewJob,
 )
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Exchange, Expired
+from holdfast.model.work import (
+    Claim,
+    Exchange,
+    Exchanged,
+    Expired,
+    LaneName,
+    Lease,
+    Settled,
+    Settlement,
+    Started,
+    TaskClaim,
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +55,9 @@ class Reply(Struct, Generic[A], frozen=True, gc=False):
     """Entries of the index of ready jobs that a claim has met."""
 
 
-Read = Callable[[str], Reply[Any]]
+Rows = Sequence[Any]
+"""Each of them a sequence in turn; asyncpg's are, but do not say so."""
+Read = Callable[[Rows], Reply[Any]]
 
 
 class Call(NamedTuple):
@@ -83,7 +98,12 @@ def answer_type(command: type[Command[Any]]) -> type[Answer]:
 
 @cache
 def reader(command: type[Command[Any]]) -> Read:
-    return msgspec.json.Decoder(Reply[answer_type(command)]).decode  # type: ignore[misc]  # a type made at run time
+    return _of_text(msgspec.json.Decoder(Reply[answer_type(command)]).decode)  # type: ignore[misc]  # made at run time
+
+
+def _of_text(decode: Callable[[str], Reply[Any]]) -> Read:
+    """For the functions that answer with one text; all but the exchange."""
+    return lambda rows: decode(rows[0][0])
 
 
 class Piece(Answer, frozen=True, gc=False, kw_only=True):
@@ -95,7 +115,7 @@ class Piece(Answer, frozen=True, gc=False, kw_only=True):
 
 
 PIECE = 1_000
-_read_piece: Read = msgspec.json.Decoder(Reply[Piece]).decode
+_read_piece = _of_text(msgspec.json.Decoder(Reply[Piece]).decode)
 
 
 def piece_of(command: Clear, up_to: int | None) -> Call:
@@ -108,30 +128,130 @@ def piece_of(command: Clear, up_to: int | None) -> Call:
 
 
 def _exchange(command: Exchange, floors: Mapping[str, Floor]) -> Call:
+    """Plain successes and claims go as columns, all else as text."""
     settlements = command.settlements
-    names = {(settlement.queue, settlement.id) for settlement in settlements}
-    lanes = any(settlement.lane is not None or settlement.listed_expiry is not None for settlement in settlements)
+    plain: Sequence[Settlement] = [settlement for settlement in settlements if _is_plain(settlement)]
+    if plain and len({(settlement.queue, settlement.id) for settlement in settlements}) < len(settlements):
+        plain = ()  # twice the same job: one after the other, in the order given
+    rest = settlements
+    if plain:
+        rest = () if len(plain) == len(settlements) else tuple(s for s in settlements if not _is_plain(s))
     return Call(
         "exchange_1",
         (
-            _encode(settlements).decode() if settlements else None,
-            len(names) == len(settlements),  # twice the same job: one after the other, in the order given
-            any(settlement.retention == 0 for settlement in settlements),
-            lanes,
+            *(zip(*map(_PLAIN, plain), strict=True) if plain else _NONE_PLAIN),
+            any(settlement.retention == 0 for settlement in plain),
+            _encode(rest).decode() if rest else None,
+            any(settlement.lane is not None or settlement.listed_expiry is not None for settlement in rest),
             _encode(command.starts).decode() if command.starts else None,
-            None if command.claim is None else _encode(_floored(command.claim, floors)).decode(),
+            *(_NO_CLAIM if command.claim is None else _claim(command.claim, floors)),
         ),
-        reader(Exchange),
+        lambda rows: _exchanged(settlements, plain, rows),
     )
 
 
-def _floored(claim: Claim, floors: Mapping[str, Floor]) -> Any:
-    if not floors:
-        return claim
-    asked = msgspec.to_builtins(claim)
-    for queue in asked["queues"]:
-        queue["floor"] = floors.get(queue["queue"])
-    return asked
+_PLAIN = attrgetter("queue", "id", "token", "result", "result_ttl", "retention")
+_NONE_PLAIN = (None,) * 6
+_NO_CLAIM = (None,) * 14
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    """A success with nothing special about it, as far as can be seen from here."""
+    return (
+        settlement.target is JobState.SUCCEEDED
+        and settlement.reason is None
+        and not settlement.note
+        and not settlement.refund
+        and settlement.lane is None
+        and settlement.listed_expiry is None
+    )
+
+
+def _claim(claim: Claim, floors: Mapping[str, Floor]) -> tuple[Any, ...]:
+    """The terms stand in a row; queues with the same terms share them."""
+    terms: list[TaskClaim] = []
+    places: dict[int, tuple[int, int]] = {}
+    for wanted in claim.queues:
+        if id(wanted.tasks) not in places:
+            places[id(wanted.tasks)] = len(terms) + 1, len(terms) + len(wanted.tasks)
+            terms += wanted.tasks
+    begins_and_ends = [places[id(wanted.tasks)] for wanted in claim.queues]
+    return (
+        claim.claim_id,
+        claim.worker,
+        claim.limit,
+        claim.limit + claim.prefetch,
+        [wanted.queue for wanted in claim.queues],
+        [wanted.limit for wanted in claim.queues],
+        [part for wanted in claim.queues for part in floors.get(wanted.queue, _NO_FLOOR)] if floors else None,
+        [begin for begin, _ in begins_and_ends],
+        [end for _, end in begins_and_ends],
+        *(zip(*map(_TERMS, terms), strict=True) if terms else _NO_TERMS),
+    )
+
+
+_TERMS = attrgetter("task", "limit", "lease_len", "max_attempts", "max_losses")
+_NO_TERMS: tuple[list[Any], ...] = ([],) * 5
+_NO_FLOOR = (None,) * 3
+
+
+class _Exchanged(Struct, frozen=True, gc=False):
+    """An answer without its leases. `plain`: what became of the plain ones; None: all are applied."""
+
+    at: At
+    plain: tuple[Settled, ...] | None
+    settled: tuple[Settled, ...]
+    started: tuple[Started, ...]
+    emptied: tuple[LaneName, ...]
+    next_due: int | None
+
+
+_decode_exchanged = msgspec.json.Decoder(Reply[_Exchanged]).decode  # type: ignore[type-var]  # no answer of the contract
+_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_given = msgspec.json.Decoder(Given).decode
+
+
+def _exchanged(settlements: Sequence[Settlement], plain: Sequence[Settlement], rows: Rows) -> Reply[Exchanged]:
+    """Leases, and after them a row with all the rest."""
+    reply: Any = _decode_exchanged(rows[-1][0])
+    said = reply.answer
+    settled = said.settled
+    if plain:
+        answers = said.plain or (Settled.APPLIED,) * len(plain)
+        settled = _merged(settlements, answers, settled) if settled else answers
+    answer = Exchanged(
+        at=said.at,
+        settled=settled,
+        started=said.started,
+        emptied=said.emptied,
+        leases=tuple(map(_lease, rows[:-1])),
+        next_due=said.next_due,
+    )
+    return Reply(reply.rings, answer, reply.walked)
+
+
+def _merged(
+    settlements: Sequence[Settlement], plain: Iterable[Settled], rest: Iterable[Settled]
+) -> tuple[Settled, ...]:
+    """The answers to both kinds, in the order in which the settlements were given."""
+    plain, rest = iter(plain), iter(rest)
+    return tuple(next(plain if _is_plain(settlement) else rest) for settlement in settlements)
+
+
+def _lease(row: Sequence[Any]) -> Lease:
+    """Three fields are more than text and numbers."""
+    return Lease(  # type: ignore[call-arg]  # as many as there are fields
+        *row[1:_METADATA],
+        {} if row[_METADATA] is None else _metadata(row[_METADATA]),
+        *row[_METADATA + 1 : _STATE],
+        _STATES[row[_STATE]],
+        *row[_STATE + 1 : _GIVEN],
+        NOTHING_GIVEN if row[_GIVEN] is None else _given(row[_GIVEN]),
+    )
+
+
+_METADATA, _STATE, _GIVEN = (1 + Lease.__struct_fields__.index(name) for name in ("metadata", "state", "given"))
+_STATES = {state.value: state for state in JobState}
 
 
 def _enqueue(command: Enqueue) -> Call:
@@ -139,7 +259,7 @@ def _enqueue(command: Enqueue) -> Call:
     if all(is_plain(group) for group in groups):
         jobs = [job for group in groups for job in group.jobs]
         if jobs:
-            return Call("enqueue_plain_1", (_encode(jobs).decode(),), lambda text: _plain_answer(groups, text))
+            return Call("enqueue_plain_1", (_encode(jobs).decode(),), lambda rows: _plain_answer(groups, rows[0][0]))
     return careful_call_of(command)
 
 

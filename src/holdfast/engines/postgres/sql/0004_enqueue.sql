@@ -106,10 +106,12 @@ END $$;
 
 -- An answer as text: the bells to ring once it is committed, the time, and what the verb says. `p_walked`: how many entries
 -- of the index of ready jobs a claim has met.
-CREATE FUNCTION reply_1(p_now bigint, p_fields text, p_walked bigint DEFAULT 0) RETURNS text LANGUAGE sql AS $$
-    SELECT '{"rings":' || lines_1('holdfast.rings') || ',"walked":' || p_walked || ',"answer":{"at":{"wall":' || p_now || ',"lease":' || p_now || '}'
-        || CASE p_fields WHEN '' THEN '' ELSE ',' || p_fields END || '}}'
-$$;
+CREATE FUNCTION reply_1(p_now bigint, p_fields text, p_walked bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN '{"rings":' || lines_1('holdfast.rings') || ',"walked":' || p_walked
+        || ',"answer":{"at":{"wall":' || p_now || ',"lease":' || p_now || '}'
+        || CASE p_fields WHEN '' THEN '' ELSE ',' || p_fields END || '}}';
+END $$;
 
 -- Any groups. `p_joined`: in a transaction of the user's, where nothing is locked that others may wait for, but own ids
 -- and keys; jobs with a lane, a pool or parents are left to be admitted after the commit.

@@ -1,96 +1,73 @@
 -- Settle: what has ended is written, each only while its token is the current one.
 
--- Plain successes, all in one statement: running jobs that hold nobody back. Answers their places in the list; what is left
+-- Plain successes: their places in the list; the queues of those that stay and of those that are gone, one element each; and
+-- the processes that wait for an answer.
+CREATE TYPE plain AS (places bigint[], ended text[], gone text[], replies text[]);
+
+-- Plain successes, all in one statement: running jobs that hold nobody back. What is left
 -- goes through `settle_1`, one by one. With `p_gone` some may go in the finishing write, since nobody will ask for them.
 --
 -- Each job is looked for by its name, one by one: LIMIT keeps the planner from turning that round, and `IS TRUE` from
--- looking through all running jobs of the queue. A job that somebody changes meanwhile is no longer where it was found, and
--- so is left for `settle_1`.
-CREATE FUNCTION settle_plain_1(p_settlements json, p_gone boolean, p_now bigint) RETURNS bigint[] LANGUAGE plpgsql AS $$
+-- looking through all running jobs of the queue. The token is compared again in the write itself: if somebody changes the
+-- job meanwhile, the write waits for that and then looks at what the job has become. What no longer fits is left for
+-- `settle_1`.
+CREATE FUNCTION settle_plain_1(
+    p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
+    p_gone boolean, p_now bigint
+) RETURNS plain LANGUAGE plpgsql AS $$
 DECLARE
-    v_done bigint[];
-    v_gone bigint[] := '{}';
-    v_queues text[];
-    v_replies text[];
+    v_gone plain := ('{}', '{}', '{}', '{}');
+    v_done plain;
 BEGIN
     IF p_gone THEN
-        WITH found AS MATERIALIZED (
-            SELECT s.place, f.row FROM ROWS FROM (
-                json_to_recordset(p_settlements) AS (
-                    queue text, id text, token text, target text, refund boolean, result_ttl bigint, retention bigint,
-                    listed_expiry bigint)
-            ) WITH ORDINALITY AS s (queue, id, token, target, refund, result_ttl, retention, listed_expiry, place)
+        WITH gone AS (
+            DELETE FROM job AS j USING unnest(p_queues, p_ids, p_tokens, p_result_ttls, p_retentions)
+                WITH ORDINALITY AS s (queue, id, token, result_ttl, retention, place)
             CROSS JOIN LATERAL (
-                SELECT j.ctid AS row FROM job AS j
-                WHERE j.queue = s.queue AND j.id = s.id AND (j.token = s.token) IS TRUE
-                    AND (j.state = 'running') IS TRUE AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited
-                    AND j.unique_key IS NULL AND j.key_scope IN ('result', 'incomplete')
-                    AND coalesce(j.given_retention, s.retention, 1) = 0
-                    AND coalesce(j.given_result_ttl, s.result_ttl, 1) = 0
+                SELECT k.ctid AS row FROM job AS k
+                WHERE k.queue = s.queue AND k.id = s.id AND (k.token = s.token) IS TRUE
+                    AND (k.state = 'running') IS TRUE AND k.lane IS NULL AND k.epoch = 0 AND NOT k.awaited
+                    AND k.unique_key IS NULL AND k.key_scope IN ('result', 'incomplete')
+                    AND coalesce(k.given_retention, s.retention, 1) = 0
+                    AND coalesce(k.given_result_ttl, s.result_ttl, 1) = 0
                 LIMIT 1
             ) AS f
-            WHERE s.target = 'succeeded' AND s.refund IS NULL AND s.listed_expiry IS NULL
-        ), gone AS (
-            DELETE FROM job AS j USING found WHERE j.ctid = found.row RETURNING found.place, j.queue, j.reply
+            WHERE j.ctid = f.row AND (j.token = s.token) IS TRUE AND NOT j.awaited
+            RETURNING s.place, j.queue, j.reply
         )
-        SELECT array_agg(place), array_agg(queue), array_agg(reply[1]) FILTER (WHERE reply <> '{}')
-        INTO v_gone, v_queues, v_replies FROM gone;
-        PERFORM told_1('running', NULL, v_queues, v_replies);
-        v_gone := coalesce(v_gone, '{}');
-        IF cardinality(v_gone) = json_array_length(p_settlements) THEN
+        SELECT coalesce(array_agg(place), '{}'), '{}', coalesce(array_agg(queue), '{}'),
+            coalesce(array_agg(reply[1]) FILTER (WHERE reply <> '{}'), '{}')
+        INTO v_gone FROM gone;
+        IF cardinality(v_gone.places) = cardinality(p_ids) THEN
             RETURN v_gone;
         END IF;
     END IF;
-    WITH found AS MATERIALIZED (
-        SELECT s.*, f.row FROM ROWS FROM (
-            json_to_recordset(p_settlements) AS (
-                queue text, id text, token text, target text, reason text, note text, refund boolean, result text,
-                result_ttl bigint, retention bigint, listed_expiry bigint)
-        ) WITH ORDINALITY AS s (
-            queue, id, token, target, reason, note, refund, result, result_ttl, retention, listed_expiry, place)
-        CROSS JOIN LATERAL (
-            SELECT j.ctid AS row FROM job AS j
-            WHERE j.queue = s.queue AND j.id = s.id AND (j.token = s.token) IS TRUE
-                AND (j.state = 'running') IS TRUE AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited
-                AND cardinality(j.reply) < 2
-                AND (coalesce(j.given_retention, s.retention, 1) > 0
-                    OR coalesce(j.given_result_ttl, s.result_ttl, 1) > 0)
-            LIMIT 1
-        ) AS f
-        WHERE s.target = 'succeeded' AND s.refund IS NULL AND s.listed_expiry IS NULL
-    ), done AS (
+    WITH done AS (
         UPDATE job AS j SET
-            state = 'succeeded', token = NULL, lease_expires = NULL, finished = p_now, reason = s.reason,
-            note = coalesce(s.note, ''), result = decode(s.result, 'base64'), last_error = NULL,
-            settled_token = s.token,
+            state = 'succeeded', token = NULL, lease_expires = NULL, finished = p_now, reason = NULL,
+            note = '', result = s.result, last_error = NULL, settled_token = s.token,
             visible_until = later_1(p_now, coalesce(j.given_retention, s.retention, 86400000000)),
             result_until = later_1(p_now, coalesce(j.given_result_ttl, s.result_ttl, 3600000000)),
             key_until = key_until_1(j.key_scope, 'succeeded', p_now,
                 later_1(p_now, coalesce(j.given_result_ttl, s.result_ttl, 3600000000)), j.created, j.key_window)
-        FROM found AS s WHERE j.ctid = s.row
+        FROM unnest(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions)
+            WITH ORDINALITY AS s (queue, id, token, result, result_ttl, retention, place)
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS row FROM job AS k
+            WHERE k.queue = s.queue AND k.id = s.id AND (k.token = s.token) IS TRUE
+                AND (k.state = 'running') IS TRUE AND k.lane IS NULL AND k.epoch = 0 AND NOT k.awaited
+                AND cardinality(k.reply) < 2
+                AND (coalesce(k.given_retention, s.retention, 1) > 0
+                    OR coalesce(k.given_result_ttl, s.result_ttl, 1) > 0)
+            LIMIT 1
+        ) AS f
+        WHERE j.ctid = f.row AND (j.token = s.token) IS TRUE AND NOT j.awaited
         RETURNING s.place, j.queue, j.reply
     )
-    SELECT array_agg(place), array_agg(queue), array_agg(reply[1]) FILTER (WHERE reply <> '{}')
-    INTO v_done, v_queues, v_replies FROM done;
-    PERFORM told_1('running', 'succeeded', v_queues, v_replies);
-    RETURN v_gone || coalesce(v_done, '{}');
-END $$;
-
--- Book so many ends, and tell who waits for room or for an answer.
-CREATE FUNCTION told_1(p_from text, p_to text, p_queues text[], p_replies text[]) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v record;
-BEGIN
-    FOR v IN SELECT queue, count(*)::int AS jobs FROM unnest(p_queues) AS queue GROUP BY queue LOOP
-        PERFORM move_1(v.queue, p_from, 'succeeded', v.jobs);
-        IF p_to IS NULL THEN
-            PERFORM move_1(v.queue, 'succeeded', NULL, v.jobs);
-        END IF;
-        PERFORM ring_1('room:' || v.queue);
-    END LOOP;
-    FOR v IN SELECT DISTINCT process FROM unnest(p_replies) AS process LOOP
-        PERFORM ring_1('reply:' || v.process);
-    END LOOP;
+    SELECT v_gone.places || array_agg(place), coalesce(array_agg(queue), '{}'), v_gone.gone,
+        v_gone.replies || array_agg(reply[1]) FILTER (WHERE reply <> '{}')
+    INTO v_done FROM done;
+    RETURN v_done;
 END $$;
 
 -- One settlement of any kind. Lanes are locked.

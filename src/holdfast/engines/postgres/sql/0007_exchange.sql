@@ -3,63 +3,167 @@
 -- The order inside: lock lanes, settle (which promotes what lanes and parents held), admit what came in users' transactions,
 -- promote what has fallen due, claim. Whatever depends on a lock is read in a later statement than the one that took it.
 
+-- A lease, its fields in the order of `Lease`. The last row of an answer is none: it has all the rest in `reply`.
+CREATE TYPE exchanged AS (
+    reply text, queue text, id text, generation bigint, task text, payload bytea, codec text, metadata text,
+    priority smallint, lane text, arrival bigint, created bigint, due bigint, expires bigint, state text, attempt bigint,
+    losses bigint, token text, fence bigint, lease_expires bigint, lease_len bigint, max_attempts bigint,
+    max_losses bigint, started bigint, given text
+);
+
+-- `p_queues` to `p_retentions` are successes that may be plain, `p_rest` all other settlements. In the answer `plain` is null
+-- if all of the first are applied.
+--
+-- A claim names queues, and of each the room and where among the terms those of its tasks stand.
 CREATE FUNCTION exchange_1(
-    p_settlements json, p_plain boolean, p_gone boolean, p_lanes boolean, p_starts json, p_claim jsonb,
+    p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
+    p_gone boolean, p_rest json, p_lanes boolean, p_starts json,
+    p_claim_id text, p_worker text, p_limit bigint, p_room bigint,
+    p_sources text[], p_rooms bigint[], p_floors bigint[], p_begins int[], p_ends int[],
+    p_tasks text[], p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[],
     p_offset bigint, p_floor bigint
-) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+) RETURNS SETOF exchanged LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+    v_none text := begin_1();
     v_now bigint;
-    v_done bigint[] := '{}';
-    v_settled json := '[]';
+    v_done plain := ('{}', '{}', '{}', '{}');
+    v_plain text := 'null';
+    v_settled text := '[]';
     v_started text := '[]';
-    v_leases text := '[]';
+    v_process text;
+    v_parents boolean;
+    v_rows tid[];
+    v_got tid[];
+    v_running bigint;
+    v_still boolean;
+    v_chores boolean;
+    v_due bigint;
     v_next_due bigint;
-    v_walked bigint := 0;
+    v_walked bigint;
+    v_answer exchanged;
 BEGIN
-    PERFORM begin_1();
-    IF p_settlements IS NOT NULL THEN
-        IF p_lanes THEN
-            PERFORM lock_lanes_1(p_settlements);
+    IF p_lanes THEN
+        PERFORM lock_lanes_1(p_rest);
+    END IF;
+    v_now := now_1(p_offset, p_floor);
+    IF p_ids IS NOT NULL THEN
+        v_done := settle_plain_1(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions, p_gone, v_now);
+        IF cardinality(v_done.places) < cardinality(p_ids) THEN
+            SELECT json_agg(CASE WHEN s.place = ANY (v_done.places) THEN 'applied' ELSE settle_1(
+                (s.queue, s.id, s.token, 'succeeded', NULL, '', 0, NULL, false, encode(s.result, 'base64'), NULL,
+                    s.result_ttl, s.retention, NULL)::settlement, v_now) END ORDER BY s.place)
+            INTO v_plain FROM unnest(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions)
+                WITH ORDINALITY AS s (queue, id, token, result, result_ttl, retention, place);
         END IF;
-        v_now := now_1(p_offset, p_floor);
-        IF p_plain THEN
-            v_done := settle_plain_1(p_settlements, p_gone, v_now);
-        END IF;
-        IF cardinality(v_done) = json_array_length(p_settlements) THEN
-            v_settled := to_json(array_fill('applied'::text, ARRAY[cardinality(v_done)]));
-        ELSE
-            SELECT json_agg(settle_rest_1(s.value, s.ordinality = ANY (v_done), v_now) ORDER BY s.ordinality)
-            INTO v_settled FROM json_array_elements(p_settlements) WITH ORDINALITY AS s;
-        END IF;
+        FOREACH v_process IN ARRAY v_done.replies LOOP
+            v_none := ring_1('reply:' || v_process);
+        END LOOP;
+    END IF;
+    IF p_rest IS NOT NULL THEN
+        v_settled := settle_all_1(p_rest, v_now);
+    END IF;
+    -- A claim that is sent again, since its answer was lost, gets what it holds, and nothing new.
+    SELECT array_agg(ctid ORDER BY substr(token, length(p_claim_id) + 2)::bigint),
+        EXISTS (SELECT 1 FROM chore WHERE kind = 'parent')
+    INTO v_rows, v_parents FROM job
+    WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/' AND substr(token, length(p_claim_id) + 2) ~ '^[0-9]+$';
+    IF v_rows IS NOT NULL THEN
+        p_room := 0;
+    END IF;
+    IF v_parents THEN
         PERFORM resolve_1(v_now);
-    ELSE
-        v_now := now_1(p_offset, p_floor);
-        IF EXISTS (SELECT 1 FROM chore WHERE kind = 'parent') THEN
-            PERFORM resolve_1(v_now);
-        END IF;
     END IF;
     IF p_starts IS NOT NULL THEN
         SELECT json_agg(start_asked_1(value ->> 'queue', value ->> 'id', value ->> 'token', v_now) ORDER BY ordinality)
         INTO v_started FROM json_array_elements(p_starts) WITH ORDINALITY;
     END IF;
-    IF p_claim IS NOT NULL THEN
-        v_walked := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
-        SELECT c.p_leases, c.p_next_due INTO v_leases, v_next_due FROM claim_1(p_claim, v_now) AS c;
-        v_walked := pg_stat_get_xact_tuples_returned('job_ready'::regclass) - v_walked;
+    v_walked := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
+    FOR i IN 1 .. coalesce(cardinality(p_sources), 0) LOOP
+        SELECT EXISTS (SELECT 1 FROM queue WHERE queue = p_sources[i] AND (paused OR clearing > v_now)),
+            EXISTS (SELECT 1 FROM chore WHERE kind IN ('arrive', 'end') AND queue = p_sources[i]),
+            (SELECT due FROM job WHERE queue = p_sources[i] AND state IN ('scheduled', 'retrying') ORDER BY due LIMIT 1)
+        INTO v_still, v_chores, v_due;
+        CONTINUE WHEN v_still;
+        IF v_chores THEN
+            PERFORM chores_1(p_sources[i], false, v_now);
+            v_due := next_due_1(p_sources[i]);
+        END IF;
+        IF v_due <= v_now THEN
+            PERFORM promote_1(p_sources[i], v_now);
+            v_due := next_due_1(p_sources[i]);
+        END IF;
+        v_next_due := least(v_next_due, v_due);
+        CONTINUE WHEN p_room <= 0;
+        v_got := take_1(p_claim_id, p_worker, p_sources[i], least(p_room, p_rooms[i]), p_limit, p_floors[3 * i - 2 : 3 * i],
+            p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], p_lease_lens[p_begins[i] : p_ends[i]],
+            p_attempts[p_begins[i] : p_ends[i]], p_losses[p_begins[i] : p_ends[i]],
+            coalesce(cardinality(v_rows), 0), v_now);
+        v_running := least(cardinality(v_got), greatest(0, p_limit - coalesce(cardinality(v_rows), 0)));
+        v_none := book_1(p_sources[i], v_done, v_running, cardinality(v_got) - v_running);
+        v_done := others_1(p_sources[i], v_done);
+        v_rows := v_rows || v_got;
+        p_room := p_room - cardinality(v_got);
+    END LOOP;
+    v_walked := pg_stat_get_xact_tuples_returned('job_ready'::regclass) - v_walked;
+    WHILE v_done.ended <> '{}' OR v_done.gone <> '{}' LOOP
+        v_none := book_1(coalesce(v_done.ended[1], v_done.gone[1]), v_done, 0, 0);
+        v_done := others_1(coalesce(v_done.ended[1], v_done.gone[1]), v_done);
+    END LOOP;
+    v_none := close_1();
+    IF v_rows <> '{}' THEN  -- in their order: every join here is a loop over them
+        RETURN QUERY SELECT NULL, j.queue, j.id, j.generation, j.task, j.payload, j.codec, j.metadata::text, j.priority,
+            j.lane, j.arrival, j.created, j.due, j.expires, j.state, j.attempt, j.losses, j.token, j.fence,
+            j.lease_expires, j.lease_len, j.max_attempts, j.max_losses, j.started,
+            CASE WHEN num_nonnulls(
+                j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
+                j.given_retention) > 0
+            THEN json_build_array(
+                j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
+                j.given_retention)::text END
+        FROM unnest(v_rows) AS r (row) JOIN job AS j ON j.ctid = r.row;
     END IF;
-    PERFORM close_1();
-    RETURN reply_1(v_now, '"settled":' || v_settled || ',"started":' || v_started
-        || ',"emptied":' || lines_1('holdfast.emptied') || ',"leases":' || v_leases
+    v_answer.reply := reply_1(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
+        || ',"emptied":' || lines_1('holdfast.emptied')
         || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_walked);
+    RETURN NEXT v_answer;
 END $$;
 
-CREATE FUNCTION settle_rest_1(p_settlement json, p_done boolean, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- Book what an exchange has done in one queue: plain ends, and leases given.
+CREATE FUNCTION book_1(p_queue text, p_done plain, p_running bigint, p_assigned bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_gone bigint := cardinality(array_positions(p_done.gone, p_queue));
+    v_ends bigint := cardinality(array_positions(p_done.ended, p_queue)) + v_gone;
 BEGIN
-    IF p_done THEN
-        RETURN 'applied';
+    IF v_ends + p_running + p_assigned > 0 THEN
+        INSERT INTO tally (queue, state, jobs, ends) SELECT p_queue, m.state, m.jobs, m.ends
+        FROM (VALUES ('queued', - p_running - p_assigned, 0), ('running', p_running - v_ends, 0),
+            ('assigned', p_assigned, 0), ('succeeded', v_ends - v_gone, v_ends)) AS m (state, jobs, ends)
+        WHERE m.jobs <> 0 OR m.ends <> 0;
     END IF;
-    RETURN settle_1(json_populate_record(NULL::settlement, p_settlement), p_now);
+    RETURN CASE WHEN v_ends > 0 THEN ring_1('room:' || p_queue) END;
+END $$;
+
+-- The same without those of one queue.
+CREATE FUNCTION others_1(p_queue text, p_done plain) RETURNS plain LANGUAGE plpgsql AS $$
+BEGIN
+    p_done.ended := array_remove(p_done.ended, p_queue);
+    p_done.gone := array_remove(p_done.gone, p_queue);
+    RETURN p_done;
+END $$;
+
+-- When the next waiting job of a queue falls due.
+CREATE FUNCTION next_due_1(p_queue text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT due FROM job WHERE queue = p_queue AND state IN ('scheduled', 'retrying') ORDER BY due LIMIT 1);
+END $$;
+
+CREATE FUNCTION settle_all_1(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT json_agg(settle_1(json_populate_record(NULL::settlement, s.value), p_now) ORDER BY s.ordinality)
+        FROM json_array_elements(p_settlements) WITH ORDINALITY AS s);
 END $$;
 
 -- Lock the lanes of the jobs that are to be settled, in order, before any job; and before all lanes their pools.
@@ -86,46 +190,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Leases in claim order, and when the next waiting job of these queues falls due.
-CREATE FUNCTION claim_1(p_claim jsonb, p_now bigint, OUT p_leases text, OUT p_next_due bigint) LANGUAGE plpgsql AS $$
-DECLARE
-    v_id text := p_claim ->> 'claim_id';
-    v_limit bigint := (p_claim ->> 'limit')::bigint;
-    v_room bigint := v_limit + coalesce((p_claim ->> 'prefetch')::bigint, 0);
-    v_queue jsonb;
-    v_taken int := 0;
-    v_pieces text[] := '{}';
-    v_piece text;
-    v_count int;
-    v_held boolean;
-BEGIN
-    -- Sent again, since its answer was lost: it gets what it holds, and nothing new.
-    SELECT string_agg(lease_1(j), ',' ORDER BY substr(j.token, length(v_id) + 2)::bigint) INTO v_piece
-    FROM job AS j
-    WHERE token >= v_id || '.' AND token < v_id || '/' AND substr(j.token, length(v_id) + 2) ~ '^[0-9]+$';
-    v_held := v_piece IS NOT NULL;
-    IF v_held THEN
-        v_pieces := v_pieces || v_piece;
-    END IF;
-    FOR v_queue IN SELECT value FROM jsonb_array_elements(p_claim -> 'queues') LOOP
-        CONTINUE WHEN (SELECT paused OR clearing > p_now FROM queue WHERE queue = v_queue ->> 'queue');
-        PERFORM chores_1(v_queue ->> 'queue', false, p_now);
-        PERFORM promote_1(v_queue ->> 'queue', p_now);
-        IF NOT v_held THEN
-            SELECT t.p_leases, t.p_count INTO v_piece, v_count
-            FROM take_1(p_claim, v_queue, v_taken, v_limit, v_room - v_taken, p_now) AS t;
-            IF v_count > 0 THEN
-                v_pieces := v_pieces || v_piece;
-                v_taken := v_taken + v_count;
-            END IF;
-        END IF;
-        p_next_due := least(p_next_due, (
-            SELECT due FROM job WHERE queue = v_queue ->> 'queue' AND state IN ('scheduled', 'retrying')
-            ORDER BY due LIMIT 1));
-    END LOOP;
-    p_leases := '[' || array_to_string(v_pieces, ',') || ']';
-END $$;
-
 -- Move up what has fallen due, in (due, arrival) order, a bounded number. What somebody else touches just now is left.
 CREATE FUNCTION promote_1(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -150,86 +214,66 @@ BEGIN
     END LOOP;
 END $$;
 
--- Take ready jobs of one queue. The heads of the tasks are merged; a job past its `expires` is cancelled when it is met.
+-- Take ready jobs of one queue; answers where they stand now. The heads of the tasks are merged; a job past its `expires` is
+-- cancelled when it is met.
 --
 -- While somebody holds an old snapshot open, what was claimed stays in the index and each claim walks over all of it. Then
 -- the client says from where on to look (`floor`): from the first job of its last claim. What became ready before that is
 -- found by the next walk from the beginning; see `floors.py`.
 CREATE FUNCTION take_1(
-    p_claim jsonb, p_queue jsonb, p_taken int, p_limit bigint, p_room bigint, p_now bigint,
-    OUT p_leases text, OUT p_count int
-) LANGUAGE plpgsql AS $$
+    p_claim_id text, p_worker text, p_queue text, p_room bigint, p_limit bigint, p_floor bigint[], p_tasks text[],
+    p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[], p_taken int, p_now bigint
+) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
     c_bottom CONSTANT bigint[] := '{-32768, 0, 0}';
-    v_queue text := p_queue ->> 'queue';
-    v_tasks text[];
-    v_shares bigint[];
-    v_lease_lens bigint[];
-    v_attempts bigint[];
-    v_losses bigint[];
+    v_floor bigint[] := CASE WHEN p_floor[1] IS NULL THEN c_bottom ELSE p_floor END;
     v_rows tid[];
     v_of int[];
+    v_over boolean[];
+    v_stop int;
     v_expired text;
     v_cancelled int := 0;
-    v_pieces text[] := '{}';
-    v_piece text;
-    v_got int;
-    v_floor bigint[] := coalesce(
-        (SELECT array_agg(value::bigint ORDER BY ordinality)
-         FROM jsonb_array_elements(p_queue -> 'floor') WITH ORDINALITY), c_bottom);
+    v_taken tid[] := '{}';
 BEGIN
-    p_count := 0;
-    p_room := least(p_room, (p_queue ->> 'limit')::bigint);
-    IF p_room <= 0 THEN
-        RETURN;
-    END IF;
-    SELECT array_agg(task ORDER BY o), array_agg(coalesce("limit", p_room) ORDER BY o), array_agg(lease_len ORDER BY o),
-        array_agg(max_attempts ORDER BY o), array_agg(max_losses ORDER BY o)
-    INTO v_tasks, v_shares, v_lease_lens, v_attempts, v_losses
-    FROM ROWS FROM (jsonb_to_recordset(p_queue -> 'tasks') AS (
-        task text, "limit" bigint, lease_len bigint, max_attempts bigint, max_losses bigint)
-    ) WITH ORDINALITY AS t (task, "limit", lease_len, max_attempts, max_losses, o);
     LOOP
         -- Materialised: the planner must not look for the heads twice, and so take more than there is room for.
         WITH heads AS MATERIALIZED (
-            SELECT h.row, h.id, h.expires, t.o::int AS task, h.priority, h.due, h.arrival
-            FROM unnest(v_tasks, v_shares) WITH ORDINALITY AS t (task, share, o)
+            SELECT h.row, t.o::int AS task, h.expires <= p_now AS over, h.priority, h.due, h.arrival
+            FROM unnest(p_tasks, p_shares) WITH ORDINALITY AS t (task, share, o)
             CROSS JOIN LATERAL (
-                SELECT ctid AS row, id, expires, priority, due, arrival FROM job
-                WHERE queue = v_queue AND task = t.task AND state = 'queued'
+                SELECT ctid AS row, expires, priority, due, arrival FROM job
+                WHERE queue = p_queue AND task = t.task AND state = 'queued'
                     AND ((-priority::int), due, arrival) >= (v_floor[1]::int, v_floor[2], v_floor[3])
                 ORDER BY (-priority::int), due, arrival LIMIT least(t.share, p_room) FOR UPDATE SKIP LOCKED
             ) AS h
-        ), chosen AS (
-            SELECT *, row_number() OVER (ORDER BY priority DESC, due, arrival) AS rank FROM heads
         )
-        SELECT array_agg(row ORDER BY rank) FILTER (WHERE rank < coalesce(stop, rank + 1)),
-            array_agg(task ORDER BY rank) FILTER (WHERE rank < coalesce(stop, rank + 1)),
-            min(id) FILTER (WHERE rank = stop)
-        INTO v_rows, v_of, v_expired
-        FROM (SELECT *, min(rank) FILTER (WHERE expires <= p_now) OVER () AS stop FROM chosen WHERE rank <= p_room) AS c;
-        v_got := coalesce(cardinality(v_rows), 0);
-        IF v_got > 0 THEN
-            v_piece := grant_1(p_claim, v_queue, v_rows, v_of, v_lease_lens, v_attempts, v_losses, p_taken, p_limit, p_now);
-            v_pieces := v_pieces || v_piece;
-            p_count := p_count + v_got;
-            p_taken := p_taken + v_got;
-            p_room := p_room - v_got;
+        SELECT array_agg(row), array_agg(task), array_agg(over) INTO v_rows, v_of, v_over
+        FROM (SELECT row, task, over FROM heads ORDER BY priority DESC, due, arrival LIMIT p_room) AS chosen;
+        v_stop := array_position(v_over, true);
+        IF v_stop IS NOT NULL THEN
+            v_expired := (SELECT id FROM job WHERE ctid = v_rows[v_stop]);
+            v_rows := v_rows[: v_stop - 1];
+            v_of := v_of[: v_stop - 1];
         END IF;
-        EXIT WHEN p_room = 0 OR v_expired IS NULL AND v_floor = c_bottom;
-        IF v_expired IS NULL THEN
+        IF v_rows <> '{}' THEN
+            v_taken := v_taken || grant_1(p_claim_id || '.', p_worker, v_rows, v_of, p_lease_lens, p_attempts, p_losses,
+                p_taken + cardinality(v_taken), p_limit, p_now);
+            p_room := p_room - cardinality(v_rows);
+        END IF;
+        EXIT WHEN p_room = 0 OR v_stop IS NULL AND v_floor = c_bottom;
+        IF v_stop IS NULL THEN
             v_floor := c_bottom;  -- there is room left: look from the beginning after all
             CONTINUE;
         END IF;
-        SELECT array_agg(share - coalesce(used, 0) ORDER BY o) INTO v_shares
-        FROM unnest(v_shares) WITH ORDINALITY AS s (share, o)
+        SELECT array_agg(share - coalesce(used, 0) ORDER BY o) INTO p_shares
+        FROM unnest(p_shares) WITH ORDINALITY AS s (share, o)
         LEFT JOIN (SELECT task, count(*) AS used FROM unnest(v_of) AS task GROUP BY task) AS u ON u.task = s.o;
-        PERFORM expire_1(v_queue, v_expired, p_now);
+        PERFORM expire_1(p_queue, v_expired, p_now);
         PERFORM resolve_1(p_now);
         v_cancelled := v_cancelled + 1;
         EXIT WHEN v_cancelled = 1000;
     END LOOP;
-    p_leases := array_to_string(v_pieces, ',');
+    RETURN v_taken;
 END $$;
 
 -- A waiting job is past its `expires`.
@@ -243,21 +287,18 @@ END $$;
 -- Give the leases: new tokens, higher fences, one more attempt each. The jobs are queued, and locked by this transaction, so
 -- that they can be named by where they stand.
 CREATE FUNCTION grant_1(
-    p_claim jsonb, p_queue text, p_rows tid[], p_tasks int[], p_lease_lens bigint[], p_attempts bigint[],
+    p_prefix text, p_worker text, p_rows tid[], p_tasks int[], p_lease_lens bigint[], p_attempts bigint[],
     p_losses bigint[], p_taken int, p_limit bigint, p_now bigint
-) RETURNS text LANGUAGE plpgsql AS $$
+) RETURNS tid[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_leases text;
-    v_worker text := p_claim ->> 'worker';
-    v_prefix text := (p_claim ->> 'claim_id') || '.';
-    v_running int := greatest(0, least(cardinality(p_rows), p_limit - p_taken));
+    v_rows tid[];
 BEGIN
     WITH granted AS (
         UPDATE job AS j SET
             state = CASE WHEN p_taken + g.rank <= p_limit THEN 'running' ELSE 'assigned' END,
             attempt = j.attempt + 1,
-            owner = v_worker,
-            token = v_prefix || (p_taken + g.rank - 1),
+            owner = p_worker,
+            token = p_prefix || (p_taken + g.rank - 1),
             fence = greatest(j.fence + 1, p_now, CASE WHEN j.lane IS NULL THEN 0 ELSE (
                 SELECT fence + 1 FROM lane WHERE lane.queue = j.queue AND lane.lane = j.lane) END),
             lease_len = coalesce(j.given_lease_len, p_lease_lens[g.task]),
@@ -273,22 +314,8 @@ BEGIN
             granted = true
         FROM unnest(p_rows, p_tasks) WITH ORDINALITY AS g (row, task, rank)
         WHERE j.ctid = g.row
-        RETURNING lease_1(j) AS lease, g.rank
+        RETURNING j.ctid AS row, g.rank
     )
-    SELECT string_agg(lease, ',' ORDER BY rank) INTO v_leases FROM granted;
-    PERFORM move_1(p_queue, 'queued', 'running', v_running),
-            move_1(p_queue, 'queued', 'assigned', cardinality(p_rows) - v_running);
-    RETURN v_leases;
+    SELECT array_agg(row ORDER BY rank) INTO v_rows FROM granted;
+    RETURN v_rows;
 END $$;
-
--- What a worker is told of a job it holds.
-CREATE FUNCTION lease_1(j job) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT json_build_array(
-        j.queue, j.id, j.generation, j.task, base64_1(j.payload), j.codec, coalesce(j.metadata::json, '{}'), j.priority, j.lane,
-        j.arrival, j.created, j.due, j.expires, j.state, j.attempt, j.losses, j.token, j.fence, j.lease_expires,
-        j.lease_len, j.max_attempts, j.max_losses, j.started,
-        CASE WHEN num_nonnulls(j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len,
-            j.given_result_ttl, j.given_retention) = 0 THEN '[]'::json
-        ELSE json_build_array(j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len,
-            j.given_result_ttl, j.given_retention) END)::text
-$$;

@@ -30,8 +30,7 @@ DECLARE
     v_settled json;
 BEGIN
     PERFORM begin_1(true);
-    SELECT json_agg(settle_rest_1(s.value, false, v_now) ORDER BY s.ordinality)
-    INTO v_settled FROM json_array_elements(v_request -> 'settlements') WITH ORDINALITY AS s;
+    v_settled := settle_all_1(v_request -> 'settlements', v_now);
     PERFORM close_1();
     PERFORM notify_1((v_request ->> 'notify')::boolean);
     RETURN reply_1(v_now, '"settled":' || v_settled);

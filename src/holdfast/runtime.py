@@ -35,6 +35,9 @@ Stream = int | IO[bytes] | None
 
 _logger = logging.getLogger("holdfast")
 
+DRAWN = 64
+"""Random numbers fetched from the kernel at a time."""
+
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)
 """Two base-32 digits at once: thirteen look-ups make an id."""
@@ -133,6 +136,9 @@ class SystemRuntime(Runtime):
         self._random = random.SystemRandom().random  # draws from the kernel, so forked processes do not draw alike
         self._tasks: set[asyncio.Task[Any]] = set()
         self._boot_id = ""
+        self._drawn: dict[int, list[bytes]] = {}
+        """Random bytes not used yet, by length."""
+        self._drawn_by = os.getpid()
 
     def wall(self) -> int:
         return time.time_ns() // 1000 + self.clock_offset
@@ -155,7 +161,18 @@ class SystemRuntime(Runtime):
         return self._random()
 
     def token_bytes(self, count: int) -> bytes:
-        return os.urandom(count)
+        if self._drawn_by != os.getpid():  # forked: the parent will use what is left
+            self._drawn, self._drawn_by = {}, os.getpid()
+        try:
+            return self._drawn[count].pop()
+        except LookupError:
+            return self._draw(count)
+
+    def _draw(self, count: int) -> bytes:
+        """Many at once: for each visit to the kernel the interpreter's lock is let go, and has to be won back."""
+        drawn = os.urandom(count * DRAWN)
+        self._drawn[count] = [drawn[at : at + count] for at in range(count, len(drawn), count)]
+        return drawn[:count]
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         task = asyncio.create_task(coro, name=name)

@@ -54,6 +54,7 @@ class Enqueuer:
         try:
             while batch := self._next_batch():
                 await self._write(batch)
+                await self._runtime.sleep(0)  # those who were answered come with their next jobs: all in one write
         finally:
             self._busy = False
             for _, answer in self._waiting:  # left over only where this task was cancelled, with the loop

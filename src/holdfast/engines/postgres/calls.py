@@ -22,6 +22,8 @@ from holdfast.runtime import Runtime
 
 TRIES = 5
 PAUSE = 0.02
+TRUSTING = ("enqueue_alike_1", "enqueue_plain_1")
+"""They take a producer's word for it that an id is new."""
 
 Times = Callable[[], tuple[int, int]]
 Ring = Callable[[frozenset[str]], None]
@@ -92,7 +94,7 @@ class Caller:
             except HoldfastError:
                 raise
             except failures.FAILURES as error:
-                if isinstance(error, asyncpg.UniqueViolationError) and call.function == "enqueue_plain_1":
+                if isinstance(error, asyncpg.UniqueViolationError) and call.function in TRUSTING:
                     call = careful_call_of(command)  # an id that was said to be new is not: look each of them up
                     continue
                 unknown = sent.over and not failures.undone(error, shared=self._shared)

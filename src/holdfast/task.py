@@ -39,7 +39,7 @@ from holdfast.draft import Draft
 from holdfast.errors import DuplicateTask, InvalidOption, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
-from holdfast.model.produce import Accepted, EnqueueStatus, NewJob
+from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.text import check_name
 from holdfast.reach.asking import ended
 from holdfast.reach.link import Link

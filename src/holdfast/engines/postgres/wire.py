@@ -54,6 +54,8 @@ class Call(NamedTuple):
     function: str
     arguments: tuple[Any, ...]
     read: Read
+    rings: bool = False
+    """It is a procedure that commits and then rings: an error may come after the commit."""
 
 
 def call_of(command: Command[A], floors: Mapping[str, Floor] = {}) -> Call:
@@ -150,6 +152,13 @@ def _enqueue(command: Enqueue) -> Call:
     if all(map(is_plain, jobs)):
         return Call("enqueue_plain_1", (_encode(jobs).decode(),), lambda text: _plain_answer(groups, text))
     return careful_call_of(command)
+
+
+def ringing(call: Call, mark: str) -> Call:
+    """The same call, rung by the server where it can. `mark`: who rings."""
+    if call.function != "enqueue_alike_1":
+        return call
+    return call._replace(function="enqueue_ringing_1", arguments=(*call.arguments, mark), rings=True)
 
 
 def careful_call_of(command: Command[Any]) -> Call:

@@ -67,7 +67,8 @@ class Enqueuer:
         while self._waiting:
             group, answer = self._waiting[0]
             jobs += len(group.jobs)
-            size += sum(len(job.payload) for job in group.jobs)
+            for job in group.jobs:
+                size += len(job.payload)
             if batch and (jobs > MOST_JOBS or size > MOST_BYTES):
                 break
             self._waiting.popleft()

@@ -111,11 +111,12 @@ class Tower:
 
     def attend(self, bells: Iterable[str]) -> None:
         """Somebody is about to listen for these."""
-        if self._attended.is_set() or self.deaf or not any(bell.startswith("queue:") for bell in bells):
+        if self._attended.is_set() or not any(bell.startswith("queue:") for bell in bells):
             return
         self._attends = True
         self._soon()
-        self._attended.wait(ATTENDED_WITHIN)
+        if not self.deaf:
+            self._attended.wait(ATTENDED_WITHIN)
 
     def tell(self, message: bytes) -> None:
         if len(self._out) < MOST_WAITING:

@@ -135,6 +135,9 @@ def postgres_enqueue(stores: Stores) -> Figures:
     hundred, alone, hundred_to_one = alternate(
         lambda turn: callers(stores.fresh(), 100), lambda turn: callers(stores.fresh(), 1)
     )
+    _, _, hundred_to_bare = alternate(
+        lambda turn: callers(stores.fresh(), 100), lambda turn: postgres_loop.inserts(stores.fresh(), 30, 100, RAW)
+    )
     eight, single, eight_to_one = alternate(
         lambda turn: producers(stores.fresh(), 8), lambda turn: producers(stores.fresh(), 1)
     )
@@ -148,6 +151,7 @@ def postgres_enqueue(stores: Stores) -> Figures:
         "postgres.enqueue.one_caller_s": alone,
         "postgres.enqueue.hundred_callers_s": hundred,
         "postgres.enqueue.hundred_to_one": hundred_to_one,
+        "postgres.enqueue.hundred_callers_ratio_to_bare": hundred_to_bare,
         "postgres.enqueue.one_process_s": single,
         "postgres.enqueue.eight_processes_s": eight,
         "postgres.enqueue.eight_to_one": eight_to_one,

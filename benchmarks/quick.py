@@ -156,6 +156,7 @@ BARS: dict[str, tuple[str, float]] = {
     "sqlite.enqueue.hundred_to_one": (">=", 5),
     "postgres.drain.ratio_to_bare": (">=", 0.50),
     "postgres.take_out.ratio_to_bare": (">=", 0.40),
+    "postgres.enqueue.hundred_callers_ratio_to_bare": (">=", 0.40),
     "postgres.enqueue.eight_to_one": (">=", 5),
     "postgres.start.idle_p50_ms": ("<=", 3.5),
     "postgres.start.after_quiet_p50_ms": ("<=", 3.5),

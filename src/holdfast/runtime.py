@@ -23,6 +23,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, TypeVarTuple
 
@@ -35,8 +36,19 @@ Stream = int | IO[bytes] | None
 
 _logger = logging.getLogger("holdfast")
 
+DRAWN = 64
+"""Random numbers fetched from the kernel at a time."""
+
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)
+
+
+@lru_cache(maxsize=4)
+def _time_text(at: int) -> str:
+    """The first ten characters of all ids of one millisecond."""
+    return "".join(_PAIRS[at >> shift & 1023] for shift in (40, 30, 20, 10, 0))
+
+
 """Two base-32 digits at once: thirteen look-ups make an id."""
 
 
@@ -111,13 +123,13 @@ class Runtime(ABC):
     def new_id(self) -> str:
         """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. It names; it does not order."""
         at = self.wall() // 1000 & 0xFFFF_FFFF_FFFF
-        bits = int.from_bytes(self.token_bytes(10), "big")
+        drawn = self.token_bytes(10)
+        high, low = int.from_bytes(drawn[:5], "big"), int.from_bytes(drawn[5:], "big")
         pairs = _PAIRS
         return (
-            f"{pairs[at >> 40]}{pairs[at >> 30 & 1023]}{pairs[at >> 20 & 1023]}{pairs[at >> 10 & 1023]}"
-            f"{pairs[at & 1023]}{pairs[bits >> 70]}{pairs[bits >> 60 & 1023]}{pairs[bits >> 50 & 1023]}"
-            f"{pairs[bits >> 40 & 1023]}{pairs[bits >> 30 & 1023]}{pairs[bits >> 20 & 1023]}"
-            f"{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"
+            f"{_time_text(at)}"
+            f"{pairs[high >> 30]}{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}"
+            f"{pairs[low >> 30]}{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
         )
 
     def new_claim_id(self) -> str:
@@ -133,6 +145,9 @@ class SystemRuntime(Runtime):
         self._random = random.SystemRandom().random  # draws from the kernel, so forked processes do not draw alike
         self._tasks: set[asyncio.Task[Any]] = set()
         self._boot_id = ""
+        self._drawn: dict[int, list[bytes]] = {}
+        """Random bytes not used yet, by length."""
+        self._drawn_by = os.getpid()
 
     def wall(self) -> int:
         return time.time_ns() // 1000 + self.clock_offset
@@ -155,7 +170,18 @@ class SystemRuntime(Runtime):
         return self._random()
 
     def token_bytes(self, count: int) -> bytes:
-        return os.urandom(count)
+        if self._drawn_by != os.getpid():  # forked: the parent will use what is left
+            self._drawn, self._drawn_by = {}, os.getpid()
+        try:
+            return self._drawn[count].pop()
+        except LookupError:
+            return self._draw(count)
+
+    def _draw(self, count: int) -> bytes:
+        """Many at once: for each visit to the kernel the interpreter's lock is let go, and has to be won back."""
+        drawn = os.urandom(count * DRAWN)
+        self._drawn[count] = [drawn[at : at + count] for at in range(count, len(drawn), count)]
+        return drawn[:count]
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         task = asyncio.create_task(coro, name=name)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from holdfast.blocking import away_from_here, blocking
 from holdfast.codec import Codec
 from holdfast.context import CURRENT, Context
-from holdfast.declare.envelope import answering_to, call_hash
+from holdfast.declare.envelope import answering_to, call_hash, with_own
 from holdfast.declare.policy import (
     TaskPolicy,
     Terms,
@@ -35,12 +35,11 @@ from holdfast.declare.policy import (
     read_using_options,
 )
 from holdfast.declare.signature import Arguments, OpenSignature, Signature
-from holdfast.declare.template import Template
 from holdfast.draft import Draft
 from holdfast.errors import DuplicateTask, InvalidOption, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
-from holdfast.model.produce import Accepted, EnqueueStatus, NewJob
+from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.text import check_name
 from holdfast.reach.asking import ended
 from holdfast.reach.link import Link
@@ -156,23 +155,19 @@ class Task(Generic[P, R]):
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """A job, checked but not enqueued: for `client.enqueue_many`. It has its id already."""
         terms, signature = self._terms, self._definition.signature
-        payload, arguments = signature.encode(terms.codec, args, kwargs)
+        payload = signature.encode(terms.codec, args, kwargs)
         self._link.check_size(payload, terms.limit)
-        job_id, payload_hash = terms.id, b""
-        if job_id is None:
-            job_id = self._link.runtime.new_id()
+        own: dict[str, Any] = {"payload": payload}
+        if terms.job.fresh_id:
+            own["id"] = self._link.runtime.new_id()
         else:  # what a second job with this id is compared by
-            payload_hash = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
-        job = NewJob(
-            id=job_id,
-            fresh_id=terms.id is None,
-            payload=payload,
-            payload_hash=payload_hash,
-            expires=terms.expires if terms.lasts is None else self._link.runtime.wall() + terms.lasts,
-            lane=terms.lane.render(signature, arguments) if isinstance(terms.lane, Template) else terms.lane,
-            unique_key=terms.key.render(signature, arguments) if isinstance(terms.key, Template) else terms.key,
-            **terms.fixed,
-        )
+            own["payload_hash"] = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
+        if terms.lasts is not None:
+            own["expires"] = self._link.runtime.wall() + terms.lasts
+        if terms.templates:
+            arguments = signature.decode(terms.codec, payload)
+            own |= {field: template.render(signature, arguments) for field, template in terms.templates.items()}
+        job = with_own(terms.job, own)
         return Draft(job, self, room=terms.room)
 
     @property

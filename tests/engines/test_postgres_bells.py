@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from postgres import PostgresServer
 from postgres_stock import Store
-from postgres_stories import Stores, made, with_engine
+from postgres_stories import Stores, made, opened, with_engine
 
 from holdfast.engines.postgres import PostgresEngine
 from holdfast.engines.postgres.tower import Tower
@@ -74,6 +74,48 @@ def test_a_connection_that_went_deaf_is_noticed(store: Store, monkeypatch: pytes
             tower._loop.call_soon_threadsafe(connection._listeners.clear)
             assert await ears.wait(30)  # all bells, after it has connected anew
         assert len(listened) > 1
+
+    with_engine(made(store), story)
+
+
+def test_a_plain_enqueue_notifies_only_where_somebody_listens_for_queues(store: Store) -> None:
+    async def story(engine: PostgresEngine) -> None:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        bystander = await asyncpg.connect(store.url)
+        await bystander.add_listener(f"holdfast_{store.namespace}", lambda *said: heard.put_nowait(said[3]))
+        await engine.enqueue(Group((new_job("a", fresh_id=True, queue="unheard"),)))
+        async with opened(store) as other:
+            with other.subscribe(f"queue:{QUEUE}") as ears:
+                await engine.enqueue(Group((new_job("b", fresh_id=True),)))
+                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+        assert "unheard" not in await asyncio.wait_for(heard.get(), 30)
+        await bystander.close()
+
+    with_engine(made(store), story)
+
+
+def test_a_process_does_not_hear_its_own_bells_a_second_time(store: Store) -> None:
+    async def story(engine: PostgresEngine) -> None:
+        async with opened(store) as other:
+            with engine.subscribe(f"queue:{QUEUE}", "queue:last") as ears:
+                await engine.enqueue(Group((new_job("a", fresh_id=True),)))
+                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                await other.enqueue(Group((new_job("b", fresh_id=True, queue="last"),)))
+                assert await ears.wait(30) == {"queue:last"}  # and nothing of what was said before
+
+    with_engine(made(store), story)
+
+
+def test_who_listens_for_queues_is_known_again_after_its_connection_ended(
+    store: Store, postgres_server: PostgresServer
+) -> None:
+    async def story(engine: PostgresEngine) -> None:
+        with engine.subscribe(f"queue:{QUEUE}") as ears:
+            postgres_server.terminate_backends()
+            assert await ears.wait(30)
+            async with opened(store) as other:
+                await other.enqueue(Group((new_job("a", fresh_id=True),)))
+                assert await ears.wait(30) == {f"queue:{QUEUE}"}
 
     with_engine(made(store), story)
 

@@ -20,9 +20,10 @@ from holdfast import App
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, JobKey
-from holdfast.model.produce import Group
+from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
 from holdfast.model.states import JobState
 from holdfast.model.work import Settled
+from holdfast.reach.enqueuer import write
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 
@@ -116,6 +117,34 @@ def test_the_account_notices_a_loss(postgres_server: PostgresServer, postgres_st
 
     with pytest.raises(AssertionError, match="an acknowledged job is lost"):
         asyncio.run(story())
+
+
+def test_an_enqueue_that_fails_after_its_commit_is_found_to_be_written(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    store = postgres_store()
+    schema = store.namespace
+    ((before,),) = postgres_server.execute(f"SELECT pg_get_functiondef('{schema}.enqueue_ringing_1'::regproc)")
+    postgres_server.execute(
+        f"CREATE OR REPLACE PROCEDURE {schema}.enqueue_ringing_1(p_terms json, p_ids text[], p_payloads bytea[],"
+        " p_from text, p_offset bigint, p_floor bigint, INOUT p_reply text) LANGUAGE plpgsql AS $$ BEGIN"
+        f" p_reply := {schema}.enqueue_alike_1(p_terms, p_ids, p_payloads, p_offset, p_floor); COMMIT;"
+        " RAISE EXCEPTION 'too many notifications' USING ERRCODE = '54000'; END $$"
+    )
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            group = Group((new_job("a", fresh_id=True),))
+            with pytest.raises(OutcomeUnknown):
+                await engine.enqueue(group)
+            answer = await write(engine, Group((new_job("b", fresh_id=True),)))
+            assert isinstance(answer, GroupAccepted)
+            assert answer.jobs[0].status is EnqueueStatus.CREATED
+
+    try:
+        asyncio.run(story())
+    finally:
+        postgres_server.execute(before)
 
 
 # Errors that pass

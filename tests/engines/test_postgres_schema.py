@@ -270,7 +270,7 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
     )
     called = {f"{verb_of(command)}_1" for command in Command.__subclasses__()}
     assert len(called) > 30
-    also = {"version_1", "enqueue_plain_1", "enqueue_joined_1", "settle_joined_1"}
+    also = {"version_1", "enqueue_alike_1", "enqueue_plain_1", "enqueue_joined_1", "settle_joined_1"}
     assert {verb for verb, _ in found} == called | also
     assert [verb for verb, settings in found if f"search_path={name}, pg_temp" not in settings] == []
 

@@ -12,6 +12,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.observe import Get
 from holdfast.model.produce import Enqueue
 from holdfast.runtime import SystemRuntime
+from holdfast.testing.contract.interleave import pass_turns
 
 
 @pytest.fixture
@@ -70,6 +71,29 @@ def test_concurrent_enqueues_share_a_write_and_keep_their_own_answers(
     answers, writes = run(story())
     assert [handle.id for handle in answers] == [str(n) for n in range(50)]
     assert writes == [1, 49]
+
+
+class Unhurried(Gated):
+    """An engine whose writes take a few turns of the event loop."""
+
+    async def perform(self, command: Command[A]) -> A:
+        await pass_turns(5)
+        return self.perform_now(command)
+
+
+def test_callers_that_were_answered_share_their_next_write_too(jobs: App[object], resize: Task[[str], str]) -> None:
+    async def caller() -> None:
+        for _ in range(3):
+            await resize.aenqueue("cat.png")
+
+    async def story() -> list[int]:
+        engine = Unhurried()
+        with jobs.swapped(engine, jobs.runtime):
+            await jobs.aopen()
+            await asyncio.gather(*(caller() for _ in range(10)))
+        return engine.writes
+
+    assert run(story()) == [1, 10, 10, 9]
 
 
 def test_one_caller_alone_waits_for_nobody(jobs: App[object], resize: Task[[str], str]) -> None:

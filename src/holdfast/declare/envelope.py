@@ -99,6 +99,11 @@ def _dumped(value: object) -> object:
     raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
+def with_own(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
+    """The same job, with what is its own."""
+    return msgspec.structs.replace(job, **fields)
+
+
 def answering_to(job: NewJob, reply: str) -> NewJob:
     """The same job, with an address to tell when it has ended."""
     return msgspec.structs.replace(job, reply=reply)

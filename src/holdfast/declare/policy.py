@@ -18,6 +18,7 @@ from holdfast.declare.template import Source, Template
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.instants import SECOND
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
+from holdfast.model.produce import NewJob
 from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy, backoff
 from holdfast.model.text import check_metadata, check_name
 
@@ -172,46 +173,46 @@ def read_using_options(options: Mapping[str, Any]) -> dict[str, Any]:
 class Terms:
     """What all jobs of one task, used in one way, have in common."""
 
-    id: str | None
-    lane: Template | str | None
-    key: Template | str | None
-    expires: int | None
-    """An instant; or `lasts`, a duration from the enqueue on."""
+    job: NewJob
+    """A job with all that is known beforehand: its id too, where `using` gave one."""
+    templates: dict[str, Template]
+    """What is made from the arguments: `lane`, `unique_key`."""
     lasts: int | None
+    """From the enqueue until it expires."""
     room: int | None
     """How long to wait for room in a full queue."""
     codec: Codec
     limit: int
     """Bytes of a payload."""
-    fixed: dict[str, Any]
-    """Fields of a new job that need nothing else to be known."""
 
     @classmethod
     def of(cls, policy: TaskPolicy, chosen: Mapping[str, Any], codec: Codec, limit: int) -> "Terms":
         """The task's policy, and over it what `using` has chosen."""
         expires, lasts = chosen.get("expires", (None, None))
         scope, window = chosen.get("unique_for", (policy.key_scope, policy.key_window))
-        return cls(
-            id=chosen.get("id"),
-            lane=chosen.get("lane", policy.lane),
-            key=chosen.get("unique_key", policy.unique_key),
+        named = {
+            "lane": chosen.get("lane", policy.lane),
+            "unique_key": chosen.get("unique_key", policy.unique_key),
+        }
+        templates = {field: name for field, name in named.items() if isinstance(name, Template)}
+        job = NewJob(
+            queue=chosen.get("queue", policy.queue),
+            id=chosen.get("id") or "",
+            fresh_id=chosen.get("id") is None,
+            task=policy.name,
+            codec=codec.name,
+            metadata=chosen.get("metadata", {}),
+            priority=chosen.get("priority", policy.priority),
+            delay=chosen.get("delay", 0),
+            due=chosen.get("at"),
             expires=expires,
-            lasts=lasts,
-            room=chosen.get("wait_for_room"),
-            codec=codec,
-            limit=limit,
-            fixed={
-                "queue": chosen.get("queue", policy.queue),
-                "task": policy.name,
-                "codec": codec.name,
-                "metadata": chosen.get("metadata", {}),
-                "priority": chosen.get("priority", policy.priority),
-                "delay": chosen.get("delay", 0),
-                "due": chosen.get("at"),
-                "key_scope": scope,
-                "key_window": window,
-                "given": _given(chosen),
-            },
+            key_scope=scope,
+            key_window=window,
+            given=_given(chosen),
+            **{field: name for field, name in named.items() if field not in templates},
+        )
+        return cls(
+            job=job, templates=templates, lasts=lasts, room=chosen.get("wait_for_room"), codec=codec, limit=limit
         )
 
 

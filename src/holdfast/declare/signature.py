@@ -82,34 +82,35 @@ class Signature:
             self._types = _Types(self._parameters, hints or {}, self.task)
         return self._types
 
-    def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bytes, Arguments]:
-        """The call as bytes, and as the worker will see it. InvalidArguments names the parameter that does not fit."""
+    def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """The call as bytes that the worker can read. InvalidArguments names the parameter that does not fit."""
         self._check_names(len(args), kwargs)
         try:
             call: object = [args, kwargs]
             payload = codec.encode(plain(call) if self.types.models else call)
-            return payload, self._decode(payload, codec)
+            self._read(payload, codec)
         except InvalidArguments as error:
             raise self._named(error) from None
+        return payload
 
     def decode(self, codec: Codec, payload: bytes) -> Arguments:
         """The stored call. It may have been made for another version of the function, and then may not fit."""
         try:
-            args, kwargs = self._decode(payload, codec)
+            call = self._read(payload, codec)
         except InvalidArguments as error:
             raise self._named(error) from None
+        args, kwargs = call if isinstance(call, tuple) else (given_in_order(call.args), given_by_name(call.kwargs))
         self._check_names(len(args), kwargs)
         return args, kwargs
 
-    def _decode(self, payload: bytes, codec: Codec) -> Arguments:
+    def _read(self, payload: bytes, codec: Codec) -> Any:
+        """The call in its shape; where it has none, its arguments."""
         types = self.types
         if types.shape is None:
             return self._fitted_one_by_one(codec.decode(payload))
         if types.models or not isinstance(codec, JsonCodec | MsgpackCodec):
-            call = fitted(codec.decode(payload), types.shape)
-        else:
-            call = codec.decode(payload, types.shape)
-        return given_in_order(call.args), given_by_name(call.kwargs)
+            return fitted(codec.decode(payload), types.shape)
+        return codec.decode(payload, types.shape)
 
     def _fitted_one_by_one(self, call: Any) -> Arguments:
         """For functions that take any number of arguments."""

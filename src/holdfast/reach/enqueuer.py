@@ -54,6 +54,7 @@ class Enqueuer:
         try:
             while batch := self._next_batch():
                 await self._write(batch)
+                await self._runtime.sleep(0)  # those who were answered come with their next jobs: all in one write
         finally:
             self._busy = False
             for _, answer in self._waiting:  # left over only where this task was cancelled, with the loop
@@ -66,7 +67,8 @@ class Enqueuer:
         while self._waiting:
             group, answer = self._waiting[0]
             jobs += len(group.jobs)
-            size += sum(len(job.payload) for job in group.jobs)
+            for job in group.jobs:
+                size += len(job.payload)
             if batch and (jobs > MOST_JOBS or size > MOST_BYTES):
                 break
             self._waiting.popleft()

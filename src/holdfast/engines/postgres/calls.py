@@ -13,18 +13,34 @@ import asyncpg
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.floors import Floor, Floors
-from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, Rows, call_of, careful_call_of, piece_of
+from holdfast.engines.postgres.wire import (
+    Call,
+    Piece,
+    Read,
+    Reply,
+    Rows,
+    call_of,
+    careful_call_of,
+    piece_of,
+    ringing,
+)
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.model import operate, work
 from holdfast.model.command import A, Command
+from holdfast.model.job import JobKey
+from holdfast.model.observe import Get
+from holdfast.model.produce import Enqueue
 from holdfast.model.reads import READS
 from holdfast.runtime import Runtime
 
 TRIES = 5
 PAUSE = 0.02
+TRUSTING = ("enqueue_alike_1", "enqueue_ringing_1", "enqueue_plain_1")
+"""They take a producer's word for it that an id is new."""
 
 Times = Callable[[], tuple[int, int]]
-Ring = Callable[[frozenset[str]], None]
+Ring = Callable[[frozenset[str], bool], None]
+"""`rung`: others have been told already."""
 
 
 @dataclass(slots=True)
@@ -58,6 +74,9 @@ class Caller:
         self._heard = heard
         self._ring = ring
         self._floors = Floors()
+        self._statements: dict[str, str] = {}
+        self.mark = ""
+        """What the server shall say of bells that it rings for us; empty: we ring all of them."""
 
     async def perform(self, command: Command[A], connections: Connections) -> A:
         if isinstance(command, operate.Clear):
@@ -92,18 +111,19 @@ class Caller:
             except HoldfastError:
                 raise
             except failures.FAILURES as error:
-                if isinstance(error, asyncpg.UniqueViolationError) and call.function == "enqueue_plain_1":
+                if isinstance(error, asyncpg.UniqueViolationError) and call.function in TRUSTING:
                     call = careful_call_of(command)  # an id that was said to be new is not: look each of them up
                     continue
                 unknown = sent.over and not failures.undone(error, shared=self._shared)
+                if call.rings and sent.over and not unknown:
+                    unknown = await self._is_there(command, connections)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
                     await self._runtime.sleep(self._runtime.random() * PAUSE * attempt)
                     continue
                 raise failures.of_call(error, command, self._place, reads=reads, unknown=unknown) from error
 
     async def _make(self, connection: asyncpg.Connection, call: Call, sent: Sent) -> Any:
-        marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
-        sql = f"SELECT * FROM {self._schema}.{call.function}({marks})"
+        sql = self._statements.get(call.function) or self._statement(call)
         arguments = (*call.arguments, *self._times())
         if self._shared:
             async with connection.transaction(isolation="read_committed"):
@@ -115,10 +135,30 @@ class Caller:
         reply = call.read(rows)
         self._heard(reply.answer.at.wall)
         if reply.rings:
-            self._ring(frozenset(reply.rings))
+            self._ring(frozenset(reply.rings), call.rings)
         return reply.answer
 
+    def _statement(self, call: Call) -> str:
+        marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
+        name = f"{self._schema}.{call.function}"
+        made = self._statements[call.function] = (
+            f"CALL {name}({marks}, NULL)" if call.rings else f"SELECT * FROM {name}({marks})"
+        )
+        return made
+
+    async def _is_there(self, command: Command[Any], connections: Connections) -> bool:
+        """Whether a call that the server has given up was committed before, as only one that rings can be."""
+        assert isinstance(command, Enqueue)
+        job = command.groups[0].jobs[0]
+        try:
+            got = await self.perform(Get(jobs=(JobKey(job.queue, job.id),)), connections)
+        except HoldfastError:
+            return True  # for all we know
+        return got.jobs[0] is not None
+
     def _call_of(self, command: Command[Any]) -> Call:
+        if isinstance(command, Enqueue) and self.mark:
+            return ringing(call_of(command), self.mark)
         if not isinstance(command, work.Exchange) or command.claim is None:
             return call_of(command)
         floors = self._floors.of(command.claim, self._runtime.monotonic())

@@ -4,6 +4,9 @@ Ringing is a statement of its own, after the commit it tells of: inside a hot tr
 of the database wait for each other. While one is under way the next ones gather. There is one channel for all bells of
 a namespace: the server wakes every listener of the database anyway, and nobody has to wait until a LISTEN is in force.
 
+Plain enqueues are rung by the server itself, with a mark of ours, and only where somebody listens for queues. Whoever
+does holds a lock for as long as the session listens; a subscription is answered when that lock is held.
+
 A connection that has gone deaf does not say so: a proxy that hands the session to somebody else loses the LISTEN
 without a word. So the tower rings a bell of its own every few seconds and expects to hear it. If it does not, it
 connects anew; if a fresh connection is deaf too, LISTEN cannot work here, and everybody polls. Ringing goes on: others
@@ -36,6 +39,8 @@ LONGEST_PAUSE = 5.0
 """Between two attempts to connect."""
 DEAF_PAUSE = 60.0
 """After which LISTEN gets another chance."""
+ATTENDED_WITHIN = 0.2
+"""Seconds for a subscription to wait until others know of it. If that is too short, it is rung once they do."""
 LAST_WORDS = 1.0
 """Seconds for the last bells, when the tower is closed."""
 MOST_BELLS = 8
@@ -50,11 +55,15 @@ log = logging.getLogger("holdfast")
 class Tower:
     """Everything is done on the tower's own loop; the public methods may be called from any thread.
 
-    `mute` is for a way to the server on which nothing can be heard, as is known beforehand.
+    `mute` is for a way to the server on which nothing can be heard, as is known beforehand. `mark` is on bells that the
+    server rings for this process, which has heard them already.
     """
 
-    def __init__(self, connect: Connect, schema: str, belfry: Belfry, runtime: Runtime, *, mute: bool = False) -> None:
+    def __init__(
+        self, connect: Connect, schema: str, belfry: Belfry, runtime: Runtime, *, mark: str = "", mute: bool = False
+    ) -> None:
         self._connect = connect
+        self._mark = mark
         self._belfry = belfry
         self._runtime = runtime
         self._mute = mute
@@ -68,6 +77,11 @@ class Tower:
         self._hear: Hear | None = None
         self._bells = f"holdfast_{schema}"
         self._probe = f"{self._bells}_probe"
+        self._lock = f"{schema} bells"
+        self._attends = False
+        """Somebody here listens for queues."""
+        self._attended = runtime.event()
+        """And others know."""
         self._feed = f"{self._bells}_feed"
         self._talk = f"{self._bells}_talk"
         self._heard_probe = asyncio.Event()
@@ -94,6 +108,15 @@ class Tower:
         if len(self._rung) < MOST_RUNG:
             self._rung |= dict.fromkeys(bells)
         self._soon()
+
+    def attend(self, bells: Iterable[str]) -> None:
+        """Somebody is about to listen for these."""
+        if self._attended.is_set() or not any(bell.startswith("queue:") for bell in bells):
+            return
+        self._attends = True
+        self._soon()
+        if not self.deaf:
+            self._attended.wait(ATTENDED_WITHIN)
 
     def tell(self, message: bytes) -> None:
         if len(self._out) < MOST_WAITING:
@@ -168,6 +191,7 @@ class Tower:
         try:
             await self._serve(connection)
         finally:
+            self._attended.clear()
             connection.terminate()
 
     async def _rest(self, seconds: float) -> None:
@@ -190,6 +214,7 @@ class Tower:
         if not self._mute:
             await self._listen(connection)
             self._judge(await self._proves_itself(connection))
+            await self._let_others_know(connection)
         if self._first.is_set() and not self.deaf:
             self._belfry.ring(frozenset({EVERYTHING}))  # whatever rang while nobody heard
         self._first.set()
@@ -197,6 +222,7 @@ class Tower:
         self._announce()
         probe_at = self._now() + (DEAF_PAUSE if self.deaf else PROBE_EVERY)
         while not connection.is_closed():
+            await self._let_others_know(connection)
             await self._catch_up(connection)
             if self._closing:
                 return
@@ -226,6 +252,15 @@ class Tower:
         }
         for channel, callback in own.items():
             await connection.add_listener(channel, _of_others(mine, callback, channel == self._probe))
+
+    async def _let_others_know(self, connection: asyncpg.Connection) -> None:
+        if not self._attends or self._attended.is_set() or self.deaf:
+            return
+        began = self._now()
+        await connection.execute("SELECT pg_advisory_lock_shared(hashtextextended($1, 0))", self._lock)
+        self._attended.set()
+        if self._now() - began > ATTENDED_WITHIN / 2:
+            self._belfry.ring_kinds("queue:")  # what came meanwhile was rung for nobody
 
     def _judge(self, hears: bool) -> None:
         if not hears and not self._warned:
@@ -285,7 +320,9 @@ class Tower:
 
     def _on_bells(self, pid: int, payload: str) -> None:
         with suppress(msgspec.MsgspecError):
-            self._belfry.ring(msgspec.json.decode(payload, type=frozenset[str]))
+            bells = msgspec.json.decode(payload, type=frozenset[str])
+            if self._mark not in bells:
+                self._belfry.ring(bells)
 
     def _on_probe(self, pid: int, payload: str) -> None:
         self._heard_probe.set()

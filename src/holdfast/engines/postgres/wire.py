@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.engines.postgres.floors import Floor
 from holdfast.model.command import A, Answer, Command
@@ -66,6 +68,8 @@ class Call(NamedTuple):
     function: str
     arguments: tuple[Any, ...]
     read: Read
+    rings: bool = False
+    """It is a procedure that commits and then rings: an error may come after the commit."""
 
 
 def call_of(command: Command[A], floors: Mapping[str, Floor] = {}) -> Call:
@@ -256,11 +260,24 @@ _STATES = {state.value: state for state in JobState}
 
 def _enqueue(command: Enqueue) -> Call:
     groups = command.groups
-    if all(is_plain(group) for group in groups):
-        jobs = [job for group in groups for job in group.jobs]
-        if jobs:
-            return Call("enqueue_plain_1", (_encode(jobs).decode(),), lambda rows: _plain_answer(groups, rows[0][0]))
+    jobs = [job for group in groups for job in group.jobs]
+    if not jobs or any(group.limits for group in groups):
+        return careful_call_of(command)
+    terms = _terms(jobs[0])
+    if is_plain(jobs[0]) and all(_terms(job) == terms for job in jobs):
+        shared = _encode(replace(jobs[0], id="", payload=b"")).decode()
+        arguments = (shared, [job.id for job in jobs], [job.payload for job in jobs])
+        return Call("enqueue_alike_1", arguments, lambda rows: _alike_answer(groups, rows[0][0]))
+    if all(map(is_plain, jobs)):
+        return Call("enqueue_plain_1", (_encode(jobs).decode(),), lambda rows: _plain_answer(groups, rows[0][0]))
     return careful_call_of(command)
+
+
+def ringing(call: Call, mark: str) -> Call:
+    """The same call, rung by the server where it can. `mark`: who rings."""
+    if call.function != "enqueue_alike_1":
+        return call
+    return call._replace(function="enqueue_ringing_1", arguments=(*call.arguments, mark), rings=True)
 
 
 def careful_call_of(command: Command[Any]) -> Call:
@@ -286,12 +303,13 @@ def _grouped(groups: tuple[Group, ...]) -> Any:
     return [{"jobs": [_placed(job) for job in group.jobs], "limits": group.limits} for group in groups]
 
 
-def is_plain(group: Group) -> bool:
-    """Whether its jobs can meet nobody: nothing has to be looked up, counted or waited for."""
-    return not group.limits and all(
-        job.fresh_id and job.lane is None and job.pool is None and job.unique_key is None and not job.parents
-        for job in group.jobs
-    )
+def is_plain(job: NewJob) -> bool:
+    """Whether it can meet nobody: nothing has to be looked up or waited for."""
+    return job.fresh_id and job.lane is None and job.pool is None and job.unique_key is None and not job.parents
+
+
+_terms = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in ("id", "payload")))
+"""All of a job but what makes it one of many."""
 
 
 def _placed(job: NewJob) -> Any:
@@ -314,12 +332,28 @@ class _Plain(Struct, frozen=True, gc=False):
     states: list[JobState]
 
 
+class _Alike(Struct, frozen=True, gc=False):
+    at: At
+    arrivals: list[int]
+    state: JobState
+
+
 _decode_plain = msgspec.json.Decoder(Reply[_Plain]).decode  # type: ignore[type-var]  # no answer of the contract
+_decode_alike = msgspec.json.Decoder(Reply[_Alike]).decode  # type: ignore[type-var]  # no answer of the contract
 
 
 def _plain_answer(groups: tuple[Group, ...], text: str) -> Reply[Enqueued]:
     reply: Any = _decode_plain(text)
-    places = iter(zip(reply.answer.arrivals, reply.answer.states, strict=True))
+    return _all_created(groups, reply, reply.answer.states)
+
+
+def _alike_answer(groups: tuple[Group, ...], text: str) -> Reply[Enqueued]:
+    reply: Any = _decode_alike(text)
+    return _all_created(groups, reply, repeat(reply.answer.state, len(reply.answer.arrivals)))
+
+
+def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobState]) -> Reply[Enqueued]:
+    places = zip(reply.answer.arrivals, states, strict=True)
     answers = tuple(GroupAccepted(tuple(_created(job, *next(places)) for job in group.jobs)) for group in groups)
     return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=answers))
 

@@ -104,6 +104,59 @@ BEGIN
     RETURN reply_1(v_now, '"arrivals":' || array_to_json(v.p_arrivals) || ',"states":' || array_to_json(v.p_states));
 END $$;
 
+-- The same where they differ in nothing but id and payload, as most do that come together: what they share is read once,
+-- and the rest needs no parsing. `p_terms` is a new job without the two.
+CREATE FUNCTION enqueue_alike_1(p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_floor bigint)
+RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp AS $$
+DECLARE
+    n new_job := json_populate_record(NULL::new_job, p_terms);
+    v_now bigint := now_1(p_offset, p_floor);
+    v_due bigint := CASE WHEN n.due IS NULL THEN v_now + coalesce(n.delay, 0) ELSE greatest(v_now, n.due) END;
+    v_state text := CASE WHEN v_due <= v_now THEN 'queued' ELSE 'scheduled' END;
+    v_arrivals text;
+BEGIN
+    WITH inserted AS (
+        INSERT INTO job (
+            queue, id, task, payload, codec, metadata, payload_hash, priority, key_scope, key_window, expires, reply,
+            limit_key, given_max_attempts, given_max_losses, given_timeout, given_lease_len, given_result_ttl,
+            given_retention, state, arrival, created, due)
+        SELECT
+            n.queue, given.id, coalesce(n.task, ''), given.payload, coalesce(n.codec, 'json'), n.metadata, '',
+            coalesce(n.priority, 0), coalesce(n.key_scope, 'result'), coalesce(n.key_window, 0), n.expires,
+            CASE WHEN n.reply IS NULL THEN '{}' ELSE ARRAY[n.reply] END, n.limit_key,
+            (n.given ->> 0)::bigint, (n.given ->> 1)::bigint, (n.given ->> 2)::bigint,
+            (n.given ->> 3)::bigint, (n.given ->> 4)::bigint, (n.given ->> 5)::bigint,
+            v_state, nextval('arrival'), v_now, v_due
+        FROM unnest(p_ids, p_payloads) AS given (id, payload)
+        RETURNING arrival
+    )
+    SELECT string_agg(arrival::text, ',') INTO v_arrivals FROM inserted;
+    INSERT INTO tally (queue, state, jobs, ends) VALUES (n.queue, v_state, cardinality(p_ids), 0);
+    RETURN '{"rings":[' || to_json('queue:' || n.queue) || '],"answer":{"at":{"wall":' || v_now || ',"lease":' || v_now
+        || '},"arrivals":[' || v_arrivals || '],"state":"' || v_state || '"}}';
+END $$;
+
+-- The same, and the bell is rung as soon as it is committed, in the same round trip: in a transaction of its own, since
+-- NOTIFY makes the commits of all that notify wait for each other. It writes nothing and waits for no disk. Whoever
+-- listens for queues holds the lock of the bells, shared, in the session that listens: where nobody does, nobody is told.
+-- (Who comes later looks by itself, and finds what is committed.) `p_from` marks the bell, for its ringer to know it.
+--
+-- A procedure that commits has the rights and the search path of its caller.
+CREATE PROCEDURE enqueue_ringing_1(
+    p_terms json, p_ids text[], p_payloads bytea[], p_from text, p_offset bigint, p_floor bigint, INOUT p_reply text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    v_lock bigint := hashtextextended('{schema} bells', 0);
+BEGIN
+    p_reply := {schema}.enqueue_alike_1(p_terms, p_ids, p_payloads, p_offset, p_floor);
+    COMMIT;
+    IF pg_try_advisory_lock(v_lock) THEN
+        PERFORM pg_advisory_unlock(v_lock);
+    ELSE
+        PERFORM pg_notify('holdfast_{schema}', json_build_array('queue:' || (p_terms ->> 'queue'), p_from)::text);
+    END IF;
+END $$;
+
 -- An answer as text: the bells to ring once it is committed, the time, and what the verb says. `p_walked`: how many entries
 -- of the index of ready jobs a claim has met.
 CREATE FUNCTION reply_1(p_now bigint, p_fields text, p_walked bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$

@@ -43,13 +43,15 @@ def make(url: str) -> App[Any]:
 
 
 def drain(url: str) -> None:
-    """A worker process that works until nothing is left, and says what it cost."""
+    """A worker process that works until nothing is left, and says what it cost. The store is open by then, as the bare
+    loop's connection is."""
     jobs = make(url)
-    before = os.times()
-    began = time.perf_counter()
-    Worker(jobs, queues=["default"], concurrency=100, until_empty=True).run()
-    took = time.perf_counter() - began
-    after = os.times()
+    with jobs:
+        before = os.times()
+        began = time.perf_counter()
+        Worker(jobs, queues=["default"], concurrency=100, until_empty=True).run()
+        took = time.perf_counter() - began
+        after = os.times()
     cpu = (after.user - before.user) + (after.system - before.system)
     print(f"{took} {cpu} {peak_memory()}", flush=True)
 

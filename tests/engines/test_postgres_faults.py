@@ -206,6 +206,29 @@ def test_a_clear_that_fails_half_way_does_not_say_that_nothing_happened(
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "deleted at once"])
+def test_a_settlement_that_waits_for_a_change_of_its_job_sees_what_it_has_become(
+    postgres_server: PostgresServer, postgres_store: Stores, kept: bool
+) -> None:
+    store = postgres_store()
+    keep = {} if kept else {"result_ttl": 0, "retention": 0}
+
+    async def story() -> None:
+        async with opened(store) as engine:
+            await engine.enqueue(Group(tuple(new_job(name) for name in "abc")))
+            leases = (await engine.claim(claim("c" * 32, limit=3))).leases
+            stranger = await asyncpg.connect(store.url)
+            async with stranger.transaction():
+                await stranger.execute(f"UPDATE {store.namespace}.job SET token = 'of another' WHERE id = 'b'")
+                settling = asyncio.ensure_future(engine.settle(*(succeed(lease, **keep) for lease in leases)))
+                await until_one_waits(postgres_server)
+            assert (await settling).settled == (Settled.APPLIED, Settled.LOST, Settled.APPLIED)
+            assert (await engine.get(JobKey(QUEUE, "b"))).jobs[0].state is JobState.RUNNING
+            await stranger.close()
+
+    asyncio.run(story())
+
+
 def test_a_real_deadlock_with_a_stranger_is_tried_again(
     postgres_server: PostgresServer, postgres_store: Stores
 ) -> None:

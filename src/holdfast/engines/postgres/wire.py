@@ -143,7 +143,7 @@ def _exchange(command: Exchange, floors: Mapping[str, Floor]) -> Call:
     return Call(
         "exchange_1",
         (
-            *(zip(*map(_PLAIN, plain), strict=True) if plain else _NONE_PLAIN),
+            *(map(_column, zip(*map(_PLAIN, plain), strict=True)) if plain else _NONE_PLAIN),
             any(settlement.retention == 0 for settlement in plain),
             _encode(rest).decode() if rest else None,
             any(settlement.lane is not None or settlement.listed_expiry is not None for settlement in rest),
@@ -152,6 +152,11 @@ def _exchange(command: Exchange, floors: Mapping[str, Floor]) -> Call:
         ),
         lambda rows: _exchanged(settlements, plain, rows),
     )
+
+
+def _column(values: Sequence[Any]) -> Sequence[Any]:
+    """One value stands for many like it: of a hundred jobs most have the same queue, result and terms."""
+    return values[:1] if len(values) > 1 and values.count(values[0]) == len(values) else values
 
 
 _PLAIN = attrgetter("queue", "id", "token", "result", "result_ttl", "retention")

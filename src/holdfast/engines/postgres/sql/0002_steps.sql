@@ -312,24 +312,32 @@ CREATE FUNCTION finish_1(
     p_retention bigint, p_now bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_reply text;
-    v_arriving boolean := j.hold & 8 = 8;  -- its lane has not admitted it, and never will
+    v_admitted boolean := j.hold & 8 = 0;  -- else its lane has not admitted it, and never will
 BEGIN
     j := ended_1(j, p_target, p_reason, p_note, p_result, p_result_ttl, p_retention, p_now);
     PERFORM put_1(p_from, j);
-    PERFORM ring_1('room:' || j.queue);
     IF current_setting('holdfast.joined', true)::boolean THEN
         INSERT INTO chore (kind, queue, lane, id, arrival) VALUES ('end', j.queue, j.lane, j.id, j.arrival);
-        PERFORM ring_1('queue:' || j.queue);  -- for somebody to do it
-        RETURN;
+        PERFORM ring_1('room:' || j.queue), ring_1('queue:' || j.queue);  -- the second for somebody to do it
+    ELSE
+        PERFORM leave_1(j, v_admitted, p_now);
     END IF;
+END $$;
+
+-- A job has ended, and is written so: whoever waits for its place or for its answer hears of it, and so do its lane and its
+-- pool, if they had taken it in.
+CREATE FUNCTION leave_1(j job, p_admitted boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_reply text;
+BEGIN
+    PERFORM ring_1('room:' || j.queue);
     FOREACH v_reply IN ARRAY j.reply LOOP
         PERFORM ring_1('reply:' || v_reply);
     END LOOP;
-    IF j.lane IS NOT NULL AND NOT v_arriving THEN
+    IF j.lane IS NOT NULL AND p_admitted THEN
         PERFORM leave_lane_1(j, p_now);
     END IF;
-    IF j.epoch > 0 AND NOT v_arriving THEN
+    IF j.epoch > 0 AND p_admitted THEN
         PERFORM leave_pool_1(j, p_now);
     END IF;
     IF j.awaited THEN

@@ -235,25 +235,9 @@ END $$;
 CREATE FUNCTION after_end_1(c chore, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     j job := lock_job_1(c.queue, c.id);
-    v_reply text;
 BEGIN
-    IF j.arrival IS DISTINCT FROM c.arrival OR NOT is_terminal_1(j.state) THEN
-        RETURN;
-    END IF;
-    PERFORM ring_1('room:' || j.queue);
-    FOREACH v_reply IN ARRAY j.reply LOOP
-        PERFORM ring_1('reply:' || v_reply);
-    END LOOP;
-    IF j.lane IS NOT NULL THEN
-        PERFORM leave_lane_1(j, p_now);
-    END IF;
-    IF j.epoch > 0 THEN
-        PERFORM leave_pool_1(j, p_now);
-    END IF;
-    IF j.awaited THEN
-        INSERT INTO chore (kind, queue, id, arrival) VALUES ('parent', j.queue, j.id, j.arrival);
-    ELSIF kept_until_1(j) <= p_now THEN
-        PERFORM drop_1(j.queue, j.id);
+    IF j.arrival = c.arrival AND is_terminal_1(j.state) THEN
+        PERFORM leave_1(j, true, p_now);
     END IF;
 END $$;
 

@@ -11,8 +11,8 @@ CREATE TYPE exchanged AS (
     max_losses bigint, started bigint, given text
 );
 
--- `p_queues` to `p_retentions` are successes that may be plain, `p_rest` all other settlements. In the answer `plain` is null
--- if all of the first are applied.
+-- `p_queues` to `p_retentions` are successes that may be plain; where one value stands, it is that of all. `p_rest` are all
+-- other settlements. In the answer `plain` is null if all of the first are applied.
 --
 -- A claim names queues, and of each the room and where among the terms those of its tasks stand.
 CREATE FUNCTION exchange_1(
@@ -23,11 +23,12 @@ CREATE FUNCTION exchange_1(
     p_tasks text[], p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[],
     p_offset bigint, p_floor bigint
 ) RETURNS SETOF exchanged LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_memoize = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_none text := begin_1();
     v_now bigint;
+    v_size int;
     v_done plain := ('{}', '{}', '{}', '{}');
     v_plain text := 'null';
     v_settled text := '[]';
@@ -49,8 +50,21 @@ BEGIN
     END IF;
     v_now := now_1(p_offset, p_floor);
     IF p_ids IS NOT NULL THEN
+        v_size := cardinality(p_ids);
+        IF cardinality(p_queues) < v_size THEN
+            p_queues := array_fill(p_queues[1], ARRAY[v_size]);
+        END IF;
+        IF cardinality(p_results) < v_size THEN
+            p_results := array_fill(p_results[1], ARRAY[v_size]);
+        END IF;
+        IF cardinality(p_result_ttls) < v_size THEN
+            p_result_ttls := array_fill(p_result_ttls[1], ARRAY[v_size]);
+        END IF;
+        IF cardinality(p_retentions) < v_size THEN
+            p_retentions := array_fill(p_retentions[1], ARRAY[v_size]);
+        END IF;
         v_done := settle_plain_1(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions, p_gone, v_now);
-        IF cardinality(v_done.places) < cardinality(p_ids) THEN
+        IF cardinality(v_done.places) < v_size THEN
             SELECT json_agg(CASE WHEN s.place = ANY (v_done.places) THEN 'applied' ELSE settle_1(
                 (s.queue, s.id, s.token, 'succeeded', NULL, '', 0, NULL, false, encode(s.result, 'base64'), NULL,
                     s.result_ttl, s.retention, NULL)::settlement, v_now) END ORDER BY s.place)

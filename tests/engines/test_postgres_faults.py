@@ -18,7 +18,7 @@ from postgres_stories import Stores, opened, until_one_waits
 
 from holdfast import App
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import Given, JobKey
 from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
 from holdfast.model.states import JobState
@@ -211,7 +211,7 @@ def test_a_settlement_that_waits_for_a_change_of_its_job_sees_what_it_has_become
     postgres_server: PostgresServer, postgres_store: Stores, kept: bool
 ) -> None:
     store = postgres_store()
-    keep = {} if kept else {"result_ttl": 0, "retention": 0}
+    keep = DAY if kept else 0
 
     async def story() -> None:
         async with opened(store) as engine:
@@ -220,10 +220,13 @@ def test_a_settlement_that_waits_for_a_change_of_its_job_sees_what_it_has_become
             stranger = await asyncpg.connect(store.url)
             async with stranger.transaction():
                 await stranger.execute(f"UPDATE {store.namespace}.job SET token = 'of another' WHERE id = 'b'")
-                settling = asyncio.ensure_future(engine.settle(*(succeed(lease, **keep) for lease in leases)))
+                ends = [succeed(lease, result_ttl=keep, retention=keep) for lease in leases]
+                settling = asyncio.ensure_future(engine.settle(*ends))
                 await until_one_waits(postgres_server)
             assert (await settling).settled == (Settled.APPLIED, Settled.LOST, Settled.APPLIED)
-            assert (await engine.get(JobKey(QUEUE, "b"))).jobs[0].state is JobState.RUNNING
+            (found,) = (await engine.get(JobKey(QUEUE, "b"))).jobs
+            assert found is not None
+            assert found.state is JobState.RUNNING
             await stranger.close()
 
     asyncio.run(story())

@@ -194,10 +194,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
-    with patch.dict(os.environ), patch.dict(sys.modules):
+    with patch.dict(os.environ):
         for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
             del os.environ[name]
         yield here
+    for name, module in list(sys.modules.items()):
+        # Its own modules only: a driver that is imported twice (asyncpg) may bring down the process.
+        if name == "page" or Path(getattr(module, "__file__", None) or "/").is_relative_to(here):
+            del sys.modules[name]
 
 
 @pytest.fixture

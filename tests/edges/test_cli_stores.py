@@ -33,12 +33,11 @@ Run = Callable[..., Answer]
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = set(sys.modules)
 
     def run(*args: str) -> Answer:
-        for name in set(sys.modules) - before:
-            if not name.startswith(("holdfast", "rich", "click")):
-                sys.modules.pop(name)
+        for name, module in list(sys.modules.items()):
+            if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+                del sys.modules[name]
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit:
             main(args)

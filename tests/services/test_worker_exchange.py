@@ -1,18 +1,22 @@
 """The exchange: batches form by themselves, nothing is lost when a call fails, and no more is claimed than fits."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 from faulty import FaultyEngine, times
+from msgspec.structs import replace
 from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask, run, settled
 
+from holdfast.engines.memory import MemoryEngine
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
-from holdfast.model.command import Command
+from holdfast.model.command import A, Command
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Exchange
+from holdfast.model.work import Exchange, Exchanged
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime
+from holdfast.worker.exchange import MANY
 
 
 async def noop() -> str:
@@ -64,6 +68,97 @@ def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
         sizes = [sum(len(one.result or b"") for one in exchange.settlements) for exchange in engine.exchanges]
         assert 400_000 < max(sizes) <= 1024 * 1024
         assert await app.counts() == {JobState.SUCCEEDED: 7}
+
+    run(scenario())
+
+
+class FarEngine(FaultyEngine):
+    """As a server elsewhere: it takes several calls at once, and no answer comes at once."""
+
+    capabilities = replace(MemoryEngine.capabilities, shared_between_hosts=True)
+
+    def __init__(self, runtime: SystemRuntime) -> None:
+        super().__init__(runtime)
+        self.held = self.most_held = self.under_way = self.most_under_way = 0
+
+    async def perform(self, command: Command[A]) -> A:
+        if not isinstance(command, Exchange):
+            return self.perform_now(command)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0.001)
+            answer = self.perform_now(command)
+        finally:
+            self.under_way -= 1
+        if isinstance(answer, Exchanged):
+            self.held += len(answer.leases) - len(command.settlements)
+            self.most_held = max(self.most_held, self.held)
+        return answer  # type: ignore[return-value]  # mypy narrows the other way
+
+
+def far(*tasks: SmallTask, **settings: Any) -> tuple[SmallApp, FarEngine]:
+    runtime = SystemRuntime()
+    engine = FarEngine(runtime)
+    return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
+
+
+def test_a_large_batch_is_settled_while_another_call_claims() -> None:
+    async def scenario() -> None:
+        app, engine = far(SmallTask(noop))
+        await app.put(*(app.job("noop") for _ in range(500)))
+        await app.drain(concurrency=100)
+        large = [exchange for exchange in engine.exchanges if len(exchange.settlements) >= MANY]
+        assert len(large) >= 4
+        assert all(exchange.claim is None for exchange in large)
+        assert engine.most_under_way == 2
+        assert engine.most_held == 100, "no more is claimed than there are slots"
+        assert await app.counts() == {JobState.SUCCEEDED: 500}
+
+    run(scenario())
+
+
+def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
+    async def scenario() -> None:
+        app, engine = far(SmallTask(noop))
+        await app.put(*(app.job("noop") for _ in range(60)))
+        await app.drain(concurrency=MANY - 1)
+        assert engine.most_under_way == 1
+        assert all(exchange.claim is not None for exchange in engine.exchanges if exchange.settlements)
+        assert await app.counts() == {JobState.SUCCEEDED: 60}
+
+    run(scenario())
+
+
+def test_where_tasks_have_limits_one_call_is_under_way_at_a_time() -> None:
+    async def scenario() -> None:
+        app, engine = far(SmallTask(noop, concurrency=50))
+        await app.put(*(app.job("noop") for _ in range(300)))
+        await app.drain(concurrency=100)
+        assert engine.most_under_way == 1
+        assert engine.most_held <= 50
+        assert await app.counts() == {JobState.SUCCEEDED: 300}
+
+    run(scenario())
+
+
+def test_a_claim_beside_a_settlement_that_fails_is_sent_again() -> None:
+    async def scenario() -> None:
+        app, engine = far(SmallTask(noop))
+        await app.put(*(app.job("noop") for _ in range(300)))
+        failures = 0
+
+        def refuse(command: Command[Any]) -> BaseException | None:
+            nonlocal failures
+            if isinstance(command, Exchange) and engine.under_way == 2 and failures < 3:
+                failures += 1
+                return EngineUnavailable("planted")
+            return None
+
+        engine.before = refuse
+        await app.drain(concurrency=100)
+        assert failures == 3
+        assert await app.counts() == {JobState.SUCCEEDED: 300}
 
     run(scenario())
 

@@ -38,6 +38,11 @@ class Claims:
         self._limited = any(plan.limit is not None for plan in self._plans) or bool(slots.queue_limits)
         self._standing = tuple(QueueClaim(queue, self._terms) for queue in self._queues)
 
+    @property
+    def simple(self) -> bool:
+        """Only the number of free slots limits a claim."""
+        return not self._limited and not self._prefetch
+
     def make(self) -> Claim | None:
         """A claim for what there is room for, or None."""
         limit = self._slots.free

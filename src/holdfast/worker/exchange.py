@@ -1,7 +1,8 @@
 """The exchange: the only hot call. It settles what has ended and claims for the slots that are free, in one round trip.
 
 Batches form by themselves. One exchange is in flight at a time; while it is, outcomes and free slots gather, and the
-next one takes them all (in bounded pieces). A lone job is settled at once, a hundred short ones share a commit.
+next one takes them all (in bounded pieces). A lone job is settled at once, a hundred short ones share a commit. Where a
+store takes several writers, a large batch is settled by one call while another one claims, side by side.
 
     handlers end ──► outbox ─┐                    ┌─► news: events, hooks, empty queues
     slots free up ─► claim  ─┴─► engine.exchange ─┴─► leases ─► runner
@@ -29,6 +30,8 @@ from holdfast.worker.runner import Runner
 from holdfast.worker.slots import Slots
 
 SHORTEST_LOOK = 0.001
+MANY = 32
+"""So many outcomes are worth a call of their own."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -66,8 +69,10 @@ class Exchanger(Service):
         self._outbox = Outbox()
         self._started: list[Attempt] = []
         self._accepting = True
-        self._in_flight = False
-        self._telling = False
+        self._in_flight = 0
+        self._telling = 0
+        self.beside: Service | None = None
+        """Claims while this one settles."""
         self.progress: Callable[[], None] | None = None
         """Called when something has ended or was settled. Set while the worker stops."""
         self._seen = At(0, 0)
@@ -76,7 +81,7 @@ class Exchanger(Service):
     @property
     def settling(self) -> bool:
         """Something has ended and is not settled yet, may come back from an exchange under way, or is being told of."""
-        return bool(self._outbox) or self._in_flight or self._telling
+        return bool(self._outbox) or self._in_flight > 0 or self._telling > 0
 
     def engine_now(self) -> int:
         """The engine's wall clock, as far as it can be known without asking."""
@@ -131,34 +136,53 @@ class Exchanger(Service):
         if self._accepting:
             self._call_up()
         batch = self._outbox.next_batch()
-        started = [attempt for attempt in self._started if attempt.settlement is None]
-        claim = self._claims.make() if self._accepting else None
+        started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
+        claim = None
+        if self.beside is not None and len(batch) >= MANY:
+            self.beside.wake()
+        elif self._accepting:
+            claim = self._claims.make()
         if claim is None and not batch and not started:
             self._notice_nothing()
             return None
+        return await self._exchange(batch, started, claim)
+
+    async def claim_beside(self) -> None:
+        """Only claim, while a large batch is being settled."""
+        claim = self._claims.make() if self._accepting else None
+        if claim is not None:
+            await self._exchange([], [], claim)
+            if self._slots.free:
+                self.wake()  # there was less than asked for: when to look again is up to us
+
+    async def _exchange(self, batch: list[Attempt], started: list[Attempt], claim: Claim | None) -> float | None:
+        """One round trip; answers when to look again."""
         settlements: Sequence[Settlement] = [a.settlement for a in batch if a.settlement is not None]
         starts = [Start(attempt.lease.queue, attempt.lease.id, attempt.lease.token) for attempt in started]
         self._news.refresh()
         sent = self.runtime.boot()
-        self._in_flight = True
+        room = 0 if claim is None else claim.limit
+        self._slots.promised += room
+        self._in_flight += 1
         try:
             answer, settlements = await self._courier.send(settlements, starts, claim)
         except BaseException:
             self._outbox.put_back(batch)
+            self._started = started + self._started
             raise
         finally:
-            self._in_flight = False
+            self._in_flight -= 1
+            self._slots.promised -= room
         self._seen, self._seen_at = answer.at, self.runtime.monotonic()
-        self._started = []
         self._settled(batch, settlements, answer)
         for attempt, status in zip(started, answer.started, strict=True):
             self._heard(attempt, status)
         self._arrived(answer.leases, sent)
-        self._telling = True
+        self._telling += 1
         try:
             await self._news.after(settlements, answer)
         finally:
-            self._telling = False
+            self._telling -= 1
         if not answer.leases:
             self._notice_nothing()
         if self.progress is not None:
@@ -208,7 +232,9 @@ class Exchanger(Service):
             self._runner.run(called)
 
     def _notice_nothing(self) -> None:
-        if self._found_nothing is not None and self._accepting and self._slots.idle and not self._outbox:
+        if self._found_nothing is None or self._in_flight or self._outbox:
+            return
+        if self._accepting and self._slots.idle:
             self._found_nothing()
 
     def _next_look(self, claim: Claim | None, answer: Exchanged) -> float | None:
@@ -255,3 +281,17 @@ class Exchanger(Service):
         for attempt in self._slots.withdraw():
             self.give_back(attempt)
         self.waker.wake()
+
+
+class Beside(Service):
+    """Claims while the exchanger settles, for stores that take several writers."""
+
+    name = "claim"
+
+    def __init__(self, runtime: Runtime, exchanger: Exchanger) -> None:
+        super().__init__(runtime)
+        self._exchanger = exchanger
+
+    async def tick(self) -> float | None:
+        await self._exchanger.claim_beside()
+        return None

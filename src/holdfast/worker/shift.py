@@ -28,7 +28,7 @@ from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
-from holdfast.service import Supervisor
+from holdfast.service import Service, Supervisor
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import Attempt
@@ -37,7 +37,7 @@ from holdfast.worker.courier import Courier
 from holdfast.worker.crew import Crew
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.deaths import Deaths
-from holdfast.worker.exchange import Exchanger
+from holdfast.worker.exchange import Beside, Exchanger
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.host import Host
 from holdfast.worker.keeper import HEARTBEAT, Keeper
@@ -104,19 +104,20 @@ class Shift:
         self._news = News(engine, host.bus, self._hooks, terms.worker)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll = settings.poll_interval
+        claims = Claims(
+            runtime,
+            worker=terms.worker,
+            queues=terms.queues,
+            plans=self._plans.values(),
+            slots=self.slots,
+            prefetch=settings.prefetch,
+            strict=terms.strict,
+        )
         self.exchanger = Exchanger(
             runtime,
             courier=Courier(runtime, engine),
             slots=self.slots,
-            claims=Claims(
-                runtime,
-                worker=terms.worker,
-                queues=terms.queues,
-                plans=self._plans.values(),
-                slots=self.slots,
-                prefetch=settings.prefetch,
-                strict=terms.strict,
-            ),
+            claims=claims,
             plans=self._plans,
             news=self._news,
             poll=poll if engine.capabilities.push else min(poll, POLL_WITHOUT_PUSH),
@@ -124,6 +125,11 @@ class Shift:
             told_to_stop=self._deadlines.told_to_stop,
             found_nothing=stopping.ask if until_empty else None,
         )
+        exchanges: tuple[Service, ...] = (self.exchanger,)
+        able = engine.capabilities
+        if able.concurrent_writers and able.shared_between_hosts and claims.simple:
+            self.exchanger.beside = Beside(runtime, self.exchanger)
+            exchanges = (self.exchanger, self.exchanger.beside)
         self.keeper = Keeper(
             runtime,
             engine,
@@ -155,7 +161,7 @@ class Shift:
         self.supervisor = Supervisor(
             runtime,
             (
-                self.exchanger,
+                *exchanges,
                 self._deadlines,
                 self._listener,
                 self._hooks,

@@ -20,13 +20,15 @@ class Slots:
         self.queue_limits = dict(queue_limits or {})
         self.held: dict[str, Attempt] = {}
         self.busy = 0
+        self.promised = 0
+        """Asked for by a claim that is under way."""
         self.assigned: deque[Attempt] = deque()
         self.parked: deque[Attempt] = deque()
         self._per_queue: Counter[str] = Counter()
 
     @property
     def free(self) -> int:
-        return self.size - self.busy
+        return self.size - self.busy - self.promised
 
     @property
     def idle(self) -> bool:

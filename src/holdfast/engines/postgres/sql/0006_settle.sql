@@ -8,9 +8,9 @@ CREATE TYPE plain AS (places bigint[], ended text[], gone text[], replies text[]
 -- goes through `settle_1`, one by one. With `p_gone` some may go in the finishing write, since nobody will ask for them.
 --
 -- Each job is looked for by its token, one by one: LIMIT keeps the planner from turning that round, and `IS TRUE` from
--- looking through all running jobs of the queue, or through what is left of earlier versions under the job's name. The token
--- is compared again in the write itself: if somebody changes the job meanwhile, the write waits for that and then looks at
--- what the job has become. What no longer fits is left for `settle_1`.
+-- looking through all running jobs of the queue, or through what is left of earlier versions under the job's name. Whether
+-- it may be settled so is asked in the write itself: if somebody changes the job meanwhile, the write waits for that and then
+-- looks at what the job has become. What does not fit is left for `settle_1`.
 CREATE FUNCTION settle_plain_1(
     p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
     p_gone boolean, p_now bigint
@@ -25,14 +25,13 @@ BEGIN
                 WITH ORDINALITY AS s (queue, id, token, result_ttl, retention, place)
             CROSS JOIN LATERAL (
                 SELECT k.ctid AS row FROM job AS k
-                WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE
-                    AND (k.state = 'running') IS TRUE AND k.lane IS NULL AND k.epoch = 0 AND NOT k.awaited
-                    AND k.unique_key IS NULL AND k.key_scope IN ('result', 'incomplete')
-                    AND coalesce(k.given_retention, s.retention, 1) = 0
-                    AND coalesce(k.given_result_ttl, s.result_ttl, 1) = 0
-                LIMIT 1
+                WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE LIMIT 1
             ) AS f
-            WHERE j.ctid = f.row AND (j.token = s.token) IS TRUE AND NOT j.awaited
+            WHERE j.ctid = f.row AND (j.token = s.token AND j.state = 'running') IS TRUE
+                AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited
+                AND j.unique_key IS NULL AND j.key_scope IN ('result', 'incomplete')
+                AND coalesce(j.given_retention, s.retention, 1) = 0
+                AND coalesce(j.given_result_ttl, s.result_ttl, 1) = 0
             RETURNING s.place, j.queue, j.reply
         )
         SELECT coalesce(array_agg(place), '{}'), '{}', coalesce(array_agg(queue), '{}'),
@@ -54,14 +53,11 @@ BEGIN
             WITH ORDINALITY AS s (queue, id, token, result, result_ttl, retention, place)
         CROSS JOIN LATERAL (
             SELECT k.ctid AS row FROM job AS k
-            WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE
-                AND (k.state = 'running') IS TRUE AND k.lane IS NULL AND k.epoch = 0 AND NOT k.awaited
-                AND cardinality(k.reply) < 2
-                AND (coalesce(k.given_retention, s.retention, 1) > 0
-                    OR coalesce(k.given_result_ttl, s.result_ttl, 1) > 0)
-            LIMIT 1
+            WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE LIMIT 1
         ) AS f
-        WHERE j.ctid = f.row AND (j.token = s.token) IS TRUE AND NOT j.awaited
+        WHERE j.ctid = f.row AND (j.token = s.token AND j.state = 'running') IS TRUE
+            AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited AND cardinality(j.reply) < 2
+            AND (coalesce(j.given_retention, s.retention, 1) > 0 OR coalesce(j.given_result_ttl, s.result_ttl, 1) > 0)
         RETURNING s.place, j.queue, j.reply
     )
     SELECT v_gone.places || array_agg(place), coalesce(array_agg(queue), '{}'), v_gone.gone,

@@ -234,10 +234,13 @@ def _alike_answer(groups: tuple[Group, ...], text: str) -> Reply[Enqueued]:
 
 
 def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobState]) -> Reply[Enqueued]:
-    places = zip(reply.answer.arrivals, states, strict=True)
-    answers = tuple(GroupAccepted(tuple(_created(job, *next(places)) for job in group.jobs)) for group in groups)
-    return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=answers))
-
-
-def _created(job: NewJob, arrival: int, state: JobState) -> Accepted:
-    return Accepted(status=EnqueueStatus.CREATED, id=job.id, state=state, arrival=arrival, generation=0)
+    jobs = (job for group in groups for job in group.jobs)
+    created = [
+        Accepted(status=EnqueueStatus.CREATED, id=job.id, state=state, arrival=arrival, generation=0)
+        for job, arrival, state in zip(jobs, reply.answer.arrivals, states, strict=True)
+    ]
+    answers, taken = [], 0
+    for group in groups:
+        taken, start = taken + len(group.jobs), taken
+        answers.append(GroupAccepted(tuple(created[start:taken])))
+    return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=tuple(answers)))

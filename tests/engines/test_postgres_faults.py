@@ -124,12 +124,12 @@ def test_an_enqueue_that_fails_after_its_commit_is_found_to_be_written(
 ) -> None:
     store = postgres_store()
     schema = store.namespace
-    ((before,),) = postgres_server.execute(f"SELECT pg_get_functiondef('{schema}.enqueue_ringing_1'::regproc)")
+    ((before,),) = postgres_server.execute(f"SELECT pg_get_functiondef('{schema}.enqueue_asking_1'::regproc)")
     postgres_server.execute(
-        f"CREATE OR REPLACE PROCEDURE {schema}.enqueue_ringing_1(p_terms json, p_ids text[], p_payloads bytea[],"
-        " p_from text, p_offset bigint, p_floor bigint, INOUT p_reply text) LANGUAGE plpgsql AS $$ BEGIN"
+        f"CREATE OR REPLACE PROCEDURE {schema}.enqueue_asking_1(p_terms json, p_ids text[], p_payloads bytea[],"
+        " p_offset bigint, p_floor bigint, INOUT p_reply text) LANGUAGE plpgsql AS $$ BEGIN"
         f" p_reply := {schema}.enqueue_alike_1(p_terms, p_ids, p_payloads, p_offset, p_floor); COMMIT;"
-        " RAISE EXCEPTION 'too many notifications' USING ERRCODE = '54000'; END $$"
+        " RAISE EXCEPTION 'planted' USING ERRCODE = '54000'; END $$"
     )
 
     async def story() -> None:

@@ -13,7 +13,7 @@ import asyncpg
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.floors import Floor, Floors
-from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, call_of, careful_call_of, piece_of, ringing
+from holdfast.engines.postgres.wire import Call, Piece, Read, Reply, asking, call_of, careful_call_of, piece_of
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.model import operate, work
 from holdfast.model.command import A, Command
@@ -25,12 +25,12 @@ from holdfast.runtime import Runtime
 
 TRIES = 5
 PAUSE = 0.02
-TRUSTING = ("enqueue_alike_1", "enqueue_ringing_1", "enqueue_plain_1")
+TRUSTING = ("enqueue_alike_1", "enqueue_asking_1", "enqueue_plain_1")
 """They take a producer's word for it that an id is new."""
 
 Times = Callable[[], tuple[int, int]]
 Ring = Callable[[frozenset[str], bool], None]
-"""`rung`: others have been told already."""
+"""The bells, and whether others may listen for them."""
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class Caller:
         self._ring = ring
         self._floors = Floors()
         self._statements: dict[str, str] = {}
-        self.mark = ""
-        """What the server shall say of bells that it rings for us; empty: we ring all of them."""
+        self.asks = False
+        """Whether to ask with an enqueue if anybody listens."""
 
     async def perform(self, command: Command[A], connections: Connections) -> A:
         if isinstance(command, operate.Clear):
@@ -105,7 +105,7 @@ class Caller:
                     call = careful_call_of(command)  # an id that was said to be new is not: look each of them up
                     continue
                 unknown = sent.over and not failures.undone(error, shared=self._shared)
-                if call.rings and sent.over and not unknown:
+                if call.commits and sent.over and not unknown:
                     unknown = await self._is_there(command, connections)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
                     await self._runtime.sleep(self._runtime.random() * PAUSE * attempt)
@@ -125,19 +125,19 @@ class Caller:
         reply = call.read(text)
         self._heard(reply.answer.at.wall)
         if reply.rings:
-            self._ring(frozenset(reply.rings), call.rings)
+            self._ring(frozenset(reply.rings), reply.heard)
         return reply.answer
 
     def _statement(self, call: Call) -> str:
         marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
         name = f"{self._schema}.{call.function}"
         made = self._statements[call.function] = (
-            f"CALL {name}({marks}, NULL)" if call.rings else f"SELECT {name}({marks})"
+            f"CALL {name}({marks}, NULL)" if call.commits else f"SELECT {name}({marks})"
         )
         return made
 
     async def _is_there(self, command: Command[Any], connections: Connections) -> bool:
-        """Whether a call that the server has given up was committed before, as only one that rings can be."""
+        """Whether a call that the server has given up was committed before, as only a procedure can be."""
         assert isinstance(command, Enqueue)
         job = command.groups[0].jobs[0]
         try:
@@ -147,8 +147,8 @@ class Caller:
         return got.jobs[0] is not None
 
     def _call_of(self, command: Command[Any]) -> Call:
-        if isinstance(command, Enqueue) and self.mark:
-            return ringing(call_of(command), self.mark)
+        if isinstance(command, Enqueue) and self.asks:
+            return asking(call_of(command))
         if not isinstance(command, work.Exchange) or command.claim is None:
             return call_of(command)
         floors = self._floors.of(command.claim, self._runtime.monotonic())

@@ -41,6 +41,8 @@ class Reply(Struct, Generic[A], frozen=True, gc=False):
 
     rings: tuple[str, ...]
     answer: A
+    heard: bool = True
+    """Whether others may listen for them."""
     walked: int = 0
     """Entries of the index of ready jobs that a claim has met."""
 
@@ -54,8 +56,8 @@ class Call(NamedTuple):
     function: str
     arguments: tuple[Any, ...]
     read: Read
-    rings: bool = False
-    """It is a procedure that commits and then rings: an error may come after the commit."""
+    commits: bool = False
+    """It is a procedure that commits before it ends: an error may come after the commit."""
 
 
 def call_of(command: Command[A], floors: Mapping[str, Floor] = {}) -> Call:
@@ -154,11 +156,11 @@ def _enqueue(command: Enqueue) -> Call:
     return careful_call_of(command)
 
 
-def ringing(call: Call, mark: str) -> Call:
-    """The same call, rung by the server where it can. `mark`: who rings."""
+def asking(call: Call) -> Call:
+    """The same call, which also asks whether anybody listens, where it can."""
     if call.function != "enqueue_alike_1":
         return call
-    return call._replace(function="enqueue_ringing_1", arguments=(*call.arguments, mark), rings=True)
+    return call._replace(function="enqueue_asking_1", commits=True)
 
 
 def careful_call_of(command: Command[Any]) -> Call:
@@ -243,4 +245,4 @@ def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobStat
     for group in groups:
         taken, start = taken + len(group.jobs), taken
         answers.append(GroupAccepted(tuple(created[start:taken])))
-    return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=tuple(answers)))
+    return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=tuple(answers)), reply.heard)

@@ -136,14 +136,12 @@ BEGIN
         || '},"arrivals":[' || v_arrivals || '],"state":"' || v_state || '"}}';
 END $$;
 
--- The same, and the bell is rung as soon as it is committed, in the same round trip: in a transaction of its own, since
--- NOTIFY makes the commits of all that notify wait for each other. It writes nothing and waits for no disk. Whoever
--- listens for queues holds the lock of the bells, shared, in the session that listens: where nobody does, nobody is told.
--- (Who comes later looks by itself, and finds what is committed.) `p_from` marks the bell, for its ringer to know it.
+-- The same, and whether anybody has to be told. Whoever listens for queues holds the lock of the bells, shared, in the
+-- session that listens. It is looked for after the commit: who takes it later looks by itself, and finds the job.
 --
 -- A procedure that commits has the rights and the search path of its caller.
-CREATE PROCEDURE enqueue_ringing_1(
-    p_terms json, p_ids text[], p_payloads bytea[], p_from text, p_offset bigint, p_floor bigint, INOUT p_reply text
+CREATE PROCEDURE enqueue_asking_1(
+    p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_floor bigint, INOUT p_reply text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     v_lock bigint := hashtextextended('{schema} bells', 0);
@@ -152,8 +150,7 @@ BEGIN
     COMMIT;
     IF pg_try_advisory_lock(v_lock) THEN
         PERFORM pg_advisory_unlock(v_lock);
-    ELSE
-        PERFORM pg_notify('holdfast_{schema}', json_build_array('queue:' || (p_terms ->> 'queue'), p_from)::text);
+        p_reply := '{"heard":false,' || substr(p_reply, 2);
     END IF;
 END $$;
 

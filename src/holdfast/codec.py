@@ -91,6 +91,10 @@ class _Msgspec(ABC):
             raise PayloadTooLarge(size=len(data), limit=self.limits.size)
         if problem := self._unsound(data):
             raise self._corrupt(problem)
+        return self.reread(data, type)
+
+    def reread(self, data: bytes, type: Any = Any) -> Any:
+        """Decode what this codec has just encoded, and so has looked at already."""
         try:
             return self._decode_any(data) if type is Any else self._decoder(type)(data)
         except msgspec.ValidationError as error:

@@ -23,11 +23,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, TypeVarTuple
 
 from holdfast.errors import EngineUnavailable, InvalidOption, Unsupported
+from holdfast.ulid import ulid
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -36,20 +36,7 @@ Stream = int | IO[bytes] | None
 
 _logger = logging.getLogger("holdfast")
 
-DRAWN = 64
-"""Random numbers fetched from the kernel at a time."""
-
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)
-
-
-@lru_cache(maxsize=4)
-def _time_text(at: int) -> str:
-    """The first ten characters of all ids of one millisecond."""
-    return "".join(_PAIRS[at >> shift & 1023] for shift in (40, 30, 20, 10, 0))
-
-
-"""Two base-32 digits at once: thirteen look-ups make an id."""
+DRAWN = 64  # random numbers fetched from the kernel at a time
 
 
 class Runtime(ABC):
@@ -122,15 +109,7 @@ class Runtime(ABC):
 
     def new_id(self) -> str:
         """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. It names; it does not order."""
-        at = self.wall() // 1000 & 0xFFFF_FFFF_FFFF
-        drawn = self.token_bytes(10)
-        high, low = int.from_bytes(drawn[:5], "big"), int.from_bytes(drawn[5:], "big")
-        pairs = _PAIRS
-        return (
-            f"{_time_text(at)}"
-            f"{pairs[high >> 30]}{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}"
-            f"{pairs[low >> 30]}{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
-        )
+        return ulid(self.wall() // 1000, self.token_bytes(10))
 
     def new_claim_id(self) -> str:
         """128 random bits as 32 hex digits: names one claim request, and so the leases it takes."""
@@ -145,8 +124,7 @@ class SystemRuntime(Runtime):
         self._random = random.SystemRandom().random  # draws from the kernel, so forked processes do not draw alike
         self._tasks: set[asyncio.Task[Any]] = set()
         self._boot_id = ""
-        self._drawn: dict[int, list[bytes]] = {}
-        """Random bytes not used yet, by length."""
+        self._drawn: dict[int, list[bytes]] = {}  # random bytes not used yet, by length
         self._drawn_by = os.getpid()
 
     def wall(self) -> int:
@@ -173,15 +151,11 @@ class SystemRuntime(Runtime):
         if self._drawn_by != os.getpid():  # forked: the parent will use what is left
             self._drawn, self._drawn_by = {}, os.getpid()
         try:
-            return self._drawn[count].pop()
-        except LookupError:
-            return self._draw(count)
-
-    def _draw(self, count: int) -> bytes:
-        """Many at once: for each visit to the kernel the interpreter's lock is let go, and has to be won back."""
-        drawn = os.urandom(count * DRAWN)
-        self._drawn[count] = [drawn[at : at + count] for at in range(count, len(drawn), count)]
-        return drawn[:count]
+            return (left := self._drawn.setdefault(count, [])).pop()
+        except IndexError:  # many at once: at each visit to the kernel the interpreter's lock is let go, and won back
+            drawn = os.urandom(count * DRAWN)
+            left += [drawn[at : at + count] for at in range(count, len(drawn), count)]
+            return drawn[:count]
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         task = asyncio.create_task(coro, name=name)

@@ -17,13 +17,11 @@ from postgres_stock import Store, fresh_namespace
 from postgres_stories import Stores, opened, until_one_waits
 
 from holdfast import App
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import Given, JobKey
-from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
+from holdfast.model.produce import Group
 from holdfast.model.states import JobState
 from holdfast.model.work import Settled
-from holdfast.reach.enqueuer import write
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 
@@ -117,93 +115,6 @@ def test_the_account_notices_a_loss(postgres_server: PostgresServer, postgres_st
 
     with pytest.raises(AssertionError, match="an acknowledged job is lost"):
         asyncio.run(story())
-
-
-def test_an_enqueue_that_fails_after_its_commit_is_found_to_be_written(
-    postgres_server: PostgresServer, postgres_store: Stores
-) -> None:
-    store = postgres_store()
-    schema = store.namespace
-    ((before,),) = postgres_server.execute(f"SELECT pg_get_functiondef('{schema}.enqueue_ringing_1'::regproc)")
-    postgres_server.execute(
-        f"CREATE OR REPLACE PROCEDURE {schema}.enqueue_ringing_1(p_terms json, p_ids text[], p_payloads bytea[],"
-        " p_from text, p_offset bigint, p_floor bigint, INOUT p_reply text) LANGUAGE plpgsql AS $$ BEGIN"
-        f" p_reply := {schema}.enqueue_alike_1(p_terms, p_ids, p_payloads, p_offset, p_floor); COMMIT;"
-        " RAISE EXCEPTION 'too many notifications' USING ERRCODE = '54000'; END $$"
-    )
-
-    async def story() -> None:
-        async with opened(store) as engine:
-            group = Group((new_job("a", fresh_id=True),))
-            with pytest.raises(OutcomeUnknown):
-                await engine.enqueue(group)
-            answer = await write(engine, Group((new_job("b", fresh_id=True),)))
-            assert isinstance(answer, GroupAccepted)
-            assert answer.jobs[0].status is EnqueueStatus.CREATED
-
-    try:
-        asyncio.run(story())
-    finally:
-        postgres_server.execute(before)
-
-
-# Errors that pass
-
-
-@asynccontextmanager
-async def failing(server: PostgresServer, store: Store, state: str, which: str) -> AsyncIterator[None]:
-    """Writes of jobs fail with this error: which of them, counted from now, such as `<= 3`."""
-    schema = store.namespace
-    server.execute(
-        f"CREATE SEQUENCE {schema}.failures;"
-        f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF nextval('{schema}.failures') {which} THEN RAISE EXCEPTION 'planted' USING ERRCODE = '{state}'; END IF;"
-        " RETURN NEW; END $$;"
-        f"CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON {schema}.job FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
-    )
-    try:
-        yield
-    finally:
-        server.execute(f"DROP FUNCTION {schema}.fail CASCADE; DROP SEQUENCE {schema}.failures")
-
-
-@pytest.mark.parametrize("state", ["40001", "40P01"], ids=["serialization", "deadlock"])
-def test_a_deadlock_or_a_serialization_failure_is_tried_again(
-    postgres_server: PostgresServer, postgres_store: Stores, state: str
-) -> None:
-    store = postgres_store()
-
-    async def story() -> None:
-        async with opened(store) as engine:
-            async with failing(postgres_server, store, state, "<= 3"):
-                await engine.enqueue(Group((new_job("a"),)))
-            async with failing(postgres_server, store, state, "<= 100"):
-                with pytest.raises(EngineUnavailable, match="planted"):
-                    await engine.enqueue(Group((new_job("b"),)))
-            assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
-            await engine.enqueue(Group((new_job("b"),)))
-
-    asyncio.run(story())
-
-
-def test_a_clear_that_fails_half_way_does_not_say_that_nothing_happened(
-    postgres_server: PostgresServer, postgres_store: Stores
-) -> None:
-    store = postgres_store()
-
-    async def story() -> None:
-        async with opened(store, notify=False) as engine:
-            await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(3_000))))
-            async with failing(postgres_server, store, "57014", "> 2500"):
-                with pytest.raises(OutcomeUnknown, match="Clear it again"):
-                    await engine.clear(QUEUE)
-            left = (await engine.stats(QUEUE)).queues[0].depth
-            assert 0 < left < 3_000
-            await engine.clear(QUEUE)
-            assert (await engine.stats(QUEUE)).queues[0].depth == 0
-            assert await engine.audit() == ()
-
-    asyncio.run(story())
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "deleted at once"])

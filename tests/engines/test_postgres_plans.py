@@ -14,8 +14,9 @@ import psycopg
 import pytest
 from psycopg.errors import FeatureNotSupported, InsufficientPrivilege, UndefinedFile
 
+from holdfast.engines.postgres.messages import Read
 from holdfast.engines.postgres.migrations import script
-from holdfast.engines.postgres.wire import Read, call_of
+from holdfast.engines.postgres.wire import call_of
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey

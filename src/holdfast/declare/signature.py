@@ -88,7 +88,11 @@ class Signature:
         try:
             call: object = [args, kwargs]
             payload = codec.encode(plain(call) if self.types.models else call)
-            self._read(payload, codec)
+            types = self.types
+            if types.shape is None or types.models or not isinstance(codec, JsonCodec | MsgpackCodec):
+                self._read(payload, codec)
+            else:
+                codec.reread(payload, types.shape)
         except InvalidArguments as error:
             raise self._named(error) from None
         return payload

@@ -17,6 +17,11 @@ from holdfast.runtime import Runtime
 
 MOST_JOBS = 1_000
 MOST_BYTES = 1024 * 1024
+MOST_WRITES = 2
+"""Under way at a time, where a store takes several: while it is busy with one half, the other half's callers are
+answered and come with their next jobs."""
+WORTH_PARTING = 32
+"""Groups that wait. A write has a price of its own, so few of them stay together."""
 
 _Waiting = tuple[Group, "asyncio.Future[GroupAnswer]"]
 
@@ -30,41 +35,51 @@ class Enqueuer:
         able = engine.capabilities
         self._strangers = able.joins_transactions and able.concurrent_writers
         """An id or a key may be held in somebody's open transaction: who asks for it waits, and shall wait alone."""
-        self._busy = False
+        self._most = MOST_WRITES if able.concurrent_writers else 1
+        self._writing = 0
         self._waiting: deque[_Waiting] = deque()
 
     async def enqueue(self, group: Group) -> GroupAnswer:
         """Write one caller's group, alone or together with those of others."""
         if self._strangers and not _meets_nobody(group):
             return await write(self._engine, group)
-        if self._busy:
+        if self._writing:
             answer: asyncio.Future[GroupAnswer] = asyncio.get_running_loop().create_future()
             self._waiting.append((group, answer))
             return await answer
-        self._busy = True
+        self._writing = 1
         try:
             return await write(self._engine, group)
         finally:
+            self._writing = 0
             if self._waiting:
-                self._runtime.spawn(self._drain(), name="holdfast enqueue")
-            else:
-                self._busy = False
+                self._begin()
+
+    def _begin(self) -> None:
+        self._writing += 1
+        self._runtime.spawn(self._drain(), name="holdfast enqueue")
 
     async def _drain(self) -> None:
         try:
             while batch := self._next_batch():
                 await self._write(batch)
                 await self._runtime.sleep(0)  # those who were answered come with their next jobs: all in one write
-        finally:
-            self._busy = False
-            for _, answer in self._waiting:  # left over only where this task was cancelled, with the loop
+        except BaseException:  # cancelled, with the loop
+            for _, answer in self._waiting:
                 answer.cancel()
             self._waiting.clear()
+            raise
+        finally:
+            self._writing -= 1
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
         jobs = size = 0
-        while self._waiting:
+        most = len(self._waiting)
+        if most >= WORTH_PARTING and self._writing < self._most:
+            most //= 2
+            self._begin()
+        while self._waiting and len(batch) < most:
             group, answer = self._waiting[0]
             jobs += len(group.jobs)
             for job in group.jobs:

@@ -1,5 +1,6 @@
 """From a caller's jobs to the engine's answer: limits, refusals as errors, waiting for room, events."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -73,10 +74,13 @@ def limits_of(link: Link, queues: Sequence[str]) -> tuple[DepthLimit, ...]:
 
 
 async def _write(link: Link, group: Group) -> GroupAnswer:
-    engine = await link.engine()
-    if isinstance(engine, ThreadDoor):  # engines gather the writes of threads by themselves
-        return await write(engine, group)
-    return await link.process.desk().enqueuer.enqueue(group)
+    process = link.process
+    if not process.open or asyncio._get_running_loop() is None:
+        engine = await link.engine()
+        if isinstance(engine, ThreadDoor):  # engines gather the writes of threads by themselves
+            return await write(engine, group)
+        process = link.process
+    return await process.desk().enqueuer.enqueue(group)
 
 
 async def _write_when_there_is_room(link: Link, group: Group, full: GroupFull, room: int) -> GroupAnswer:

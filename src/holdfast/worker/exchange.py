@@ -30,6 +30,8 @@ from holdfast.worker.runner import Runner
 from holdfast.worker.slots import Slots
 
 SHORTEST_LOOK = 0.001
+SECOND_LOOK = 0.1
+"""After the first that finds nothing: who enqueued just as this worker began to listen may not have told it."""
 MANY = 32
 """So many outcomes are worth a call of their own."""
 
@@ -71,6 +73,7 @@ class Exchanger(Service):
         self._accepting = True
         self._in_flight = 0
         self._telling = 0
+        self._looked = False
         self.beside: Service | None = None
         """Claims while this one settles."""
         self.progress: Callable[[], None] | None = None
@@ -242,9 +245,11 @@ class Exchanger(Service):
             return 0
         if claim is None or not self._slots.free:
             return None
+        poll = self._poll if self._looked else min(self._poll, SECOND_LOOK)
+        self._looked = True
         if answer.next_due is None:
-            return self._poll
-        return min(self._poll, max(SHORTEST_LOOK, (answer.next_due - answer.at.wall) / SECOND))
+            return poll
+        return min(poll, max(SHORTEST_LOOK, (answer.next_due - answer.at.wall) / SECOND))
 
     # Stopping what runs
 

@@ -13,34 +13,22 @@ import asyncpg
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.floors import Floor, Floors
-from holdfast.engines.postgres.wire import (
-    Call,
-    Piece,
-    Read,
-    Reply,
-    Rows,
-    call_of,
-    careful_call_of,
-    piece_of,
-    ringing,
-)
+from holdfast.engines.postgres.messages import Call, Read, Reply, Rows
+from holdfast.engines.postgres.wire import Piece, call_of, careful_call_of, piece_of
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.model import operate, work
 from holdfast.model.command import A, Command
-from holdfast.model.job import JobKey
-from holdfast.model.observe import Get
-from holdfast.model.produce import Enqueue
 from holdfast.model.reads import READS
 from holdfast.runtime import Runtime
 
 TRIES = 5
 PAUSE = 0.02
-TRUSTING = ("enqueue_alike_1", "enqueue_ringing_1", "enqueue_plain_1")
+TRUSTING = ("enqueue_alike_1", "enqueue_plain_1")
 """They take a producer's word for it that an id is new."""
 
 Times = Callable[[], tuple[int, int]]
 Ring = Callable[[frozenset[str], bool], None]
-"""`rung`: others have been told already."""
+"""The bells, and whether others may listen for them."""
 
 
 @dataclass(slots=True)
@@ -75,8 +63,6 @@ class Caller:
         self._ring = ring
         self._floors = Floors()
         self._statements: dict[str, str] = {}
-        self.mark = ""
-        """What the server shall say of bells that it rings for us; empty: we ring all of them."""
 
     async def perform(self, command: Command[A], connections: Connections) -> A:
         if isinstance(command, operate.Clear):
@@ -115,8 +101,6 @@ class Caller:
                     call = careful_call_of(command)  # an id that was said to be new is not: look each of them up
                     continue
                 unknown = sent.over and not failures.undone(error, shared=self._shared)
-                if call.rings and sent.over and not unknown:
-                    unknown = await self._is_there(command, connections)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
                     await self._runtime.sleep(self._runtime.random() * PAUSE * attempt)
                     continue
@@ -135,30 +119,15 @@ class Caller:
         reply = call.read(rows)
         self._heard(reply.answer.at.wall)
         if reply.rings:
-            self._ring(frozenset(reply.rings), call.rings)
+            self._ring(frozenset(reply.rings), reply.heard)
         return reply.answer
 
     def _statement(self, call: Call) -> str:
         marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
-        name = f"{self._schema}.{call.function}"
-        made = self._statements[call.function] = (
-            f"CALL {name}({marks}, NULL)" if call.rings else f"SELECT * FROM {name}({marks})"
-        )
+        made = self._statements[call.function] = f"SELECT * FROM {self._schema}.{call.function}({marks})"
         return made
 
-    async def _is_there(self, command: Command[Any], connections: Connections) -> bool:
-        """Whether a call that the server has given up was committed before, as only one that rings can be."""
-        assert isinstance(command, Enqueue)
-        job = command.groups[0].jobs[0]
-        try:
-            got = await self.perform(Get(jobs=(JobKey(job.queue, job.id),)), connections)
-        except HoldfastError:
-            return True  # for all we know
-        return got.jobs[0] is not None
-
     def _call_of(self, command: Command[Any]) -> Call:
-        if isinstance(command, Enqueue) and self.mark:
-            return ringing(call_of(command), self.mark)
         if not isinstance(command, work.Exchange) or command.claim is None:
             return call_of(command)
         floors = self._floors.of(command.claim, self._runtime.monotonic())

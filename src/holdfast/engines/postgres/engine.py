@@ -130,16 +130,9 @@ class PostgresEngine(Engine):
         self._dial.trusted = True
         self._pid = os.getpid()
         if self._notify:
-            mark = f"@{self._runtime.token_bytes(8).hex()}"
             tower = self._tower = Tower(
-                self._dial_for_bells,
-                self._schema,
-                self._belfry,
-                self._runtime,
-                mark=mark,
-                mute=self._dial_for_bells.pooled,
+                self._dial_for_bells, self._schema, self._belfry, self._runtime, mute=self._dial_for_bells.pooled
             )
-            self._caller.mark = "" if self._dial.pooled else mark
             await self._runtime.run_blocking(tower.wait_ready)
 
     def _start_afresh(self) -> None:
@@ -232,9 +225,9 @@ class PostgresEngine(Engine):
 
     # Bells
 
-    def _ring(self, bells: frozenset[str], rung: bool = False) -> None:
+    def _ring(self, bells: frozenset[str], heard: bool = True) -> None:
         self._belfry.ring(bells)
-        if self._tower is not None and not rung:
+        if self._tower is not None and heard:
             self._tower.ring(bells)
 
     def subscribe(self, *bells: str) -> Subscription:

@@ -46,7 +46,7 @@ _WORK = (Exchange, Renew, Expired, Disown, Heartbeat, ForgetWorker)
 def may_try_again(error: BaseException, *, reads: bool, unknown: bool) -> bool:
     """Whether the same call may be made once more, at once."""
     if _state(error) in _AGAIN:
-        return not unknown
+        return True
     return _broken(error) and (reads or not unknown) and not isinstance(error, TimeoutError | ValueError)
 
 
@@ -107,7 +107,7 @@ def of_connecting(error: BaseException, place: str, *, trusted: bool = False) ->
 def of_call(error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool) -> HoldfastError:
     """A call failed, for good. `unknown`: it may have taken effect all the same."""
     verb, said = type(command).__name__.lower(), _said(error)
-    if isinstance(error, asyncpg.PostgresError) and not _broken(error) and not unknown:
+    if isinstance(error, asyncpg.PostgresError) and not _broken(error):
         return _of_server(error, command, place, verb)
     if isinstance(error, ValueError):  # the driver's own: it could not even be encoded
         return InvalidArguments(f"{verb}: this cannot be stored: {said}. Nothing was written.")

@@ -12,7 +12,8 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.engines.postgres.wire import Call, Reply, joined_call_of
+from holdfast.engines.postgres.messages import Call, Reply
+from holdfast.engines.postgres.wire import joined_call_of
 from holdfast.errors import Unsupported, WrongDatabase
 from holdfast.joining import UserConnection
 from holdfast.joining.postgresql import IDENTITY

@@ -100,8 +100,8 @@ def grants(schema: str, role: str) -> str:
     name = _quoted(role)
     return (
         f"GRANT USAGE ON SCHEMA {schema} TO {name};\n"
-        f"GRANT EXECUTE ON ALL ROUTINES IN SCHEMA {schema} TO {name};\n"
-        f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT EXECUTE ON ROUTINES TO {name};\n"
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {name};\n"
+        f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT EXECUTE ON FUNCTIONS TO {name};\n"
     )
 
 

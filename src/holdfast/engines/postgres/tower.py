@@ -4,8 +4,8 @@ Ringing is a statement of its own, after the commit it tells of: inside a hot tr
 of the database wait for each other. While one is under way the next ones gather. There is one channel for all bells of
 a namespace: the server wakes every listener of the database anyway, and nobody has to wait until a LISTEN is in force.
 
-Plain enqueues are rung by the server itself, with a mark of ours, and only where somebody listens for queues. Whoever
-does holds a lock for as long as the session listens; a subscription is answered when that lock is held.
+A plain enqueue is rung only where somebody listens for queues, as its answer says. Whoever does holds a lock for as
+long as the session listens; a subscription is answered when that lock is held.
 
 A connection that has gone deaf does not say so: a proxy that hands the session to somebody else loses the LISTEN
 without a word. So the tower rings a bell of its own every few seconds and expects to hear it. If it does not, it
@@ -55,15 +55,11 @@ log = logging.getLogger("holdfast")
 class Tower:
     """Everything is done on the tower's own loop; the public methods may be called from any thread.
 
-    `mute` is for a way to the server on which nothing can be heard, as is known beforehand. `mark` is on bells that the
-    server rings for this process, which has heard them already.
+    `mute` is for a way to the server on which nothing can be heard, as is known beforehand.
     """
 
-    def __init__(
-        self, connect: Connect, schema: str, belfry: Belfry, runtime: Runtime, *, mark: str = "", mute: bool = False
-    ) -> None:
+    def __init__(self, connect: Connect, schema: str, belfry: Belfry, runtime: Runtime, *, mute: bool = False) -> None:
         self._connect = connect
-        self._mark = mark
         self._belfry = belfry
         self._runtime = runtime
         self._mute = mute
@@ -105,9 +101,10 @@ class Tower:
         self._first.wait(2 * PROBE_WITHIN)
 
     def ring(self, bells: Iterable[str]) -> None:
-        if len(self._rung) < MOST_RUNG:
-            self._rung |= dict.fromkeys(bells)
-        self._soon()
+        fresh = dict.fromkeys(bell for bell in bells if bell not in self._rung)  # the others are yet to be sent
+        if fresh and len(self._rung) < MOST_RUNG:
+            self._rung |= fresh
+            self._soon()
 
     def attend(self, bells: Iterable[str]) -> None:
         """Somebody is about to listen for these."""
@@ -320,9 +317,7 @@ class Tower:
 
     def _on_bells(self, pid: int, payload: str) -> None:
         with suppress(msgspec.MsgspecError):
-            bells = msgspec.json.decode(payload, type=frozenset[str])
-            if self._mark not in bells:
-                self._belfry.ring(bells)
+            self._belfry.ring(msgspec.json.decode(payload, type=frozenset[str]))
 
     def _on_probe(self, pid: int, payload: str) -> None:
         self._heard_probe.set()

@@ -106,6 +106,10 @@ END $$;
 
 -- The same where they differ in nothing but id and payload, as most do that come together: what they share is read once,
 -- and the rest needs no parsing. `p_terms` is a new job without the two.
+--
+-- It also says whether anybody has to be told: to ring takes a producer more time than to enqueue. Whoever listens for
+-- queues holds the lock of the bells, shared, in the session that listens. Who begins to listen between this and our commit
+-- is not told, and finds the job by looking a second time soon.
 CREATE FUNCTION enqueue_alike_1(p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_floor bigint)
 RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp AS $$
 DECLARE
@@ -114,7 +118,12 @@ DECLARE
     v_due bigint := CASE WHEN n.due IS NULL THEN v_now + coalesce(n.delay, 0) ELSE greatest(v_now, n.due) END;
     v_state text := CASE WHEN v_due <= v_now THEN 'queued' ELSE 'scheduled' END;
     v_arrivals text;
+    v_lock bigint := hashtextextended('{schema} bells', 0);
+    v_heard boolean := NOT pg_try_advisory_lock(v_lock);
 BEGIN
+    IF NOT v_heard THEN
+        v_heard := NOT pg_advisory_unlock(v_lock);
+    END IF;
     WITH inserted AS (
         INSERT INTO job (
             queue, id, task, payload, codec, metadata, payload_hash, priority, key_scope, key_window, expires, reply,
@@ -132,29 +141,8 @@ BEGIN
     )
     SELECT string_agg(arrival::text, ',') INTO v_arrivals FROM inserted;
     INSERT INTO tally (queue, state, jobs, ends) VALUES (n.queue, v_state, cardinality(p_ids), 0);
-    RETURN '{"rings":[' || to_json('queue:' || n.queue) || '],"answer":{"at":{"wall":' || v_now || ',"lease":' || v_now
-        || '},"arrivals":[' || v_arrivals || '],"state":"' || v_state || '"}}';
-END $$;
-
--- The same, and the bell is rung as soon as it is committed, in the same round trip: in a transaction of its own, since
--- NOTIFY makes the commits of all that notify wait for each other. It writes nothing and waits for no disk. Whoever
--- listens for queues holds the lock of the bells, shared, in the session that listens: where nobody does, nobody is told.
--- (Who comes later looks by itself, and finds what is committed.) `p_from` marks the bell, for its ringer to know it.
---
--- A procedure that commits has the rights and the search path of its caller.
-CREATE PROCEDURE enqueue_ringing_1(
-    p_terms json, p_ids text[], p_payloads bytea[], p_from text, p_offset bigint, p_floor bigint, INOUT p_reply text
-) LANGUAGE plpgsql AS $$
-DECLARE
-    v_lock bigint := hashtextextended('{schema} bells', 0);
-BEGIN
-    p_reply := {schema}.enqueue_alike_1(p_terms, p_ids, p_payloads, p_offset, p_floor);
-    COMMIT;
-    IF pg_try_advisory_lock(v_lock) THEN
-        PERFORM pg_advisory_unlock(v_lock);
-    ELSE
-        PERFORM pg_notify('holdfast_{schema}', json_build_array('queue:' || (p_terms ->> 'queue'), p_from)::text);
-    END IF;
+    RETURN '{"heard":' || v_heard || ',"rings":[' || to_json('queue:' || n.queue)
+        || '],"answer":{"at":{"wall":' || v_now || ',"lease":' || v_now || '},"arrivals":[' || v_arrivals || '],"state":"' || v_state || '"}}';
 END $$;
 
 -- An answer as text: the bells to ring once it is committed, the time, and what the verb says. `p_walked`: how many entries

@@ -6,4 +6,4 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp AS $$
 $$;
 
 -- Nobody but the owner, and whoever the owner grants it to.
-REVOKE ALL ON ALL ROUTINES IN SCHEMA {schema} FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;

@@ -1,0 +1,35 @@
+"""A call of a server-side function, and what it gives back."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.model.command import A
+
+encode = msgspec.json.Encoder().encode
+
+
+class Reply(Struct, Generic[A], frozen=True, gc=False):
+    """What a function gives back: the answer, and the bells to ring now that it is committed."""
+
+    rings: tuple[str, ...]
+    answer: A
+    heard: bool = True
+    """Whether others may listen for them."""
+    walked: int = 0
+    """Entries of the index of ready jobs that a claim has met."""
+
+
+Rows = Sequence[Any]
+"""Each of them a sequence in turn; asyncpg's are, but do not say so."""
+Read = Callable[[Rows], Reply[Any]]
+
+
+class Call(NamedTuple):
+    """A function's name without its schema, its arguments, and how to read what it says."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    read: Read

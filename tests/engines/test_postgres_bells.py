@@ -94,6 +94,23 @@ def test_a_plain_enqueue_notifies_only_where_somebody_listens_for_queues(store: 
     with_engine(made(store), story)
 
 
+def test_who_has_had_a_ready_job_in_hand_rings_for_it(store: Store) -> None:
+    """A claim passes over what is locked, and would find it by chance otherwise, when it next looks."""
+
+    async def story(engine: PostgresEngine) -> None:
+        await engine.enqueue(Group((new_job("a", fresh_id=True),)))
+        async with opened(store) as other:
+            with other.subscribe(f"queue:{QUEUE}") as ears:
+                await engine.amend(QUEUE, "a", reply="somebody")
+                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                await engine.trigger(QUEUE, "a")
+                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                await engine.enqueue(Group((new_job("a", reply="somebody else"),)))
+                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+
+    with_engine(made(store), story)
+
+
 def test_a_process_does_not_hear_its_own_bells_a_second_time(store: Store) -> None:
     async def story(engine: PostgresEngine) -> None:
         async with opened(store) as other:

@@ -311,6 +311,9 @@ BEGIN
     END IF;
     IF n.reply IS NOT NULL AND NOT p_joined AND NOT is_terminal_1(j.state) AND n.reply <> ALL (j.reply) THEN
         UPDATE job SET reply = reply || n.reply WHERE queue = j.queue AND id = j.id;
+        IF j.state = 'queued' THEN
+            PERFORM ring_1('queue:' || j.queue);  -- a claim may have passed over it meanwhile
+        END IF;
     END IF;
     v_completed := j.state = 'succeeded' AND p_now < j.result_until;
     RETURN jsonb_build_object('status', CASE WHEN v_completed THEN 'completed' ELSE 'duplicate' END, 'id', j.id,

@@ -12,11 +12,18 @@ CREATE FUNCTION operated_1(p_status text, p_state text DEFAULT NULL) RETURNS tex
 $$;
 
 -- Lock jobs alone, or lanes, in order. Each is looked up on its own: for an ordered list of names the planner likes to
--- read the whole queue.
+-- read the whole queue. A claim passes over jobs that are locked: so whoever locks one that is ready rings for it when it is
+-- done, or else it would wait until somebody looks by chance.
 CREATE FUNCTION lock_rows_1(p_queue text, p_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ready boolean;
 BEGIN
-    PERFORM 1 FROM (SELECT DISTINCT id COLLATE "C" AS id FROM unnest(p_ids) AS id ORDER BY 1) AS i
-    CROSS JOIN LATERAL (SELECT 1 FROM job WHERE queue = p_queue AND id = i.id FOR UPDATE) AS j;
+    SELECT bool_or(j.state = 'queued') INTO v_ready
+    FROM (SELECT DISTINCT id COLLATE "C" AS id FROM unnest(p_ids) AS id ORDER BY 1) AS i
+    CROSS JOIN LATERAL (SELECT state FROM job WHERE queue = p_queue AND id = i.id FOR UPDATE) AS j;
+    IF v_ready THEN
+        PERFORM ring_1('queue:' || p_queue);
+    END IF;
 END $$;
 
 CREATE FUNCTION lock_lane_rows_1(p_queue text, p_lanes text[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -43,6 +50,7 @@ BEGIN
     THEN
         RAISE SQLSTATE 'HF001';
     END IF;
+    PERFORM lock_rows_1(p_queue, v_free);  -- it has them already
     RETURN v_free;
 EXCEPTION WHEN SQLSTATE 'HF001' THEN
     RETURN NULL;

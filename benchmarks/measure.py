@@ -50,9 +50,9 @@ def fill(url: str, count: int, task: str = "nothing") -> None:
             jobs.client.enqueue_many([asked.draft(PAYLOAD) for _ in range(1_000)])
 
 
-def start(what: str, url: str, *more: object) -> "subprocess.Popen[str]":
-    """A process of `benchmarks.apps`."""
-    program = [sys.executable, "-m", "benchmarks.apps", what, url, *map(str, more)]
+def start(what: str, url: str, *more: object, of: str = "benchmarks.apps") -> "subprocess.Popen[str]":
+    """A process of that module, which has programs."""
+    program = [sys.executable, "-m", of, what, url, *map(str, more)]
     return subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -77,9 +77,9 @@ def worker(what: str, url: str) -> tuple[float, float, float]:
     return took, cpu, memory
 
 
-def together(what: str, urls: list[str], *more: object) -> float:
+def together(what: str, urls: list[str], *more: object, of: str = "benchmarks.apps") -> float:
     """Seconds from the word go until the last of these processes has ended its work."""
-    processes = [start(what, url, *more) for url in urls]
+    processes = [start(what, url, *more, of=of) for url in urls]
     for process in processes:
         line(process)
     began = time.perf_counter()

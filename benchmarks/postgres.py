@@ -24,6 +24,7 @@ from benchmarks.measure import (
     fill,
     finish,
     latency,
+    line,
     singles,
     start,
     together,
@@ -141,6 +142,9 @@ def postgres_enqueue(stores: Stores) -> Figures:
     eight, single, eight_to_one = alternate(
         lambda turn: producers(stores.fresh(), 8), lambda turn: producers(stores.fresh(), 1)
     )
+    bare_eight, bare_alone, bare_eight_to_one = alternate(
+        lambda turn: bare_producers(stores.fresh(), 8), lambda turn: bare_producers(stores.fresh(), 1)
+    )
     return {
         "postgres.enqueue.single_s": one,
         "postgres.enqueue.bare_single_s": bare_one,
@@ -155,6 +159,9 @@ def postgres_enqueue(stores: Stores) -> Figures:
         "postgres.enqueue.one_process_s": single,
         "postgres.enqueue.eight_processes_s": eight,
         "postgres.enqueue.eight_to_one": eight_to_one,
+        "postgres.enqueue.bare_one_process_s": bare_alone,
+        "postgres.enqueue.bare_eight_processes_s": bare_eight,
+        "postgres.enqueue.bare_eight_to_one": bare_eight_to_one,
     }
 
 
@@ -164,11 +171,30 @@ def producers(url: str, processes: int, each: int = 300) -> float:
     return processes * each / together("enqueue", [url] * processes, each)
 
 
+def bare_producers(url: str, processes: int, each: int = 300) -> float:
+    """The same with bare inserts: what this machine has to give."""
+    postgres_loop.prepare(url)
+    return processes * each / together("insert", [url] * processes, each, of=postgres_loop.__name__)
+
+
 # Latency
 
 
 def postgres_latency(stores: Stores) -> Figures:
-    return latency(stores.fresh(), "postgres")
+    return latency(stores.fresh(), "postgres") | _bare_latency(stores.fresh())
+
+
+def _bare_latency(url: str) -> Figures:
+    """Insert, commit, NOTIFY; in another process a claim and its commit."""
+    postgres_loop.prepare(url)
+    process = start("claim", url, of=postgres_loop.__name__)
+    line(process)
+    taken = postgres_loop.starts(url, [0.0] * 51 + [2.0] * 5, lambda: line(process))
+    finish(process)
+    return {
+        "postgres.start.bare_idle_p50_ms": median(taken[1:51]),
+        "postgres.start.bare_after_quiet_p50_ms": median(taken[51:]),
+    }
 
 
 # Somebody's long transaction

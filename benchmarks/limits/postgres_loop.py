@@ -1,10 +1,14 @@
 """The bare PostgreSQL loops: a minimal table, its primary key, one partial index, one connection, batches of 100.
 
 The server is as it comes: `fsync` and `synchronous_commit` are on. There is no handler. Each turn is one transaction.
+
+Two of them are programs, for what takes several processes: `insert` is a producer, `claim` waits for notifications.
 """
 
 import asyncio
+import sys
 import time
+from collections.abc import Callable
 
 import asyncpg
 
@@ -74,6 +78,71 @@ def inserts(url: str, calls: int, batch: int, payload: bytes) -> float:
     return asyncio.run(loop())
 
 
+def prepare(url: str) -> None:
+    """The table, for loops that run in other processes."""
+
+    async def make() -> None:
+        await (await _connected(url)).close()
+
+    asyncio.run(make())
+
+
+def insert(url: str, count: str) -> None:
+    """One of several producers that begin at the word go: a row and a commit at a time."""
+
+    async def loop() -> None:
+        connection = await asyncpg.connect(url)
+        await _insert(connection, 1, 1, b"x" * 100, f"{id(connection)}")
+        print("ready", flush=True)
+        sys.stdin.readline()
+        await _insert(connection, int(count), 1, b"x" * 100, f"{time.time_ns()}")
+        print("done", flush=True)
+        await connection.close()
+
+    asyncio.run(loop())
+
+
+def claim(url: str) -> None:
+    """Claims a row at each notification, and says at the end how long after it was sent, in milliseconds."""
+
+    async def loop() -> None:
+        connection, ears = await asyncpg.connect(url), await asyncpg.connect(url)
+        statement = await connection.prepare(CLAIM.replace("$3", "$1"))
+        rung = asyncio.Event()
+        await ears.add_listener("rows", lambda *_: rung.set())
+        print("ready", flush=True)
+        while True:
+            await rung.wait()
+            rung.clear()
+            for row in await statement.fetch("t-"):
+                if row[2] == b"end":
+                    return
+                print((time.monotonic_ns() - int(row[2])) / 1e6, flush=True)
+
+    asyncio.run(loop())
+
+
+def starts(url: str, pauses: list[float], answer: Callable[[], str]) -> list[float]:
+    """Milliseconds from an insert to its claim in a process that runs `claim`, each after so long a pause."""
+
+    async def loop() -> list[float]:
+        connection = await asyncpg.connect(url)
+        statement = await connection.prepare(INSERT)
+        taken = []
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            sent = time.monotonic_ns()
+            await statement.fetch([str(sent)], str(sent).encode(), sent)
+            await connection.execute("NOTIFY rows")
+            taken.append(float(answer()))
+        await statement.fetch(["end"], b"end", 0)
+        await connection.execute("NOTIFY rows")
+        await connection.close()
+        return taken
+
+    return asyncio.run(loop())
+
+
 async def old_snapshot(url: str) -> asyncpg.Connection:
     """A client that has looked once and keeps its transaction open: nothing newer than that may be cleaned away."""
     connection = await asyncpg.connect(url)
@@ -133,9 +202,15 @@ async def _filled(url: str, jobs: int, payload: bytes) -> asyncpg.Connection:
     return connection
 
 
-async def _insert(connection: asyncpg.Connection, calls: int, batch: int, payload: bytes) -> None:
+async def _insert(connection: asyncpg.Connection, calls: int, batch: int, payload: bytes, prefix: str = "") -> None:
     statement = await connection.prepare(INSERT)
     for call in range(calls):
         # As long as a ULID, and growing with time as ULIDs do.
-        ids = [f"{call:016d}{number:010d}" for number in range(batch)]
+        ids = [f"{prefix}{call:016d}{number:010d}" for number in range(batch)]
         await statement.fetch(ids, payload, time.time_ns() // 1_000)
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {"insert": insert, "claim": claim}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]](*sys.argv[2:])

@@ -5,11 +5,27 @@
 
 -- A lease, its fields in the order of `Lease`. The last row of an answer is none: it has all the rest in `reply`.
 CREATE TYPE exchanged AS (
-    reply text, queue text, id text, generation bigint, task text, payload bytea, codec text, metadata text,
-    priority smallint, lane text, arrival bigint, created bigint, due bigint, expires bigint, state text, attempt bigint,
-    losses bigint, token text, fence bigint, lease_expires bigint, lease_len bigint, max_attempts bigint,
-    max_losses bigint, started bigint, given text
+    reply text, queue text COLLATE "C", id text COLLATE "C", generation bigint, task text COLLATE "C", payload bytea,
+    codec text COLLATE "C", metadata text, priority smallint, lane text COLLATE "C", arrival bigint, created bigint,
+    due bigint, expires bigint, state text COLLATE "C", attempt bigint, losses bigint, token text COLLATE "C",
+    fence bigint, lease_expires bigint, lease_len bigint, max_attempts bigint, max_losses bigint, started bigint, given text
 );
+
+-- Where the jobs stand that a claim has locked, in claim order, and of which of its tasks each is.
+CREATE TYPE picked AS (rows tid[], tasks int[]);
+
+-- What a worker is told of a job it holds. Not called: the planner puts it where it is used, column by column.
+CREATE FUNCTION lease_1(j job) RETURNS exchanged LANGUAGE sql STABLE AS $$
+    SELECT (NULL, j.queue, j.id, j.generation, j.task, j.payload, j.codec, j.metadata::text, j.priority, j.lane, j.arrival,
+        j.created, j.due, j.expires, j.state, j.attempt, j.losses, j.token, j.fence, j.lease_expires, j.lease_len,
+        j.max_attempts, j.max_losses, j.started,
+        CASE WHEN num_nonnulls(
+            j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
+            j.given_retention) > 0
+        THEN json_build_array(
+            j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
+            j.given_retention)::text END)::exchanged
+$$;
 
 -- `p_queues` to `p_retentions` are successes that may be plain; where one value stands, it is that of all. `p_rest` are all
 -- other settlements. In the answer `plain` is null if all of the first are applied.
@@ -34,9 +50,9 @@ DECLARE
     v_settled text := '[]';
     v_started text := '[]';
     v_process text;
-    v_parents boolean;
-    v_rows tid[];
-    v_got tid[];
+    v_picked picked;
+    v_taken bigint := 0;
+    v_got bigint;
     v_running bigint;
     v_still boolean;
     v_chores boolean;
@@ -79,14 +95,13 @@ BEGIN
         v_settled := settle_all_1(p_rest, v_now);
     END IF;
     -- A claim that is sent again, since its answer was lost, gets what it holds, and nothing new.
-    SELECT array_agg(ctid ORDER BY substr(token, length(p_claim_id) + 2)::bigint),
-        EXISTS (SELECT 1 FROM chore WHERE kind = 'parent')
-    INTO v_rows, v_parents FROM job
-    WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/' AND substr(token, length(p_claim_id) + 2) ~ '^[0-9]+$';
-    IF v_rows IS NOT NULL THEN
+    RETURN QUERY SELECT (lease_1(j)).* FROM job AS j
+        WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/' AND substr(token, length(p_claim_id) + 2) ~ '^[0-9]+$'
+        ORDER BY substr(token, length(p_claim_id) + 2)::bigint;
+    IF FOUND THEN
         p_room := 0;
     END IF;
-    IF v_parents THEN
+    IF EXISTS (SELECT 1 FROM chore WHERE kind = 'parent') THEN
         PERFORM resolve_1(v_now);
     END IF;
     IF p_starts IS NOT NULL THEN
@@ -110,15 +125,37 @@ BEGIN
         END IF;
         v_next_due := least(v_next_due, v_due);
         CONTINUE WHEN p_room <= 0;
-        v_got := take_1(p_claim_id, p_worker, p_sources[i], least(p_room, p_rooms[i]), p_limit, p_floors[3 * i - 2 : 3 * i],
-            p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], p_lease_lens[p_begins[i] : p_ends[i]],
-            p_attempts[p_begins[i] : p_ends[i]], p_losses[p_begins[i] : p_ends[i]],
-            coalesce(cardinality(v_rows), 0), v_now);
-        v_running := least(cardinality(v_got), greatest(0, p_limit - coalesce(cardinality(v_rows), 0)));
-        v_none := book_1(p_sources[i], v_done, v_running, cardinality(v_got) - v_running);
+        v_picked := pick_1(p_sources[i], least(p_room, p_rooms[i]), p_floors[3 * i - 2 : 3 * i],
+            p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], v_now);
+        v_got := cardinality(v_picked.rows);
+        v_running := least(v_got, greatest(0, p_limit - v_taken));
+        IF v_got > 0 THEN
+            -- The leases: new tokens, higher fences, one more attempt each.
+            RETURN QUERY UPDATE job AS j SET
+                state = CASE WHEN g.rank <= v_running THEN 'running' ELSE 'assigned' END,
+                attempt = j.attempt + 1,
+                owner = p_worker,
+                token = p_claim_id || '.' || (v_taken + g.rank - 1),
+                fence = greatest(j.fence + 1, v_now, CASE WHEN j.lane IS NULL THEN 0 ELSE (
+                    SELECT fence + 1 FROM lane WHERE lane.queue = j.queue AND lane.lane = j.lane) END),
+                lease_len = coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
+                lease_expires = v_now + coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
+                max_attempts = coalesce(j.given_max_attempts, p_attempts[p_begins[i] + g.task - 1], 0),
+                max_losses = coalesce(j.given_max_losses, p_losses[p_begins[i] + g.task - 1], 5),
+                -- It may have come since the time of this call was read: nothing starts before it was created.
+                started = CASE WHEN g.rank <= v_running
+                    THEN coalesce(j.started, greatest(v_now, j.created)) ELSE j.started END,
+                last_started = CASE WHEN g.rank <= v_running THEN greatest(v_now, j.created) ELSE j.last_started END,
+                progress = NULL,
+                granted = true
+            FROM unnest(v_picked.rows, v_picked.tasks) WITH ORDINALITY AS g (row, task, rank)
+            WHERE j.ctid = g.row  -- in the order of their ranks: every join here is a loop over what it begins with
+            RETURNING (lease_1(j)).*;
+        END IF;
+        v_none := book_1(p_sources[i], v_done, v_running, v_got - v_running);
         v_done := others_1(p_sources[i], v_done);
-        v_rows := v_rows || v_got;
-        p_room := p_room - cardinality(v_got);
+        v_taken := v_taken + v_got;
+        p_room := p_room - v_got;
     END LOOP;
     v_walked := pg_stat_get_xact_tuples_returned('job_ready'::regclass) - v_walked;
     WHILE v_done.ended <> '{}' OR v_done.gone <> '{}' LOOP
@@ -126,18 +163,6 @@ BEGIN
         v_done := others_1(coalesce(v_done.ended[1], v_done.gone[1]), v_done);
     END LOOP;
     v_none := close_1();
-    IF v_rows <> '{}' THEN  -- in their order: every join here is a loop over them
-        RETURN QUERY SELECT NULL, j.queue, j.id, j.generation, j.task, j.payload, j.codec, j.metadata::text, j.priority,
-            j.lane, j.arrival, j.created, j.due, j.expires, j.state, j.attempt, j.losses, j.token, j.fence,
-            j.lease_expires, j.lease_len, j.max_attempts, j.max_losses, j.started,
-            CASE WHEN num_nonnulls(
-                j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
-                j.given_retention) > 0
-            THEN json_build_array(
-                j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
-                j.given_retention)::text END
-        FROM unnest(v_rows) AS r (row) JOIN job AS j ON j.ctid = r.row;
-    END IF;
     v_answer.reply := reply_1(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
         || ',"emptied":' || lines_1('holdfast.emptied')
         || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_walked);
@@ -228,16 +253,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Take ready jobs of one queue; answers where they stand now. The heads of the tasks are merged; a job past its `expires` is
--- cancelled when it is met.
+-- Pick ready jobs of one queue, and lock them. The heads of the tasks are merged; a job past its `expires` is cancelled when
+-- it is met.
 --
 -- While somebody holds an old snapshot open, what was claimed stays in the index and each claim walks over all of it. Then
 -- the client says from where on to look (`floor`): from the first job of its last claim. What became ready before that is
 -- found by the next walk from the beginning; see `floors.py`.
-CREATE FUNCTION take_1(
-    p_claim_id text, p_worker text, p_queue text, p_room bigint, p_limit bigint, p_floor bigint[], p_tasks text[],
-    p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[], p_taken int, p_now bigint
-) RETURNS tid[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION pick_1(
+    p_queue text, p_room bigint, p_floor bigint[], p_tasks text[], p_shares bigint[], p_now bigint
+) RETURNS picked LANGUAGE plpgsql AS $$
 DECLARE
     c_bottom CONSTANT bigint[] := '{-32768, 0, 0}';
     v_floor bigint[] := CASE WHEN p_floor[1] IS NULL THEN c_bottom ELSE p_floor END;
@@ -247,7 +271,7 @@ DECLARE
     v_stop int;
     v_expired text;
     v_cancelled int := 0;
-    v_taken tid[] := '{}';
+    v_picked picked := ('{}', '{}');
 BEGIN
     LOOP
         -- Materialised: the planner must not look for the heads twice, and so take more than there is room for.
@@ -256,7 +280,7 @@ BEGIN
             FROM unnest(p_tasks, p_shares) WITH ORDINALITY AS t (task, share, o)
             CROSS JOIN LATERAL (
                 SELECT ctid AS row, expires, priority, due, arrival FROM job
-                WHERE queue = p_queue AND task = t.task AND state = 'queued'
+                WHERE queue = p_queue AND task = t.task AND state = 'queued' AND ctid <> ALL (v_picked.rows)
                     AND ((-priority::int), due, arrival) >= (v_floor[1]::int, v_floor[2], v_floor[3])
                 ORDER BY (-priority::int), due, arrival LIMIT least(t.share, p_room) FOR UPDATE SKIP LOCKED
             ) AS h
@@ -270,8 +294,7 @@ BEGIN
             v_of := v_of[: v_stop - 1];
         END IF;
         IF v_rows <> '{}' THEN
-            v_taken := v_taken || grant_1(p_claim_id || '.', p_worker, v_rows, v_of, p_lease_lens, p_attempts, p_losses,
-                p_taken + cardinality(v_taken), p_limit, p_now);
+            v_picked := (v_picked.rows || v_rows, v_picked.tasks || v_of);
             p_room := p_room - cardinality(v_rows);
         END IF;
         EXIT WHEN p_room = 0 OR v_stop IS NULL AND v_floor = c_bottom;
@@ -287,7 +310,7 @@ BEGIN
         v_cancelled := v_cancelled + 1;
         EXIT WHEN v_cancelled = 1000;
     END LOOP;
-    RETURN v_taken;
+    RETURN v_picked;
 END $$;
 
 -- A waiting job is past its `expires`.
@@ -296,40 +319,4 @@ DECLARE
     j job := lock_job_1(p_queue, p_id);
 BEGIN
     PERFORM finish_1(j.state, j, 'cancelled', 'expired', '', NULL, NULL, NULL, p_now);
-END $$;
-
--- Give the leases: new tokens, higher fences, one more attempt each. The jobs are queued, and locked by this transaction, so
--- that they can be named by where they stand.
-CREATE FUNCTION grant_1(
-    p_prefix text, p_worker text, p_rows tid[], p_tasks int[], p_lease_lens bigint[], p_attempts bigint[],
-    p_losses bigint[], p_taken int, p_limit bigint, p_now bigint
-) RETURNS tid[] LANGUAGE plpgsql AS $$
-DECLARE
-    v_rows tid[];
-BEGIN
-    WITH granted AS (
-        UPDATE job AS j SET
-            state = CASE WHEN p_taken + g.rank <= p_limit THEN 'running' ELSE 'assigned' END,
-            attempt = j.attempt + 1,
-            owner = p_worker,
-            token = p_prefix || (p_taken + g.rank - 1),
-            fence = greatest(j.fence + 1, p_now, CASE WHEN j.lane IS NULL THEN 0 ELSE (
-                SELECT fence + 1 FROM lane WHERE lane.queue = j.queue AND lane.lane = j.lane) END),
-            lease_len = coalesce(j.given_lease_len, p_lease_lens[g.task]),
-            lease_expires = p_now + coalesce(j.given_lease_len, p_lease_lens[g.task]),
-            max_attempts = coalesce(j.given_max_attempts, p_attempts[g.task], 0),
-            max_losses = coalesce(j.given_max_losses, p_losses[g.task], 5),
-            -- It may have come since the time of this call was read: nothing starts before it was created.
-            started = CASE WHEN p_taken + g.rank <= p_limit
-                THEN coalesce(j.started, greatest(p_now, j.created)) ELSE j.started END,
-            last_started = CASE WHEN p_taken + g.rank <= p_limit
-                THEN greatest(p_now, j.created) ELSE j.last_started END,
-            progress = NULL,
-            granted = true
-        FROM unnest(p_rows, p_tasks) WITH ORDINALITY AS g (row, task, rank)
-        WHERE j.ctid = g.row
-        RETURNING j.ctid AS row, g.rank
-    )
-    SELECT array_agg(row ORDER BY rank) INTO v_rows FROM granted;
-    RETURN v_rows;
 END $$;

@@ -187,10 +187,14 @@ def _settlement(settlement: Settlement) -> None:
     if settlement.error is not None:
         for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
             storable(text, "error")
-    whole(settlement.delay, "delay")
-    whole(settlement.due, "due", -FOREVER)
-    whole(settlement.result_ttl, "result_ttl")
-    whole(settlement.retention, "retention")
+    if settlement.delay != 0:  # most have none of these, and most exchanges are of many settlements
+        whole(settlement.delay, "delay")
+    if settlement.due is not None:
+        whole(settlement.due, "due", -FOREVER)
+    if settlement.result_ttl is not None:
+        whole(settlement.result_ttl, "result_ttl")
+    if settlement.retention is not None:
+        whole(settlement.retention, "retention")
 
 
 def _claim(claim: Claim) -> None:

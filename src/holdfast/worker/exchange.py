@@ -18,7 +18,7 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
 from holdfast.model.work import Claim, Exchanged, Lease, Settled, Settlement, Start, Started
 from holdfast.runtime import Runtime
-from holdfast.service import Service
+from holdfast.service import Service, breathe
 from holdfast.worker.attempt import Attempt, fence_age
 from holdfast.worker.claims import Claims
 from holdfast.worker.courier import Courier
@@ -138,13 +138,13 @@ class Exchanger(Service):
     async def tick(self) -> float | None:
         if self._accepting:
             self._call_up()
+        apart = self.beside is not None and len(self._outbox) >= MANY
+        if self.beside is not None and apart:
+            self.beside.wake()
+            await breathe()  # the claim goes out first: handlers wait for it
         batch = self._outbox.next_batch()
         started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
-        claim = None
-        if self.beside is not None and len(batch) >= MANY:
-            self.beside.wake()
-        elif self._accepting:
-            claim = self._claims.make()
+        claim = self._claims.make() if self._accepting and not apart else None
         if claim is None and not batch and not started:
             self._notice_nothing()
             return None

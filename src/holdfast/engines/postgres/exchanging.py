@@ -119,7 +119,7 @@ _given = msgspec.json.Decoder(Given).decode
 
 def _exchanged(settlements: Sequence[Settlement], plain: Sequence[Settlement], rows: Rows) -> Reply[Exchanged]:
     """Leases, and after them a row with all the rest."""
-    reply: Any = _decode_exchanged(rows[-1][0])
+    reply: Any = _decode_exchanged(rows[-1][-1])
     said = reply.answer
     settled = said.settled
     if plain:
@@ -145,16 +145,14 @@ def _merged(
 
 
 def _lease(row: Sequence[Any]) -> Lease:
-    """Three fields are more than text and numbers."""
-    return Lease(  # type: ignore[call-arg]  # as many as there are fields
-        *row[1:_METADATA],
-        {} if row[_METADATA] is None else _metadata(row[_METADATA]),
-        *row[_METADATA + 1 : _STATE],
-        _STATES[row[_STATE]],
-        *row[_STATE + 1 : _GIVEN],
-        NOTHING_GIVEN if row[_GIVEN] is None else _given(row[_GIVEN]),
-    )
+    """Three fields are more than text and numbers; what follows the last is for the row after all leases."""
+    fields = [*row]
+    del fields[-1]
+    fields[_METADATA] = {} if fields[_METADATA] is None else _metadata(fields[_METADATA])
+    fields[_STATE] = _STATES[fields[_STATE]]
+    fields[_GIVEN] = NOTHING_GIVEN if fields[_GIVEN] is None else _given(fields[_GIVEN])
+    return Lease(*fields)
 
 
-_METADATA, _STATE, _GIVEN = (1 + Lease.__struct_fields__.index(name) for name in ("metadata", "state", "given"))
+_METADATA, _STATE, _GIVEN = map(Lease.__struct_fields__.index, ("metadata", "state", "given"))
 _STATES = {state.value: state for state in JobState}

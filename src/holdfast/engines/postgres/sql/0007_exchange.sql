@@ -5,10 +5,11 @@
 
 -- A lease, its fields in the order of `Lease`. The last row of an answer is none: it has all the rest in `reply`.
 CREATE TYPE exchanged AS (
-    reply text, queue text COLLATE "C", id text COLLATE "C", generation bigint, task text COLLATE "C", payload bytea,
+    queue text COLLATE "C", id text COLLATE "C", generation bigint, task text COLLATE "C", payload bytea,
     codec text COLLATE "C", metadata text, priority smallint, lane text COLLATE "C", arrival bigint, created bigint,
     due bigint, expires bigint, state text COLLATE "C", attempt bigint, losses bigint, token text COLLATE "C",
-    fence bigint, lease_expires bigint, lease_len bigint, max_attempts bigint, max_losses bigint, started bigint, given text
+    fence bigint, lease_expires bigint, lease_len bigint, max_attempts bigint, max_losses bigint, started bigint, given text,
+    reply text
 );
 
 -- Where the jobs stand that a claim has locked, in claim order, and of which of its tasks each is.
@@ -16,7 +17,7 @@ CREATE TYPE picked AS (rows tid[], tasks int[]);
 
 -- What a worker is told of a job it holds. Not called: the planner puts it where it is used, column by column.
 CREATE FUNCTION lease_1(j job) RETURNS exchanged LANGUAGE sql STABLE AS $$
-    SELECT (NULL, j.queue, j.id, j.generation, j.task, j.payload, j.codec, j.metadata::text, j.priority, j.lane, j.arrival,
+    SELECT (j.queue, j.id, j.generation, j.task, j.payload, j.codec, j.metadata::text, j.priority, j.lane, j.arrival,
         j.created, j.due, j.expires, j.state, j.attempt, j.losses, j.token, j.fence, j.lease_expires, j.lease_len,
         j.max_attempts, j.max_losses, j.started,
         CASE WHEN num_nonnulls(
@@ -24,7 +25,7 @@ CREATE FUNCTION lease_1(j job) RETURNS exchanged LANGUAGE sql STABLE AS $$
             j.given_retention) > 0
         THEN json_build_array(
             j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len, j.given_result_ttl,
-            j.given_retention)::text END)::exchanged
+            j.given_retention)::text END, NULL)::exchanged
 $$;
 
 -- `p_queues` to `p_retentions` are successes that may be plain; where one value stands, it is that of all. `p_rest` are all

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 JOBS = 50_000
 """In a drain: so many that its first and last moments do not count."""
-OLD = 20
+OLD = 60
 """Seconds for which an old snapshot is held."""
 
 
@@ -203,15 +203,18 @@ def _bare_latency(url: str) -> Figures:
 
 def postgres_old_snapshot(stores: Stores) -> Figures:
     """Jobs per second over time while another client holds a snapshot, beside the pinned loop in the same plight."""
-    jobs, window = 200_000, postgres_loop.WINDOW
-    bare = postgres_loop.drain_over_time(stores.fresh(), jobs, RAW, OLD)
-    ours = asyncio.run(_paced(stores.filled(jobs, "counted"), window))
+    window = postgres_loop.WINDOW
+    bare = postgres_loop.drain_over_time(stores.fresh(), 500_000, RAW, OLD)
+    ours = asyncio.run(_paced(stores.filled(OLD * 20_000, "counted"), window))
     figures: Figures = {}
+    ratios = []
     for number, (mine, theirs) in enumerate(zip(ours, bare, strict=False), start=1):
         at = f"{int(number * window):02}s"
         print(f"    {at}  {mine:>9,.0f} jobs/s, bare {theirs:>9,.0f}", file=sys.stderr, flush=True)
         figures[f"postgres.old_snapshot.jobs_s_at_{at}"] = mine
         figures[f"postgres.old_snapshot.bare_jobs_s_at_{at}"] = theirs
+        ratios.append(mine / theirs)
+    figures["postgres.old_snapshot.lowest_ratio_after_6s"] = min(ratios[int(6 / window) :])
     return figures
 
 

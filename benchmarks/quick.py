@@ -162,6 +162,7 @@ BARS: dict[str, tuple[str, float]] = {
     "postgres.start.after_quiet_p50_ms": ("<=", 3.5),
     "postgres.workers.nothing_two_to_one": (">=", 0.9),
     "postgres.workers.ten_ms_two_to_one": (">=", 1.8),
+    "postgres.old_snapshot.lowest_ratio_after_6s": (">=", 2),
     "worker.idle_mb": ("<=", 60),
 }
 

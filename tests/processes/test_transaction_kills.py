@@ -112,6 +112,6 @@ def test_effects_are_there_once_wherever_the_worker_is_killed(store: Store) -> N
     storm(store, kills=20)
 
 
-@pytest.mark.long
+@pytest.mark.chaos
 def test_effects_are_there_once_after_two_hundred_kills(store: Store) -> None:
     storm(store, kills=200)

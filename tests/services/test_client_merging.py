@@ -84,6 +84,22 @@ def test_many_part_into_two_writes_that_are_under_way_at_once(jobs: App[object],
     assert writes == [1, 49, 50]
 
 
+def test_jobs_with_a_lane_stay_in_one_write_in_the_order_of_their_calls(
+    jobs: App[object], resize: Task[[str], str]
+) -> None:
+    """Two writes would take the lanes in any order."""
+
+    async def story() -> tuple[list[Any], list[int]]:
+        engine = Gated()
+        laned = (resize.using(id=f"{n}", lane=f"{n % 3}").aenqueue(f"{n}") for n in range(100))
+        answers = await at_once(jobs, engine, *laned)
+        return answers, engine.writes
+
+    answers, writes = run(story())
+    assert [handle.id for handle in answers] == [str(n) for n in range(100)]
+    assert writes == [1, 99]
+
+
 class Unhurried(Gated):
     """An engine whose writes take a few turns of the event loop."""
 

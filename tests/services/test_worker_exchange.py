@@ -118,6 +118,20 @@ def test_a_large_batch_is_settled_while_another_call_claims() -> None:
     run(scenario())
 
 
+def test_what_a_large_batch_lets_go_is_still_worked_on_until_nothing_is_left() -> None:
+    """The claim beside it has come back empty, since every job waited for one that was being settled."""
+
+    async def scenario() -> None:
+        app, engine = far(SmallTask(noop))
+        heads = [app.job("noop", lane=str(lane)) for lane in range(60)]
+        await app.put(*heads, *(app.job("noop", lane=head.lane) for head in heads))
+        await app.drain(concurrency=100)
+        assert engine.most_under_way == 2
+        assert await app.counts() == {JobState.SUCCEEDED: 120}
+
+    run(scenario())
+
+
 def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
     async def scenario() -> None:
         app, engine = far(SmallTask(noop))

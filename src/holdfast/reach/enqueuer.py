@@ -76,11 +76,15 @@ class Enqueuer:
         batch: list[_Waiting] = []
         jobs = size = 0
         most = len(self._waiting)
-        if most >= WORTH_PARTING and self._writing < self._most:
+        alone = self._writing == 1
+        if most >= WORTH_PARTING and self._writing < self._most and not _in_order(self._waiting[0][0]):
             most //= 2
+            alone = False
             self._begin()
         while self._waiting and len(batch) < most:
             group, answer = self._waiting[0]
+            if not alone and _in_order(group):
+                break  # two writes would take their lanes in any order, and wait for each other
             jobs += len(group.jobs)
             for job in group.jobs:
                 size += len(job.payload)
@@ -107,6 +111,11 @@ class Enqueuer:
             for (_, answer), said in zip(batch, groups, strict=True):
                 if not answer.done():
                     answer.set_result(said)
+
+
+def _in_order(group: Group) -> bool:
+    """Whether its jobs have a place in a lane."""
+    return any(job.lane is not None or job.pool is not None for job in group.jobs)
 
 
 def _meets_nobody(group: Group) -> bool:

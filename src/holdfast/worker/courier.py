@@ -22,7 +22,7 @@ _logger = logging.getLogger("holdfast.worker")
 
 
 class Courier:
-    """One request at a time, each until it is answered."""
+    """Each request until it is answered."""
 
     def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._runtime = runtime

@@ -1,8 +1,8 @@
 """The exchange: the only hot call. It settles what has ended and claims for the slots that are free, in one round trip.
 
-Batches form by themselves. One exchange is in flight at a time; while it is, outcomes and free slots gather, and the
-next one takes them all (in bounded pieces). A lone job is settled at once, a hundred short ones share a commit. Where a
-store takes several writers, a large batch is settled by one call while another one claims, side by side.
+Batches form by themselves. While an exchange is in flight, outcomes and free slots gather, and the next one takes them
+all (in bounded pieces). A lone job is settled at once, a hundred short ones share a commit. Where a store takes several
+writers, a large batch is settled by one call while another one claims, side by side (decision 0010).
 
     handlers end ──► outbox ─┐                    ┌─► news: events, hooks, empty queues
     slots free up ─► claim  ─┴─► engine.exchange ─┴─► leases ─► runner
@@ -66,7 +66,7 @@ class Exchanger(Service):
         self._poll = poll
         self._told_to_stop = told_to_stop
         self._found_nothing = found_nothing
-        """Called when a claim came back empty and nothing runs."""
+        """Called when nothing runs, nothing is under way, and a claim has brought nothing."""
         self._runner = Runner(runtime, Executor(runtime, done=self.done, timed=timed))
         self._outbox = Outbox()
         self._started: list[Attempt] = []
@@ -148,7 +148,10 @@ class Exchanger(Service):
         if claim is None and not batch and not started:
             self._notice_nothing()
             return None
-        return await self._exchange(batch, started, claim)
+        delay = await self._exchange(batch, started, claim)
+        if claim is not None:  # else a claim beside this one may not have seen what has just been let go
+            self._notice_nothing()
+        return delay
 
     async def claim_beside(self) -> None:
         """Only claim, while a large batch is being settled."""
@@ -186,8 +189,6 @@ class Exchanger(Service):
             await self._news.after(settlements, answer)
         finally:
             self._telling -= 1
-        if not answer.leases:
-            self._notice_nothing()
         if self.progress is not None:
             self.progress()
         return self._next_look(claim, answer)

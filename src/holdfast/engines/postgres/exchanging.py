@@ -40,7 +40,7 @@ def exchange(command: Exchange, floors: Mapping[str, Floor]) -> Call:
     return Call(
         "exchange_1",
         (
-            *(map(_column, zip(*map(_PLAIN, plain), strict=True)) if plain else _NONE_PLAIN),
+            *(_columns(plain) if plain else _NONE_PLAIN),
             any(settlement.retention == 0 for settlement in plain),
             encode(rest).decode() if rest else None,
             any(settlement.lane is not None or settlement.listed_expiry is not None for settlement in rest),
@@ -51,8 +51,14 @@ def exchange(command: Exchange, floors: Mapping[str, Floor]) -> Call:
     )
 
 
-def _column(values: Sequence[Any]) -> Sequence[Any]:
-    """One value stands for many like it: of a hundred jobs most have the same queue, result and terms."""
+def _columns(plain: Sequence[Settlement]) -> tuple[Sequence[Any], ...]:
+    """One value stands for many like it: of a hundred jobs most have the same queue, result and terms. But not one id:
+    there may be several jobs of that name, in several queues."""
+    queues, ids, tokens, results, result_ttls, retentions = zip(*map(_PLAIN, plain), strict=True)
+    return _short(queues), ids, tokens, _short(results), _short(result_ttls), _short(retentions)
+
+
+def _short(values: Sequence[Any]) -> Sequence[Any]:
     return values[:1] if len(values) > 1 and values.count(values[0]) == len(values) else values
 
 

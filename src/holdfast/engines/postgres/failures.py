@@ -39,6 +39,7 @@ one, never between a commit and its answer."""
 _NO_SCHEMA = frozenset({"3F000", "42P01", "42883"})
 _WRONG_LOGIN = frozenset({"28000", "28P01", "3D000"})
 _READ_ONLY = "25006"
+_CUT_SHORT = "57014"
 _WORK = (Exchange, Renew, Expired, Disown, Heartbeat, ForgetWorker)
 """Verbs of workers, which ask again until they are answered. They must not hear of a lock as if it were a refusal."""
 
@@ -67,8 +68,9 @@ def _unsent(error: BaseException) -> bool:
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
-    """Whether the connection is of no use after this error: the server closes it, or is not the one that we want."""
-    return _broken(error) or _state(error) == _READ_ONLY
+    """Whether the connection is of no use after this error: the server closes it, or is not the one that we want. Or a
+    call was cut short in the server, and may have left a lock of the session behind."""
+    return _broken(error) or _state(error) in (_READ_ONLY, _CUT_SHORT)
 
 
 def _broken(error: BaseException) -> bool:

@@ -40,7 +40,7 @@ LONGEST_PAUSE = 5.0
 DEAF_PAUSE = 60.0
 """After which LISTEN gets another chance."""
 ATTENDED_WITHIN = 0.2
-"""Seconds for a subscription to wait until others know of it. If that is too short, it is rung once they do."""
+"""Seconds for a subscription to wait until others know of it. What comes before they do is found by looking."""
 LAST_WORDS = 1.0
 """Seconds for the last bells, when the tower is closed."""
 MOST_BELLS = 8

@@ -108,6 +108,17 @@ async def test_an_end_rings_for_room_and_for_everyone_who_waits(bench: Bench, en
 
 
 @guarantee(Guarantee.BELLS)
+async def test_everyone_who_waits_is_told_of_a_job_that_is_deleted_as_it_ends(bench: Bench) -> None:
+    await bench.put(new_job(reply="p1"))
+    await bench.put(new_job(reply="p2"))
+    lease = await bench.take_one()
+
+    with listen(bench, "reply:p1", "reply:p2") as ears:
+        await bench.settle(succeed(lease, result_ttl=0, retention=0))
+        await hears(ears, "reply:p1", "reply:p2")
+
+
+@guarantee(Guarantee.BELLS)
 @pytest.mark.parametrize("what", ["cancel", "clear", "expire", "parent"])
 async def test_a_waiter_is_told_of_an_end_without_a_run(bench: Bench, what: str) -> None:
     """E-P13"""

@@ -37,6 +37,17 @@ async def test_success_is_stored_with_its_result(bench: Bench) -> None:
     assert (job.last_error, job.history) == (None, ())
 
 
+@guarantee(Guarantee.FENCING)
+async def test_jobs_of_one_name_in_two_queues_are_settled_together(bench: Bench) -> None:
+    await bench.put(new_job("a", queue="east"), new_job("a", queue="west"))
+    leases = [await bench.take_one(queue=queue) for queue in ("east", "west")]
+
+    answer = await bench.engine.settle(*map(succeed, leases))
+
+    assert answer.settled == (Settled.APPLIED, Settled.APPLIED)
+    assert [await bench.state("a", queue) for queue in ("east", "west")] == [JobState.SUCCEEDED] * 2
+
+
 @guarantee(Guarantee.READING)
 async def test_a_success_without_a_result_has_none(bench: Bench) -> None:
     await bench.finish(new_job("none"), result=None)

@@ -130,8 +130,8 @@ BEGIN
             limit_key, given_max_attempts, given_max_losses, given_timeout, given_lease_len, given_result_ttl,
             given_retention, state, arrival, created, due)
         SELECT
-            n.queue, given.id, coalesce(n.task, ''), given.payload, coalesce(n.codec, 'json'), n.metadata, '',
-            coalesce(n.priority, 0), coalesce(n.key_scope, 'result'), coalesce(n.key_window, 0), n.expires,
+            n.queue, given.id, coalesce(n.task, ''), given.payload, coalesce(n.codec, 'json'), n.metadata,
+            decode(coalesce(n.payload_hash, ''), 'base64'), coalesce(n.priority, 0), coalesce(n.key_scope, 'result'), coalesce(n.key_window, 0), n.expires,
             CASE WHEN n.reply IS NULL THEN '{}' ELSE ARRAY[n.reply] END, n.limit_key,
             (n.given ->> 0)::bigint, (n.given ->> 1)::bigint, (n.given ->> 2)::bigint,
             (n.given ->> 3)::bigint, (n.given ->> 4)::bigint, (n.given ->> 5)::bigint,

@@ -28,7 +28,7 @@ BEGIN
                 WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE LIMIT 1
             ) AS f
             WHERE j.ctid = f.row AND (j.token = s.token AND j.state = 'running') IS TRUE
-                AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited
+                AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited AND cardinality(j.reply) < 2
                 AND j.unique_key IS NULL AND j.key_scope IN ('result', 'incomplete')
                 AND coalesce(j.given_retention, s.retention, 1) = 0
                 AND coalesce(j.given_result_ttl, s.result_ttl, 1) = 0

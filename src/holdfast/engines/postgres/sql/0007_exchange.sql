@@ -28,8 +28,8 @@ CREATE FUNCTION lease_1(j job) RETURNS exchanged LANGUAGE sql STABLE AS $$
             j.given_retention)::text END, NULL)::exchanged
 $$;
 
--- `p_queues` to `p_retentions` are successes that may be plain; where one value stands, it is that of all. `p_rest` are all
--- other settlements. In the answer `plain` is null if all of the first are applied.
+-- `p_queues` to `p_retentions` are successes that may be plain; where one queue, result or term stands, it is that of all.
+-- `p_rest` are all other settlements. In the answer `plain` is null if all of the first are applied.
 --
 -- A claim names queues, and of each the room and where among the terms those of its tasks stand.
 CREATE FUNCTION exchange_1(
@@ -67,7 +67,7 @@ BEGIN
     END IF;
     v_now := now_1(p_offset, p_floor);
     IF p_ids IS NOT NULL THEN
-        v_size := cardinality(p_ids);
+        v_size := cardinality(p_tokens);
         IF cardinality(p_queues) < v_size THEN
             p_queues := array_fill(p_queues[1], ARRAY[v_size]);
         END IF;

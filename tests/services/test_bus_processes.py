@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from small_app import run
@@ -23,7 +23,7 @@ PROGRAM = """
     import os, sys
     from holdfast import App, events
 
-    jobs = App(os.environ["TEST_STORE"])
+    jobs = App(os.environ["TEST_STORE"], namespace=os.environ["TEST_NAMESPACE"])
 
 
     @jobs.task(max_attempts=2, backoff=0)
@@ -45,15 +45,29 @@ PROGRAM = """
 """
 
 
+class Place(NamedTuple):
+    folder: Path
+    url: str
+    namespace: str
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "holdfast")
+    url, namespace = request.getfixturevalue("postgres_store")()
+    return Place(tmp_path, url, namespace)
+
+
 @asynccontextmanager
-async def child(folder: Path, role: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    program = folder / "program.py"
+async def child(place: Place, role: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    program = place.folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(program),
         role,
-        env={**os.environ, "TEST_STORE": f"sqlite:///{folder}/jobs.db"},
+        env={**os.environ, "TEST_STORE": place.url, "TEST_NAMESPACE": place.namespace},
         stdout=subprocess.PIPE,
     )
     try:
@@ -64,8 +78,8 @@ async def child(folder: Path, role: str) -> AsyncIterator[asyncio.subprocess.Pro
         await process.communicate()
 
 
-def app(folder: Path) -> App[Any]:
-    jobs: App[Any] = App(f"sqlite:///{folder}/jobs.db")
+def app(place: Place) -> App[Any]:
+    jobs: App[Any] = App(place.url, namespace=place.namespace)
 
     @jobs.task(max_attempts=2, backoff=0)
     def work(how: str) -> str:
@@ -74,8 +88,8 @@ def app(folder: Path) -> App[Any]:
     return jobs
 
 
-def test_an_observer_hears_a_worker_from_its_start_to_its_end(tmp_path: Path) -> None:
-    jobs = app(tmp_path)
+def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place) -> None:
+    jobs = app(place)
     work = jobs.registry["work"]
     seen = Probe[events.Event]("the observer")
 
@@ -86,7 +100,7 @@ def test_an_observer_hears_a_worker_from_its_start_to_its_end(tmp_path: Path) ->
     async def scenario() -> None:
         async with jobs, jobs.subscribe() as stream:
             observing = asyncio.ensure_future(observe(stream))
-            async with child(tmp_path, "worker") as worker:
+            async with child(place, "worker") as worker:
                 for how in ("well", "fails"):
                     handle = await work.using(id=how).aenqueue(how)
                     await handle.areport(timeout=20)
@@ -115,24 +129,25 @@ def test_an_observer_hears_a_worker_from_its_start_to_its_end(tmp_path: Path) ->
     assert any(isinstance(event, events.QueueEmpty) for event in seen.seen)
 
 
-def test_what_a_short_script_does_is_heard_though_it_ends_at_once(tmp_path: Path) -> None:
-    jobs = app(tmp_path)
+def test_what_a_short_script_does_is_heard_though_it_ends_at_once(place: Place) -> None:
+    jobs = app(place)
 
     async def scenario() -> None:
-        async with jobs, jobs.subscribe(events.Queued) as stream, child(tmp_path, "produce") as producer:
+        async with jobs, jobs.subscribe(events.Queued) as stream, child(place, "produce") as producer:
             assert (await anext(stream)).job_id == "theirs"
             assert await producer.wait() == 0
 
     run(scenario())
 
 
-def test_a_killed_observer_disturbs_nobody_and_is_forgotten(tmp_path: Path) -> None:
-    jobs = app(tmp_path)
+def test_a_killed_observer_disturbs_nobody_and_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engines.postgres.tower.KEPT_FOR", 3.0)
+    jobs = app(place)
     work = jobs.registry["work"]
 
     async def scenario() -> None:
         async with jobs:
-            async with child(tmp_path, "observer") as observer:
+            async with child(place, "observer") as observer:
                 assert observer.stdout is not None
                 assert await observer.stdout.readline() == b"listening\n"
                 await work.aenqueue("well")
@@ -140,7 +155,7 @@ def test_a_killed_observer_disturbs_nobody_and_is_forgotten(tmp_path: Path) -> N
                 observer.kill()
                 await observer.wait()
             assert jobs.bus.wants(events.Queued)  # its mark is still there
-            async with jobs.subscribe(events.Succeeded) as stream, child(tmp_path, "worker"):
+            async with jobs.subscribe(events.Succeeded) as stream, child(place, "worker"):
                 handle = await work.using(id="after").aenqueue("well")
                 await handle.aresult(timeout=20)
                 while (await anext(stream)).job_id != "after":

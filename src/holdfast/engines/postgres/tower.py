@@ -41,6 +41,8 @@ DEAF_PAUSE = 60.0
 """After which LISTEN gets another chance."""
 ATTENDED_WITHIN = 0.2
 """Seconds for a subscription to wait until others know of it. What comes before they do is found by looking."""
+MET_WITHIN = 2.0
+"""Seconds for those who listen to the feed to say so, where somebody does: a process may be gone soon after."""
 LAST_WORDS = 1.0
 """Seconds for the last bells, when the tower is closed."""
 MOST_BELLS = 8
@@ -48,6 +50,12 @@ MOST_BELLS = 8
 MOST_RUNG = 1_000
 MOST_WAITING = 100
 """Bells and messages of the feed that wait to be sent. Both may be lost; nobody shall run out of memory for them."""
+
+SHARE = "SELECT pg_advisory_lock_shared(hashtextextended($1, 0))"
+IS_FREE = """
+SELECT CASE WHEN pg_try_advisory_lock(hashtextextended($1, 0))
+    THEN pg_advisory_unlock(hashtextextended($1, 0)) ELSE false END
+"""
 
 log = logging.getLogger("holdfast")
 
@@ -80,6 +88,10 @@ class Tower:
         """And others know."""
         self._feed = f"{self._bells}_feed"
         self._talk = f"{self._bells}_talk"
+        self._feed_lock = f"{schema} feed"
+        self._tells = False
+        """Others know that somebody here listens to the feed."""
+        self._met = asyncio.Event()
         self._heard_probe = asyncio.Event()
         self._warned = False
         self._direct = True
@@ -212,16 +224,18 @@ class Tower:
             await self._listen(connection)
             self._judge(await self._proves_itself(connection))
             await self._let_others_know(connection)
+            await self._meet(connection)
         if self._first.is_set() and not self.deaf:
             self._belfry.ring(frozenset({EVERYTHING}))  # whatever rang while nobody heard
         self._first.set()
-        self._out.append((self._talk, "?"))
         self._announce()
         probe_at = self._now() + (DEAF_PAUSE if self.deaf else PROBE_EVERY)
         while not connection.is_closed():
             await self._let_others_know(connection)
             await self._catch_up(connection)
             if self._closing:
+                if self._out or self._rung:
+                    continue  # they came while the others were being sent
                 return
             left = probe_at - self._now()
             if left <= 0:
@@ -250,11 +264,25 @@ class Tower:
         for channel, callback in own.items():
             await connection.add_listener(channel, _of_others(mine, callback, channel == self._probe))
 
+    async def _meet(self, connection: asyncpg.Connection) -> None:
+        """Get to know who listens to the feed. Whoever does holds a lock, as for bells, and says so when asked."""
+        self._tells = False
+        if self.deaf or await connection.fetchval(IS_FREE, self._feed_lock):
+            return
+        self._met.clear()
+        await connection.execute("SELECT pg_notify($1, '?')", self._talk)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MET_WITHIN):
+                await self._met.wait()
+
     async def _let_others_know(self, connection: asyncpg.Connection) -> None:
+        if self._kinds and not self._tells and not self.deaf:
+            await connection.execute(SHARE, self._feed_lock)
+            self._tells = True
         if not self._attends or self._attended.is_set() or self.deaf:
             return
         began = self._now()
-        await connection.execute("SELECT pg_advisory_lock_shared(hashtextextended($1, 0))", self._lock)
+        await connection.execute(SHARE, self._lock)
         self._attended.set()
         if self._now() - began > ATTENDED_WITHIN / 2:
             self._belfry.ring_kinds("queue:")  # what came meanwhile was rung for nobody
@@ -340,6 +368,7 @@ class Tower:
         for other in [other for other, (until, _) in tuple(self._listeners.items()) if until <= now]:
             self._listeners.pop(other, None)
         self._listeners[pid] = (now + KEPT_FOR, kinds)
+        self._met.set()
 
     def _announce(self) -> None:
         if self._kinds:

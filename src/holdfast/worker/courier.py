@@ -27,8 +27,6 @@ class Courier:
     def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._runtime = runtime
         self._engine = engine
-        self.troubled = False
-        """The last try got no answer, and another is under way."""
 
     async def send(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
@@ -66,12 +64,10 @@ class Courier:
                 raise
             except EngineError as error:
                 failures += 1
-                self.troubled = True
                 pause = back_off(failures)
                 _logger.warning("%s The same request goes out again in %.1f s.", error, pause)
                 await self._runtime.sleep(pause)
             else:
-                self.troubled = False
                 return answer
 
     async def _in_parts(self, settlements: Sequence[Settlement]) -> "_Parts":

@@ -138,8 +138,9 @@ class Exchanger(Service):
     async def tick(self) -> float | None:
         if self._accepting:
             self._call_up()
-        apart = self.beside is not None and len(self._outbox) >= MANY
-        if self.beside is not None and apart:
+        apart = False
+        if self.beside is not None and len(self._outbox) >= MANY:
+            apart = True
             self.beside.wake()
             await breathe()  # the claim goes out first: handlers wait for it
         batch = self._outbox.next_batch()

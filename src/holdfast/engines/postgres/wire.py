@@ -1,7 +1,8 @@
 """What goes over the wire: a command becomes one call of a server-side function, its text becomes the answer.
 
-Every function takes and gives JSON, which msgspec reads straight into the answer's own type. So one call is one round
-trip whatever the driver is, and a user's connection of another make can carry it too (`join`).
+Functions take and give JSON, which msgspec reads straight into the answer's own type. So one call is one round trip
+whatever the driver is, and a user's connection of another make can carry it too (`join`). The hot ones take columns:
+the exchange (`exchanging.py`), and an enqueue of jobs that are alike.
 """
 
 import re

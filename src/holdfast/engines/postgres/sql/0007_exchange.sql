@@ -96,11 +96,14 @@ BEGIN
         v_settled := settle_all_1(p_rest, v_now);
     END IF;
     -- A claim that is sent again, since its answer was lost, gets what it holds, and nothing new.
-    RETURN QUERY SELECT (lease_1(j)).* FROM job AS j
-        WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/' AND substr(token, length(p_claim_id) + 2) ~ '^[0-9]+$'
-        ORDER BY substr(token, length(p_claim_id) + 2)::bigint;
-    IF FOUND THEN
-        p_room := 0;
+    IF p_claim_id IS NOT NULL THEN
+        RETURN QUERY SELECT (lease_1(j)).* FROM job AS j
+            WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/'
+                AND substr(token, length(p_claim_id) + 2) ~ '^[0-9]+$'
+            ORDER BY substr(token, length(p_claim_id) + 2)::bigint;
+        IF FOUND THEN
+            p_room := 0;
+        END IF;
     END IF;
     IF EXISTS (SELECT 1 FROM chore WHERE kind = 'parent') THEN
         PERFORM resolve_1(v_now);

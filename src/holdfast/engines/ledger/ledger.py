@@ -67,7 +67,7 @@ class Decision(Struct, Generic[A], frozen=True):
 
     answer: A
     changes: tuple[Change, ...]
-    rings: frozenset[str]
+    topics: frozenset[str]
 
 
 class Ledger:
@@ -83,7 +83,7 @@ class Ledger:
         step = Step(self.state, self.clock)
         answer: A = RULES[type(command)](step, command)
         step.close()
-        return Decision(answer, tuple(step.changes), frozenset(step.rings))
+        return Decision(answer, tuple(step.changes), frozenset(step.topics))
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take over changes that were decided elsewhere."""

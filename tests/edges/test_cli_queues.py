@@ -1,6 +1,5 @@
 """`holdfast status`, `queues`, `pools`, `workers` and `migrate`: what operators see and switch."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

@@ -71,7 +71,7 @@ class Lifeline(ABC):
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer: ...
 
     @abstractmethod
-    def heartbeat(self, worker: WorkerRecord) -> work.Beaten: ...
+    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer: ...
 
     @abstractmethod
     def close(self) -> None: ...
@@ -160,7 +160,7 @@ class Engine(JoinsTransactions, ABC):
 
     # Producing
 
-    async def enqueue(self, *groups: produce.Group, join: object | None = None) -> produce.Enqueued:
+    async def enqueue(self, *groups: produce.Group, join: object | None = None) -> produce.EnqueueAnswer:
         """Insert groups of jobs.
 
         Does: decides each group whole (created, duplicate, completed; or full, conflict, orphan) in the order
@@ -181,7 +181,7 @@ class Engine(JoinsTransactions, ABC):
         settlements: Iterable[work.Settlement] = (),
         starts: Iterable[work.Start] = (),
         claim: work.Claim | None = None,
-    ) -> work.Exchanged:
+    ) -> work.ExchangeAnswer:
         """Settle, start and claim in one step.
 
         Does: settlements in the order given, then lanes and due jobs move up, then the claim.
@@ -194,11 +194,11 @@ class Engine(JoinsTransactions, ABC):
         check.exchange(command)
         return await self.perform(command)
 
-    async def claim(self, claim: work.Claim) -> work.Exchanged:
+    async def claim(self, claim: work.Claim) -> work.ExchangeAnswer:
         """`exchange` with nothing but a claim."""
         return await self.exchange(claim=claim)
 
-    async def settle(self, *settlements: work.Settlement, join: object | None = None) -> work.Exchanged:
+    async def settle(self, *settlements: work.Settlement, join: object | None = None) -> work.ExchangeAnswer:
         """`exchange` with nothing but settlements; with `join`, inside a transaction of the user's."""
         if join is None:
             return await self.exchange(settlements)
@@ -222,13 +222,13 @@ class Engine(JoinsTransactions, ABC):
         named = None if tasks is None else tuple(tasks)
         return await self.perform(work.Expired(worker=worker, limit=limit, tasks=named))
 
-    async def disown(self, *workers: str) -> work.Disowned:
+    async def disown(self, *workers: str) -> work.DisownAnswer:
         """Let the leases of dead workers expire now. Wrongly called it costs a run, never a second outcome."""
         for worker in workers:
             check.name(worker, "worker")
         return await self.perform(work.Disown(workers=workers))
 
-    async def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+    async def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
         """Write a worker's record; hear whether it was asked to stop."""
         check.name(worker.worker, "worker")
         check.storable(worker.host, "host")
@@ -238,36 +238,36 @@ class Engine(JoinsTransactions, ABC):
         """All worker records, by name."""
         return await self.perform(work.Workers())
 
-    async def stop_worker(self, worker: str) -> work.WorkerStopped:
+    async def stop_worker(self, worker: str) -> work.WorkerAnswer:
         """Ask a worker to stop gently: told by its next heartbeat, hurried by its bell."""
         check.name(worker, "worker")
         return await self.perform(work.StopWorker(worker=worker))
 
-    async def forget_worker(self, worker: str) -> work.WorkerStopped:
+    async def forget_worker(self, worker: str) -> work.WorkerAnswer:
         """Remove a worker's record, as it ends."""
         check.name(worker, "worker")
         return await self.perform(work.ForgetWorker(worker=worker))
 
     # Operating
 
-    async def cancel(self, queue: str, *ids: str, note: str = "") -> operate.Cancelled:
+    async def cancel(self, queue: str, *ids: str, note: str = "") -> operate.CancelJobsAnswer:
         """Cancel: waiting jobs at once, leased ones by request (their worker's bell is rung)."""
         check.names(queue, ids)
         return await self.perform(operate.Cancel(queue=queue, ids=ids, note=check.note(note)))
 
-    async def requeue(self, queue: str, *ids: str, limits: Iterable[produce.DepthLimit] = ()) -> operate.Operated:
+    async def requeue(self, queue: str, *ids: str, limits: Iterable[produce.DepthLimit] = ()) -> operate.OperateAnswer:
         """Bring failed or cancelled jobs back at the tail; every older lease stays fenced."""
         check.names(queue, ids)
         command = operate.Requeue(queue=queue, ids=ids, limits=tuple(limits))
         check.limits(command.limits)
         return await self.perform(command)
 
-    async def trigger(self, queue: str, *ids: str) -> operate.Operated:
+    async def trigger(self, queue: str, *ids: str) -> operate.OperateAnswer:
         """Make scheduled or retrying jobs due now. A blocked, leased or finished one is `wrong_state`."""
         check.names(queue, ids)
         return await self.perform(operate.Trigger(queue=queue, ids=ids))
 
-    async def delete(self, queue: str, *ids: str) -> operate.Operated:
+    async def delete(self, queue: str, *ids: str) -> operate.OperateAnswer:
         """Remove finished jobs. A live one is `wrong_state`: cancel it first."""
         check.names(queue, ids)
         return await self.perform(operate.Delete(queue=queue, ids=ids))
@@ -281,7 +281,7 @@ class Engine(JoinsTransactions, ABC):
         priority: int | None = None,
         due: int | None = None,
         reply: str | None = None,
-    ) -> operate.Operated:
+    ) -> operate.OperateAnswer:
         """Change TTLs, priority or due time after the fact. See `operate.Amend`."""
         command = operate.Amend(
             queue=queue,
@@ -296,17 +296,17 @@ class Engine(JoinsTransactions, ABC):
         check.amend(command)
         return await self.perform(command)
 
-    async def pause(self, queue: str, lane: str | None = None) -> operate.Scoped:
+    async def pause(self, queue: str, lane: str | None = None) -> operate.ScopeAnswer:
         """No claim invoked after this answer takes a job of the queue or lane. Enqueue goes on."""
         check.scope(queue, lane)
         return await self.perform(operate.Pause(queue=queue, lane=lane))
 
-    async def resume(self, queue: str, lane: str | None = None) -> operate.Scoped:
+    async def resume(self, queue: str, lane: str | None = None) -> operate.ScopeAnswer:
         """Undo `pause`. Due times were kept."""
         check.scope(queue, lane)
         return await self.perform(operate.Resume(queue=queue, lane=lane))
 
-    async def clear(self, queue: str, lane: str | None = None) -> operate.Scoped:
+    async def clear(self, queue: str, lane: str | None = None) -> operate.ScopeAnswer:
         """Cancel every live job that has arrived so far, running ones included: their tokens are void."""
         check.scope(queue, lane)
         return await self.perform(operate.Clear(queue=queue, lane=lane))
@@ -347,13 +347,13 @@ class Engine(JoinsTransactions, ABC):
 
     # Looking and keeping house
 
-    async def get(self, *jobs: JobKey) -> observe.Got:
+    async def get(self, *jobs: JobKey) -> observe.GetAnswer:
         """The stored records, None where there is none."""
         for job in jobs:
             check.names(job.queue, (job.id,))
         return await self.perform(observe.Get(jobs=jobs))
 
-    async def find(self, find: observe.Find) -> observe.Found:
+    async def find(self, find: observe.Find) -> observe.FindAnswer:
         """One page of a queue's jobs in one state, newest first."""
         check.find(find)
         return await self.perform(find)
@@ -369,7 +369,7 @@ class Engine(JoinsTransactions, ABC):
         check.name(queue, "queue")
         return await self.perform(observe.Lanes(queue=queue))
 
-    async def prune(self, limit: int = 500) -> observe.Pruned:
+    async def prune(self, limit: int = 500) -> observe.PruneAnswer:
         """Delete what is past its clocks, in bounded pieces."""
         check.limit(limit)
         return await self.perform(observe.Prune(limit=limit))

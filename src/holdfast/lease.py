@@ -41,7 +41,7 @@ from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryA
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
-from holdfast.model.work import Exchange, Renewal, RenewStatus, Settled, Settlement, Start, Started
+from holdfast.model.work import Exchange, Renewal, RenewStatus, Settlement, SettleStatus, Start, StartStatus
 from holdfast.pull.station import Station
 from holdfast.reach.joined import join
 from holdfast.reach.link import Link
@@ -219,12 +219,12 @@ class Lease(Generic[T]):
         self._station.drop(attempt)
         attempt.settlement = settlement
         attempt.ran = 0 if attempt.began is None else runtime.monotonic() - attempt.began
-        if following is not None and answer.started == (Started.STARTED,):
+        if following is not None and answer.started == (StartStatus.STARTED,):
             following._begins(answer.at.wall)
         news = self._station.news(engine)
         news.settled(attempt, settlement, answer.settled[0], answer.at.wall)
         await news.after((settlement,), answer)
-        if answer.settled[0] in (Settled.LOST, Settled.GONE):
+        if answer.settled[0] in (SettleStatus.LOST, SettleStatus.GONE):
             self._lose()
             self._check_open("settle")
 
@@ -245,14 +245,14 @@ class Lease(Generic[T]):
         """The commit is the user's. The lease is renewed no more; if nothing comes of it, it runs out."""
         settlement = self._decide(outcome)
         answer, user = await join(self._link, Exchange(settlements=(settlement,)), transaction)
-        if answer.settled[0] is not Settled.APPLIED:
+        if answer.settled[0] is not SettleStatus.APPLIED:
             self._lose()
             self._check_open("settle")
         self._station.drop(self._attempt)
         self._attempt.told = settlement
         self._joined = user
         news = self._station.news(self._link.process.engine)
-        user.after_commit(lambda: news.settled(self._attempt, settlement, Settled.APPLIED, answer.at.wall))
+        user.after_commit(lambda: news.settled(self._attempt, settlement, SettleStatus.APPLIED, answer.at.wall))
 
     async def _stands(self) -> bool:
         """Whether the transaction in which it was completed is committed, or may still be."""
@@ -297,14 +297,14 @@ class Lease(Generic[T]):
         engine = await self._link.engine()
         answer = await engine.exchange((), (self._start,))
         match answer.started[0]:
-            case Started.STARTED:
+            case StartStatus.STARTED:
                 self._begins(answer.at.wall)
                 return True
-            case Started.LOST:
+            case StartStatus.LOST:
                 self._lose()
-            case Started.CANCEL:
+            case StartStatus.CANCEL:
                 await self._settle("cancelled", CancelledByHandler())
-            case Started.HOLD:
+            case StartStatus.HOLD:
                 await self.arelease()
         return False
 

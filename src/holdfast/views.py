@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model import job as stored
 from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.observe import QueueStats
-from holdfast.model.operate import CancelAnswer as StoredCancelAnswer
+from holdfast.model.operate import CancelResult
 from holdfast.model.produce import Accepted
 from holdfast.model.records import LaneRecord, PoolRecord, WorkerRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
@@ -77,7 +77,7 @@ class CancelAnswer(Shown):
     state: JobState | None = None
 
     @classmethod
-    def of(cls, answer: StoredCancelAnswer) -> "CancelAnswer":
+    def of(cls, answer: CancelResult) -> "CancelAnswer":
         return cls(answer.status.value, answer.state)
 
 

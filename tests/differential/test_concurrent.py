@@ -18,7 +18,7 @@ from holdfast.model.operate import Pause, Resume
 from holdfast.model.produce import DepthLimit, Enqueue, EnqueueStatus, GroupAccepted
 from holdfast.model.records import Totals
 from holdfast.model.states import JobState
-from holdfast.model.work import Exchange, Renew, RenewStatus, Settled
+from holdfast.model.work import Exchange, Renew, RenewStatus, SettleStatus
 from holdfast.testing import FrozenRuntime
 from holdfast.testing.histories import Call, History, Load, Verdict, Wild, check, check_roughly, overlap
 from holdfast.testing.histories.callers import Caller
@@ -152,9 +152,9 @@ def test_a_lease_that_is_given_twice_is_found_out(truth: History) -> None:
 
 def test_a_settlement_that_is_applied_twice_is_found_out(truth: History) -> None:
     def alter(call: Call) -> Any:
-        if isinstance(call.command, Exchange) and Settled.LOST in call.answer.settled:
+        if isinstance(call.command, Exchange) and SettleStatus.LOST in call.answer.settled:
             reaps = all(one.listed_expiry is not None for one in call.command.settlements)
-            return replace(call.answer, settled=(Settled.APPLIED,) * len(call.answer.settled)) if reaps else None
+            return replace(call.answer, settled=(SettleStatus.APPLIED,) * len(call.answer.settled)) if reaps else None
         return None
 
     assert "settled more than once" in problems(altered(truth, alter))
@@ -162,8 +162,8 @@ def test_a_settlement_that_is_applied_twice_is_found_out(truth: History) -> None
 
 def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) -> None:
     def alter(call: Call) -> Any:
-        if isinstance(call.command, Exchange) and call.answer.settled[:1] == (Settled.APPLIED,):
-            return replace(call.answer, settled=(Settled.LOST, *call.answer.settled[1:]))
+        if isinstance(call.command, Exchange) and call.answer.settled[:1] == (SettleStatus.APPLIED,):
+            return replace(call.answer, settled=(SettleStatus.LOST, *call.answer.settled[1:]))
         return None
 
     assert "heard lost, and nobody had taken the lease" in problems(altered(truth, alter))
@@ -289,7 +289,7 @@ def test_a_job_that_is_nowhere_in_the_end_is_found_out(truth: History) -> None:
 def test_a_job_that_never_ends_is_found_out(truth: History) -> None:
     def alter(call: Call) -> Any:
         if isinstance(call.command, Exchange) and call.caller == "last" and call.command.settlements:
-            return replace(call.answer, settled=(Settled.LOST,) * len(call.answer.settled))
+            return replace(call.answer, settled=(SettleStatus.LOST,) * len(call.answer.settled))
         return None
 
     assert "has never ended" in problems(altered(truth, alter, once=False))
@@ -300,8 +300,8 @@ def test_what_was_asked_to_cancel_does_not_run_again(truth: History) -> None:
     calls = []
     for call in truth.calls:
         answer = call.answer
-        if isinstance(call.command, Exchange) and Settled.CANCELLED_INSTEAD in answer.settled:
-            told = [Settled.APPLIED if one is Settled.CANCELLED_INSTEAD else one for one in answer.settled]
+        if isinstance(call.command, Exchange) and SettleStatus.CANCELLED_INSTEAD in answer.settled:
+            told = [SettleStatus.APPLIED if one is SettleStatus.CANCELLED_INSTEAD else one for one in answer.settled]
             answer = replace(answer, settled=tuple(told))
             assert any(one.target is not JobState.CANCELLED for one in call.command.settlements)
         calls.append(Call(call.caller, call.command, answer, call.moment))

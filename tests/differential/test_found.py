@@ -15,7 +15,7 @@ from holdfast.model.observe import Audit, Get
 from holdfast.model.operate import Cancel
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob, Parent
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Exchange, Exchanged, QueueClaim, Settlement, TaskClaim
+from holdfast.model.work import Claim, Exchange, ExchangeAnswer, QueueClaim, Settlement, TaskClaim
 
 
 def new(id: str, queue: str = "q", **fields: Any) -> NewJob:
@@ -83,12 +83,12 @@ def test_a_lane_hears_of_an_end_whose_job_is_replaced_in_the_same_transaction(
             if not engine.capabilities.joins_transactions:
                 pytest.skip(f"{engine.scheme} takes no part in transactions")
             await engine.perform(together(new("a", lane="x"), new("b", lane="x")))
-            first: Exchanged = await engine.perform(claim("c1"))
+            first: ExchangeAnswer = await engine.perform(claim("c1"))
             failed = [Settlement(queue="q", id="a", token=one.token, target=JobState.FAILED) for one in first.leases]
             async with engine.transaction() as connection:
                 await engine.joined(Exchange(settlements=tuple(failed)), connection)
                 await engine.joined(together(new("a", lane="x")), connection)
-            second: Exchanged = await engine.perform(claim("c2"))
+            second: ExchangeAnswer = await engine.perform(claim("c2"))
             assert [(one.id, one.generation) for one in second.leases] == [("b", 0)]
             assert await engine.audit() == ()
         finally:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.engines.memory import MemoryEngine
 from holdfast.model.command import A, Command
-from holdfast.model.observe import Find, Found, Prune
+from holdfast.model.observe import Find, FindAnswer, Prune
 from holdfast.model.work import Expired, ExpiredAnswer
 from holdfast.testing import FrozenRuntime
 from holdfast.testing.differential import differential
@@ -27,7 +27,7 @@ class Free(MemoryEngine):
         if isinstance(ours, Expired):
             ours = replace(ours, limit=500)
         answer: Any = renumbered(super().perform_now(ours))
-        if isinstance(answer, Found) and answer.cursor is not None:
+        if isinstance(answer, FindAnswer) and answer.cursor is not None:
             answer = replace(answer, cursor=7 * answer.cursor + 100)
         if isinstance(answer, ExpiredAnswer) and isinstance(command, Expired):
             answer = replace(answer, leases=answer.leases[::-1][: command.limit])

@@ -15,7 +15,7 @@ from holdfast import AbortReason, App, Cancel, Context, GiveUp, JobFailed, Next,
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Lease, QueueClaim, Settled, Settlement, TaskClaim
+from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, SettleStatus, TaskClaim
 from holdfast.task import Task
 from holdfast.telemetry.logs import JobFilter
 from holdfast.testing import FakeClock, Probe
@@ -53,7 +53,7 @@ def test_a_late_answer_of_a_lost_worker_is_refused(jobs: App[Any]) -> None:
             async with jobs.worker():
                 assert await handle.aresult(timeout=SECONDS) == "in time"
             late = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
-            assert (await jobs.engine.settle(late)).settled == (Settled.LOST,)
+            assert (await jobs.engine.settle(late)).settled == (SettleStatus.LOST,)
             job = await handle.arefresh()
             assert [attempt.outcome for attempt in job.attempts] == ["worker_lost", "succeeded"]
             assert job.fence > lease.fence

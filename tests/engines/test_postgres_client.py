@@ -19,7 +19,7 @@ from holdfast.errors import Busy, ConfigError, EngineUnavailable, InvalidArgumen
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, Group
 from holdfast.model.states import JobState
-from holdfast.model.work import Exchange, Settled, Settlement
+from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 
@@ -265,7 +265,7 @@ def test_a_worker_hears_of_a_lock_as_trouble_and_not_as_a_refusal(
                 with pytest.raises(Busy):
                     await other.enqueue(Group((new_job("b", lane="l"),)))
             await stranger.close()
-            assert (await other.settle(succeed(lease))).settled == (Settled.APPLIED,)
+            assert (await other.settle(succeed(lease))).settled == (SettleStatus.APPLIED,)
             await other.close()
         finally:
             postgres_server.execute(f"ALTER DATABASE {postgres_server.database} RESET lock_timeout")

@@ -21,7 +21,7 @@ from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import Given, JobKey
 from holdfast.model.produce import Group
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 
@@ -134,7 +134,7 @@ def test_a_settlement_that_waits_for_a_change_of_its_job_sees_what_it_has_become
                 ends = [succeed(lease, result_ttl=keep, retention=keep) for lease in leases]
                 settling = asyncio.ensure_future(engine.settle(*ends))
                 await until_one_waits(postgres_server)
-            assert (await settling).settled == (Settled.APPLIED, Settled.LOST, Settled.APPLIED)
+            assert (await settling).settled == (SettleStatus.APPLIED, SettleStatus.LOST, SettleStatus.APPLIED)
             (found,) = (await engine.get(JobKey(QUEUE, "b"))).jobs
             assert found is not None
             assert found.state is JobState.RUNNING
@@ -160,7 +160,7 @@ def test_a_real_deadlock_with_a_stranger_is_tried_again(
                 settling = asyncio.ensure_future(engine.settle(*map(succeed, leases)))
                 await until_one_waits(postgres_server)
                 await stranger.execute(f"SELECT 1 FROM {lanes} WHERE lane = 'a' FOR UPDATE")
-            assert (await settling).settled == (Settled.APPLIED, Settled.APPLIED)
+            assert (await settling).settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
             await stranger.close()
 
     asyncio.run(story())

@@ -13,7 +13,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted, NewJob, Parent
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Exchanged, QueueClaim, Settled, Settlement, TaskClaim
+from holdfast.model.work import Claim, ExchangeAnswer, QueueClaim, Settlement, SettleStatus, TaskClaim
 
 if TYPE_CHECKING:
     from postgres_stock import Store
@@ -44,7 +44,7 @@ async def in_hand(store: "Store", id: str) -> AsyncIterator[None]:
         await connection.close()
 
 
-async def claimed(engine: Engine) -> Exchanged:
+async def claimed(engine: Engine) -> ExchangeAnswer:
     queues = (QueueClaim("q", (TaskClaim(task="t", lease_len=60 * SECOND),)),)
     return await engine.exchange(claim=Claim(claim_id="c", worker="w", queues=queues, limit=9))
 
@@ -66,7 +66,7 @@ def test_a_late_settlement_does_not_wait_for_who_has_the_job(postgres_store: "Ca
             await engine.exchange(settlements=[end])
             async with in_hand(store, "a"), asyncio.timeout(SOON):
                 told = await engine.exchange(settlements=[end, late])
-            assert told.settled == (Settled.APPLIED, Settled.LOST)
+            assert told.settled == (SettleStatus.APPLIED, SettleStatus.LOST)
 
     asyncio.run(scenario())
 

@@ -19,10 +19,10 @@ from holdfast.engine import Engine
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
-from holdfast.model.produce import Enqueued, EnqueueStatus, Group, GroupAccepted
+from holdfast.model.produce import EnqueueAnswer, EnqueueStatus, Group, GroupAccepted
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 Story = Callable[[Engine], Awaitable[Any]]
@@ -39,7 +39,7 @@ def by_proxy(postgres_server: PostgresServer, postgres_store: Stores, proxy: Pro
     return postgres_store()._replace(url=postgres_server.url(port=proxy.port))
 
 
-def statuses(answer: Enqueued) -> list[EnqueueStatus]:
+def statuses(answer: EnqueueAnswer) -> list[EnqueueStatus]:
     assert isinstance(answer.groups[0], GroupAccepted)
     return [job.status for job in answer.groups[0].jobs]
 
@@ -96,7 +96,7 @@ def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
                 await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
             counts = (await engine.stats(QUEUE)).queues[0].counts
             again = await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
-            assert again.settled == (Settled.APPLIED, Settled.APPLIED)
+            assert again.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
             assert [lease.id for lease in again.leases] == ["j2", "j3"]
             if where is not Cut.BEFORE_REQUEST:
                 assert (await engine.stats(QUEUE)).queues[

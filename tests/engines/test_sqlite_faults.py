@@ -25,7 +25,7 @@ from holdfast.model.observe import Now
 from holdfast.model.produce import Group, GroupAccepted, NewJob
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, QueueClaim, Settled, Settlement, TaskClaim
+from holdfast.model.work import Claim, QueueClaim, Settlement, SettleStatus, TaskClaim
 from holdfast.runtime import SystemRuntime
 
 QUEUE = "q"
@@ -337,9 +337,9 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
         reaped = await engine.settle(
             Settlement(queue=QUEUE, id="a", token=token, target=JobState.RETRYING, listed_expiry=lost.lease_expires)
         )
-        assert reaped.settled == (Settled.APPLIED,)
+        assert reaped.settled == (SettleStatus.APPLIED,)
         late = await engine.settle(Settlement(queue=QUEUE, id="a", token=token, target=JobState.SUCCEEDED))
-        assert late.settled == (Settled.LOST,)
+        assert late.settled == (SettleStatus.LOST,)
         (again,) = (await engine.claim(a_claim("me"))).leases
         assert (again.attempt, again.losses) == (2, 1)
 
@@ -417,7 +417,7 @@ def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path, dama
             (lease,) = (await engine.claim(a_claim("w", number))).leases
             done.append(lease.id)
             settle = Settlement(queue=QUEUE, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
-            assert (await engine.settle(settle)).settled == (Settled.APPLIED,)
+            assert (await engine.settle(settle)).settled == (SettleStatus.APPLIED,)
         assert done == [name for name in names if name != damaged]
         record = (await engine.get(JobKey(QUEUE, damaged))).jobs[0]
         assert record is not None

@@ -16,7 +16,7 @@ from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, Group, GroupAccepted, NewJob, Parent, PoolPlace
 from holdfast.model.records import LaneRecord
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Claim, Lease, QueueClaim, Settled, Settlement, TaskClaim
+from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, SettleStatus, TaskClaim
 
 QUEUE = "q"
 Story = Callable[["Store"], Awaitable[None]]
@@ -42,7 +42,7 @@ class Store:
         claim = Claim(claim_id=f"c{self.claims}", worker="w", queues=queues, limit=10)
         return list((await self.engine.claim(claim)).leases)
 
-    async def settle(self, lease: Lease) -> Settled:
+    async def settle(self, lease: Lease) -> SettleStatus:
         done = Settlement(queue=QUEUE, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
         return (await self.engine.settle(done)).settled[0]
 
@@ -51,7 +51,7 @@ class Store:
         done = []
         while leases := await self.take():
             for lease in leases:
-                assert await self.settle(lease) is Settled.APPLIED
+                assert await self.settle(lease) is SettleStatus.APPLIED
                 done.append(lease.id)
         return done
 
@@ -147,10 +147,10 @@ def test_a_head_that_goes_missing_while_it_runs_is_lost_to_its_worker_and_the_la
         (lease,) = await store.take()
         store.delete("head")
 
-        assert await store.settle(lease) is Settled.GONE
+        assert await store.settle(lease) is SettleStatus.GONE
         await store.engine.prune()
 
-        assert await store.settle(lease) is Settled.LOST
+        assert await store.settle(lease) is SettleStatus.LOST
         assert await store.work_off() == ["second"]
 
     play(tmp_path, story)

@@ -15,7 +15,7 @@ from holdfast.engines import open_engine
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled, Settlement
+from holdfast.model.work import Settlement, SettleStatus
 
 QUEUE = "default"
 
@@ -99,7 +99,7 @@ def test_a_job_of_a_killed_worker_runs_again_long_before_its_lease_is_over(tmp_p
             assert await ended.wait(25), "it took as long as the lease"
             print(f"ended {asyncio.get_running_loop().time() - killed:.2f} s after the kill")
             late = await engine.settle(Settlement(queue=QUEUE, id="held", token=token, target=JobState.SUCCEEDED))
-            assert late.settled == (Settled.LOST,)
+            assert late.settled == (SettleStatus.LOST,)
         record = (await engine.get(JobKey(QUEUE, "held"))).jobs[0]
         assert record is not None
         assert (record.state, record.attempt, record.losses, record.result) == (JobState.SUCCEEDED, 2, 1, b"2")
@@ -129,10 +129,10 @@ def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> None:
                 target=JobState.FAILED,
                 listed_expiry=lost.lease_expires,
             )
-            assert (await engine.settle(reap)).settled == (Settled.APPLIED,)
+            assert (await engine.settle(reap)).settled == (SettleStatus.APPLIED,)
             os.kill(fleet.workers[0].pid, signal.SIGCONT)
             late = await engine.settle(Settlement(queue=QUEUE, id="held", token=lost.token, target=JobState.SUCCEEDED))
-            assert late.settled == (Settled.LOST,)
+            assert late.settled == (SettleStatus.LOST,)
         await engine.close()
 
     asyncio.run(story())

@@ -20,7 +20,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, JobKey, JobRecord
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled, Settlement
+from holdfast.model.work import Settlement, SettleStatus
 
 QUEUE = "default"
 LEASE = 3 * SECOND
@@ -122,7 +122,7 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
                     while (await engine.stats(QUEUE)).queues[0].totals.finished <= number:
                         await ended.wait(0.5)
                 late = Settlement(queue=QUEUE, id=name, token=record.token, target=JobState.SUCCEEDED, result=b"0")
-                refused += (await engine.settle(late)).settled == (Settled.LOST,)
+                refused += (await engine.settle(late)).settled == (SettleStatus.LOST,)
             finally:
                 os.kill(holder.pid, signal.SIGCONT)
         for worker in fleet.workers:

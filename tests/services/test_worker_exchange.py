@@ -13,7 +13,7 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
 from holdfast.model.command import A, Command
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Exchange, Exchanged
+from holdfast.model.work import Exchange, ExchangeAnswer
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime
 from holdfast.worker.exchange import MANY
@@ -91,7 +91,7 @@ class FarEngine(FaultyEngine):
             answer = self.perform_now(command)
         finally:
             self.under_way -= 1
-        if isinstance(answer, Exchanged):
+        if isinstance(answer, ExchangeAnswer):
             self.held += len(answer.leases) - len(command.settlements)
             self.most_held = max(self.most_held, self.held)
         return answer  # type: ignore[return-value]  # mypy narrows the other way

@@ -88,41 +88,55 @@ def swapped_arrivals(group: Any) -> Any:
     return replace(group, jobs=(replace(one, arrival=two.arrival), replace(two, arrival=one.arrival), *group.jobs[2:]))
 
 
-CREATED, DONE = produce.EnqueueStatus.CREATED, operate.Done.DONE
-HELD, LATE, APPLIED = work.RenewStatus.HELD, work.Settled.LOST, work.Settled.APPLIED
+CREATED, DONE = produce.EnqueueStatus.CREATED, operate.OperateStatus.DONE
+HELD, LATE, APPLIED = work.RenewStatus.HELD, work.SettleStatus.LOST, work.SettleStatus.APPLIED
 
 ANSWERS = (
-    Lie("time-goes-back", observe.Got, lambda a: replace(a, at=At(a.at.wall - HOUR, a.at.lease - HOUR)), "Get: time"),
+    Lie(
+        "time-goes-back",
+        observe.GetAnswer,
+        lambda a: replace(a, at=At(a.at.wall - HOUR, a.at.lease - HOUR)),
+        "Get: time",
+    ),
     # Enqueue
-    Lie("state", produce.Enqueued, in_groups(first("jobs", with_(state=JobState.RUNNING))), r".*\.jobs\[\d\]\.state"),
-    Lie("depth", produce.Enqueued, in_groups(first("jobs", more("depth"))), r"Enqueue: .*\.depth is"),
-    Lie("position", produce.Enqueued, in_groups(first("jobs", more("position"))), r"Enqueue: .*\.position is"),
-    Lie("arrivals-swapped", produce.Enqueued, in_groups(swapped_arrivals), r"Enqueue: .*\.arrival is"),
-    Lie("duplicate-created", produce.Enqueued, in_groups(first("jobs", with_(status=CREATED))), r".*\.status is"),
-    Lie("result-forgotten", produce.Enqueued, in_groups(first("jobs", with_(result=None))), r".*\.result is None"),
+    Lie(
+        "state",
+        produce.EnqueueAnswer,
+        in_groups(first("jobs", with_(state=JobState.RUNNING))),
+        r".*\.jobs\[\d\]\.state",
+    ),
+    Lie("depth", produce.EnqueueAnswer, in_groups(first("jobs", more("depth"))), r"Enqueue: .*\.depth is"),
+    Lie("position", produce.EnqueueAnswer, in_groups(first("jobs", more("position"))), r"Enqueue: .*\.position is"),
+    Lie("arrivals-swapped", produce.EnqueueAnswer, in_groups(swapped_arrivals), r"Enqueue: .*\.arrival is"),
+    Lie("duplicate-created", produce.EnqueueAnswer, in_groups(first("jobs", with_(status=CREATED))), r".*\.status is"),
+    Lie("result-forgotten", produce.EnqueueAnswer, in_groups(first("jobs", with_(result=None))), r".*\.result is None"),
     Lie(
         "full-at-another-depth",
-        produce.Enqueued,
+        produce.EnqueueAnswer,
         first("groups", more("depth"), lambda group: isinstance(group, produce.GroupFull)),
         r"Enqueue: groups\[0\]\.depth is",
     ),
-    Lie("group-dropped", produce.Enqueued, without_last("groups"), "Enqueue: groups has 0"),
+    Lie("group-dropped", produce.EnqueueAnswer, without_last("groups"), "Enqueue: groups has 0"),
     # Exchange
-    Lie("attempt", work.Exchanged, first("leases", more("attempt")), r"Exchange: leases\[0\]\.attempt"),
-    Lie("due", work.Exchanged, first("leases", more("due")), r"Exchange: leases\[0\]\.due"),
-    Lie("fence", work.Exchanged, first("leases", more("fence", -1)), r"Exchange: leases\[0\]\.fence"),
-    Lie("expiry", work.Exchanged, first("leases", more("lease_expires")), r"Exchange: .*\.lease_expires"),
-    Lie("token", work.Exchanged, first("leases", with_(token="c9.9")), r"Exchange: leases\[0\]\.token"),
-    Lie("order-of-leases", work.Exchanged, backwards("leases"), r"Exchange: leases\[0\]\."),
-    Lie("dropped-lease", work.Exchanged, without_last("leases"), r"Exchange: leases has \d"),
-    Lie("next-due", work.Exchanged, more("next_due"), "Exchange: next_due"),
-    Lie("lane-emptied-untold", work.Exchanged, without_last("emptied"), "Exchange: emptied"),
-    Lie("late-called-applied", work.Exchanged, first("settled", instead(APPLIED, LATE)), r"Exchange: settled\[0\]"),
-    Lie("applied-called-late", work.Exchanged, first("settled", instead(LATE, APPLIED)), r"Exchange: settled\[0\]"),
+    Lie("attempt", work.ExchangeAnswer, first("leases", more("attempt")), r"Exchange: leases\[0\]\.attempt"),
+    Lie("due", work.ExchangeAnswer, first("leases", more("due")), r"Exchange: leases\[0\]\.due"),
+    Lie("fence", work.ExchangeAnswer, first("leases", more("fence", -1)), r"Exchange: leases\[0\]\.fence"),
+    Lie("expiry", work.ExchangeAnswer, first("leases", more("lease_expires")), r"Exchange: .*\.lease_expires"),
+    Lie("token", work.ExchangeAnswer, first("leases", with_(token="c9.9")), r"Exchange: leases\[0\]\.token"),
+    Lie("order-of-leases", work.ExchangeAnswer, backwards("leases"), r"Exchange: leases\[0\]\."),
+    Lie("dropped-lease", work.ExchangeAnswer, without_last("leases"), r"Exchange: leases has \d"),
+    Lie("next-due", work.ExchangeAnswer, more("next_due"), "Exchange: next_due"),
+    Lie("lane-emptied-untold", work.ExchangeAnswer, without_last("emptied"), "Exchange: emptied"),
+    Lie(
+        "late-called-applied", work.ExchangeAnswer, first("settled", instead(APPLIED, LATE)), r"Exchange: settled\[0\]"
+    ),
+    Lie(
+        "applied-called-late", work.ExchangeAnswer, first("settled", instead(LATE, APPLIED)), r"Exchange: settled\[0\]"
+    ),
     Lie(
         "late-start-allowed",
-        work.Exchanged,
-        first("started", instead(work.Started.STARTED, work.Started.LOST)),
+        work.ExchangeAnswer,
+        first("started", instead(work.StartStatus.STARTED, work.StartStatus.LOST)),
         r"Exchange: started\[\d\]",
     ),
     # Leases
@@ -131,34 +145,34 @@ ANSWERS = (
     Lie("expired-left-out", work.ExpiredAnswer, without_last("leases"), "Expired: leases has"),
     Lie("expired-twice", work.ExpiredAnswer, lambda a: replace(a, leases=a.leases * 2), "Expired: leases names"),
     Lie("losses-at-reaping", work.ExpiredAnswer, first("leases", more("losses")), r"Expired: leases\[0\]\.losses"),
-    Lie("disowned-left-out", work.Disowned, without_last("leases"), "Disown: leases has"),
-    Lie("nobody-is-to-stop", work.Beaten, with_(stop=False), "Heartbeat: stop"),
+    Lie("disowned-left-out", work.DisownAnswer, without_last("leases"), "Disown: leases has"),
+    Lie("nobody-is-to-stop", work.HeartbeatAnswer, with_(stop=False), "Heartbeat: stop"),
     # Operating
     Lie(
         "cancelled-called-finished",
-        operate.Cancelled,
+        operate.CancelJobsAnswer,
         first("jobs", with_(status=operate.CancelStatus.FINISHED)),
         r"Cancel: jobs\[\d\]\.status",
     ),
-    Lie("operator-told-done", operate.Operated, first("jobs", with_(status=DONE)), r".*: jobs\[\d\]\.status"),
-    Lie("count-of-a-scope", operate.Scoped, more("count"), ".*: count is"),
+    Lie("operator-told-done", operate.OperateAnswer, first("jobs", with_(status=DONE)), r".*: jobs\[\d\]\.status"),
+    Lie("count-of-a-scope", operate.ScopeAnswer, more("count"), ".*: count is"),
     Lie("emptied-again", operate.EmptiedAnswer, with_(emptied=True), "Emptied: emptied"),
     Lie("pool-made-anew", operate.PoolAnswer, with_(changed=True), "PutPool: changed"),
     Lie("schedule-forgotten", operate.SchedulesAnswer, without_last("schedules"), ".*: schedules has"),
     # Looking and keeping house
-    Lie("record-missing", observe.Got, first("jobs", lambda job: None), r"Get: jobs\[\d+\] is None"),
-    Lie("history-forgotten", observe.Got, first("jobs", with_(history=())), "Get: .*history has 0"),
-    Lie("kept-for-longer", observe.Got, first("jobs", more("visible_until")), "Get: .*visible_until"),
-    Lie("found-in-another-order", observe.Found, backwards("jobs"), r"Find: jobs\[0\]"),
-    Lie("last-page", observe.Found, with_(cursor=None), "Find: cursor"),
+    Lie("record-missing", observe.GetAnswer, first("jobs", lambda job: None), r"Get: jobs\[\d+\] is None"),
+    Lie("history-forgotten", observe.GetAnswer, first("jobs", with_(history=())), "Get: .*history has 0"),
+    Lie("kept-for-longer", observe.GetAnswer, first("jobs", more("visible_until")), "Get: .*visible_until"),
+    Lie("found-in-another-order", observe.FindAnswer, backwards("jobs"), r"Find: jobs\[0\]"),
+    Lie("last-page", observe.FindAnswer, with_(cursor=None), "Find: cursor"),
     Lie("due-count", observe.StatsAnswer, first("queues", more("due")), r"Stats: queues\[0\]\.due"),
     Lie("lane-depth", observe.LanesAnswer, first("lanes", more("depth")), r"Lanes: lanes\[0\]\.depth"),
-    Lie("pruned-a-stranger", observe.Pruned, with_(deleted=(JobKey("q", "z"),)), "Prune: deleted has"),
-    Lie("pruned-unsaid", observe.Pruned, without_last("deleted"), "Prune: more is False"),
-    Lie("nothing-more-to-prune", observe.Pruned, with_(more=False), "Prune: more is False"),
-    Lie("always-more-to-prune", observe.Pruned, with_(more=True), "Prune: more is True"),
-    Lie("worker-forgotten-unsaid", observe.Pruned, without_last("workers"), "Prune: workers is"),
-    Lie("audit-finds-something", observe.Audited, with_(problems=("oh",)), "Audit: the engine's structure.*oh"),
+    Lie("pruned-a-stranger", observe.PruneAnswer, with_(deleted=(JobKey("q", "z"),)), "Prune: deleted has"),
+    Lie("pruned-unsaid", observe.PruneAnswer, without_last("deleted"), "Prune: more is False"),
+    Lie("nothing-more-to-prune", observe.PruneAnswer, with_(more=False), "Prune: more is False"),
+    Lie("always-more-to-prune", observe.PruneAnswer, with_(more=True), "Prune: more is True"),
+    Lie("worker-forgotten-unsaid", observe.PruneAnswer, without_last("workers"), "Prune: workers is"),
+    Lie("audit-finds-something", observe.AuditAnswer, with_(problems=("oh",)), "Audit: the engine's structure.*oh"),
 )
 
 
@@ -234,7 +248,7 @@ class ClaimsTwiceByOneId(Deed):
 
     def perform_now(self, command: Command[A]) -> A:
         answer: Any = super().perform_now(command)
-        if isinstance(answer, work.Exchanged):
+        if isinstance(answer, work.ExchangeAnswer):
             answer = replace(answer, leases=tuple(map(self.disguised, answer.leases)))
         return answer  # type: ignore[no-any-return]
 

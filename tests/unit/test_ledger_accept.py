@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from holdfast.engines.ledger.accept import Arrivals, Oracle
 from holdfast.model.instants import At
-from holdfast.model.observe import Find, Found, Now, Told
+from holdfast.model.observe import Find, FindAnswer, Now, NowAnswer
 from holdfast.model.states import JobState
 
 
@@ -42,14 +42,14 @@ def test_arrivals_may_become_known_in_any_order(order: list[int], numbers: list[
 
 def test_time_may_stand_still_but_not_go_back() -> None:
     oracle = Oracle()
-    assert oracle.accept(Now(), Told(at=At(7, 7))) is None
-    assert oracle.accept(Now(), Told(at=At(7, 7))) is None
-    problem = oracle.accept(Now(), Told(at=At(8, 6)))
+    assert oracle.accept(Now(), NowAnswer(at=At(7, 7))) is None
+    assert oracle.accept(Now(), NowAnswer(at=At(7, 7))) is None
+    problem = oracle.accept(Now(), NowAnswer(at=At(8, 6)))
     assert problem is not None
     assert problem.startswith("Now: time went back")
 
 
 def test_a_cursor_must_have_been_answered() -> None:
     find = Find(queue="q", state=JobState.QUEUED, cursor=4)
-    problem = Oracle().accept(find, Found(at=At(1, 1), jobs=()))
+    problem = Oracle().accept(find, FindAnswer(at=At(1, 1), jobs=()))
     assert problem == "Find: nobody was ever given the cursor 4"

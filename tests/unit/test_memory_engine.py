@@ -13,7 +13,7 @@ from holdfast.model.instants import MINUTE
 from holdfast.model.produce import Enqueue, Group, NewJob
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Exchange, QueueClaim, Renewal, RenewStatus, Settled, Settlement, TaskClaim
+from holdfast.model.work import Claim, Exchange, QueueClaim, Renewal, RenewStatus, Settlement, SettleStatus, TaskClaim
 from holdfast.runtime import SystemRuntime
 
 PATIENCE = 30.0
@@ -52,7 +52,7 @@ def test_threads_share_the_jobs_without_overlap(engine: MemoryEngine) -> None:
             settlements = tuple(
                 Settlement(queue="q", id=lease.id, token=lease.token, target=JobState.SUCCEEDED) for lease in leases
             )
-            assert set(engine.perform_now(Exchange(settlements=settlements)).settled) == {Settled.APPLIED}
+            assert set(engine.perform_now(Exchange(settlements=settlements)).settled) == {SettleStatus.APPLIED}
             taken += [lease.id for lease in leases]
         return taken
 

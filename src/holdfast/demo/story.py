@@ -14,7 +14,7 @@ from holdfast.kinds import KINDS, will_fail
 from holdfast.model.instants import SECOND
 from holdfast.model.job import AttemptOutcome, JobKey, JobRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled, Settlement
+from holdfast.model.work import Settlement, SettleStatus
 from holdfast.runtime import Runtime
 
 QUEUE = "default"
@@ -178,7 +178,7 @@ class Demo:
         )
         late = Settlement(queue=QUEUE, id=names[0], token=token, target=JobState.SUCCEEDED, result=b'"too late"')
         (answer,) = (await self.engine.settle(late)).settled
-        if answer is not Settled.LOST:
+        if answer is not SettleStatus.LOST:
             raise Failed(f"a late answer in demo-2's name was {answer}")
         self.screen.good(f"a late answer in demo-2's name was refused   {answer}, job {names[0]}")
 

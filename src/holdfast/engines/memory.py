@@ -91,7 +91,7 @@ class MemoryLifeline(Lifeline):
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
         return self._engine.perform_now(work.Renew(jobs=tuple(jobs)))
 
-    def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
         return self._engine.perform_now(work.Heartbeat(worker=worker))
 
     def close(self) -> None: ...

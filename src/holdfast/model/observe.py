@@ -8,21 +8,21 @@ from holdfast.model.records import LaneRecord, Totals
 from holdfast.model.states import JobState
 
 
-class Got(Answer, frozen=True, gc=False, kw_only=True):
+class GetAnswer(Answer, frozen=True, gc=False, kw_only=True):
     jobs: tuple[JobRecord | None, ...]
 
 
-class Get(Command[Got], frozen=True, gc=False, kw_only=True):
+class Get(Command[GetAnswer], frozen=True, gc=False, kw_only=True):
     jobs: tuple[JobKey, ...]
 
 
-class Found(Answer, frozen=True, gc=False, kw_only=True):
+class FindAnswer(Answer, frozen=True, gc=False, kw_only=True):
     jobs: tuple[JobRecord, ...]
     cursor: int | None = None
     """Give it back to go on; None: that was all."""
 
 
-class Find(Command[Found], frozen=True, gc=False, kw_only=True):
+class Find(Command[FindAnswer], frozen=True, gc=False, kw_only=True):
     """Jobs of one queue in one state, newest arrival first.
 
     `task`, `lane`, `since` (created at or after) and `metadata` filter inside that; one call looks at no
@@ -82,7 +82,7 @@ class Lanes(Command[LanesAnswer], frozen=True, gc=False, kw_only=True):
     queue: str
 
 
-class Pruned(Answer, frozen=True, gc=False, kw_only=True):
+class PruneAnswer(Answer, frozen=True, gc=False, kw_only=True):
     deleted: tuple[JobKey, ...] = ()
     expired: tuple[JobKey, ...] = ()
     """Waiting jobs past their `expires`, now cancelled."""
@@ -90,23 +90,23 @@ class Pruned(Answer, frozen=True, gc=False, kw_only=True):
     more: bool = False
 
 
-class Prune(Command[Pruned], frozen=True, gc=False, kw_only=True):
+class Prune(Command[PruneAnswer], frozen=True, gc=False, kw_only=True):
     """Delete what is past its clocks, cancel what is past `expires`, forget idle lanes and silent workers."""
 
     limit: int = 500
 
 
-class Audited(Answer, frozen=True, gc=False, kw_only=True):
+class AuditAnswer(Answer, frozen=True, gc=False, kw_only=True):
     problems: tuple[str, ...]
 
 
-class Audit(Command[Audited], frozen=True, gc=False, kw_only=True):
+class Audit(Command[AuditAnswer], frozen=True, gc=False, kw_only=True):
     """Check the structure: every job in exactly the indexes its state implies, every counter right."""
 
 
-class Told(Answer, frozen=True, gc=False, kw_only=True):
+class NowAnswer(Answer, frozen=True, gc=False, kw_only=True):
     """The time, and nothing else."""
 
 
-class Now(Command[Told], frozen=True, gc=False, kw_only=True):
+class Now(Command[NowAnswer], frozen=True, gc=False, kw_only=True):
     """Ask the engine for its time."""

@@ -17,22 +17,22 @@ class CancelStatus(StrEnum):
     NOT_FOUND = "not_found"
 
 
-class CancelAnswer(Struct, frozen=True, gc=False):
+class CancelResult(Struct, frozen=True, gc=False):
     status: CancelStatus
     state: JobState | None = None
 
 
-class Cancelled(Answer, frozen=True, gc=False, kw_only=True):
-    jobs: tuple[CancelAnswer, ...]
+class CancelJobsAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    jobs: tuple[CancelResult, ...]
 
 
-class Cancel(Command[Cancelled], frozen=True, gc=False, kw_only=True):
+class Cancel(Command[CancelJobsAnswer], frozen=True, gc=False, kw_only=True):
     queue: str
     ids: tuple[str, ...]
     note: str = ""
 
 
-class Done(StrEnum):
+class OperateStatus(StrEnum):
     """What an operator's verb did to one job."""
 
     DONE = "done"
@@ -42,17 +42,17 @@ class Done(StrEnum):
     QUEUE_FULL = "queue_full"
 
 
-class OperatorAnswer(Struct, frozen=True, gc=False):
-    status: Done
+class OperateResult(Struct, frozen=True, gc=False):
+    status: OperateStatus
     state: JobState | None = None
     """The state that was found, or the one it is in now where it was done."""
 
 
-class Operated(Answer, frozen=True, gc=False, kw_only=True):
-    jobs: tuple[OperatorAnswer, ...]
+class OperateAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    jobs: tuple[OperateResult, ...]
 
 
-class Requeue(Command[Operated], frozen=True, gc=False, kw_only=True):
+class Requeue(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
     """Bring failed or cancelled jobs back, at the tail: attempts and losses start again, the history stays."""
 
     queue: str
@@ -60,21 +60,21 @@ class Requeue(Command[Operated], frozen=True, gc=False, kw_only=True):
     limits: tuple[DepthLimit, ...] = ()
 
 
-class Trigger(Command[Operated], frozen=True, gc=False, kw_only=True):
+class Trigger(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
     """Make scheduled or retrying jobs due now."""
 
     queue: str
     ids: tuple[str, ...]
 
 
-class Delete(Command[Operated], frozen=True, gc=False, kw_only=True):
+class Delete(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
     """Remove finished jobs, with key and history."""
 
     queue: str
     ids: tuple[str, ...]
 
 
-class Amend(Command[Operated], frozen=True, gc=False, kw_only=True):
+class Amend(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
     """Change what was given: TTLs of any job, priority of a live one, due time of one that waits.
 
     `reply` adds a process to tell when the job ends.
@@ -89,24 +89,24 @@ class Amend(Command[Operated], frozen=True, gc=False, kw_only=True):
     reply: str | None = None
 
 
-class Scoped(Answer, frozen=True, gc=False, kw_only=True):
+class ScopeAnswer(Answer, frozen=True, gc=False, kw_only=True):
     """How many jobs the verb touched; `changed` says whether the switch was thrown at all."""
 
     count: int
     changed: bool = True
 
 
-class Pause(Command[Scoped], frozen=True, gc=False, kw_only=True):
+class Pause(Command[ScopeAnswer], frozen=True, gc=False, kw_only=True):
     queue: str
     lane: str | None = None
 
 
-class Resume(Command[Scoped], frozen=True, gc=False, kw_only=True):
+class Resume(Command[ScopeAnswer], frozen=True, gc=False, kw_only=True):
     queue: str
     lane: str | None = None
 
 
-class Clear(Command[Scoped], frozen=True, gc=False, kw_only=True):
+class Clear(Command[ScopeAnswer], frozen=True, gc=False, kw_only=True):
     """Cancel every live job of a queue or lane, running ones included. Counters and pause stay."""
 
     queue: str

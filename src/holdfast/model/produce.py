@@ -123,9 +123,9 @@ class GroupOrphan(Struct, frozen=True, gc=False, tag="orphan"):
 GroupAnswer = GroupAccepted | GroupFull | GroupConflict | GroupOrphan
 
 
-class Enqueued(Answer, frozen=True, gc=False, kw_only=True):
+class EnqueueAnswer(Answer, frozen=True, gc=False, kw_only=True):
     groups: tuple[GroupAnswer, ...]
 
 
-class Enqueue(Command[Enqueued], frozen=True, gc=False, kw_only=True):
+class Enqueue(Command[EnqueueAnswer], frozen=True, gc=False, kw_only=True):
     groups: tuple[Group, ...]

@@ -110,7 +110,7 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     """The job's lane, where it is known: an engine that locks lanes then takes it before any job. Only a hint."""
 
 
-class Settled(StrEnum):
+class SettleStatus(StrEnum):
     APPLIED = "applied"
     CANCELLED_INSTEAD = "cancelled_instead"
     """Someone had asked to cancel, and the settlement would have let the job run again."""
@@ -128,7 +128,7 @@ class Start(Struct, frozen=True, gc=False):
     token: str
 
 
-class Started(StrEnum):
+class StartStatus(StrEnum):
     STARTED = "started"
     LOST = "lost"
     CANCEL = "cancel"
@@ -142,9 +142,9 @@ class LaneName(Struct, frozen=True, gc=False, order=True):
     lane: str
 
 
-class Exchanged(Answer, frozen=True, gc=False, kw_only=True):
-    settled: tuple[Settled, ...] = ()
-    started: tuple[Started, ...] = ()
+class ExchangeAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    settled: tuple[SettleStatus, ...] = ()
+    started: tuple[StartStatus, ...] = ()
     emptied: tuple[LaneName, ...] = ()
     """Lanes whose last job has just ended."""
     leases: tuple[Lease, ...] = ()
@@ -152,7 +152,7 @@ class Exchanged(Answer, frozen=True, gc=False, kw_only=True):
     """When the next waiting job of the claimed queues falls due."""
 
 
-class Exchange(Command[Exchanged], frozen=True, gc=False, kw_only=True):
+class Exchange(Command[ExchangeAnswer], frozen=True, gc=False, kw_only=True):
     settlements: tuple[Settlement, ...] = ()
     starts: tuple[Start, ...] = ()
     claim: Claim | None = None
@@ -174,13 +174,13 @@ class RenewStatus(StrEnum):
     """Held, assigned, and its queue or lane is paused: release it."""
 
 
-class Renewed(Struct, frozen=True, gc=False):
+class RenewResult(Struct, frozen=True, gc=False):
     status: RenewStatus
     lease_expires: int | None = None
 
 
 class RenewAnswer(Answer, frozen=True, gc=False, kw_only=True):
-    jobs: tuple[Renewed, ...]
+    jobs: tuple[RenewResult, ...]
 
 
 class Renew(Command[RenewAnswer], frozen=True, gc=False, kw_only=True):
@@ -216,21 +216,21 @@ class Expired(Command[ExpiredAnswer], frozen=True, gc=False, kw_only=True):
     tasks: tuple[str, ...] | None = None
 
 
-class Disowned(Answer, frozen=True, gc=False, kw_only=True):
+class DisownAnswer(Answer, frozen=True, gc=False, kw_only=True):
     leases: tuple[JobKey, ...]
 
 
-class Disown(Command[Disowned], frozen=True, gc=False, kw_only=True):
+class Disown(Command[DisownAnswer], frozen=True, gc=False, kw_only=True):
     """These workers are known to be dead: their leases expire now."""
 
     workers: tuple[str, ...]
 
 
-class Beaten(Answer, frozen=True, gc=False, kw_only=True):
+class HeartbeatAnswer(Answer, frozen=True, gc=False, kw_only=True):
     stop: bool
 
 
-class Heartbeat(Command[Beaten], frozen=True, gc=False, kw_only=True):
+class Heartbeat(Command[HeartbeatAnswer], frozen=True, gc=False, kw_only=True):
     worker: WorkerRecord
 
 
@@ -242,15 +242,15 @@ class Workers(Command[WorkersAnswer], frozen=True, gc=False, kw_only=True):
     """All worker records, by name."""
 
 
-class WorkerStopped(Answer, frozen=True, gc=False, kw_only=True):
+class WorkerAnswer(Answer, frozen=True, gc=False, kw_only=True):
     found: bool
 
 
-class StopWorker(Command[WorkerStopped], frozen=True, gc=False, kw_only=True):
+class StopWorker(Command[WorkerAnswer], frozen=True, gc=False, kw_only=True):
     worker: str
 
 
-class ForgetWorker(Command[WorkerStopped], frozen=True, gc=False, kw_only=True):
+class ForgetWorker(Command[WorkerAnswer], frozen=True, gc=False, kw_only=True):
     """A worker that ends cleanly takes its record with it."""
 
     worker: str

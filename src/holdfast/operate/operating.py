@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.errors import AmbiguousId, JobNotFound, KeyTaken, QueueFull, WrongState
 from holdfast.model.job import JobKey, JobRecord
-from holdfast.model.operate import CancelStatus, Done, OperatorAnswer
+from holdfast.model.operate import CancelStatus, OperateResult, OperateStatus
 from holdfast.model.produce import DepthLimit
 from holdfast.model.states import Reason
 from holdfast.model.text import check_name
@@ -49,24 +49,24 @@ async def cancel_job(link: Link, key: JobKey, note: str) -> CancelAnswer:
 async def check_done(
     link: Link,
     keys: Sequence[JobKey],
-    answers: Sequence[OperatorAnswer],
+    answers: Sequence[OperateResult],
     verb: str,
     limits: Sequence[DepthLimit] = (),
 ) -> int:
     """How many jobs it was done to. Raises for the first to which it was not; to the others it was."""
     for key, answer in zip(keys, answers, strict=True):
         match answer.status:
-            case Done.DONE:
+            case OperateStatus.DONE:
                 continue
-            case Done.NOT_FOUND:
+            case OperateStatus.NOT_FOUND:
                 raise JobNotFound(job_id=key.id, queue=key.queue)
-            case Done.WRONG_STATE:
+            case OperateStatus.WRONG_STATE:
                 raise WrongState(job_id=key.id, state=str(answer.state), verb=verb)
-            case Done.KEY_TAKEN:
+            case OperateStatus.KEY_TAKEN:
                 (record,) = (await (await link.engine()).get(key)).jobs
                 taken = "" if record is None else record.unique_key or ""
                 raise KeyTaken(job_id=key.id, queue=key.queue, key=taken)
-            case Done.QUEUE_FULL:
+            case OperateStatus.QUEUE_FULL:
                 raise await _full(link, key, [limit for limit in limits if limit.queue == key.queue])
     return len(keys)
 

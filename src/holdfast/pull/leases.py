@@ -21,7 +21,7 @@ from holdfast.errors import BlockingCall, EngineUnavailable, HoldfastError
 from holdfast.lease import Lease
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import decide
-from holdfast.model.work import Exchanged
+from holdfast.model.work import ExchangeAnswer
 from holdfast.pull.pulling import Pulling
 from holdfast.pull.station import Station
 from holdfast.reach.link import Link
@@ -54,7 +54,7 @@ class Taking(Generic[T]):
         self._pulling = pulling
         self._task = task
 
-    async def now(self, request: Request, process: Process) -> tuple[list[Lease[T]], Exchanged]:
+    async def now(self, request: Request, process: Process) -> tuple[list[Lease[T]], ExchangeAnswer]:
         """What is there; all of it readable."""
         link, queue = self._link, self._task.queue
         await self._engine(process)

@@ -22,7 +22,7 @@ from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
-from holdfast.model.work import Claim, Exchanged, QueueClaim, RenewStatus, TaskClaim
+from holdfast.model.work import Claim, ExchangeAnswer, QueueClaim, RenewStatus, TaskClaim
 from holdfast.reach.link import Link
 from holdfast.runtime import Runtime
 from holdfast.service import Service
@@ -143,7 +143,7 @@ class Station:
 
     # Claiming
 
-    async def claim(self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease: int) -> Exchanged:
+    async def claim(self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease: int) -> ExchangeAnswer:
         """So many leases on bare payloads of a queue. `engine` as the calling thread may use it."""
         self.puller.queues.add(queue)
         if not self._begun:

@@ -22,7 +22,7 @@ from holdfast.context import CURRENT, Middleware
 from holdfast.errors import InvalidOption
 from holdfast.model.command import Answer, Command
 from holdfast.model.observe import Find, Get, Lanes, Now, Stats
-from holdfast.model.work import Exchange, Exchanged, Settled, Settlement, Workers
+from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Workers
 from holdfast.worker.host import Handled, Policy
 
 CrashPoint = Literal["after_claim", "in_handler", "before_settle", "after_settle"]
@@ -32,7 +32,7 @@ LIFE: ContextVar["Life"] = ContextVar("holdfast life")
 
 LOOKS = (Get, Find, Stats, Lanes, Now, Workers)
 
-Heard = Callable[[Settlement, Settled], None]
+Heard = Callable[[Settlement, SettleStatus], None]
 """Told of each outcome that the store has answered."""
 
 
@@ -80,7 +80,7 @@ class Life:
 
     def after(self, command: Command[Any], answer: Answer) -> None:
         """The store has done it, and is about to answer."""
-        if not isinstance(command, Exchange) or not isinstance(answer, Exchanged) or CURRENT.get(None) is not None:
+        if not isinstance(command, Exchange) or not isinstance(answer, ExchangeAnswer) or CURRENT.get(None) is not None:
             return
         if self.heard is not None:
             for settlement, settled in zip(command.settlements, answer.settled, strict=True):

@@ -25,7 +25,7 @@ from holdfast.model.job import JobKey
 from holdfast.model.observe import Get, Prune, Stats
 from holdfast.model.operate import Cancel, Clear
 from holdfast.model.states import JobState
-from holdfast.model.work import ForgetWorker, Heartbeat, Settled, Settlement
+from holdfast.model.work import ForgetWorker, Heartbeat, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.telemetry.bus import Bus
@@ -285,14 +285,14 @@ class Stage:
         records = self._engine.perform_now(Get(jobs=tuple(keys))).jobs
         return any(record is not None and record.live for record in records)
 
-    def _heard(self, settlement: Settlement, settled: Settled) -> None:
+    def _heard(self, settlement: Settlement, settled: SettleStatus) -> None:
         if settlement.listed_expiry is not None:
-            self.reaped += settled in (Settled.APPLIED, Settled.CANCELLED_INSTEAD)
+            self.reaped += settled in (SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD)
             return
         error = self._cast.raised.pop(settlement.token, None)
         attempt = self._shift.slots.held.get(settlement.token)
         self._runs[JobKey(settlement.queue, settlement.id)] += 1
-        if settled is Settled.APPLIED and attempt is not None:
+        if settled is SettleStatus.APPLIED and attempt is not None:
             self.retried += settlement.target is JobState.RETRYING
             self.snoozed += settlement.target is JobState.SCHEDULED
             self.ended.append(End(attempt, settlement, None if error is None else unwrapped(error)))

@@ -19,7 +19,7 @@ from holdfast.model.command import A, Answer, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.operate import Amend
-from holdfast.model.produce import Enqueue, Enqueued, GroupAccepted
+from holdfast.model.produce import Enqueue, EnqueueAnswer, GroupAccepted
 from holdfast.model.work import Workers
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.clock import FakeClock, FrozenRuntime, microseconds
@@ -137,7 +137,7 @@ def waited_for(command: Command[Any], answer: Answer) -> set[JobKey]:
     match command, answer:
         case Amend(queue=queue, ids=ids, reply=str()), _:
             found.update(JobKey(queue, each) for each in ids)
-        case Enqueue(groups=groups), Enqueued(groups=said):
+        case Enqueue(groups=groups), EnqueueAnswer(groups=said):
             for group, accepted in zip(groups, said, strict=True):
                 if isinstance(accepted, GroupAccepted):
                     for job, got in zip(group.jobs, accepted.jobs, strict=True):

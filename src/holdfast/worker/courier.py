@@ -14,7 +14,7 @@ from holdfast.engine import Engine
 from holdfast.errors import CorruptRecord, EngineError
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo, describe
-from holdfast.model.work import Claim, Exchanged, LaneName, Settled, Settlement, Start
+from holdfast.model.work import Claim, ExchangeAnswer, LaneName, Settlement, SettleStatus, Start
 from holdfast.runtime import Runtime
 from holdfast.service import back_off
 
@@ -30,7 +30,7 @@ class Courier:
 
     async def send(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
-    ) -> tuple[Exchanged, Sequence[Settlement]]:
+    ) -> tuple[ExchangeAnswer, Sequence[Settlement]]:
         """One exchange: its answer, as if it had gone at once, and the settlements as they were sent in the end."""
         try:
             return await self._persist(settlements, starts, claim), settlements
@@ -42,7 +42,7 @@ class Courier:
             )
         parts = await self._in_parts(settlements)
         answer = await self._persist((), starts, claim)
-        whole = Exchanged(
+        whole = ExchangeAnswer(
             at=answer.at,
             settled=tuple(settled for _, settled in parts.settled),
             started=answer.started,
@@ -54,7 +54,7 @@ class Courier:
 
     async def _persist(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
-    ) -> Exchanged:
+    ) -> ExchangeAnswer:
         """The same request again and again, while only the engine is in trouble."""
         failures = 0
         while True:
@@ -98,12 +98,12 @@ class Courier:
             answer = await self._persist([plain])
         except Exception:
             _logger.exception("Job %s cannot be settled at all; its lease will run out.", culprit.id)
-            return _Parts([(plain, Settled.GONE)], ())
+            return _Parts([(plain, SettleStatus.GONE)], ())
         return _Parts([(plain, answer.settled[0])], answer.emptied)
 
 
 class _Parts(NamedTuple):
     """Settlements that were sent in parts, with their answers in order."""
 
-    settled: list[tuple[Settlement, Settled]]
+    settled: list[tuple[Settlement, SettleStatus]]
     emptied: tuple[LaneName, ...]

@@ -16,7 +16,7 @@ from holdfast.model.instants import SECOND, At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Refused, Released, Succeeded, decide
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
-from holdfast.model.work import Claim, Exchanged, Lease, Settled, Settlement, Start, Started
+from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, breathe
 from holdfast.worker.attempt import Attempt, fence_age
@@ -194,19 +194,19 @@ class Exchanger(Service):
             self.progress()
         return self._next_look(claim, answer)
 
-    def _settled(self, batch: list[Attempt], settlements: Sequence[Settlement], answer: Exchanged) -> None:
+    def _settled(self, batch: list[Attempt], settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
         held, news = self._slots.held, self._news
         told = news.listening
         for attempt, settlement, settled in zip(batch, settlements, answer.settled, strict=True):
             held.pop(settlement.token, None)
-            if told or settled is not Settled.APPLIED or settlement.target is not JobState.SUCCEEDED:
+            if told or settled is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
                 news.settled(attempt, settlement, settled, answer.at.wall)
 
-    def _heard(self, attempt: Attempt, status: Started) -> None:
+    def _heard(self, attempt: Attempt, status: StartStatus) -> None:
         """What the engine says to the start of a prefetched job. It runs already, so a pause comes too late for it."""
-        if status is Started.LOST:
+        if status is StartStatus.LOST:
             self.abort(attempt, AbortReason.OWNERSHIP_LOST)
-        elif status is Started.CANCEL:
+        elif status is StartStatus.CANCEL:
             self.abort(attempt, AbortReason.CANCEL)
 
     def _arrived(self, leases: Sequence[Lease], sent: int) -> None:
@@ -242,7 +242,7 @@ class Exchanger(Service):
         if self._accepting and self._slots.idle:
             self._found_nothing()
 
-    def _next_look(self, claim: Claim | None, answer: Exchanged) -> float | None:
+    def _next_look(self, claim: Claim | None, answer: ExchangeAnswer) -> float | None:
         if self._outbox:
             return 0
         if claim is None or not self._slots.free:

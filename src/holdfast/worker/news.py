@@ -13,7 +13,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.states import TERMINAL, JobState, Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.model.work import Exchanged, Lease, Settled, Settlement
+from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import Attempt
@@ -57,17 +57,17 @@ class News:
 
     # Ends
 
-    def settled(self, attempt: Attempt, settlement: Settlement, settled: Settled, at: int) -> None:
+    def settled(self, attempt: Attempt, settlement: Settlement, settled: SettleStatus, at: int) -> None:
         """The store has answered a settlement."""
         lease = attempt.lease
         match settled:
-            case Settled.LOST | Settled.GONE:
+            case SettleStatus.LOST | SettleStatus.GONE:
                 self.ownership_lost(attempt, at)
                 return
-            case Settled.CANCELLED_INSTEAD:
+            case SettleStatus.CANCELLED_INSTEAD:
                 self._tell(events.Cancelled, lease, at, reason=Reason.ASKED)
                 return
-            case Settled.APPLIED:
+            case SettleStatus.APPLIED:
                 pass
         match settlement.target:
             case JobState.SUCCEEDED:
@@ -139,7 +139,7 @@ class News:
 
     # Empty
 
-    async def after(self, settlements: Sequence[Settlement], answer: Exchanged) -> None:
+    async def after(self, settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
         """Lanes and queues that have just run empty. Asked of the store only where someone wants to know."""
         for name in answer.emptied:
             self._bus.emit(events.LaneEmpty(at=answer.at.wall, queue=name.queue, lane=name.lane))

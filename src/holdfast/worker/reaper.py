@@ -13,7 +13,7 @@ from holdfast.engine import Engine
 from holdfast.model.job import JobKey
 from holdfast.model.outcome import decide_loss
 from holdfast.model.states import JobState
-from holdfast.model.work import ExpiredLease, Settled, Settlement
+from holdfast.model.work import ExpiredLease, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.telemetry import events
@@ -68,7 +68,7 @@ class Reaper(Service):
         settlements = [self._decide(lease) for lease in lost]
         answer = await self._engine.settle(*settlements)
         for lease, settlement, settled in zip(lost, settlements, answer.settled, strict=True):
-            if settled in (Settled.APPLIED, Settled.CANCELLED_INSTEAD):
+            if settled in (SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD):
                 self._tell(lease, settlement, settled, answer.at.wall)
         self._freed()
 
@@ -77,17 +77,17 @@ class Reaper(Service):
         policy = None if plan is None else plan.policy.retry
         return decide_loss(lost, policy, draw=self.runtime.random())
 
-    def _tell(self, lost: ExpiredLease, settlement: Settlement, settled: Settled, at: int) -> None:
+    def _tell(self, lost: ExpiredLease, settlement: Settlement, settled: SettleStatus, at: int) -> None:
         _logger.warning(
             "Job %s (%s): its worker %s went away with it; the job is %s.",
             lost.id,
             lost.task,
             lost.owner,
-            settlement.target if settled is Settled.APPLIED else JobState.CANCELLED,
+            settlement.target if settled is SettleStatus.APPLIED else JobState.CANCELLED,
         )
         self._emit(events.Reaped, lost, at, owner=lost.owner, losses=lost.losses + 1)
         why = {"reason": settlement.reason, "note": settlement.note}
-        if settled is Settled.CANCELLED_INSTEAD:
+        if settled is SettleStatus.CANCELLED_INSTEAD:
             self._emit(events.Cancelled, lost, at, **why)
         elif settlement.target is JobState.FAILED:
             self._emit(events.Failed, lost, at, **why)

@@ -26,7 +26,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.outcome import Outcome, Raised, Succeeded, decide
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
-from holdfast.model.work import Exchange, Settled, Settlement
+from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.reach.joined import adapted
 from holdfast.runtime import Runtime
 from holdfast.worker.opened import Opened, of_engine, of_factory
@@ -188,7 +188,7 @@ class Joint:
         attempt.told = settlement
         try:
             answer = await self._means.engine.joined(Exchange(settlements=(settlement,)), user)
-            if answer.settled[0] is not Settled.APPLIED:
+            if answer.settled[0] is not SettleStatus.APPLIED:
                 raise LeaseLost(job_id=settlement.id, queue=settlement.queue)
         except BaseException:
             attempt.told = before

@@ -30,8 +30,8 @@ from holdfast.engines.ledger.prune import prune
 from holdfast.engines.ledger.step import Step
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.job import JobKey
-from holdfast.model.observe import Audit, Audited, Find, Found, Prune, Pruned
-from holdfast.model.produce import Enqueue, Enqueued, GroupAccepted
+from holdfast.model.observe import Audit, AuditAnswer, Find, FindAnswer, Prune, PruneAnswer
+from holdfast.model.produce import Enqueue, EnqueueAnswer, GroupAccepted
 from holdfast.model.work import Expired, ExpiredAnswer, ExpiredLease
 
 ALL = 2**62
@@ -85,20 +85,20 @@ class Oracle:
         match command, answer:
             case Expired(), ExpiredAnswer():
                 return self._expired(command, answer)
-            case Prune(), Pruned():
+            case Prune(), PruneAnswer():
                 return self._prune(command, answer)
-            case Find(), Found():
+            case Find(), FindAnswer():
                 return self._find(command, answer)
-            case Enqueue(), Enqueued():
+            case Enqueue(), EnqueueAnswer():
                 return self._enqueue(command, answer)
-            case Audit(), Audited():
+            case Audit(), AuditAnswer():
                 return self._audit(command, answer)
             case _:
                 return self._same("", self.ledger.decide(command, at).answer, answer, None)
 
     # Verbs with a freedom of their own
 
-    def _enqueue(self, command: Enqueue, answer: Enqueued) -> str | None:
+    def _enqueue(self, command: Enqueue, answer: EnqueueAnswer) -> str | None:
         ours = self.ledger.decide(command, answer.at).answer
         if len(ours.groups) != len(answer.groups):
             return _lengths("groups", ours.groups, answer.groups)
@@ -143,18 +143,18 @@ class Oracle:
             return "which has not expired"
         return "whose task the caller does not know"
 
-    def _prune(self, command: Prune, answer: Pruned) -> str | None:
+    def _prune(self, command: Prune, answer: PruneAnswer) -> str | None:
         step = Step(self.ledger.state, answer.at)
         self.ledger.clock = answer.at
         problem = _choice("expired", answer.expired, _overdue(step), command.limit, "past their `expires`")
         if problem is not None:
             return problem
         # Twice, since what can be deleted is known only when the expired ones have ended.
-        ours = prune(step, command, Pruned(at=answer.at, expired=answer.expired))
+        ours = prune(step, command, PruneAnswer(at=answer.at, expired=answer.expired))
         problem = _choice("deleted", answer.deleted, _deletable(step), command.limit, "finished and past their clocks")
         if problem is not None:
             return problem
-        prune(step, command, Pruned(at=answer.at, deleted=answer.deleted))
+        prune(step, command, PruneAnswer(at=answer.at, deleted=answer.deleted))
         step.close()
         if ours.workers != answer.workers:
             return _differ("workers", ours.workers, answer.workers)
@@ -166,7 +166,7 @@ class Oracle:
             return "more is True, but nothing is left"
         return None
 
-    def _find(self, command: Find, answer: Found) -> str | None:
+    def _find(self, command: Find, answer: FindAnswer) -> str | None:
         asked = command
         if command.cursor is not None:
             cursor = self._of(command.queue).ours(command.cursor)
@@ -183,7 +183,7 @@ class Oracle:
             return self._same_arrival("cursor", ours.cursor, answer.cursor, command.queue)
         return None
 
-    def _audit(self, command: Audit, answer: Audited) -> str | None:
+    def _audit(self, command: Audit, answer: AuditAnswer) -> str | None:
         if answer.problems:
             return f"the engine's structure is broken: {'; '.join(answer.problems)}"
         ours = self.ledger.decide(command, answer.at).answer.problems

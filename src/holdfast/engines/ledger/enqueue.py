@@ -21,7 +21,7 @@ from holdfast.model.produce import (
     Accepted,
     DepthLimit,
     Enqueue,
-    Enqueued,
+    EnqueueAnswer,
     EnqueueStatus,
     Group,
     GroupAccepted,
@@ -34,10 +34,10 @@ from holdfast.model.produce import (
 from holdfast.model.states import LIVE, Hold, JobState, Reason
 
 
-def enqueue(step: Step, command: Enqueue) -> Enqueued:
+def enqueue(step: Step, command: Enqueue) -> EnqueueAnswer:
     groups = tuple(_group(step, group) for group in command.groups)
     parents.resolve(step)
-    return Enqueued(at=step.at, groups=groups)
+    return EnqueueAnswer(at=step.at, groups=groups)
 
 
 class Plan(NamedTuple):

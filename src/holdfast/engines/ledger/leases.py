@@ -14,23 +14,23 @@ from holdfast.engines.ledger.step import Step
 from holdfast.model.job import JobRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import (
-    Beaten,
     Disown,
-    Disowned,
+    DisownAnswer,
     Expired,
     ExpiredAnswer,
     ExpiredLease,
     ForgetWorker,
     Heartbeat,
+    HeartbeatAnswer,
     Renew,
     Renewal,
     RenewAnswer,
-    Renewed,
+    RenewResult,
     RenewStatus,
     StopWorker,
+    WorkerAnswer,
     Workers,
     WorkersAnswer,
-    WorkerStopped,
 )
 
 STRANGERS_AFTER = 10
@@ -41,18 +41,18 @@ def renew(step: Step, command: Renew) -> RenewAnswer:
     return RenewAnswer(at=step.at, jobs=tuple([_renew(step, renewal) for renewal in command.jobs]))
 
 
-def _renew(step: Step, renewal: Renewal) -> Renewed:
+def _renew(step: Step, renewal: Renewal) -> RenewResult:
     job = step.state.job(renewal.queue, renewal.id)
     if job is None or job.token != renewal.token or job.lease_expires is None:
-        return Renewed(RenewStatus.LOST)
+        return RenewResult(RenewStatus.LOST)
     expires = max(job.lease_expires, step.at.lease + job.lease_len)
     progress = job.progress if renewal.progress is None else renewal.progress
     step.put_job(job, replace(job, lease_expires=expires, progress=progress))
     if job.cancel_asked:
-        return Renewed(RenewStatus.CANCEL, expires)
+        return RenewResult(RenewStatus.CANCEL, expires)
     if job.state is JobState.ASSIGNED and scope_paused(step, job):
-        return Renewed(RenewStatus.HOLD, expires)
-    return Renewed(RenewStatus.HELD, expires)
+        return RenewResult(RenewStatus.HOLD, expires)
+    return RenewResult(RenewStatus.HELD, expires)
 
 
 def expired(step: Step, command: Expired) -> ExpiredAnswer:
@@ -91,39 +91,39 @@ def _listed(job: JobRecord) -> ExpiredLease:
     )
 
 
-def disown(step: Step, command: Disown) -> Disowned:
+def disown(step: Step, command: Disown) -> DisownAnswer:
     orphans = sorted(step.state.leases_of(command.workers), key=lambda job: (job.queue, job.id))
     for job in orphans:
         assert job.lease_expires is not None
         if job.lease_expires > step.at.lease:
             step.put_job(job, replace(job, lease_expires=step.at.lease))
-    return Disowned(at=step.at, leases=tuple(job.key for job in orphans))
+    return DisownAnswer(at=step.at, leases=tuple(job.key for job in orphans))
 
 
 # Worker records
 
 
-def heartbeat(step: Step, command: Heartbeat) -> Beaten:
+def heartbeat(step: Step, command: Heartbeat) -> HeartbeatAnswer:
     known = step.state.worker(command.worker.worker)
     stop = known is not None and known.stop_asked
     step.put(known, replace(command.worker, seen=step.now, stop_asked=stop))
-    return Beaten(at=step.at, stop=stop)
+    return HeartbeatAnswer(at=step.at, stop=stop)
 
 
 def workers(step: Step, command: Workers) -> WorkersAnswer:
     return WorkersAnswer(at=step.at, workers=tuple(step.state.workers()))
 
 
-def stop_worker(step: Step, command: StopWorker) -> WorkerStopped:
+def stop_worker(step: Step, command: StopWorker) -> WorkerAnswer:
     known = step.state.worker(command.worker)
     if known is not None:
         step.put(known, replace(known, stop_asked=True))
         step.rings.add("worker:" + command.worker)
-    return WorkerStopped(at=step.at, found=known is not None)
+    return WorkerAnswer(at=step.at, found=known is not None)
 
 
-def forget_worker(step: Step, command: ForgetWorker) -> WorkerStopped:
+def forget_worker(step: Step, command: ForgetWorker) -> WorkerAnswer:
     known = step.state.worker(command.worker)
     if known is not None:
         step.put(known, None)
-    return WorkerStopped(at=step.at, found=known is not None)
+    return WorkerAnswer(at=step.at, found=known is not None)

@@ -15,64 +15,64 @@ from holdfast.model.job import JobRecord
 from holdfast.model.operate import (
     Amend,
     Cancel,
-    CancelAnswer,
-    Cancelled,
+    CancelJobsAnswer,
+    CancelResult,
     CancelStatus,
     Delete,
-    Done,
-    Operated,
-    OperatorAnswer,
+    OperateAnswer,
+    OperateResult,
+    OperateStatus,
     Requeue,
     Trigger,
 )
 from holdfast.model.produce import DepthLimit
 from holdfast.model.states import TERMINAL, WAITING, Hold, JobState, Reason
 
-NOT_FOUND = OperatorAnswer(Done.NOT_FOUND)
+NOT_FOUND = OperateResult(OperateStatus.NOT_FOUND)
 
 
-def cancel(step: Step, command: Cancel) -> Cancelled:
+def cancel(step: Step, command: Cancel) -> CancelJobsAnswer:
     answers = []
     for job_id in command.ids:
         answers.append(_cancel(step, command, job_id))
         parents.resolve(step)
-    return Cancelled(at=step.at, jobs=tuple(answers))
+    return CancelJobsAnswer(at=step.at, jobs=tuple(answers))
 
 
-def _cancel(step: Step, command: Cancel, job_id: str) -> CancelAnswer:
+def _cancel(step: Step, command: Cancel, job_id: str) -> CancelResult:
     job = step.state.job(command.queue, job_id)
     if job is None:
-        return CancelAnswer(CancelStatus.NOT_FOUND)
+        return CancelResult(CancelStatus.NOT_FOUND)
     if job.state in TERMINAL:
-        return CancelAnswer(CancelStatus.FINISHED, job.state)
+        return CancelResult(CancelStatus.FINISHED, job.state)
     if job.state in WAITING:
         cancel_waiting(step, job, Reason.ASKED, command.note)
-        return CancelAnswer(CancelStatus.CANCELLED, JobState.CANCELLED)
+        return CancelResult(CancelStatus.CANCELLED, JobState.CANCELLED)
     if not job.cancel_asked:
         step.put_job(job, replace(job, cancel_asked=True, cancel_note=command.note))
     step.rings.add("worker:" + job.owner)
-    return CancelAnswer(CancelStatus.REQUESTED, job.state)
+    return CancelResult(CancelStatus.REQUESTED, job.state)
 
 
-def requeue(step: Step, command: Requeue) -> Operated:
-    return Operated(at=step.at, jobs=tuple([_requeue(step, command, job_id) for job_id in command.ids]))
+def requeue(step: Step, command: Requeue) -> OperateAnswer:
+    return OperateAnswer(at=step.at, jobs=tuple([_requeue(step, command, job_id) for job_id in command.ids]))
 
 
-def _requeue(step: Step, command: Requeue, job_id: str) -> OperatorAnswer:
+def _requeue(step: Step, command: Requeue, job_id: str) -> OperateResult:
     job = step.state.job(command.queue, job_id)
     if job is None:
         return NOT_FOUND
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
-        return OperatorAnswer(Done.WRONG_STATE, job.state)
+        return OperateResult(OperateStatus.WRONG_STATE, job.state)
     if step.state.children(job.queue, job.id, 1):
         parents.resolve_one(step, (job.queue, job.id))  # its children hear of this end before it lives again
         if step.state.job(job.queue, job.id) is None:
             return NOT_FOUND
     key = job.unique_key
     if key is not None and key_holder(step.state, job.queue, job.task, key, step.now) is not None:
-        return OperatorAnswer(Done.KEY_TAKEN, job.state)
+        return OperateResult(OperateStatus.KEY_TAKEN, job.state)
     if any(_is_full(step, limit, job) for limit in command.limits):
-        return OperatorAnswer(Done.QUEUE_FULL, job.state)
+        return OperateResult(OperateStatus.QUEUE_FULL, job.state)
     after = replace(
         job,
         generation=job.generation + 1,
@@ -99,7 +99,7 @@ def _requeue(step: Step, command: Requeue, job_id: str) -> OperatorAnswer:
         after, _ = lanes.admit(step, after)
     after = rest(step, after)
     step.put_job(job, after)
-    return OperatorAnswer(Done.DONE, after.state)
+    return OperateResult(OperateStatus.DONE, after.state)
 
 
 def _is_full(step: Step, limit: DepthLimit, job: JobRecord) -> bool:
@@ -115,57 +115,57 @@ def _is_full(step: Step, limit: DepthLimit, job: JobRecord) -> bool:
     return depth_of(step, limit.queue, lane) >= limit.limit
 
 
-def trigger(step: Step, command: Trigger) -> Operated:
-    return Operated(at=step.at, jobs=tuple([_trigger(step, command, job_id) for job_id in command.ids]))
+def trigger(step: Step, command: Trigger) -> OperateAnswer:
+    return OperateAnswer(at=step.at, jobs=tuple([_trigger(step, command, job_id) for job_id in command.ids]))
 
 
-def _trigger(step: Step, command: Trigger, job_id: str) -> OperatorAnswer:
+def _trigger(step: Step, command: Trigger, job_id: str) -> OperateResult:
     job = step.state.job(command.queue, job_id)
     if job is None:
         return NOT_FOUND
     if job.state is JobState.QUEUED:
-        return OperatorAnswer(Done.DONE, job.state)
+        return OperateResult(OperateStatus.DONE, job.state)
     if job.state not in (JobState.SCHEDULED, JobState.RETRYING):
-        return OperatorAnswer(Done.WRONG_STATE, job.state)
+        return OperateResult(OperateStatus.WRONG_STATE, job.state)
     after = rest(step, replace(job, due=step.now))
     step.put_job(job, after)
-    return OperatorAnswer(Done.DONE, after.state)
+    return OperateResult(OperateStatus.DONE, after.state)
 
 
-def delete(step: Step, command: Delete) -> Operated:
-    return Operated(at=step.at, jobs=tuple([_delete(step, command, job_id) for job_id in command.ids]))
+def delete(step: Step, command: Delete) -> OperateAnswer:
+    return OperateAnswer(at=step.at, jobs=tuple([_delete(step, command, job_id) for job_id in command.ids]))
 
 
-def _delete(step: Step, command: Delete, job_id: str) -> OperatorAnswer:
+def _delete(step: Step, command: Delete, job_id: str) -> OperateResult:
     job = step.state.job(command.queue, job_id)
     if job is None:
         return NOT_FOUND
     if job.state not in TERMINAL:
-        return OperatorAnswer(Done.WRONG_STATE, job.state)
+        return OperateResult(OperateStatus.WRONG_STATE, job.state)
     if step.state.children(job.queue, job.id, 1):
         parents.resolve_one(step, (job.queue, job.id))
     if step.state.job(job.queue, job.id) is not None:
         step.drop_job(job)
-    return OperatorAnswer(Done.DONE, job.state)
+    return OperateResult(OperateStatus.DONE, job.state)
 
 
-def amend(step: Step, command: Amend) -> Operated:
-    return Operated(at=step.at, jobs=tuple([_amend(step, command, job_id) for job_id in command.ids]))
+def amend(step: Step, command: Amend) -> OperateAnswer:
+    return OperateAnswer(at=step.at, jobs=tuple([_amend(step, command, job_id) for job_id in command.ids]))
 
 
-def _amend(step: Step, command: Amend, job_id: str) -> OperatorAnswer:
+def _amend(step: Step, command: Amend, job_id: str) -> OperateResult:
     job = step.state.job(command.queue, job_id)
     if job is None:
         return NOT_FOUND
     ended = job.state in TERMINAL
     if command.priority is not None and ended:
-        return OperatorAnswer(Done.WRONG_STATE, job.state)
+        return OperateResult(OperateStatus.WRONG_STATE, job.state)
     if command.due is not None and (job.state not in WAITING or job.state is JobState.QUEUED):
-        return OperatorAnswer(Done.WRONG_STATE, job.state)
+        return OperateResult(OperateStatus.WRONG_STATE, job.state)
     after = _amended_end(job, command, step.now) if ended else _amended_life(step, job, command)
     if after != job:
         step.put_job(job, after)
-    return OperatorAnswer(Done.DONE, after.state)
+    return OperateResult(OperateStatus.DONE, after.state)
 
 
 def _amended_end(job: JobRecord, command: Amend, now: int) -> JobRecord:

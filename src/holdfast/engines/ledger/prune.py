@@ -11,14 +11,14 @@ from holdfast.engines.ledger.pools import is_pool_lane
 from holdfast.engines.ledger.step import Step
 from holdfast.model.clocks import RETENTION
 from holdfast.model.instants import HOUR
-from holdfast.model.observe import Prune, Pruned
+from holdfast.model.observe import Prune, PruneAnswer
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import Reason
 
 SILENT_BEATS = 10
 
 
-def prune(step: Step, command: Prune, chosen: Pruned | None = None) -> Pruned:
+def prune(step: Step, command: Prune, chosen: PruneAnswer | None = None) -> PruneAnswer:
     """`chosen` is another engine's choice of what to take, when the ledger only follows it."""
     late = [job.key for job in step.state.expiring(step.now, command.limit + 1)]
     expired = tuple(sorted(late[: command.limit] if chosen is None else chosen.expired))
@@ -41,7 +41,7 @@ def prune(step: Step, command: Prune, chosen: Pruned | None = None) -> Pruned:
             step.put(lane, None)  # the queue's totals have counted its jobs
     more = max(len(late), len(over)) > command.limit or step.state.ended_parents() is not None
     names = tuple(worker.worker for worker in silent)
-    return Pruned(at=step.at, deleted=deleted, expired=expired, workers=names, more=more)
+    return PruneAnswer(at=step.at, deleted=deleted, expired=expired, workers=names, more=more)
 
 
 def is_silent(worker: WorkerRecord, now: int) -> bool:

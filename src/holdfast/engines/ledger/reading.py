@@ -4,32 +4,32 @@ from holdfast.engines.ledger.step import Step
 from holdfast.model.job import JobRecord
 from holdfast.model.observe import (
     Audit,
-    Audited,
+    AuditAnswer,
     Find,
-    Found,
+    FindAnswer,
     Get,
-    Got,
+    GetAnswer,
     Lanes,
     LanesAnswer,
     Now,
+    NowAnswer,
     QueueStats,
     Stats,
     StatsAnswer,
-    Told,
 )
 from holdfast.model.records import QueueRecord
 from holdfast.model.states import JobState
 
 
-def now(step: Step, command: Now) -> Told:
-    return Told(at=step.at)
+def now(step: Step, command: Now) -> NowAnswer:
+    return NowAnswer(at=step.at)
 
 
-def get(step: Step, command: Get) -> Got:
-    return Got(at=step.at, jobs=tuple([step.state.job(key.queue, key.id) for key in command.jobs]))
+def get(step: Step, command: Get) -> GetAnswer:
+    return GetAnswer(at=step.at, jobs=tuple([step.state.job(key.queue, key.id) for key in command.jobs]))
 
 
-def find(step: Step, command: Find) -> Found:
+def find(step: Step, command: Find) -> FindAnswer:
     """Newest arrival first. The cursor is the last arrival looked at."""
     jobs: list[JobRecord] = []
     below, looked_at = command.cursor, 0
@@ -42,9 +42,9 @@ def find(step: Step, command: Find) -> Found:
             if _matches(job, command):
                 jobs.append(job)
         if len(page) <= count:
-            return Found(at=step.at, jobs=tuple(jobs))
+            return FindAnswer(at=step.at, jobs=tuple(jobs))
         if len(jobs) == command.limit or looked_at == command.scan:
-            return Found(at=step.at, jobs=tuple(jobs), cursor=below)
+            return FindAnswer(at=step.at, jobs=tuple(jobs), cursor=below)
 
 
 def _matches(job: JobRecord, find: Find) -> bool:
@@ -84,5 +84,5 @@ def lanes(step: Step, command: Lanes) -> LanesAnswer:
     return LanesAnswer(at=step.at, lanes=tuple(step.state.lanes(command.queue)))
 
 
-def audit(step: Step, command: Audit) -> Audited:
-    return Audited(at=step.at, problems=tuple(step.state.problems(step.now)))
+def audit(step: Step, command: Audit) -> AuditAnswer:
+    return AuditAnswer(at=step.at, problems=tuple(step.state.problems(step.now)))

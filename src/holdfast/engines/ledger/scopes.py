@@ -23,37 +23,37 @@ from holdfast.model.operate import (
     Resume,
     Schedules,
     SchedulesAnswer,
-    Scoped,
+    ScopeAnswer,
 )
 from holdfast.model.states import Reason
 
 
-def pause(step: Step, command: Pause) -> Scoped:
+def pause(step: Step, command: Pause) -> ScopeAnswer:
     return _set_paused(step, command, paused=True)
 
 
-def resume(step: Step, command: Resume) -> Scoped:
+def resume(step: Step, command: Resume) -> ScopeAnswer:
     return _set_paused(step, command, paused=False)
 
 
-def _set_paused(step: Step, command: Pause | Resume, *, paused: bool) -> Scoped:
+def _set_paused(step: Step, command: Pause | Resume, *, paused: bool) -> ScopeAnswer:
     """Counts the live jobs in the scope."""
     queue = step.queue(command.queue)
     if command.lane is not None:
         changed = lanes.set_paused(step, command.queue, command.lane, paused=paused)
-        return Scoped(at=step.at, count=step.lane(command.queue, command.lane).depth, changed=changed)
+        return ScopeAnswer(at=step.at, count=step.lane(command.queue, command.lane).depth, changed=changed)
     changed = queue.paused is not paused
     if changed:
         step.put(queue, replace(queue, paused=paused))
         if not paused:
             step.rings.add("queue:" + command.queue)
-    return Scoped(at=step.at, count=step.state.depth(command.queue), changed=changed)
+    return ScopeAnswer(at=step.at, count=step.state.depth(command.queue), changed=changed)
 
 
-def clear(step: Step, command: Clear) -> Scoped:
+def clear(step: Step, command: Clear) -> ScopeAnswer:
     jobs = step.state.to_clear(command.queue, command.lane)
     clear_some(step, jobs)
-    return Scoped(at=step.at, count=len(jobs))
+    return ScopeAnswer(at=step.at, count=len(jobs))
 
 
 def clear_some(step: Step, jobs: Iterable[JobRecord]) -> None:

@@ -16,18 +16,18 @@ from holdfast.engines.ledger.ends import end_attempt, finish
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
-from holdfast.model.work import Exchange, Exchanged, Settled, Settlement, Start, Started
+from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Start, StartStatus
 
 ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
 """What a run that did not succeed leaves behind in the history; a snooze or a release is no failure."""
 
 
-def exchange(step: Step, command: Exchange) -> Exchanged:
+def exchange(step: Step, command: Exchange) -> ExchangeAnswer:
     settled = tuple([settle(step, settlement) for settlement in command.settlements])
     parents.resolve(step)
     started = tuple([start(step, one) for one in command.starts])
     leases, next_due = ((), None) if command.claim is None else claim(step, command.claim)
-    return Exchanged(
+    return ExchangeAnswer(
         at=step.at,
         settled=settled,
         started=started,
@@ -37,26 +37,26 @@ def exchange(step: Step, command: Exchange) -> Exchanged:
     )
 
 
-def settle(step: Step, settlement: Settlement) -> Settled:
+def settle(step: Step, settlement: Settlement) -> SettleStatus:
     job = step.state.job(settlement.queue, settlement.id)
     if job is None:
-        return Settled.GONE
+        return SettleStatus.GONE
     reap = settlement.listed_expiry is not None
     if job.token != settlement.token:
         again = not reap and job.settled_token == settlement.token
-        return Settled.APPLIED if again else Settled.LOST
+        return SettleStatus.APPLIED if again else SettleStatus.LOST
     if reap and not _may_reap(step, job, settlement):
-        return Settled.LOST
+        return SettleStatus.LOST
     if job.state is JobState.ASSIGNED and not reap and settlement.target is not JobState.QUEUED:
         job = _start(step, job)
     if job.cancel_asked and settlement.target not in TERMINAL:
         _apply(step, job, settlement, JobState.CANCELLED, Reason.ASKED, job.cancel_note)
-        return Settled.CANCELLED_INSTEAD
+        return SettleStatus.CANCELLED_INSTEAD
     note = settlement.note
     if settlement.target is JobState.CANCELLED:
         note = note or job.cancel_note  # the handler stopped because it was asked to: keep what was said then
     _apply(step, job, settlement, settlement.target, settlement.reason, note)
-    return Settled.APPLIED
+    return SettleStatus.APPLIED
 
 
 def _may_reap(step: Step, job: JobRecord, settlement: Settlement) -> bool:
@@ -117,18 +117,18 @@ def outcome_of(target: JobState, reason: Reason | None) -> AttemptOutcome:
 # Starting what was prefetched
 
 
-def start(step: Step, one: Start) -> Started:
+def start(step: Step, one: Start) -> StartStatus:
     job = step.state.job(one.queue, one.id)
     if job is None or job.token != one.token:
-        return Started.LOST
+        return StartStatus.LOST
     if job.cancel_asked:
-        return Started.CANCEL
+        return StartStatus.CANCEL
     if job.state is JobState.RUNNING:
-        return Started.STARTED
+        return StartStatus.STARTED
     if scope_paused(step, job):
-        return Started.HOLD
+        return StartStatus.HOLD
     _start(step, job)
-    return Started.STARTED
+    return StartStatus.STARTED
 
 
 def _start(step: Step, job: JobRecord) -> JobRecord:

@@ -70,7 +70,7 @@ class Caller:
         answer: A = await self._persist(command, self._call_of(command), connections)
         return answer
 
-    async def _clear(self, command: operate.Clear, connections: Connections) -> operate.Scoped:
+    async def _clear(self, command: operate.Clear, connections: Connections) -> operate.ScopeAnswer:
         """Piece by piece. Meanwhile nothing of the queue is claimed, and nothing that came later is touched."""
         count, up_to = 0, None
         while True:
@@ -83,7 +83,7 @@ class Caller:
                 raise OutcomeUnknown(said, verb="clear", engine=failures.SCHEME) from error
             count, up_to = count + piece.count, piece.up_to
             if not piece.more:
-                return operate.Scoped(at=piece.at, count=count)
+                return operate.ScopeAnswer(at=piece.at, count=count)
 
     async def _persist(self, command: Command[Any], call: Call, connections: Connections) -> Any:
         reads = type(command) in READS

@@ -18,12 +18,12 @@ from holdfast.model.states import JobState
 from holdfast.model.work import (
     Claim,
     Exchange,
-    Exchanged,
+    ExchangeAnswer,
     LaneName,
     Lease,
-    Settled,
     Settlement,
-    Started,
+    SettleStatus,
+    StartStatus,
     TaskClaim,
 )
 
@@ -111,9 +111,9 @@ class _Exchanged(Struct, frozen=True, gc=False):
     """An answer without its leases. `plain`: what became of the plain ones; None: all are applied."""
 
     at: At
-    plain: tuple[Settled, ...] | None
-    settled: tuple[Settled, ...]
-    started: tuple[Started, ...]
+    plain: tuple[SettleStatus, ...] | None
+    settled: tuple[SettleStatus, ...]
+    started: tuple[StartStatus, ...]
     emptied: tuple[LaneName, ...]
     next_due: int | None
 
@@ -123,15 +123,15 @@ _metadata = msgspec.json.Decoder(dict[str, str]).decode
 _given = msgspec.json.Decoder(Given).decode
 
 
-def _exchanged(settlements: Sequence[Settlement], plain: Sequence[Settlement], rows: Rows) -> Reply[Exchanged]:
+def _exchanged(settlements: Sequence[Settlement], plain: Sequence[Settlement], rows: Rows) -> Reply[ExchangeAnswer]:
     """Leases, and after them a row with all the rest."""
     reply: Any = _decode_exchanged(rows[-1][-1])
     said = reply.answer
     settled = said.settled
     if plain:
-        answers = said.plain or (Settled.APPLIED,) * len(plain)
+        answers = said.plain or (SettleStatus.APPLIED,) * len(plain)
         settled = _merged(settlements, answers, settled) if settled else answers
-    answer = Exchanged(
+    answer = ExchangeAnswer(
         at=said.at,
         settled=settled,
         started=said.started,
@@ -143,8 +143,8 @@ def _exchanged(settlements: Sequence[Settlement], plain: Sequence[Settlement], r
 
 
 def _merged(
-    settlements: Sequence[Settlement], plain: Iterable[Settled], rest: Iterable[Settled]
-) -> tuple[Settled, ...]:
+    settlements: Sequence[Settlement], plain: Iterable[SettleStatus], rest: Iterable[SettleStatus]
+) -> tuple[SettleStatus, ...]:
     """The answers to both kinds, in the order in which the settlements were given."""
     plain, rest = iter(plain), iter(rest)
     return tuple(next(plain if _is_plain(settlement) else rest) for settlement in settlements)

@@ -10,7 +10,7 @@ In normal times, with few such entries, every claim is a walk from the beginning
 """
 
 from holdfast.model.instants import MILLISECOND
-from holdfast.model.work import Claim, Exchanged
+from holdfast.model.work import Claim, ExchangeAnswer
 
 MANY = 5_000
 """Entries met in vain, from which on it pays to begin further on."""
@@ -41,7 +41,7 @@ class Floors:
             and all(task.limit is None for task in wanted.tasks)
         }
 
-    def learn(self, claim: Claim, used: dict[str, Floor], answer: Exchanged, walked: int, now: int) -> None:
+    def learn(self, claim: Claim, used: dict[str, Floor], answer: ExchangeAnswer, walked: int, now: int) -> None:
         """What an answer shows. `used` are the floors it was given, `now` any clock that runs evenly."""
         vain = walked - len(answer.leases)
         if not self._floors and vain < MANY:

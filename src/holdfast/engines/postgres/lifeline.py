@@ -38,7 +38,7 @@ class PostgresLifeline(Lifeline):
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
         return self._ask(work.Renew(jobs=tuple(jobs)))
 
-    def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
         return self._ask(work.Heartbeat(worker=worker))
 
     def close(self) -> None:

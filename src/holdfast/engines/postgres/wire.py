@@ -27,7 +27,7 @@ from holdfast.model.operate import Clear
 from holdfast.model.produce import (
     Accepted,
     Enqueue,
-    Enqueued,
+    EnqueueAnswer,
     EnqueueStatus,
     Group,
     GroupAccepted,
@@ -176,17 +176,17 @@ _decode_plain = msgspec.json.Decoder(Reply[_Plain]).decode  # type: ignore[type-
 _decode_alike = msgspec.json.Decoder(Reply[_Alike]).decode  # type: ignore[type-var]  # no answer of the contract
 
 
-def _plain_answer(groups: tuple[Group, ...], text: str) -> Reply[Enqueued]:
+def _plain_answer(groups: tuple[Group, ...], text: str) -> Reply[EnqueueAnswer]:
     reply: Any = _decode_plain(text)
     return _all_created(groups, reply, reply.answer.states)
 
 
-def _alike_answer(groups: tuple[Group, ...], text: str) -> Reply[Enqueued]:
+def _alike_answer(groups: tuple[Group, ...], text: str) -> Reply[EnqueueAnswer]:
     reply: Any = _decode_alike(text)
     return _all_created(groups, reply, repeat(reply.answer.state, len(reply.answer.arrivals)))
 
 
-def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobState]) -> Reply[Enqueued]:
+def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobState]) -> Reply[EnqueueAnswer]:
     jobs = (job for group in groups for job in group.jobs)
     created = [
         Accepted(status=EnqueueStatus.CREATED, id=job.id, state=state, arrival=arrival, generation=0)
@@ -196,4 +196,4 @@ def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobStat
     for group in groups:
         taken, start = taken + len(group.jobs), taken
         answers.append(GroupAccepted(tuple(created[start:taken])))
-    return Reply(reply.rings, Enqueued(at=reply.answer.at, groups=tuple(answers)), reply.heard)
+    return Reply(reply.rings, EnqueueAnswer(at=reply.answer.at, groups=tuple(answers)), reply.heard)

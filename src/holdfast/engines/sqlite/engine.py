@@ -280,7 +280,7 @@ class SqliteLifeline(Lifeline):
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
         return self._perform(work.Renew(jobs=tuple(jobs)))
 
-    def heartbeat(self, worker: WorkerRecord) -> work.Beaten:
+    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
         return self._perform(work.Heartbeat(worker=worker))
 
     def close(self) -> None:

@@ -32,8 +32,8 @@ from holdfast.joining import UserConnection
 from holdfast.joining.sqlite import file_identity, has_to_begin, main_file
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, At
-from holdfast.model.produce import Enqueue, Enqueued, GroupAccepted
-from holdfast.model.work import Exchange, Settled, Settlement
+from holdfast.model.produce import Enqueue, EnqueueAnswer, GroupAccepted
+from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 
 ROOM = "holdfast_join"
@@ -249,11 +249,11 @@ def _as_joined(command: Command[Any], current: Command[Any], answer: Any) -> Any
     """The answer as a transaction that is still open may be told it."""
     if isinstance(command, Exchange) and isinstance(current, Exchange):
         said = dict(zip(current.settlements, answer.settled, strict=True))
-        return replace(answer, settled=tuple(said.get(each, Settled.LOST) for each in command.settlements))
-    return _without_places(answer) if isinstance(answer, Enqueued) else answer
+        return replace(answer, settled=tuple(said.get(each, SettleStatus.LOST) for each in command.settlements))
+    return _without_places(answer) if isinstance(answer, EnqueueAnswer) else answer
 
 
-def _without_places(answer: Enqueued) -> Enqueued:
+def _without_places(answer: EnqueueAnswer) -> EnqueueAnswer:
     """Where a job stands in its lane is known for sure only after the commit."""
     groups = tuple(
         GroupAccepted(tuple(replace(job, position=None, depth=None) for job in group.jobs))

@@ -28,7 +28,7 @@ from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, Outco
 from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.model.observe import Prune
-from holdfast.model.operate import Scoped
+from holdfast.model.operate import ScopeAnswer
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
@@ -246,11 +246,11 @@ class Transactor:
             while left is not None:
                 piece = self._despite_damage(partial(self._piece, left, answer.at))
                 left, rings = piece.left, rings | piece.rings
-                if isinstance(answer, Scoped):
+                if isinstance(answer, ScopeAnswer):
                     answer = msgspec.structs.replace(answer, count=answer.count + piece.count)
         except (sqlite3.Error, EngineError) as error:
             log.warning("%s: a %s of queue %s is half done (%s); it will go on.", self._place.path, *chore.what, error)
-            if isinstance(answer, Scoped):
+            if isinstance(answer, ScopeAnswer):
                 said = f"It has begun, and was stopped: {error}. A worker will go on with it."
                 return Done(None, OutcomeUnknown(said, verb="clear", engine="sqlite"), rings)
         return Done(answer, None, rings)

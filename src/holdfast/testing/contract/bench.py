@@ -12,7 +12,7 @@ from holdfast.model.observe import QueueStats
 from holdfast.model.produce import Accepted, DepthLimit, Group, GroupAccepted, GroupAnswer, NewJob
 from holdfast.model.records import LaneRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, ExpiredLease, Lease, Settled, Settlement
+from holdfast.model.work import Claim, ExpiredLease, Lease, Settlement, SettleStatus
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.contract.builders import QUEUE, REAPER, claim, reap, succeed
 
@@ -68,7 +68,7 @@ class Bench:
         """The ids of what a claim takes, in its order."""
         return [lease.id for lease in await self.take(limit, **fields)]
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def settle(self, settlement: Settlement) -> SettleStatus:
         answer = await self.engine.settle(settlement)
         assert len(answer.settled) == 1
         return answer.settled[0]
@@ -78,7 +78,7 @@ class Bench:
         await self.put(job)
         lease = await self.take_one(queue=job.queue, tasks=(job.task,))
         assert lease.id == job.id
-        assert await self.settle(succeed(lease, **fields)) is Settled.APPLIED
+        assert await self.settle(succeed(lease, **fields)) is SettleStatus.APPLIED
         return lease
 
     # Losing
@@ -93,7 +93,7 @@ class Bench:
         assert len(found) == 1, f"The lease of {lease.id!r} should be listed once, got {found!r}"
         return found[0]
 
-    async def lose(self, lease: Lease, **fields: Any) -> Settled:
+    async def lose(self, lease: Lease, **fields: Any) -> SettleStatus:
         """Let a lease run out, and reap it: back to `retrying`, due at once."""
         return await self.settle(reap(await self.expire(lease), **fields))
 

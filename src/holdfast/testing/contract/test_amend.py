@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.instants import DAY, HOUR, MINUTE
 from holdfast.model.job import Given, KeyScope
-from holdfast.model.operate import Done, OperatorAnswer
+from holdfast.model.operate import OperateResult, OperateStatus
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import Hold, JobState
 from holdfast.testing.contract.bench import Bench
@@ -14,7 +14,7 @@ from holdfast.testing.contract.builders import QUEUE, after, fail, jobs, new_job
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
-async def amend(bench: Bench, id: str = "a", **what: Any) -> OperatorAnswer:
+async def amend(bench: Bench, id: str = "a", **what: Any) -> OperateResult:
     return (await bench.engine.amend(QUEUE, id, **what)).jobs[0]
 
 
@@ -25,11 +25,11 @@ async def test_the_lifetimes_of_a_finished_job_count_from_its_end(bench: Bench) 
     assert finished is not None
     bench.clock.advance(minutes=10)
 
-    assert await amend(bench, result_ttl=5 * HOUR) == OperatorAnswer(Done.DONE, JobState.SUCCEEDED)
+    assert await amend(bench, result_ttl=5 * HOUR) == OperateResult(OperateStatus.DONE, JobState.SUCCEEDED)
     job = await bench.look()
     assert (job.result_until, job.visible_until) == (finished + 5 * HOUR, finished + DAY)
     assert job.key_until == finished + 5 * HOUR, "the id stays taken as long as the result answers for it"
-    assert await amend(bench, retention=7 * DAY) == OperatorAnswer(Done.DONE, JobState.SUCCEEDED)
+    assert await amend(bench, retention=7 * DAY) == OperateResult(OperateStatus.DONE, JobState.SUCCEEDED)
 
     job = await bench.look()
     assert (job.result_until, job.visible_until) == (finished + 5 * HOUR, finished + 7 * DAY)
@@ -63,7 +63,9 @@ async def test_the_lifetimes_of_a_live_job_are_kept_for_its_end(bench: Bench) ->
     await bench.put(new_job(given=Given(max_attempts=3)))
     lease = await bench.take_one()
 
-    assert await amend(bench, result_ttl=2 * HOUR, retention=3 * HOUR) == OperatorAnswer(Done.DONE, JobState.RUNNING)
+    assert await amend(bench, result_ttl=2 * HOUR, retention=3 * HOUR) == OperateResult(
+        OperateStatus.DONE, JobState.RUNNING
+    )
     assert (await bench.look()).given == Given(max_attempts=3, result_ttl=2 * HOUR, retention=3 * HOUR)
     answer = await bench.engine.settle(succeed(lease, result_ttl=MINUTE, retention=MINUTE))
 
@@ -103,8 +105,8 @@ async def test_a_longer_lifetime_does_not_take_back_a_key_that_has_lapsed(bench:
 async def test_priority_moves_a_waiting_job(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
 
-    assert await amend(bench, "c", priority=5) == OperatorAnswer(Done.DONE, JobState.QUEUED)
-    assert await amend(bench, "a", priority=-5) == OperatorAnswer(Done.DONE, JobState.QUEUED)
+    assert await amend(bench, "c", priority=5) == OperateResult(OperateStatus.DONE, JobState.QUEUED)
+    assert await amend(bench, "a", priority=-5) == OperateResult(OperateStatus.DONE, JobState.QUEUED)
 
     assert [(await bench.look(id)).priority for id in "abc"] == [-5, 0, 5]
     assert await bench.take_ids() == ["c", "b", "a"]
@@ -121,7 +123,10 @@ async def test_priority_can_be_set_on_any_live_job_and_on_no_other(bench: Bench)
 
     answer = await bench.engine.amend(QUEUE, *ids, priority=4)
 
-    assert [job.status for job in answer.jobs] == [Done.DONE] * 5 + [Done.WRONG_STATE, Done.NOT_FOUND]
+    assert [job.status for job in answer.jobs] == [OperateStatus.DONE] * 5 + [
+        OperateStatus.WRONG_STATE,
+        OperateStatus.NOT_FOUND,
+    ]
     assert [(await bench.look(id)).priority for id in ids[:-1]] == [4, 4, 4, 4, 4, 0]
 
 
@@ -144,7 +149,7 @@ async def test_a_due_time_can_be_moved_out_and_in(bench: Bench) -> None:
     await bench.put(new_job(delay=10 * MINUTE))
     now = (await bench.engine.now()).wall
 
-    assert await amend(bench, due=now + HOUR) == OperatorAnswer(Done.DONE, JobState.SCHEDULED)
+    assert await amend(bench, due=now + HOUR) == OperateResult(OperateStatus.DONE, JobState.SCHEDULED)
     assert (await bench.look()).due == now + HOUR
     bench.clock.advance(minutes=11)
     assert await bench.take() == ()
@@ -172,7 +177,7 @@ async def test_a_retry_can_be_put_off(bench: Bench) -> None:
     await bench.settle(retry(await bench.take_one(), MINUTE))
     now = (await bench.engine.now()).wall
 
-    assert await amend(bench, due=now + HOUR) == OperatorAnswer(Done.DONE, JobState.RETRYING)
+    assert await amend(bench, due=now + HOUR) == OperateResult(OperateStatus.DONE, JobState.RETRYING)
 
     bench.clock.advance(minutes=2)
     assert await bench.take() == ()
@@ -186,7 +191,7 @@ async def test_a_blocked_job_takes_a_due_time_and_stays_blocked(bench: Bench) ->
     now = (await bench.engine.now()).wall
 
     for id, hold in (("behind", Hold.LANE), ("child", Hold.PARENTS)):
-        assert await amend(bench, id, due=now + HOUR) == OperatorAnswer(Done.DONE, JobState.BLOCKED)
+        assert await amend(bench, id, due=now + HOUR) == OperateResult(OperateStatus.DONE, JobState.BLOCKED)
         job = await bench.look(id)
         assert (job.state, job.hold, job.due) == (JobState.BLOCKED, hold, now + HOUR)
     await bench.settle(succeed(await bench.take_one()))
@@ -208,7 +213,7 @@ async def test_a_due_time_comes_too_late_for_queued_leased_and_finished_jobs(ben
 
     answer = await bench.engine.amend(QUEUE, *ids, due=due)
 
-    assert answer.jobs == tuple(OperatorAnswer(Done.WRONG_STATE, JobState(id)) for id in ids)
+    assert answer.jobs == tuple(OperateResult(OperateStatus.WRONG_STATE, JobState(id)) for id in ids)
     assert [await bench.look(id) for id in ids] == before
 
 
@@ -228,7 +233,7 @@ async def test_a_reply_comes_too_late_for_a_finished_job_and_that_is_fine(bench:
     await bench.finish(new_job())
     before = await bench.look()
 
-    assert await amend(bench, reply="process-1") == OperatorAnswer(Done.DONE, JobState.SUCCEEDED)
+    assert await amend(bench, reply="process-1") == OperateResult(OperateStatus.DONE, JobState.SUCCEEDED)
     assert await bench.look() == before
 
 
@@ -241,7 +246,7 @@ async def test_what_is_wrong_in_part_changes_nothing(bench: Bench, what: str) ->
 
     answer = await amend(bench, result_ttl=5 * HOUR, retention=5 * DAY, **wrong)
 
-    assert answer == OperatorAnswer(Done.WRONG_STATE, JobState.SUCCEEDED)
+    assert answer == OperateResult(OperateStatus.WRONG_STATE, JobState.SUCCEEDED)
     assert await bench.look() == before
 
 
@@ -252,6 +257,6 @@ async def test_each_job_is_amended_on_its_own(bench: Bench) -> None:
 
     answer = await bench.engine.amend(QUEUE, "a", "b", "c", due=due, priority=3)
 
-    assert [job.status for job in answer.jobs] == [Done.DONE, Done.WRONG_STATE, Done.DONE]
+    assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.WRONG_STATE, OperateStatus.DONE]
     assert [(await bench.look(id)).priority for id in "abc"] == [3, 0, 3]
     assert [(await bench.look(id)).due == due for id in "abc"] == [True, False, True]

@@ -8,7 +8,7 @@ from holdfast.model.instants import HOUR
 from holdfast.model.job import Given
 from holdfast.model.operate import CancelStatus
 from holdfast.model.states import Hold, JobState, Reason
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     BOOM,
@@ -120,7 +120,7 @@ async def test_after_a_request_no_settlement_lets_the_job_run_again(
 
     answer = await bench.engine.settle(give_back(lease))
 
-    assert answer.settled == (Settled.CANCELLED_INSTEAD,)
+    assert answer.settled == (SettleStatus.CANCELLED_INSTEAD,)
     job = await bench.look()
     assert (job.state, job.reason, job.note) == (JobState.CANCELLED, Reason.ASKED, "stop")
     assert (job.token, job.lease_expires, job.settled_token) == (None, None, lease.token)
@@ -151,7 +151,7 @@ async def test_a_settlement_turned_into_cancelled_can_be_sent_again(bench: Bench
     await bench.settle(retry(lease))
     before = await bench.look()
 
-    assert await bench.settle(retry(lease)) is Settled.APPLIED
+    assert await bench.settle(retry(lease)) is SettleStatus.APPLIED
     assert await bench.look() == before
 
 
@@ -165,7 +165,7 @@ async def test_an_end_stands_although_someone_asked_to_cancel(bench: Bench, end:
     assert callable(end)
     wanted = end(lease)
 
-    assert await bench.settle(wanted) is Settled.APPLIED
+    assert await bench.settle(wanted) is SettleStatus.APPLIED
     assert await bench.state() is wanted.target
 
 
@@ -178,12 +178,12 @@ async def test_a_lost_worker_with_a_request_to_cancel_ends_its_job(bench: Bench,
     lost = await bench.expire(lease)
     assert lost.cancel_asked is True
 
-    assert await bench.settle(reap(lost)) is Settled.CANCELLED_INSTEAD
+    assert await bench.settle(reap(lost)) is SettleStatus.CANCELLED_INSTEAD
 
     job = await bench.look()
     assert (job.state, job.reason, job.losses) == (JobState.CANCELLED, Reason.ASKED, 1)
     assert job.settled_token is None
-    assert await bench.settle(succeed(lease)) is Settled.LOST
+    assert await bench.settle(succeed(lease)) is SettleStatus.LOST
 
 
 @guarantee(Guarantee.CANCEL)
@@ -201,7 +201,7 @@ async def test_a_cancelled_job_cannot_be_started_by_a_claim_in_the_same_moment(b
 
         if taken:
             assert answer.jobs[0].status is CancelStatus.REQUESTED
-            assert await bench.settle(retry(taken[0])) is Settled.CANCELLED_INSTEAD
+            assert await bench.settle(retry(taken[0])) is SettleStatus.CANCELLED_INSTEAD
         else:
             assert answer.jobs[0].status is CancelStatus.CANCELLED
         assert await bench.state(id) is JobState.CANCELLED

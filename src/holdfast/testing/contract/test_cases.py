@@ -11,7 +11,7 @@ import asyncio
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
-from holdfast.model.work import LaneName, Lease, Settled
+from holdfast.model.work import LaneName, Lease, SettleStatus
 from holdfast.testing.contract.bench import Bench, DamageOneChange
 from holdfast.testing.contract.builders import QUEUE, fail, jobs, new_job, reap, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -128,7 +128,7 @@ async def test_an_unprintable_message_in_a_batch_harms_nobody(bench: Bench) -> N
 
     answer = await bench.engine.settle(*batch)
 
-    assert answer.settled == (Settled.APPLIED,) * 100
+    assert answer.settled == (SettleStatus.APPLIED,) * 100
     assert (await bench.stats()).counts == {JobState.SUCCEEDED: 99, JobState.FAILED: 1}
     error = (await bench.look("job-42")).last_error
     assert error is not None
@@ -162,7 +162,7 @@ async def test_whatever_workers_and_reapers_do_at_once_each_job_ends_once(bench:
                 await pass_turns(dice.below(5))
                 if dice.below(3) == 0:
                     bench.clock.advance(61)
-                if await bench.settle(succeed(lease)) is Settled.APPLIED:
+                if await bench.settle(succeed(lease)) is SettleStatus.APPLIED:
                     applied.append(lease.id)
 
     async def sweep(reaper: str) -> None:
@@ -175,7 +175,7 @@ async def test_whatever_workers_and_reapers_do_at_once_each_job_ends_once(bench:
     await asyncio.gather(*(work(f"w{number}") for number in range(4)), *(sweep(f"r{number}") for number in range(2)))
     while leases := await bench.take(10):
         for lease in leases:
-            assert await bench.settle(succeed(lease)) is Settled.APPLIED
+            assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
             applied.append(lease.id)
 
     assert sorted(applied) == ids, "each job has exactly one accepted outcome"

@@ -1,7 +1,7 @@
 """A claim sent again: its answer was lost, so it hears of the leases it holds and takes nothing new."""
 
 from holdfast.model.states import JobState
-from holdfast.model.work import QueueClaim, Settled
+from holdfast.model.work import QueueClaim, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import LEASE, jobs, new_job, release, retry, start, succeed, terms
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -94,7 +94,7 @@ async def test_an_exchange_sent_again_settles_once_and_claims_once(bench: Bench)
     first = await bench.engine.exchange([succeed(lease)], claim=claim)
     again = await bench.engine.exchange([succeed(lease)], claim=claim)
 
-    assert first.settled == again.settled == (Settled.APPLIED,)
+    assert first.settled == again.settled == (SettleStatus.APPLIED,)
     assert first.leases == again.leases
     assert [lease.id for lease in first.leases] == ["b"]
     assert (await bench.stats()).totals.succeeded == 1

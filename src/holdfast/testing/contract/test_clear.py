@@ -6,7 +6,7 @@ from holdfast.model.instants import HOUR
 from holdfast.model.job import AttemptOutcome, JobKey, KeyScope
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import Hold, JobState, Reason
-from holdfast.model.work import RenewStatus, Settled, Started
+from holdfast.model.work import RenewStatus, SettleStatus, StartStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     QUEUE,
@@ -72,7 +72,7 @@ async def test_the_leases_of_cleared_jobs_are_void(bench: Bench) -> None:
     answer = await bench.engine.exchange([succeed(running)], [start(assigned)])
     renewed = await bench.engine.renew(renewal(running), renewal(assigned))
 
-    assert (answer.settled, answer.started) == ((Settled.LOST,), (Started.LOST,))
+    assert (answer.settled, answer.started) == ((SettleStatus.LOST,), (StartStatus.LOST,))
     assert [job.status for job in renewed.jobs] == [RenewStatus.LOST, RenewStatus.LOST]
     assert [await bench.look(id) for id in ("running", "assigned")] == before
     bench.clock.advance(minutes=5)
@@ -101,7 +101,7 @@ async def test_clearing_a_lane_leaves_the_rest_of_the_queue(bench: Bench) -> Non
 
     assert answer.count == 3
     assert await bench.states("a", "b", "c") == [JobState.CANCELLED] * 3
-    assert await bench.settle(succeed(head)) is Settled.LOST
+    assert await bench.settle(succeed(head)) is SettleStatus.LOST
     lane, other = await bench.lane("lane"), await bench.lane("other")
     assert (lane.head, lane.depth, lane.totals.cancelled) == (None, 0, 3)
     assert (other.head, other.depth) == ("d", 2)

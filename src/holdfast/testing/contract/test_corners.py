@@ -5,10 +5,10 @@ import pytest
 from holdfast.errors import InvalidOption
 from holdfast.model.instants import FOREVER, HOUR
 from holdfast.model.job import Given, JobKey
-from holdfast.model.operate import Done
+from holdfast.model.operate import OperateStatus
 from holdfast.model.produce import EnqueueStatus, Group, PoolPlace
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Settled, Settlement, Start
+from holdfast.model.work import Settlement, SettleStatus, Start
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, after, cancelled, claim, new_job, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -48,7 +48,7 @@ async def test_an_edge_of_a_deleted_child_says_nothing_to_a_new_job_of_its_id(be
     await bench.put(new_job("first"), new_job("second"))
     await bench.put(new_job("child", parents=after("first")))
     await bench.engine.cancel(QUEUE, "child")
-    assert (await bench.engine.delete(QUEUE, "child")).jobs[0].status is Done.DONE
+    assert (await bench.engine.delete(QUEUE, "child")).jobs[0].status is OperateStatus.DONE
     await bench.put(new_job("child", parents=after("second")))
 
     await bench.engine.cancel(QUEUE, "first")
@@ -110,7 +110,7 @@ async def test_a_job_that_began_after_it_was_listed_is_not_reaped_as_one_that_ha
         refund=True,
         listed_expiry=listed.lease_expires,
     )
-    assert await bench.settle(reap) is Settled.LOST
+    assert await bench.settle(reap) is SettleStatus.LOST
     assert (await bench.look("a")).attempt == 1
 
 

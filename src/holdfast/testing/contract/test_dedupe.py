@@ -8,7 +8,7 @@ from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope
 from holdfast.model.produce import EnqueueStatus, GroupConflict
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import BOOM, QUEUE, after, fail, jobs, new_job, retry, settlement, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -178,10 +178,10 @@ async def test_an_old_lease_cannot_touch_the_job_that_took_the_id(bench: Bench) 
     await bench.engine.clear(QUEUE)
     await bench.put(new_job())
 
-    assert await bench.settle(succeed(old)) is Settled.LOST
+    assert await bench.settle(succeed(old)) is SettleStatus.LOST
     new = await bench.take_one()
 
-    assert await bench.settle(succeed(old)) is Settled.LOST
+    assert await bench.settle(succeed(old)) is SettleStatus.LOST
     assert new.token != old.token
     assert new.fence > old.fence
     assert await bench.state() is JobState.RUNNING

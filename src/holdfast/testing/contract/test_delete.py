@@ -2,10 +2,10 @@
 
 from holdfast.model.instants import HOUR
 from holdfast.model.job import KeyScope
-from holdfast.model.operate import Done, OperatorAnswer
+from holdfast.model.operate import OperateResult, OperateStatus
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, cancelled, fail, jobs, new_job, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -19,7 +19,12 @@ async def test_finished_jobs_are_removed(bench: Bench) -> None:
 
     answer = await bench.engine.delete(QUEUE, "a", "b", "c", "nobody")
 
-    assert [job.status for job in answer.jobs] == [Done.DONE, Done.DONE, Done.DONE, Done.NOT_FOUND]
+    assert [job.status for job in answer.jobs] == [
+        OperateStatus.DONE,
+        OperateStatus.DONE,
+        OperateStatus.DONE,
+        OperateStatus.NOT_FOUND,
+    ]
     assert [await bench.find(id) for id in "abc"] == [None, None, None]
     stats = await bench.stats()
     assert (stats.counts, stats.totals.finished) == ({}, 3)
@@ -36,7 +41,7 @@ async def test_live_jobs_are_not_removed(bench: Bench) -> None:
 
     answer = await bench.engine.delete(QUEUE, *states)
 
-    assert answer.jobs == tuple(OperatorAnswer(Done.WRONG_STATE, state) for state in states.values())
+    assert answer.jobs == tuple(OperateResult(OperateStatus.WRONG_STATE, state) for state in states.values())
     assert await bench.states(*states) == list(states.values())
 
 
@@ -46,7 +51,7 @@ async def test_deleting_twice_finds_nothing_the_second_time(bench: Bench) -> Non
 
     answer = await bench.engine.delete(QUEUE, "a", "a")
 
-    assert [job.status for job in answer.jobs] == [Done.DONE, Done.NOT_FOUND]
+    assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.NOT_FOUND]
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
@@ -64,7 +69,7 @@ async def test_a_late_answer_about_a_deleted_job_is_gone(bench: Bench) -> None:
     lease = await bench.finish(new_job())
     await bench.engine.delete(QUEUE, "a")
 
-    assert await bench.settle(succeed(lease)) is Settled.GONE
+    assert await bench.settle(succeed(lease)) is SettleStatus.GONE
     assert await bench.find("a") is None
 
 

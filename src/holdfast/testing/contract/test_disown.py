@@ -2,7 +2,7 @@
 
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
-from holdfast.model.work import RenewStatus, Settled
+from holdfast.model.work import RenewStatus, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, jobs, new_job, reap, renewal, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -23,7 +23,7 @@ async def test_the_leases_of_a_dead_worker_can_be_reaped_at_once(bench: Bench) -
         ("b", "dead", answer.at.lease),
     ]
     settled = await bench.engine.settle(*(reap(lost) for lost in listed))
-    assert settled.settled == (Settled.APPLIED, Settled.APPLIED)
+    assert settled.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
     assert [(await bench.look(id)).losses for id in "abc"] == [1, 1, 0]
 
 
@@ -85,7 +85,7 @@ async def test_a_disowned_lease_can_be_reaped_in_the_same_instant(bench: Bench) 
 
     (listed,) = await bench.expired()
 
-    assert await bench.settle(reap(listed)) is Settled.APPLIED
+    assert await bench.settle(reap(listed)) is SettleStatus.APPLIED
 
 
 @guarantee(Guarantee.FENCING)
@@ -95,8 +95,8 @@ async def test_a_worker_wrongly_called_dead_can_still_settle(bench: Bench) -> No
     await bench.engine.disown("not dead")
     (listed,) = await bench.expired()
 
-    assert await bench.settle(succeed(lease)) is Settled.APPLIED
-    assert await bench.settle(reap(listed)) is Settled.LOST
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
+    assert await bench.settle(reap(listed)) is SettleStatus.LOST
     assert await bench.state() is JobState.SUCCEEDED
 
 
@@ -111,7 +111,7 @@ async def test_a_worker_wrongly_called_dead_can_renew(bench: Bench) -> None:
 
     assert answer.jobs[0].status is RenewStatus.HELD
     assert await bench.expired() == ()
-    assert await bench.settle(reap(listed)) is Settled.LOST
+    assert await bench.settle(reap(listed)) is SettleStatus.LOST
 
 
 @guarantee(Guarantee.FENCING)
@@ -122,5 +122,5 @@ async def test_after_the_reaping_the_wrongly_dead_worker_is_too_late(bench: Benc
     (listed,) = await bench.expired()
     await bench.settle(reap(listed))
 
-    assert await bench.settle(succeed(lease)) is Settled.LOST
+    assert await bench.settle(succeed(lease)) is SettleStatus.LOST
     assert (await bench.take_one()).attempt == 2

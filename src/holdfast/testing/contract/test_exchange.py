@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.model.instants import MINUTE
 from holdfast.model.states import Hold, JobState, Reason
-from holdfast.model.work import QueueClaim, Settled, Start, Started
+from holdfast.model.work import QueueClaim, SettleStatus, Start, StartStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     BOOM,
@@ -42,7 +42,7 @@ async def test_what_an_exchange_gives_back_it_can_claim_at_once(bench: Bench) ->
         [retry(one), snooze(two), release(three), retry(four, MINUTE)], claim=bench.claim(limit=10)
     )
 
-    assert answer.settled == (Settled.APPLIED,) * 4
+    assert answer.settled == (SettleStatus.APPLIED,) * 4
     assert [(lease.id, lease.attempt) for lease in answer.leases] == [("release", 1), ("retry", 2), ("snooze", 1)]
     assert await bench.state("later") is JobState.RETRYING
     assert answer.next_due == answer.at.wall + MINUTE
@@ -77,7 +77,7 @@ async def test_one_exchange_settles_in_several_queues(bench: Bench) -> None:
 
     answer = await bench.engine.settle(succeed(blue), fail(red))
 
-    assert answer.settled == (Settled.APPLIED, Settled.APPLIED)
+    assert answer.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
     assert await bench.state("a", "red") is JobState.FAILED
     assert await bench.state("b", "blue") is JobState.SUCCEEDED
 
@@ -141,7 +141,7 @@ async def test_a_start_turns_assigned_into_running(bench: Bench) -> None:
 
     answer = await bench.engine.exchange(starts=[start(lease)])
 
-    assert answer.started == (Started.STARTED,)
+    assert answer.started == (StartStatus.STARTED,)
     job = await bench.look()
     assert (job.state, job.attempt, job.token) == (JobState.RUNNING, 1, lease.token)
     assert (job.started, job.last_started) == (answer.at.wall, answer.at.wall)
@@ -172,7 +172,7 @@ async def test_a_start_sent_again_changes_nothing(bench: Bench) -> None:
 
     answer = await bench.engine.exchange(starts=[start(lease)])
 
-    assert answer.started == (Started.STARTED,)
+    assert answer.started == (StartStatus.STARTED,)
     assert await bench.look() == before
 
 
@@ -185,7 +185,7 @@ async def test_a_start_without_the_current_token_is_lost(bench: Bench) -> None:
 
     answer = await bench.engine.exchange(starts=[strange, start(b), Start(QUEUE, "nobody", a.token)])
 
-    assert answer.started == (Started.LOST, Started.LOST, Started.LOST)
+    assert answer.started == (StartStatus.LOST, StartStatus.LOST, StartStatus.LOST)
     assert await bench.states("a", "b") == [JobState.ASSIGNED, JobState.QUEUED]
 
 
@@ -195,7 +195,7 @@ async def test_a_job_that_ended_cannot_be_started(bench: Bench) -> None:
     (lease,) = await bench.take(0, prefetch=1)
     await bench.settle(succeed(lease))
 
-    assert (await bench.engine.exchange(starts=[start(lease)])).started == (Started.LOST,)
+    assert (await bench.engine.exchange(starts=[start(lease)])).started == (StartStatus.LOST,)
     assert await bench.state() is JobState.SUCCEEDED
 
 
@@ -208,7 +208,7 @@ async def test_a_start_hears_that_someone_asked_to_cancel(bench: Bench) -> None:
 
     answer = await bench.engine.exchange(starts=[start(lease)])
 
-    assert answer.started == (Started.CANCEL,)
+    assert answer.started == (StartStatus.CANCEL,)
     job = await bench.look()
     assert (job.state, job.started) == (JobState.ASSIGNED, None)
 
@@ -222,11 +222,11 @@ async def test_a_start_hears_that_its_queue_or_lane_is_paused(bench: Bench, lane
 
     answer = await bench.engine.exchange(starts=[start(lease)])
 
-    assert answer.started == (Started.HOLD,)
+    assert answer.started == (StartStatus.HOLD,)
     job = await bench.look()
     assert (job.state, job.started, job.token) == (JobState.ASSIGNED, None, lease.token)
     await bench.engine.resume(QUEUE, lane)
-    assert (await bench.engine.exchange(starts=[start(lease)])).started == (Started.STARTED,)
+    assert (await bench.engine.exchange(starts=[start(lease)])).started == (StartStatus.STARTED,)
 
 
 @guarantee(Guarantee.PREFETCH)
@@ -235,7 +235,7 @@ async def test_a_start_is_accepted_while_the_token_is_current_expired_or_not(ben
     (lease,) = await bench.take(0, prefetch=1)
     bench.clock.advance(minutes=5)
 
-    assert (await bench.engine.exchange(starts=[start(lease)])).started == (Started.STARTED,)
+    assert (await bench.engine.exchange(starts=[start(lease)])).started == (StartStatus.STARTED,)
 
 
 @guarantee(Guarantee.PREFETCH)
@@ -245,8 +245,8 @@ async def test_starts_and_settlements_share_an_exchange(bench: Bench) -> None:
 
     answer = await bench.engine.exchange([succeed(a)], [start(c), start(b)], bench.claim(prefetch=1))
 
-    assert answer.settled == (Settled.APPLIED,)
-    assert answer.started == (Started.STARTED, Started.STARTED)
+    assert answer.settled == (SettleStatus.APPLIED,)
+    assert answer.started == (StartStatus.STARTED, StartStatus.STARTED)
     assert [lease.id for lease in answer.leases] == ["d"]
     assert await bench.states("a", "b", "c", "d") == [JobState.SUCCEEDED] + [JobState.RUNNING] * 3
 
@@ -258,7 +258,7 @@ async def test_settling_an_assigned_job_implies_its_start(bench: Bench) -> None:
 
     answer = await bench.engine.settle(succeed(good), fail(bad), retry(again), cancelled(asked))
 
-    assert answer.settled == (Settled.APPLIED,) * 4
+    assert answer.settled == (SettleStatus.APPLIED,) * 4
     for id in ("good", "bad", "again", "asked"):
         job = await bench.look(id)
         assert (job.attempt, job.started, job.last_started) == (1, answer.at.wall, answer.at.wall)
@@ -270,7 +270,7 @@ async def test_an_assigned_job_that_is_released_never_started(bench: Bench) -> N
     await bench.put(new_job())
     (lease,) = await bench.take(0, prefetch=1)
 
-    assert await bench.settle(release(lease)) is Settled.APPLIED
+    assert await bench.settle(release(lease)) is SettleStatus.APPLIED
 
     job = await bench.look()
     assert (job.state, job.attempt, job.hold) == (JobState.QUEUED, 0, Hold.NONE)
@@ -284,7 +284,7 @@ async def test_reaping_an_assigned_job_costs_a_loss_but_no_attempt(bench: Bench)
     lost = await bench.expire(lease)
 
     assert lost.state is JobState.ASSIGNED
-    assert await bench.settle(reap(lost)) is Settled.APPLIED
+    assert await bench.settle(reap(lost)) is SettleStatus.APPLIED
 
     job = await bench.look()
     assert (job.state, job.attempt, job.losses, job.reason) == (JobState.RETRYING, 0, 1, Reason.WORKER_LOST)
@@ -332,5 +332,5 @@ async def test_five_hundred_settlements_fit_in_one_exchange(bench: Bench) -> Non
 
     answer = await bench.engine.settle(*(succeed(lease) for lease in leases))
 
-    assert answer.settled == (Settled.APPLIED,) * 500
+    assert answer.settled == (SettleStatus.APPLIED,) * 500
     assert (await bench.stats()).counts == {JobState.SUCCEEDED: 500}

@@ -5,7 +5,7 @@ import asyncio
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import AttemptOutcome, Given
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import ExpiredLease, Settled, Settlement
+from holdfast.model.work import ExpiredLease, Settlement, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     LEASE,
@@ -115,7 +115,7 @@ async def test_reapers_that_work_through_their_lists_leave_nothing_behind(bench:
         count = 0
         while listed := (await bench.engine.expired(reaper, limit=4)).leases:
             answer = await bench.engine.settle(*(reap(lost) for lost in listed))
-            count += answer.settled.count(Settled.APPLIED)
+            count += answer.settled.count(SettleStatus.APPLIED)
         return count
 
     counts = await asyncio.gather(*(sweep(f"reaper-{number}") for number in range(5)))
@@ -160,7 +160,7 @@ async def test_reaping_a_running_job_costs_the_attempt_and_counts_a_loss(bench: 
 
     answer = await bench.engine.settle(reap(lost, delay=MINUTE))
 
-    assert answer.settled == (Settled.APPLIED,)
+    assert answer.settled == (SettleStatus.APPLIED,)
     job = await bench.look()
     assert (job.state, job.attempt, job.losses) == (JobState.RETRYING, 1, 1)
     assert (job.reason, job.due) == (Reason.WORKER_LOST, answer.at.wall + MINUTE)
@@ -196,7 +196,7 @@ async def test_losses_add_up_until_the_reaper_gives_up(bench: Bench) -> None:
 
     answer = await bench.engine.settle(reap(lost, JobState.FAILED))
 
-    assert answer.settled == (Settled.APPLIED,)
+    assert answer.settled == (SettleStatus.APPLIED,)
     job = await bench.look()
     assert (job.state, job.reason, job.losses, job.attempt) == (JobState.FAILED, Reason.WORKER_LOST, 3, 3)
     assert job.finished == answer.at.wall
@@ -218,10 +218,10 @@ async def test_a_lease_that_has_time_left_cannot_be_reaped(bench: Bench) -> None
         listed_expiry=lease.lease_expires,
     )
 
-    assert await bench.settle(early) is Settled.LOST
+    assert await bench.settle(early) is SettleStatus.LOST
     assert await bench.look() == before
     bench.clock.advance(31)
-    assert await bench.settle(early) is Settled.APPLIED
+    assert await bench.settle(early) is SettleStatus.APPLIED
 
 
 @guarantee(Guarantee.FENCING)
@@ -233,7 +233,7 @@ async def test_a_reaper_must_name_the_expiry_it_saw(bench: Bench) -> None:
     for wrong in (lost.lease_expires - 1, lost.lease_expires + 1, 0):
         guess = reap(lost)
         forged = Settlement(queue=guess.queue, id=guess.id, token=guess.token, target=guess.target, listed_expiry=wrong)
-        assert await bench.settle(forged) is Settled.LOST
+        assert await bench.settle(forged) is SettleStatus.LOST
 
     assert await bench.look() == before
 
@@ -245,8 +245,8 @@ async def test_of_two_reapers_one_applies(bench: Bench) -> None:
 
     answers = await asyncio.gather(*(bench.settle(reap(lost)) for _ in range(8)))
 
-    assert answers.count(Settled.APPLIED) == 1
-    assert answers.count(Settled.LOST) == 7
+    assert answers.count(SettleStatus.APPLIED) == 1
+    assert answers.count(SettleStatus.LOST) == 7
     assert (await bench.look()).losses == 1
 
 

@@ -3,7 +3,7 @@
 from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.job import JobKey
 from holdfast.model.states import Hold, JobState, Reason
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, after, jobs, new_job, release, retry, snooze, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -24,7 +24,7 @@ async def test_a_job_started_in_time_is_claimed_and_may_finish_late(bench: Bench
     await bench.engine.prune()
 
     assert lease.expires == expires
-    assert await bench.settle(succeed(lease)) is Settled.APPLIED
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
     assert await bench.state() is JobState.SUCCEEDED
 
 
@@ -73,7 +73,7 @@ async def test_a_job_that_is_tried_again_too_late_is_cancelled(bench: Bench) -> 
     expires = await in_ten_minutes(bench)
     for id, give_back in (("retry", retry), ("snooze", snooze), ("release", release)):
         await bench.put(new_job(id, expires=expires))
-        assert await bench.settle(give_back(await bench.take_one())) is Settled.APPLIED
+        assert await bench.settle(give_back(await bench.take_one())) is SettleStatus.APPLIED
     bench.clock.advance(minutes=11)
 
     assert await bench.take(10) == ()

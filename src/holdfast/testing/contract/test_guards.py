@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.instants import HOUR
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled, Settlement
+from holdfast.model.work import Settlement, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     QUEUE,
@@ -32,8 +32,8 @@ async def test_a_job_that_is_not_there_is_gone(bench: Bench) -> None:
     def to(queue: str, id: str) -> Settlement:
         return Settlement(queue=queue, id=id, token=lease.token, target=JobState.SUCCEEDED)
 
-    assert await bench.settle(to(QUEUE, "nobody")) is Settled.GONE
-    assert await bench.settle(to("nowhere", "a")) is Settled.GONE
+    assert await bench.settle(to(QUEUE, "nobody")) is SettleStatus.GONE
+    assert await bench.settle(to("nowhere", "a")) is SettleStatus.GONE
     assert await bench.state() is JobState.RUNNING
 
 
@@ -47,7 +47,7 @@ async def test_a_token_that_is_not_the_current_one_changes_nothing(bench: Bench,
 
     for id in ("waiting", "leased"):
         forged = Settlement(queue=QUEUE, id=id, token="somebody.0", target=JobState(target), result=b"forged")
-        assert await bench.settle(forged) is Settled.LOST
+        assert await bench.settle(forged) is SettleStatus.LOST
 
     assert [await bench.look(id) for id in ("waiting", "leased")] == before
 
@@ -63,11 +63,11 @@ async def test_a_late_owner_cannot_overwrite_the_one_who_came_after(bench: Bench
     before = await bench.look()
     assert callable(late)
 
-    assert await bench.settle(late(first)) is Settled.LOST
+    assert await bench.settle(late(first)) is SettleStatus.LOST
 
     assert await bench.look() == before
-    assert await bench.settle(succeed(second, b"second")) is Settled.APPLIED
-    assert await bench.settle(late(first)) is Settled.LOST
+    assert await bench.settle(succeed(second, b"second")) is SettleStatus.APPLIED
+    assert await bench.settle(late(first)) is SettleStatus.LOST
     assert (await bench.look()).result == b"second"
 
 
@@ -78,7 +78,7 @@ async def test_an_owner_is_heard_as_long_as_nobody_reaped_the_job(bench: Bench) 
     lease = await bench.take_one()
     bench.clock.advance(days=1)
 
-    assert await bench.settle(succeed(lease)) is Settled.APPLIED
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
     assert await bench.state() is JobState.SUCCEEDED
     assert await bench.expired() == ()
 
@@ -90,13 +90,13 @@ async def test_a_settlement_sent_again_is_applied_and_changes_nothing(bench: Ben
     await bench.put(new_job())
     lease = await bench.take_one()
     assert callable(first)
-    assert await bench.settle(first(lease)) is Settled.APPLIED
+    assert await bench.settle(first(lease)) is SettleStatus.APPLIED
     before, totals = await bench.look(), (await bench.stats()).totals
 
     bench.clock.advance(minutes=1)
 
-    assert await bench.settle(first(lease)) is Settled.APPLIED
-    assert await bench.settle(fail(lease, note="something else")) is Settled.APPLIED
+    assert await bench.settle(first(lease)) is SettleStatus.APPLIED
+    assert await bench.settle(fail(lease, note="something else")) is SettleStatus.APPLIED
     assert await bench.look() == before
     assert (await bench.stats()).totals == totals
 
@@ -109,9 +109,9 @@ async def test_a_settlement_sent_again_does_not_disturb_the_next_lease(bench: Be
     second = await bench.take_one()
     before = await bench.look()
 
-    assert await bench.settle(retry(first)) is Settled.APPLIED
+    assert await bench.settle(retry(first)) is SettleStatus.APPLIED
     assert await bench.look() == before
-    assert await bench.settle(succeed(second)) is Settled.APPLIED
+    assert await bench.settle(succeed(second)) is SettleStatus.APPLIED
 
 
 @guarantee(Guarantee.FENCING)
@@ -122,8 +122,8 @@ async def test_only_the_last_settled_lease_is_remembered(bench: Bench) -> None:
     second = await bench.take_one()
     await bench.settle(retry(second))
 
-    assert await bench.settle(retry(first)) is Settled.LOST
-    assert await bench.settle(retry(second)) is Settled.APPLIED
+    assert await bench.settle(retry(first)) is SettleStatus.LOST
+    assert await bench.settle(retry(second)) is SettleStatus.APPLIED
     assert (await bench.look()).attempt == 2
 
 
@@ -132,7 +132,7 @@ async def test_a_settlement_sent_again_after_the_record_went_is_gone(bench: Benc
     lease = await bench.finish(new_job(), retention=0, result_ttl=0)
 
     assert await bench.find("a") is None
-    assert await bench.settle(succeed(lease)) is Settled.GONE
+    assert await bench.settle(succeed(lease)) is SettleStatus.GONE
 
 
 @guarantee(Guarantee.LANES)
@@ -161,7 +161,7 @@ async def test_of_settlements_in_a_race_one_outcome_stands(bench: Bench) -> None
         bench.settle(succeed(first, b"first")), bench.settle(succeed(second, b"second")), bench.settle(fail(first))
     )
 
-    assert list(answers) == [Settled.LOST, Settled.APPLIED, Settled.LOST]
+    assert list(answers) == [SettleStatus.LOST, SettleStatus.APPLIED, SettleStatus.LOST]
     assert (await bench.look()).result == b"second"
     assert (await bench.stats()).totals.finished == 1
 
@@ -176,7 +176,13 @@ async def test_each_settlement_of_an_exchange_is_answered_in_its_place(bench: Be
 
     answer = await bench.engine.settle(foreign, succeed(a), missing, succeed(b), retry(c))
 
-    assert answer.settled == (Settled.LOST, Settled.APPLIED, Settled.GONE, Settled.APPLIED, Settled.APPLIED)
+    assert answer.settled == (
+        SettleStatus.LOST,
+        SettleStatus.APPLIED,
+        SettleStatus.GONE,
+        SettleStatus.APPLIED,
+        SettleStatus.APPLIED,
+    )
     assert await bench.states("a", "b", "c") == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.RETRYING]
 
 
@@ -187,7 +193,7 @@ async def test_the_same_settlement_twice_in_one_exchange_applies_once(bench: Ben
 
     answer = await bench.engine.settle(retry(lease), retry(lease))
 
-    assert answer.settled == (Settled.APPLIED, Settled.APPLIED)
+    assert answer.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
     job = await bench.look()
     assert (job.attempt, len(job.history)) == (1, 1)
 
@@ -241,12 +247,12 @@ async def test_a_reapers_word_is_not_taken_for_the_owners(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     lost = await bench.expire(lease)
-    assert await bench.settle(reap(lost)) is Settled.APPLIED
+    assert await bench.settle(reap(lost)) is SettleStatus.APPLIED
     before = await bench.look()
 
     assert before.settled_token is None
-    assert await bench.settle(reap(lost)) is Settled.LOST
-    assert await bench.settle(settlement(lease, JobState.SUCCEEDED)) is Settled.LOST
+    assert await bench.settle(reap(lost)) is SettleStatus.LOST
+    assert await bench.settle(settlement(lease, JobState.SUCCEEDED)) is SettleStatus.LOST
     assert await bench.look() == before
 
 
@@ -258,5 +264,5 @@ async def test_a_reaper_is_too_late_for_what_its_owner_settled(bench: Bench) -> 
     await bench.settle(retry(lease))
     before = await bench.look()
 
-    assert await bench.settle(reap(lost)) is Settled.LOST
+    assert await bench.settle(reap(lost)) is SettleStatus.LOST
     assert await bench.look() == before

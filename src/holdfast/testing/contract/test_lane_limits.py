@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.model.operate import Done
+from holdfast.model.operate import OperateStatus
 from holdfast.model.produce import DepthLimit, Group, GroupAccepted, GroupFull, NewJob, PoolPlace
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, at_most, jobs, new_job, succeed
@@ -179,7 +179,7 @@ async def test_requeue_respects_a_limit_for_each_lane(bench: Bench) -> None:
 
     answer = await bench.engine.requeue(QUEUE, "a", "c", "e", limits=each_lane(1))
 
-    assert [job.status for job in answer.jobs] == [Done.QUEUE_FULL, Done.DONE, Done.DONE]
+    assert [job.status for job in answer.jobs] == [OperateStatus.QUEUE_FULL, OperateStatus.DONE, OperateStatus.DONE]
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
@@ -195,8 +195,8 @@ async def test_requeue_looks_at_the_lane_that_the_job_will_go_to(bench: Bench) -
     ]
     fine = await bench.engine.requeue(POOL, "a", limits=at_most(0, lane=ALICE, queue=POOL))
 
-    assert [answer.jobs[0].status for answer in refused] == [Done.QUEUE_FULL] * 2
-    assert fine.jobs[0].status is Done.DONE
+    assert [answer.jobs[0].status for answer in refused] == [OperateStatus.QUEUE_FULL] * 2
+    assert fine.jobs[0].status is OperateStatus.DONE
     assert (await bench.look("a", POOL)).lane == "0"
 
 
@@ -209,8 +209,8 @@ async def test_requeue_in_turn_looks_at_the_lane_whose_turn_it_is(bench: Bench) 
     await bench.engine.cancel(POOL, "b")
     fine = await bench.engine.requeue(POOL, "a", "c", limits=each_lane(1, POOL))
 
-    assert full.jobs[0].status is Done.QUEUE_FULL
-    assert [job.status for job in fine.jobs] == [Done.DONE, Done.DONE]
+    assert full.jobs[0].status is OperateStatus.QUEUE_FULL
+    assert [job.status for job in fine.jobs] == [OperateStatus.DONE, OperateStatus.DONE]
     assert [(await bench.look(id, POOL)).lane for id in "ac"] == ["1", "0"]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.states import Hold, JobState
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, at_most, jobs, new_job, release, retry, snooze, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -62,7 +62,7 @@ async def test_a_running_job_may_end_while_its_queue_is_paused(bench: Bench) -> 
 
     answer = await bench.engine.exchange([succeed(a), release(b), retry(c)], claim=bench.claim(limit=5))
 
-    assert answer.settled == (Settled.APPLIED,) * 3
+    assert answer.settled == (SettleStatus.APPLIED,) * 3
     assert answer.leases == ()
     assert await bench.states("a", "b", "c") == [JobState.SUCCEEDED, JobState.QUEUED, JobState.RETRYING]
 
@@ -157,7 +157,7 @@ async def test_a_job_released_into_a_paused_lane_is_blocked_and_keeps_the_lane(b
     lease = await bench.take_one()
     await bench.engine.pause(QUEUE, "lane")
 
-    assert await bench.settle(release(lease)) is Settled.APPLIED
+    assert await bench.settle(release(lease)) is SettleStatus.APPLIED
 
     job = await bench.look("a")
     assert (job.state, job.hold, job.attempt) == (JobState.BLOCKED, Hold.PAUSED, 0)

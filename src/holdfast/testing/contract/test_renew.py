@@ -5,12 +5,12 @@ import pytest
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, Progress
 from holdfast.model.states import JobState
-from holdfast.model.work import Renewal, Renewed, RenewStatus, Settled
+from holdfast.model.work import Renewal, RenewResult, RenewStatus, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import LEASE, QUEUE, fail, jobs, new_job, reap, release, renewal, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
-LOST = Renewed(RenewStatus.LOST, None)
+LOST = RenewResult(RenewStatus.LOST, None)
 
 
 @guarantee(Guarantee.LEASES)
@@ -21,7 +21,7 @@ async def test_a_renewal_counts_from_now(bench: Bench) -> None:
 
     answer = await bench.engine.renew(renewal(lease))
 
-    assert answer.jobs == (Renewed(RenewStatus.HELD, answer.at.lease + LEASE),)
+    assert answer.jobs == (RenewResult(RenewStatus.HELD, answer.at.lease + LEASE),)
     job = await bench.look()
     assert job.lease_expires == answer.at.lease + LEASE
     assert (job.state, job.token, job.attempt) == (JobState.RUNNING, lease.token, 1)
@@ -37,7 +37,7 @@ async def test_a_renewed_lease_outlives_its_first_length(bench: Bench) -> None:
         assert await bench.expired() == ()
         assert (await bench.engine.renew(renewal(lease))).jobs[0].status is RenewStatus.HELD
 
-    assert await bench.settle(succeed(lease)) is Settled.APPLIED
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
     assert (await bench.look()).attempt == 1
 
 
@@ -60,7 +60,7 @@ async def test_an_expired_lease_can_still_be_renewed_while_nobody_reaped_it(benc
 
     answer = await bench.engine.renew(renewal(lease))
 
-    assert answer.jobs == (Renewed(RenewStatus.HELD, answer.at.lease + LEASE),)
+    assert answer.jobs == (RenewResult(RenewStatus.HELD, answer.at.lease + LEASE),)
     assert await bench.expired() == ()
 
 
@@ -138,7 +138,7 @@ async def test_a_renewal_hears_of_a_cancel_and_holds_all_the_same(bench: Bench) 
 
     answer = await bench.engine.renew(renewal(lease))
 
-    assert answer.jobs == (Renewed(RenewStatus.CANCEL, answer.at.lease + LEASE),)
+    assert answer.jobs == (RenewResult(RenewStatus.CANCEL, answer.at.lease + LEASE),)
     assert (await bench.look()).lease_expires == answer.at.lease + LEASE
 
 
@@ -152,7 +152,7 @@ async def test_the_renewal_of_an_assigned_job_hears_of_a_pause_and_holds(bench: 
 
     answer = await bench.engine.renew(renewal(lease))
 
-    assert answer.jobs == (Renewed(RenewStatus.HOLD, answer.at.lease + LEASE),)
+    assert answer.jobs == (RenewResult(RenewStatus.HOLD, answer.at.lease + LEASE),)
     assert (await bench.look("assigned")).lease_expires == answer.at.lease + LEASE
 
 
@@ -166,7 +166,7 @@ async def test_a_running_job_is_not_disturbed_by_a_pause(bench: Bench, lane: str
     answer = await bench.engine.renew(renewal(lease))
 
     assert answer.jobs[0].status is RenewStatus.HELD
-    assert await bench.settle(succeed(lease)) is Settled.APPLIED
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
 
 
 @guarantee(Guarantee.PAUSE)
@@ -228,9 +228,9 @@ async def test_a_lease_renewed_after_it_was_listed_is_not_reaped(bench: Bench) -
     await bench.engine.renew(renewal(lease))
     before = await bench.look()
 
-    assert await bench.settle(reap(listed)) is Settled.LOST
+    assert await bench.settle(reap(listed)) is SettleStatus.LOST
     assert await bench.look() == before
-    assert await bench.settle(succeed(lease)) is Settled.APPLIED
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
     assert (await bench.look()).losses == 0
 
 
@@ -242,7 +242,7 @@ async def test_a_listing_older_than_the_renewal_stays_void_when_the_lease_expire
     await bench.engine.renew(renewal(lease))
     bench.clock.advance((LEASE + MINUTE) / SECOND)
 
-    assert await bench.settle(reap(listed)) is Settled.LOST
+    assert await bench.settle(reap(listed)) is SettleStatus.LOST
     (again,) = await bench.expired()
     assert again.lease_expires > listed.lease_expires
-    assert await bench.settle(reap(again)) is Settled.APPLIED
+    assert await bench.settle(reap(again)) is SettleStatus.APPLIED

@@ -4,10 +4,10 @@ import pytest
 
 from holdfast.model.instants import HOUR
 from holdfast.model.job import KeyScope
-from holdfast.model.operate import Done, OperatorAnswer
+from holdfast.model.operate import OperateResult, OperateStatus
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import Hold, JobState
-from holdfast.model.work import RenewStatus, Settled
+from holdfast.model.work import RenewStatus, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     BOOM,
@@ -37,7 +37,7 @@ async def test_a_dead_job_comes_back_as_new_but_for_its_past(bench: Bench, end: 
 
     answer = await bench.engine.requeue(QUEUE, "a")
 
-    assert answer.jobs == (OperatorAnswer(Done.DONE, JobState.QUEUED),)
+    assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.QUEUED),)
     job = await bench.look()
     assert (job.state, job.hold, job.generation) == (JobState.QUEUED, Hold.NONE, 1)
     assert (job.attempt, job.losses, job.cancel_asked) == (0, 0, False)
@@ -61,7 +61,7 @@ async def test_a_requeued_job_runs_again(bench: Bench) -> None:
 
     assert (second.attempt, second.losses, second.generation) == (1, 0, 1)
     assert second.fence > first.fence
-    assert await bench.settle(succeed(second)) is Settled.APPLIED
+    assert await bench.settle(succeed(second)) is SettleStatus.APPLIED
     assert (await bench.stats()).counts == {JobState.SUCCEEDED: 1}
 
 
@@ -73,7 +73,7 @@ async def test_an_old_lease_cannot_touch_a_requeued_job(bench: Bench) -> None:
     await bench.engine.requeue(QUEUE, "a")
     before = await bench.look()
 
-    assert await bench.settle(succeed(old)) is Settled.LOST
+    assert await bench.settle(succeed(old)) is SettleStatus.LOST
     assert (await bench.engine.renew(renewal(old))).jobs[0].status is RenewStatus.LOST
     assert await bench.look() == before
 
@@ -96,7 +96,7 @@ async def test_in_a_lane_a_requeued_job_goes_to_the_tail_too(bench: Bench) -> No
 
     answer = await bench.engine.requeue(QUEUE, "a")
 
-    assert answer.jobs == (OperatorAnswer(Done.DONE, JobState.BLOCKED),)
+    assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.BLOCKED),)
     assert ((await bench.look("a")).hold, (await bench.lane("lane")).depth) == (Hold.LANE, 3)
     for id in ("b", "c", "a"):
         lease = await bench.take_one()
@@ -129,8 +129,8 @@ async def test_only_failed_and_cancelled_jobs_can_be_requeued(bench: Bench) -> N
     answer = await bench.engine.requeue(QUEUE, *ids, "nobody")
 
     assert answer.jobs == (
-        *(OperatorAnswer(Done.WRONG_STATE, JobState(id)) for id in ids),
-        OperatorAnswer(Done.NOT_FOUND, None),
+        *(OperateResult(OperateStatus.WRONG_STATE, JobState(id)) for id in ids),
+        OperateResult(OperateStatus.NOT_FOUND, None),
     )
     assert [await bench.look(id) for id in ids] == before
 
@@ -142,7 +142,7 @@ async def test_requeue_twice_does_it_once(bench: Bench) -> None:
 
     answer = await bench.engine.requeue(QUEUE, "a", "a")
 
-    assert [job.status for job in answer.jobs] == [Done.DONE, Done.WRONG_STATE]
+    assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.WRONG_STATE]
     assert (await bench.look()).generation == 1
 
 
@@ -155,7 +155,7 @@ async def test_a_job_whose_key_is_taken_cannot_come_back(bench: Bench) -> None:
 
     answer = await bench.engine.requeue(QUEUE, "a")
 
-    assert answer.jobs == (OperatorAnswer(Done.KEY_TAKEN, JobState.FAILED),)
+    assert answer.jobs == (OperateResult(OperateStatus.KEY_TAKEN, JobState.FAILED),)
     assert await bench.look("a") == before
 
 
@@ -169,7 +169,7 @@ async def test_a_key_held_by_a_succeeded_job_is_taken_as_well(bench: Bench) -> N
     bench.clock.advance(hours=2)
     free = await bench.engine.requeue(QUEUE, "a")
 
-    assert [taken.jobs[0].status, free.jobs[0].status] == [Done.KEY_TAKEN, Done.DONE]
+    assert [taken.jobs[0].status, free.jobs[0].status] == [OperateStatus.KEY_TAKEN, OperateStatus.DONE]
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
@@ -191,7 +191,7 @@ async def test_of_two_dead_jobs_with_one_key_only_one_comes_back(bench: Bench) -
 
     answer = await bench.engine.requeue(QUEUE, "a", "b")
 
-    assert [job.status for job in answer.jobs] == [Done.DONE, Done.KEY_TAKEN]
+    assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.KEY_TAKEN]
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
@@ -203,8 +203,8 @@ async def test_requeue_respects_the_limit_job_by_job(bench: Bench) -> None:
     answer = await bench.engine.requeue(QUEUE, "a", "b", limits=at_most(3))
 
     assert answer.jobs == (
-        OperatorAnswer(Done.DONE, JobState.QUEUED),
-        OperatorAnswer(Done.QUEUE_FULL, JobState.FAILED),
+        OperateResult(OperateStatus.DONE, JobState.QUEUED),
+        OperateResult(OperateStatus.QUEUE_FULL, JobState.FAILED),
     )
     assert (await bench.stats()).depth == 3
 
@@ -217,7 +217,7 @@ async def test_requeue_respects_the_limit_of_a_lane(bench: Bench) -> None:
     full = await bench.engine.requeue(QUEUE, "a", limits=at_most(1, lane="lane"))
     fine = await bench.engine.requeue(QUEUE, "a", limits=at_most(2, lane="lane"))
 
-    assert [full.jobs[0].status, fine.jobs[0].status] == [Done.QUEUE_FULL, Done.DONE]
+    assert [full.jobs[0].status, fine.jobs[0].status] == [OperateStatus.QUEUE_FULL, OperateStatus.DONE]
 
 
 @guarantee(Guarantee.COUNTERS)

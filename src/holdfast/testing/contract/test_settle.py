@@ -5,7 +5,7 @@ import pytest
 from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     BOOM,
@@ -30,7 +30,7 @@ async def test_success_is_stored_with_its_result(bench: Bench) -> None:
 
     answer = await bench.engine.settle(succeed(lease, b"\x0042", note="as planned"))
 
-    assert answer.settled == (Settled.APPLIED,)
+    assert answer.settled == (SettleStatus.APPLIED,)
     job = await bench.look()
     assert (job.state, job.result, job.note) == (JobState.SUCCEEDED, b"\x0042", "as planned")
     assert (job.finished, job.attempt) == (answer.at.wall, 1)
@@ -44,7 +44,7 @@ async def test_jobs_of_one_name_in_two_queues_are_settled_together(bench: Bench)
 
     answer = await bench.engine.settle(*map(succeed, leases))
 
-    assert answer.settled == (Settled.APPLIED, Settled.APPLIED)
+    assert answer.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
     assert [await bench.state("a", queue) for queue in ("east", "west")] == [JobState.SUCCEEDED] * 2
 
 
@@ -160,7 +160,7 @@ async def test_a_release_gives_the_attempt_back_and_keeps_the_due_time(bench: Be
     lease = await bench.take_one()
     bench.clock.advance(5)
 
-    assert await bench.settle(release(lease)) is Settled.APPLIED
+    assert await bench.settle(release(lease)) is SettleStatus.APPLIED
 
     job = await bench.look()
     assert (job.state, job.due, job.hold) == (JobState.QUEUED, due, Hold.NONE)

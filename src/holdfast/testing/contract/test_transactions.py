@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
 from holdfast.model.states import JobState
-from holdfast.model.work import Settled
+from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench, UserTransaction
 from holdfast.testing.contract.builders import at_most, jobs, new_job, release, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -136,7 +136,7 @@ async def test_a_job_ends_with_the_commit(bench: Bench, user_transaction: UserTr
     lease = await bench.take_one()
     async with user_transaction() as transaction:
         answer = await bench.engine.settle(succeed(lease, b"done"), join=transaction)
-        assert answer.settled == (Settled.APPLIED,)
+        assert answer.settled == (SettleStatus.APPLIED,)
         assert await bench.state("a") is JobState.RUNNING, "nobody sees what is not committed"
 
     job = await bench.look("a")
@@ -158,7 +158,7 @@ async def test_a_settlement_rolled_back_leaves_the_job_in_its_owners_hands(
         pass
 
     assert await bench.state("a") is JobState.RUNNING
-    assert await bench.settle(retry(lease)) is Settled.APPLIED
+    assert await bench.settle(retry(lease)) is SettleStatus.APPLIED
     assert (await bench.take_one()).attempt == 2
 
 
@@ -171,7 +171,7 @@ async def test_after_the_commit_the_owners_own_settlement_changes_nothing(
     async with user_transaction() as transaction:
         await bench.engine.settle(succeed(lease, b"done"), join=transaction)
 
-    assert await bench.settle(retry(lease)) is Settled.APPLIED
+    assert await bench.settle(retry(lease)) is SettleStatus.APPLIED
     job = await bench.look("a")
     assert (job.state, job.result) == (JobState.SUCCEEDED, b"done")
 
@@ -189,7 +189,7 @@ async def test_a_settlement_is_not_applied_again_inside_another_transaction(
 
     async with user_transaction() as transaction:
         answer = await bench.engine.settle(succeed(ended), succeed(released), join=transaction)
-    assert answer.settled == (Settled.LOST, Settled.LOST)
+    assert answer.settled == (SettleStatus.LOST, SettleStatus.LOST)
     assert await bench.states("a", "b") == [JobState.SUCCEEDED, JobState.QUEUED]
 
 
@@ -202,7 +202,7 @@ async def test_a_late_settlement_inside_a_transaction_is_refused(
     await bench.lose(lease)
     current = await bench.take_one()
     async with user_transaction() as transaction:
-        assert (await bench.engine.settle(succeed(lease), join=transaction)).settled == (Settled.LOST,)
+        assert (await bench.engine.settle(succeed(lease), join=transaction)).settled == (SettleStatus.LOST,)
 
     assert (await bench.look("a")).token == current.token
 

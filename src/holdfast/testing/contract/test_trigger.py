@@ -1,7 +1,7 @@
 """Trigger: a job that waits for a time is due now. Anything else is left alone."""
 
 from holdfast.model.instants import HOUR
-from holdfast.model.operate import Done, OperatorAnswer
+from holdfast.model.operate import OperateResult, OperateStatus
 from holdfast.model.states import Hold, JobState
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, after, fail, jobs, new_job, retry, snooze
@@ -18,7 +18,7 @@ async def test_a_job_that_waits_for_a_time_is_queued_at_once(bench: Bench) -> No
 
     answer = await bench.engine.trigger(QUEUE, *ids)
 
-    assert answer.jobs == (OperatorAnswer(Done.DONE, JobState.QUEUED),) * 3
+    assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.QUEUED),) * 3
     for id in ids:
         job = await bench.look(id)
         assert (job.state, job.due) == (JobState.QUEUED, answer.at.wall)
@@ -43,7 +43,7 @@ async def test_a_queued_job_is_ready_already(bench: Bench) -> None:
 
     answer = await bench.engine.trigger(QUEUE, "a")
 
-    assert answer.jobs == (OperatorAnswer(Done.DONE, JobState.QUEUED),)
+    assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.QUEUED),)
     assert await bench.look() == before
 
 
@@ -69,8 +69,8 @@ async def test_no_other_job_can_be_triggered(bench: Bench) -> None:
     answer = await bench.engine.trigger(QUEUE, *states, "nobody")
 
     assert answer.jobs == (
-        *(OperatorAnswer(Done.WRONG_STATE, state) for state in states.values()),
-        OperatorAnswer(Done.NOT_FOUND, None),
+        *(OperateResult(OperateStatus.WRONG_STATE, state) for state in states.values()),
+        OperateResult(OperateStatus.NOT_FOUND, None),
     )
     assert [await bench.look(id) for id in states] == before
 
@@ -91,7 +91,7 @@ async def test_in_a_paused_lane_a_triggered_head_stays_blocked(bench: Bench) -> 
 
     answer = await bench.engine.trigger(QUEUE, "a")
 
-    assert answer.jobs == (OperatorAnswer(Done.DONE, JobState.BLOCKED),)
+    assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.BLOCKED),)
     job = await bench.look()
     assert (job.state, job.hold, job.due) == (JobState.BLOCKED, Hold.PAUSED, answer.at.wall)
     assert await bench.take() == ()

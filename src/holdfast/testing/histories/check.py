@@ -18,7 +18,7 @@ from holdfast.model.job import JobKey
 from holdfast.model.observe import Audit, Stats
 from holdfast.model.operate import Cancel, CancelStatus
 from holdfast.model.states import TERMINAL, JobState
-from holdfast.model.work import Exchange, Expired, Renew, RenewStatus, Settled, Started
+from holdfast.model.work import Exchange, Expired, Renew, RenewStatus, SettleStatus, StartStatus
 from holdfast.testing.histories import order, room
 from holdfast.testing.histories.lives import Grant, Life, Lives, Told, read
 from holdfast.testing.histories.record import Call, History, Moment
@@ -50,7 +50,9 @@ def check(history: History) -> Verdict:
     verdict.seen["lives"] += sum(1 for _ in lives)
     verdict.seen["grants"] += len(lives.grants)
     verdict.seen["losses"] += sum(told.reap for grant in lives.grants.values() for told in grant.effects)
-    verdict.seen["lost"] += sum(told.status is Settled.LOST for grant in lives.grants.values() for told in grant.told)
+    verdict.seen["lost"] += sum(
+        told.status is SettleStatus.LOST for grant in lives.grants.values() for told in grant.told
+    )
     return verdict
 
 
@@ -140,10 +142,10 @@ def _grant(history: History, grant: Grant) -> list[str]:
     if len(reaps) + bool(owners) > 1:
         who = ", ".join(told.call.caller for told in grant.effects)
         problems.append(f"{name}: settled more than once, by {who}")
-    if sum(told.status is Settled.CANCELLED_INSTEAD for told in grant.effects) > 1:
+    if sum(told.status is SettleStatus.CANCELLED_INSTEAD for told in grant.effects) > 1:
         problems.append(f"{name}: cancelled instead more than once")
     for told in grant.told:
-        if told.status in (Settled.LOST, Settled.GONE) and not _may_be_lost(history, grant, told):
+        if told.status in (SettleStatus.LOST, SettleStatus.GONE) and not _may_be_lost(history, grant, told):
             problems.append(f"{name}: {told.call.caller} heard {told.status}, and nobody had taken the lease")
     for told in reaps:
         problems += _renewed(history, grant, told, name)
@@ -226,7 +228,7 @@ def _answer(lives: Lives, call: Call) -> list[str]:
             problems += _token(lives, call, renewal.token, held=held, verb="renewed")
     elif isinstance(command, Exchange):
         for start, started in zip(command.starts, answer.started, strict=True):
-            problems += _token(lives, call, start.token, held=started is not Started.LOST, verb="started")
+            problems += _token(lives, call, start.token, held=started is not StartStatus.LOST, verb="started")
     elif isinstance(command, Expired):
         for lost in answer.leases:
             problems += _token(lives, call, lost.token, held=True, verb="listed as expired")

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Get
-from holdfast.model.operate import Cancel, CancelStatus, Done, Requeue
+from holdfast.model.operate import Cancel, CancelStatus, OperateStatus, Requeue
 from holdfast.model.produce import Enqueue, EnqueueStatus, GroupAccepted, NewJob
 from holdfast.model.states import TERMINAL, JobState
-from holdfast.model.work import Exchange, Lease, Settled, Settlement
+from holdfast.model.work import Exchange, Lease, Settlement, SettleStatus
 from holdfast.testing.histories.record import Call, History, Moment
 
-TOOK_EFFECT = frozenset({Settled.APPLIED, Settled.CANCELLED_INSTEAD})
+TOOK_EFFECT = frozenset({SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD})
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Told:
 
     call: Call
     settlement: Settlement
-    status: Settled
+    status: SettleStatus
 
     @property
     def reap(self) -> bool:
@@ -64,7 +64,7 @@ class Grant:
         effects = self.effects
         if not effects:
             return None
-        instead = any(told.status is Settled.CANCELLED_INSTEAD for told in effects)
+        instead = any(told.status is SettleStatus.CANCELLED_INSTEAD for told in effects)
         return JobState.CANCELLED if instead else effects[0].settlement.target
 
 
@@ -168,7 +168,7 @@ def _events(
                 created[life.key].append(life)
         elif isinstance(command, Requeue):
             for id, said in zip(command.ids, answer.jobs, strict=True):
-                if said.status is Done.DONE:
+                if said.status is OperateStatus.DONE:
                     requeued[JobKey(command.queue, id)].append(call)
         elif isinstance(command, Cancel):
             for id, said in zip(command.ids, answer.jobs, strict=True):

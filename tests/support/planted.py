@@ -21,6 +21,7 @@ import pytest
 import holdfast.engines.memory  # noqa: F401 - for the forks
 
 LEDGER = "holdfast.engines.ledger"
+TABLES = "holdfast.engines.tables.tables"
 OPTIONS = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "holdfast.testing.plugin", "--holdfast-engine=memory://"]
 
 
@@ -257,7 +258,7 @@ MUTANTS = (
 def plant(mutant: Mutant) -> None:
     """Rewrite the function, and put it wherever the ledger holds the right one."""
     module_name, _, path = mutant.where.partition(".")
-    module = import_module(f"{LEDGER}.{module_name}")
+    module = import_module(TABLES if module_name == "tables" else f"{LEDGER}.{module_name}")
     import_module(f"{LEDGER}.ledger")
     *outer, name = path.split(".")
     holder: Any = module

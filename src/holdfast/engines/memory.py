@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
 from holdfast.engines.bells import Belfry
 from holdfast.engines.ledger import Ledger
+from holdfast.engines.tables import Tables
 from holdfast.errors import ConfigError
 from holdfast.model import work
 from holdfast.model.command import A, Command
@@ -43,7 +44,7 @@ class MemoryEngine(Engine):
                 key="durability",
             )
         self._runtime = runtime
-        self._ledger = Ledger()
+        self._ledger = Ledger(Tables())
         self._lock = runtime.lock()
         self._belfry = Belfry()
 

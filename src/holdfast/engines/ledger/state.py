@@ -5,7 +5,7 @@ clock, no random number and no search, so a list of changes can be written to a 
 or by another process, with the same result; and the same change turned round undoes it.
 
 `State` is the list of questions that the rules ask. Whoever answers them, in the order promised, has the rules
-for nothing: the memory engine answers from dictionaries and heaps (`tables.py`), the SQLite engine from
+for nothing: the memory engine answers from dictionaries and heaps (`engines/tables/`), the SQLite engine from
 tables and indexes. A question sees every change made before it, in the same command too.
 """
 

@@ -4,7 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from holdfast.engines.ledger.audit import problems_of_queue
+from holdfast.engines.audit import problems_of_queue
 from holdfast.engines.sqlite.rows import CODES, row_of, unpack_edge, unpack_job, unpack_lane
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState

@@ -46,7 +46,7 @@ def everything(ledger: Ledger) -> dict[str, object]:
         "pools": tables.pools(),
         "workers": tables.workers(),
         "schedules": tables.schedules(),
-        "next": tables.new_arrival(),
+        "next": {name: tables.new_arrival(name) for name in names},
     }
 
 

@@ -116,7 +116,13 @@ MUTANTS = (
         "history",
     ),
     Mutant("a requeued job keeps its attempts", "operate._requeue", "attempt=0,", "", "requeue"),
-    Mutant("a requeued job keeps its place", "operate._requeue", "arrival=step.state.new_arrival(),", "", "requeue"),
+    Mutant(
+        "a requeued job keeps its place",
+        "operate._requeue",
+        "arrival=step.state.new_arrival(job.queue),",
+        "",
+        "requeue",
+    ),
     # Claiming
     Mutant("a claim takes one too many", "claim._take", "- len(leases)", "- len(leases) + 1", "claim"),
     Mutant("a claim sent again takes new work", "claim.claim", "if not held:", "if True:", "claim_again"),

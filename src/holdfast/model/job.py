@@ -164,7 +164,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     pool_key: str | None = None
 
     @property
-    def key(self) -> JobKey:
+    def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
 
     @property

@@ -226,12 +226,12 @@ class Oracle:
 
 def _overdue(step: Step) -> list[JobKey]:
     """Waiting jobs past their `expires`."""
-    return [job.key for job in step.state.expiring(step.now, ALL)]
+    return [job.job_key for job in step.state.expiring(step.now, ALL)]
 
 
 def _deletable(step: Step) -> list[JobKey]:
     """Finished jobs that nothing keeps."""
-    return [job.key for job in step.state.ended(step.now, ALL)]
+    return [job.job_key for job in step.state.ended(step.now, ALL)]
 
 
 def _first(problems: Iterable[str | None]) -> str | None:

@@ -46,7 +46,7 @@ def _key_problems(queue: str, jobs: list[JobRecord], now: int) -> Iterator[str]:
 
 
 def _edge_problems(db: sqlite3.Connection, sql: Mapping[str, str], queues: dict[str, list[JobRecord]]) -> Iterator[str]:
-    jobs = {job.key: job for listed in queues.values() for job in listed}
+    jobs = {job.job_key: job for listed in queues.values() for job in listed}
     left: Counter[object] = Counter()
     for (body,) in db.execute(sql["all_edges"]).fetchall():
         edge = unpack_edge(body)

@@ -158,7 +158,7 @@ class Tables(State):
         else:
             self._ended_parents.pop(parent, None)
 
-    def new_arrival(self) -> int:
+    def new_arrival(self, queue: str) -> int:
         return self._last_arrival + 1
 
     # Jobs

@@ -194,7 +194,6 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
         key_window=new.key_window,
         expires=new.expires,
         reply=() if new.reply is None else (new.reply,),
-        limit_key=new.limit_key,
         given=new.given,
         hold=Hold.PARENTS if left or parent_failed else Hold.NONE,
         generation=generation,

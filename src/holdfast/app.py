@@ -17,6 +17,7 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import Middleware, S
 from holdfast.control import Control
+from holdfast.core.link import Link
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
 from holdfast.engine import Engine
@@ -25,7 +26,6 @@ from holdfast.model.retry import Duration
 from holdfast.pool import Pool
 from holdfast.pull.pulling import Pulling
 from holdfast.queue import Queue
-from holdfast.reach.link import Link
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
 from holdfast.task import Registry

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from holdfast.blocking import blocking
+from holdfast.core.link import Link
+from holdfast.core.producing import enqueue
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.text import check_name
-from holdfast.reach.link import Link
-from holdfast.reach.producing import enqueue
 from holdfast.task import Registry, Task, declare_elsewhere
 
 R = TypeVar("R")

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.blocking import blocking
+from holdfast.core.link import Link
+from holdfast.core.producing import limits_of
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.job import JobKey
 from holdfast.model.retry import Duration
@@ -19,8 +21,6 @@ from holdfast.model.text import check_name
 from holdfast.operate.operating import cancel_job, check_done, find_key, find_record
 from holdfast.operate.report import Report, report_of
 from holdfast.operate.searching import Page, Search
-from holdfast.reach.link import Link
-from holdfast.reach.producing import limits_of
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
 from holdfast.views import CancelAnswer, Job, LaneStatus, PoolSize, QueueStatus, WorkerStatus
 

@@ -19,12 +19,12 @@ from typing import ClassVar, Self
 from msgspec import Struct
 
 from holdfast.errors import Unsupported
-from holdfast.joining.seat import JoinsTransactions
 from holdfast.model import check, observe, operate, produce, work
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.transactions.seat import JoinsTransactions
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class Subscription(ABC):
         self.close()
 
 
-class Lifeline(ABC):
+class RenewalConnection(ABC):
     """A small blocking door with its own connection, for the lease keeper's thread and nobody else."""
 
     @abstractmethod
@@ -117,12 +117,12 @@ class Engine(JoinsTransactions, ABC):
         raise Unsupported(capability="grant", engine=self.scheme)
 
     @abstractmethod
-    def subscribe(self, *bells: str) -> Subscription:
+    def subscribe(self, *topics: str) -> Subscription:
         """Listen for `queue:Q`, `room:Q`, `worker:W`, `reply:P`."""
 
     @abstractmethod
-    def lifeline(self) -> Lifeline:
-        """A blocking door for renewals and heartbeats. See `Lifeline`."""
+    def renewal_connection(self) -> RenewalConnection:
+        """A blocking door for renewals and heartbeats. See `RenewalConnection`."""
 
     @property
     @abstractmethod
@@ -138,24 +138,24 @@ class Engine(JoinsTransactions, ABC):
         """The name under which other processes of this host can tell whether this one lives; empty: they cannot."""
         return ""
 
-    async def departed(self) -> tuple[str, ...]:
+    async def ended_workers(self) -> tuple[str, ...]:
         """Workers on this host whose process is known to have ended. Always none where that cannot be known."""
         return ()
 
     # The feed: what has happened, told to other processes that listen. Lossy; nothing depends on it
 
     @property
-    def overheard(self) -> frozenset[str]:
+    def feed_kinds(self) -> frozenset[str]:
         """The kinds of messages that other processes listen for, as far as is known. Cheap; from any thread."""
         return frozenset()
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         """Send UTF-8 text of at most 7,000 bytes to whoever listens, or lose it. Never waits, never raises."""
 
-    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
         """Have `hear` called, on any thread, with what other processes tell. Called again: instead. No kinds: stop.
 
-        The kinds are for `overheard` over there; what comes may be of any. `hear` never waits and never raises.
+        The kinds are for `feed_kinds` over there; what comes may be of any. `hear` never waits and never raises.
         """
 
     # Producing

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar, cast
 
 from holdfast.blocking import blocking
+from holdfast.core.asking import ended
+from holdfast.core.link import Link
+from holdfast.core.waiting import Ended
 from holdfast.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, UsageError, duration_us
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Accepted, EnqueueStatus
@@ -11,9 +14,6 @@ from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.operate.operating import cancel_job, find_key
 from holdfast.operate.report import Report, report_of
-from holdfast.reach.asking import ended
-from holdfast.reach.link import Link
-from holdfast.reach.waiting import Ended
 from holdfast.views import CancelAnswer, Job, Receipt
 
 R = TypeVar("R")

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar
 
 from holdfast.blocking import blocking
 from holdfast.control import Control
+from holdfast.core.link import Link
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
 from holdfast.model.job import JobKey
 from holdfast.model.records import LaneRecord, PoolRecord
-from holdfast.reach.link import Link
 from holdfast.telemetry.events import LaneEmpty, QueueEmpty, QueueEvent
 from holdfast.views import Shown
 

@@ -21,6 +21,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from holdfast.blocking import ALLOW, blocking
 from holdfast.context import CURRENT, AbortReason
+from holdfast.core.joined import join
+from holdfast.core.link import Link
 from holdfast.declare.payload import PayloadTask
 from holdfast.errors import (
     Aborted,
@@ -35,7 +37,6 @@ from holdfast.errors import (
     UsageError,
     duration_us,
 )
-from holdfast.joining import UserConnection
 from holdfast.model.instants import At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryAsked, Succeeded, decide
 from holdfast.model.retry import Duration
@@ -43,8 +44,7 @@ from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Exchange, Renewal, RenewStatus, Settlement, SettleStatus, Start, StartStatus
 from holdfast.pull.station import Station
-from holdfast.reach.joined import join
-from holdfast.reach.link import Link
+from holdfast.transactions import UserConnection
 from holdfast.views import Job, moment
 from holdfast.worker.attempt import Attempt, fence_age
 from holdfast.worker.outcomes import raised, unwrapped

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from holdfast.blocking import blocking
+from holdfast.core.link import Link
+from holdfast.core.producing import crosses_soft_limit, enqueue
 from holdfast.declare.handling import (
     AsyncAlone,
     AsyncWithContext,
@@ -35,8 +37,6 @@ from holdfast.lanes import Lane, PoolStatus, Scope, lane_statuses, stored_pool
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, PoolPlace
 from holdfast.model.text import check_name
-from holdfast.reach.link import Link
-from holdfast.reach.producing import crosses_soft_limit, enqueue
 from holdfast.task import AsyncTask, Registry, SyncTask
 from holdfast.telemetry.events import SoftLimit
 

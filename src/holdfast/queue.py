@@ -13,6 +13,8 @@ Everything that can be wrong with a payload or an option is found before anythin
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from holdfast.blocking import blocking
+from holdfast.core.link import Link
+from holdfast.core.producing import enqueue
 from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_room
 from holdfast.declare.policy import SHORTEST_LEASE
 from holdfast.draft import Draft
@@ -22,8 +24,6 @@ from holdfast.lanes import Scope
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
 from holdfast.pull.pulling import Pulling
-from holdfast.reach.link import Link
-from holdfast.reach.producing import enqueue
 from holdfast.views import QueueStatus
 
 if TYPE_CHECKING:

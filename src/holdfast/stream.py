@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
+from holdfast.core.link import Link
 from holdfast.errors import BlockingCall
-from holdfast.reach.link import Link
 from holdfast.telemetry.events import Event
 
 E = TypeVar("E", bound=Event)

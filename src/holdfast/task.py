@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from holdfast.blocking import away_from_here, blocking
 from holdfast.codec import Codec
 from holdfast.context import CURRENT, Context
+from holdfast.core.asking import ended
+from holdfast.core.link import Link
+from holdfast.core.producing import enqueue
 from holdfast.declare.envelope import answering_to, call_hash, with_own
 from holdfast.declare.policy import (
     TaskPolicy,
@@ -41,9 +44,6 @@ from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.text import check_name
-from holdfast.reach.asking import ended
-from holdfast.reach.link import Link
-from holdfast.reach.producing import enqueue
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -203,9 +203,9 @@ def test_a_forked_child_opens_its_own_and_leaves_its_parent_s_alone(store: Store
         assert "not open in this process" in await asyncio.to_thread(in_forked_child, child)
         found = (await engine.get(JobKey(QUEUE, "a"), JobKey(QUEUE, "b"))).jobs
         assert [record is not None for record in found] == [True, True]
-        with engine.subscribe(f"queue:{QUEUE}") as ears:
+        with engine.subscribe(f"queue:{QUEUE}") as subscription:
             await engine.enqueue(Group((new_job("c"),)))
-            assert await ears.wait(30)
+            assert await subscription.wait(30)
 
     with_engine(made(store), story)
 

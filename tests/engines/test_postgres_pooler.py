@@ -89,9 +89,9 @@ def test_whoever_rings_by_way_of_it_is_heard_by_those_who_listen(store: Store, s
     async def story() -> None:
         pooled = opened(store._replace(url=shared.url), **POOLED)
         async with opened(store) as direct, pooled as engine:
-            with direct.subscribe(f"queue:{QUEUE}") as ears:
+            with direct.subscribe(f"queue:{QUEUE}") as subscription:
                 await engine.enqueue(Group((new_job("a"),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
     asyncio.run(story())
 
@@ -101,9 +101,9 @@ def test_with_a_way_around_it_bells_are_heard(store: Store, shared: Bouncer) -> 
         pooled = opened(store._replace(url=shared.url), **POOLED, listen_url=store.url)
         async with opened(store) as direct, pooled as engine:
             assert engine.capabilities.push
-            with engine.subscribe(f"queue:{QUEUE}") as ears:
+            with engine.subscribe(f"queue:{QUEUE}") as subscription:
                 await direct.enqueue(Group((new_job("a"),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
     asyncio.run(story())
 
@@ -132,9 +132,9 @@ def test_a_proxy_that_keeps_sessions_is_as_good_as_none(store: Store, postgres_s
     async def story(url: str) -> None:
         async with opened(store) as direct, opened(store._replace(url=url)) as engine:
             assert engine.capabilities.push
-            with engine.subscribe(f"queue:{QUEUE}") as ears:
+            with engine.subscribe(f"queue:{QUEUE}") as subscription:
                 await direct.enqueue(Group((new_job("a"),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
     with Bouncer(postgres_server, "session", sessions=20, ignored=IGNORED) as bouncer:
         asyncio.run(story(bouncer.url))

@@ -199,11 +199,11 @@ def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy
 def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
     by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.lifeline.ANSWER_WITHIN", 0.5)
+    monkeypatch.setattr("holdfast.engines.postgres.renewal_connection.ANSWER_WITHIN", 0.5)
 
     async def story() -> None:
         async with opened(by_proxy, notify=False) as engine:
-            line = engine.lifeline()
+            line = engine.renewal_connection()
             record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
             await asyncio.to_thread(line.heartbeat, record)
             proxy.hold(Way.TO_CLIENT)

@@ -303,7 +303,7 @@ HOLDER = (
     "async def main():\n"
     "    engine = open_engine(sys.argv[1])\n"
     "    await engine.open()\n"
-    "    await engine.heartbeat(WorkerRecord(worker='doomed', bell=engine.process_name))\n"
+    "    await engine.heartbeat(WorkerRecord(worker='doomed', process=engine.process_name))\n"
     "    tasks = (TaskClaim(task='t', lease_len=30 * SECOND),)\n"
     "    queues = (QueueClaim('q', tasks),)\n"
     "    answer = await engine.claim(Claim(claim_id='d' * 32, worker='doomed', queues=queues, limit=1))\n"
@@ -323,12 +323,12 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
         )
         assert child.stdout is not None
         token = (await child.stdout.readline()).decode().strip()
-        assert await engine.departed() == ()
+        assert await engine.ended_workers() == ()
         os.kill(child.pid, signal.SIGSTOP)
-        assert await engine.departed() == ()  # stopped is not dead: only its lease can tell
+        assert await engine.ended_workers() == ()  # stopped is not dead: only its lease can tell
         os.kill(child.pid, signal.SIGKILL)
         await child.wait()
-        assert await engine.departed() == ("doomed",)
+        assert await engine.ended_workers() == ("doomed",)
 
         assert (await engine.expired("me")).leases == ()
         assert (await engine.disown("doomed")).leases == (JobKey(QUEUE, "a"),)
@@ -361,9 +361,9 @@ def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
     )
 
     async def story(engine: SqliteEngine) -> None:
-        ears = engine.subscribe("queue:q")
+        subscription = engine.subscribe("queue:q")
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, f"sqlite:///{path}")
-        assert await ears.wait(60) == {"queue:q"}
+        assert await subscription.wait(60) == {"queue:q"}
         assert await process.wait() == 0
 
     with_engine(store(path), story)
@@ -392,10 +392,10 @@ def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatch: pyt
 
 def test_a_record_without_a_process_is_never_taken_for_dead(tmp_path: Path) -> None:
     async def story(engine: SqliteEngine) -> None:
-        await engine.heartbeat(WorkerRecord(worker="elsewhere", bell="4711-deadbeef"))
-        await engine.heartbeat(WorkerRecord(worker="silent", bell=""))
-        await engine.heartbeat(WorkerRecord(worker="me", bell=engine.process_name))
-        assert await engine.departed() == ()
+        await engine.heartbeat(WorkerRecord(worker="elsewhere", process="4711-deadbeef"))
+        await engine.heartbeat(WorkerRecord(worker="silent", process=""))
+        await engine.heartbeat(WorkerRecord(worker="me", process=engine.process_name))
+        assert await engine.ended_workers() == ()
 
     with_engine(store(tmp_path / "x.db"), story)
 
@@ -457,7 +457,7 @@ def test_a_folder_too_deep_for_a_socket_means_polling_not_an_error(
 
     async def story(engine: SqliteEngine) -> None:
         await engine.enqueue(job("a"))
-        assert (engine.process_name, await engine.departed()) == ("", ())
+        assert (engine.process_name, await engine.ended_workers()) == ("", ())
 
     with_engine(store(tmp_path / "x.db"), story)
     assert "they poll" in caplog.text

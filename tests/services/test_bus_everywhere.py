@@ -240,7 +240,7 @@ def test_an_app_under_test_neither_tells_the_real_ones_nor_hears_them(another: O
             await aenqueue(here, "in the test")
             await aenqueue(there, "unheard")
             await also_far.calls(1)
-            there.engine.tell(b"this comes after it")
+            there.engine.publish(b"this comes after it")
             await until(lambda: feed.ignored == 1)
         await aenqueue(here, "afterwards")
         assert [event.job_id for event in await far.calls(2)] == ["unheard", "afterwards"]
@@ -272,7 +272,7 @@ def test_a_message_that_nobody_understands_is_counted_and_the_next_one_is_heard(
     async def scenario() -> None:
         queued = heard(here, events.Queued)
         await until(lambda: there.bus.wants(events.Queued))
-        there.engine.tell(b'{"event":"Teleported","at":1}\nnonsense')
+        there.engine.publish(b'{"event":"Teleported","at":1}\nnonsense')
         await aenqueue(there, "a")
         await queued.calls(1)
 

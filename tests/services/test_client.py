@@ -22,9 +22,9 @@ from holdfast import (
     content_id,
     events,
 )
+from holdfast.core.producing import enqueue
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, NewJob, Parent
-from holdfast.reach.producing import enqueue
 from holdfast.runtime import SystemRuntime
 
 
@@ -226,7 +226,7 @@ def test_limits_come_from_the_file_as_well(tmp_path: Path, monkeypatch: pytest.M
 
 def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = limited(monkeypatch, 1)
-    monkeypatch.setattr("holdfast.reach.producing.LOOK_AGAIN", 60.0)  # only the bell can tell in time
+    monkeypatch.setattr("holdfast.core.producing.LOOK_AGAIN", 60.0)  # only the bell can tell in time
 
     @jobs.task
     def resize(image: str) -> str:
@@ -244,8 +244,8 @@ def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatc
 
 def _listens(jobs: App[Any], bell: str) -> bool:
     """Whether somebody waits for this bell."""
-    ears = jobs.engine._belfry._subscriptions  # type: ignore[attr-defined]
-    return any(bell in each._bells and each._waiter is not None for each in ears)
+    subscription = jobs.engine._topics._subscriptions  # type: ignore[attr-defined]
+    return any(bell in each.topics and each._waiter is not None for each in subscription)
 
 
 def test_waiting_for_room_ends_in_time_if_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

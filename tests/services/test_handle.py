@@ -19,12 +19,12 @@ from holdfast import (
     WaitTimeout,
     events,
 )
+from holdfast.core.producing import enqueue
 from holdfast.model.job import AttemptOutcome, Progress
 from holdfast.model.produce import NewJob
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Renewal
-from holdfast.reach.producing import enqueue
 from holdfast.testing.clock import FakeClock
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError
 from ways import Store
 
 from holdfast import App, Context, UsageError, WrongDatabase, fixed
-from holdfast.joining import adapt
+from holdfast.transactions import adapt
 
 if TYPE_CHECKING:
     from postgres import PostgresServer

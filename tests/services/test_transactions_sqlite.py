@@ -224,8 +224,8 @@ def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any, store
     there = other.client.task("ship")
 
     async def story() -> None:
-        with jobs.engine.subscribe("queue:default") as ears:
-            waiting = asyncio.ensure_future(ears.wait(30))
+        with jobs.engine.subscribe("queue:default") as subscription:
+            waiting = asyncio.ensure_future(subscription.wait(30))
             await asyncio.sleep(0)
 
             def commit() -> None:

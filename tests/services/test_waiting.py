@@ -35,7 +35,7 @@ def double(jobs: App[object]) -> Task[[int], int]:
 @pytest.fixture
 def only_bells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks because time has passed, looks too late for these tests."""
-    monkeypatch.setattr("holdfast.reach.waiting.POLL_WITH_PUSH", 600.0)
+    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 600.0)
 
 
 def waited_for(jobs: App[Any]) -> int:
@@ -154,12 +154,12 @@ def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double: Task[
 def test_a_bell_that_is_lost_is_made_up_for_by_looking(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.reach.waiting.POLL_WITH_PUSH", 0.01)
+    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
 
     async def story() -> int:
         asked = asyncio.ensure_future(double.arequest(21))
         await until(lambda: waited_for(jobs))
-        monkeypatch.setattr(jobs.engine, "_belfry", type("Deaf", (), {"ring": lambda *_: None})())
+        monkeypatch.setattr(jobs.engine, "_topics", type("Deaf", (), {"notify": lambda *_: None})())
         await succeed(jobs, double, 42)
         return await asked
 
@@ -169,7 +169,7 @@ def test_a_bell_that_is_lost_is_made_up_for_by_looking(
 def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.reach.waiting.POLL_WITH_PUSH", 0.01)
+    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
     engine = FaultyEngine(SystemRuntime())
 
     async def story() -> int:
@@ -204,7 +204,7 @@ def test_loops_that_come_and_go_leave_no_listener_behind(jobs: App[object], doub
         with pytest.raises(WaitTimeout):
             run(double.using(wait=0).arequest(1))
     gc.collect()
-    assert len(jobs.engine._belfry._subscriptions) <= 1  # type: ignore[attr-defined]
+    assert len(jobs.engine._topics._subscriptions) <= 1  # type: ignore[attr-defined]
 
 
 # What a request may end with

@@ -7,10 +7,10 @@ import pytest
 from played import report_in, run, settle, take, until
 
 from holdfast import App, JobState, Task, WaitTimeout
+from holdfast.core.asking import _target
+from holdfast.core.why import Scene, hint
 from holdfast.model.job import JobRecord
 from holdfast.model.text import ErrorInfo
-from holdfast.reach.asking import _target
-from holdfast.reach.why import Scene, hint
 from holdfast.testing.clock import FakeClock
 
 
@@ -90,7 +90,7 @@ def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.reach.asking.HINT_AFTER", 0.0)
+    monkeypatch.setattr("holdfast.core.asking.HINT_AFTER", 0.0)
 
 
 async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:

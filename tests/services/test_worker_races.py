@@ -69,7 +69,7 @@ def test_between_the_reapers_list_and_its_write_the_owner_is_quicker(owner: str)
                     done = Settlement(queue=QUEUE, id=id, token=lease.token, target=JobState.SUCCEEDED, result=b"1")
                     engine.perform_now(Exchange(settlements=(done,)))
                 else:
-                    line = engine.lifeline()
+                    line = engine.renewal_connection()
                     line.renew([Renewal(QUEUE, id, lease.token)])
             return None
 

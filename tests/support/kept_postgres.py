@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from postgres import server
 from postgres_stock import Store, stock
 
-from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
+from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines import open_engine
 from holdfast.engines.postgres.engine import PostgresEngine
 from holdfast.model.command import A, Command
@@ -49,11 +49,11 @@ class KeptPostgres(Engine):
     async def migrate(self) -> tuple[str, ...]:
         return ()
 
-    def subscribe(self, *bells: str) -> Subscription:
-        return self._engine.subscribe(*bells)
+    def subscribe(self, *topics: str) -> Subscription:
+        return self._engine.subscribe(*topics)
 
-    def lifeline(self) -> Lifeline:
-        return self._engine.lifeline()
+    def renewal_connection(self) -> RenewalConnection:
+        return self._engine.renewal_connection()
 
     @property
     def clock_offset(self) -> int:

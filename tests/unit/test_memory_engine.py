@@ -77,11 +77,11 @@ def test_threads_that_enqueue_one_id_make_one_job(engine: MemoryEngine) -> None:
 def test_the_lifeline_renews_without_a_loop(engine: MemoryEngine) -> None:
     engine.perform_now(enqueue("a"))
     (lease,) = engine.perform_now(claim("c")).leases
-    lifeline = engine.lifeline()
-    (renewed,) = lifeline.renew([Renewal("q", "a", lease.token)]).jobs
+    renewal_connection = engine.renewal_connection()
+    (renewed,) = renewal_connection.renew([Renewal("q", "a", lease.token)]).jobs
     assert renewed.status is RenewStatus.HELD
-    assert lifeline.heartbeat(WorkerRecord(worker="w")).stop is False
-    lifeline.close()
+    assert renewal_connection.heartbeat(WorkerRecord(worker="w")).stop is False
+    renewal_connection.close()
 
 
 # --- Bells ---
@@ -93,8 +93,8 @@ async def heard(subscription: Subscription, timeout: float = PATIENCE) -> frozen
 
 def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
     async def listen() -> frozenset[str]:
-        with engine.subscribe("queue:q") as ears:
-            waiting = asyncio.ensure_future(heard(ears))
+        with engine.subscribe("queue:q") as subscription:
+            waiting = asyncio.ensure_future(heard(subscription))
             await asyncio.sleep(0)  # let it begin to wait
             await asyncio.to_thread(engine.perform_now, enqueue("a"))
             return await waiting
@@ -107,9 +107,9 @@ def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
 
     def listen(_: int) -> frozenset[str]:
         async def wait() -> frozenset[str]:
-            with engine.subscribe("queue:q") as ears:
+            with engine.subscribe("queue:q") as subscription:
                 ready.wait(PATIENCE)
-                return await heard(ears)
+                return await heard(subscription)
 
         return asyncio.run(wait())
 
@@ -122,18 +122,18 @@ def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
 
 def test_a_bell_that_rang_before_the_wait_is_not_lost(engine: MemoryEngine) -> None:
     async def listen() -> list[frozenset[str]]:
-        with engine.subscribe("queue:q", "room:q") as ears:
+        with engine.subscribe("queue:q", "room:q") as subscription:
             await engine.perform(enqueue("a"))
-            return [await heard(ears), await heard(ears, 0)]
+            return [await heard(subscription), await heard(subscription, 0)]
 
     assert asyncio.run(listen()) == [{"queue:q"}, frozenset()]
 
 
 def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
     async def listen() -> frozenset[str]:
-        with engine.subscribe("queue:r") as ears:
+        with engine.subscribe("queue:r") as subscription:
             await engine.perform(enqueue("a"))
-            return await heard(ears, 0)
+            return await heard(subscription, 0)
 
     assert asyncio.run(listen()) == frozenset()
 
@@ -141,14 +141,14 @@ def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
 @pytest.mark.parametrize("closing", ["engine", "subscription"])
 def test_closing_wakes_a_waiter_with_nothing(engine: MemoryEngine, closing: str) -> None:
     async def listen() -> frozenset[str]:
-        ears = engine.subscribe("queue:q")
-        waiting = asyncio.ensure_future(heard(ears))
+        subscription = engine.subscribe("queue:q")
+        waiting = asyncio.ensure_future(heard(subscription))
         await asyncio.sleep(0)
         if closing == "engine":
             await engine.close()
             await engine.close()
         else:
-            ears.close()
+            subscription.close()
         return await waiting
 
     assert asyncio.run(listen()) == frozenset()

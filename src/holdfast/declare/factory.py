@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, final, overload
 
 from holdfast.context import Context
+from holdfast.core.link import Link
 from holdfast.declare.policy import TaskOptions, read_task_options
-from holdfast.reach.link import Link
 from holdfast.task import AsyncTask, Registry, SyncTask, Task, declare
 
 P = ParamSpec("P")

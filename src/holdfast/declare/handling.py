@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from holdfast.context import Context, Middleware
+from holdfast.core.link import Link
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.model.produce import PoolPlace
 from holdfast.model.retry import Backoff, BackoffFunction, Duration
-from holdfast.reach.link import Link
 from holdfast.task import AsyncTask, Definition, Registry, SyncTask, Task
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any, Generic, TypedDict, TypeVar
 
 from holdfast.context import Context
+from holdfast.core.link import Link
 from holdfast.declare.envelope import problem_with
 from holdfast.declare.policy import Scope
 from holdfast.declare.signature import DOES_NOT_FIT, Signature
@@ -19,7 +20,6 @@ from holdfast.errors import InvalidArguments, InvalidOption
 from holdfast.model.produce import NewJob, PoolPlace
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
-from holdfast.reach.link import Link
 from holdfast.task import Definition, Task
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ event loops at once: a command is decided under the lock, and the bells are rung
 
 from collections.abc import Iterable
 
-from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
-from holdfast.engines.bells import Belfry
+from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.tables import Tables
+from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError
 from holdfast.model import work
 from holdfast.model.command import A, Command
@@ -46,7 +46,7 @@ class MemoryEngine(Engine):
         self._runtime = runtime
         self._ledger = Ledger(Tables())
         self._lock = runtime.lock()
-        self._belfry = Belfry()
+        self._topics = Topics()
 
     async def perform(self, command: Command[A]) -> A:
         return self.perform_now(command)
@@ -55,8 +55,8 @@ class MemoryEngine(Engine):
         """Without a loop: nothing here waits for anything but the lock."""
         with self._lock:
             decision = self._ledger.decide(command, self._time())
-        if decision.rings:
-            self._belfry.ring(decision.rings)
+        if decision.topics:
+            self._topics.notify(decision.topics)
         return decision.answer
 
     def _time(self) -> At:
@@ -65,16 +65,16 @@ class MemoryEngine(Engine):
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        self._belfry.close()
+        self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
         return ()
 
-    def subscribe(self, *bells: str) -> Subscription:
-        return self._belfry.subscribe(*bells)
+    def subscribe(self, *topics: str) -> Subscription:
+        return self._topics.subscribe(*topics)
 
-    def lifeline(self) -> Lifeline:
-        return MemoryLifeline(self)
+    def renewal_connection(self) -> RenewalConnection:
+        return MemoryRenewalConnection(self)
 
     @property
     def clock_offset(self) -> int:
@@ -85,7 +85,7 @@ class MemoryEngine(Engine):
         self._runtime.clock_offset = value
 
 
-class MemoryLifeline(Lifeline):
+class MemoryRenewalConnection(RenewalConnection):
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
 

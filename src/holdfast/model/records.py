@@ -93,7 +93,8 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     queues: tuple[str, ...] = ()
     host: str = ""
     pid: int = 0
-    bell: str = ""
+    process: str = ""
+    """The name of its process on its host; other processes there can tell by it whether this one is alive."""
     slots: int = 0
     busy: int = 0
     started: int = 0

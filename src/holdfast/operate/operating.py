@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from holdfast.core.link import Link
 from holdfast.errors import AmbiguousId, JobNotFound, KeyTaken, QueueFull, WrongState
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.operate import CancelStatus, OperateResult, OperateStatus
 from holdfast.model.produce import DepthLimit
 from holdfast.model.states import Reason
 from holdfast.model.text import check_name
-from holdfast.reach.link import Link
 from holdfast.telemetry.events import Cancelled
 from holdfast.views import CancelAnswer
 

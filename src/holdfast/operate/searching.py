@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from holdfast.core.link import Link
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, instant_us
 from holdfast.model.observe import Find
 from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name
-from holdfast.reach.link import Link
 from holdfast.views import Job
 
 MOST = 1_000

@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from holdfast.blocking import ALLOW, away_from_here
+from holdfast.core.link import Link
+from holdfast.core.process import Process
 from holdfast.declare.payload import PayloadTask
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, EngineUnavailable, HoldfastError
@@ -24,8 +26,6 @@ from holdfast.model.outcome import decide
 from holdfast.model.work import ExchangeAnswer
 from holdfast.pull.pulling import Pulling
 from holdfast.pull.station import Station
-from holdfast.reach.link import Link
-from holdfast.reach.process import Process
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.outcomes import undecodable
 
@@ -112,7 +112,7 @@ class Taking(Generic[T]):
         engine = await self._engine(process)
         poll = POLL_WITH_PUSH if engine.capabilities.push else POLL_WITHOUT
         deadline = None if seconds is None else runtime.monotonic() + round(seconds * SECOND)
-        with engine.subscribe(f"queue:{self._task.queue}") as ears:
+        with engine.subscribe(f"queue:{self._task.queue}") as subscription:
             while True:
                 leases, answer = await self.now(request, process)
                 left = poll if deadline is None else (deadline - runtime.monotonic()) / SECOND
@@ -120,7 +120,7 @@ class Taking(Generic[T]):
                     return leases
                 if answer.next_due is not None:
                     left = min(left, max(SHORTEST_LOOK, (answer.next_due - answer.at.wall) / SECOND))
-                await ears.wait(min(left, poll))
+                await subscription.wait(min(left, poll))
 
 
 class Leases(Generic[T]):

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, finalize
 
 from holdfast.blocking import away_from_here
-from holdfast.reach.link import Link
-from holdfast.reach.process import Process
+from holdfast.core.link import Link
+from holdfast.core.process import Process
 
 if TYPE_CHECKING:
     from holdfast.pull.station import Station

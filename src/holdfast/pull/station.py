@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.blocking import away_from_here
 from holdfast.context import AbortReason
+from holdfast.core.link import Link
 from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
 from holdfast.errors import EngineError, OutcomeUnknown, UsageError
@@ -23,7 +24,6 @@ from holdfast.model.instants import SECOND
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, ExchangeAnswer, QueueClaim, RenewStatus, TaskClaim
-from holdfast.reach.link import Link
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.worker.attempt import Attempt
@@ -88,7 +88,7 @@ class Puller:
             queues=tuple(sorted(self.queues)),
             host=socket.gethostname(),
             pid=os.getpid(),
-            bell=self.engine.process_name,
+            process=self.engine.process_name,
             busy=len(self.slots.held),
             started=self.started,
             interval=HEARTBEAT,

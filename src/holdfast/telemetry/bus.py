@@ -90,7 +90,7 @@ class Bus:
             self._tell(entry.listener, event)
         feed = self.feed
         if feed is not None and feed.wants(type(event)):
-            feed.tell(event)
+            feed.publish(event)
 
     def pass_on(self, event: Event) -> None:
         """Tell the listeners here of something that happened elsewhere. It goes no further."""

@@ -39,9 +39,9 @@ class Seat(Protocol):
     """What the feed needs of an engine, which says there what each promises."""
 
     @property
-    def overheard(self) -> frozenset[str]: ...
-    def tell(self, message: bytes) -> None: ...
-    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None: ...
+    def feed_kinds(self) -> frozenset[str]: ...
+    def publish(self, message: bytes) -> None: ...
+    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None: ...
 
 
 class Feed:
@@ -86,23 +86,23 @@ class Feed:
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether another process would hear such an event."""
-        overheard = self._seat.overheard
-        if not overheard or self._pid != os.getpid():
+        feed_kinds = self._seat.feed_kinds
+        if not feed_kinds or self._pid != os.getpid():
             return False
         known = self._known
-        if known[0] != overheard:
-            known = self._known = (overheard, {})
+        if known[0] != feed_kinds:
+            known = self._known = (feed_kinds, {})
         wanted = known[1].get(kind)
         if wanted is None:
-            wanted = known[1][kind] = not overheard.isdisjoint(KINDS.get(kind, ()))
+            wanted = known[1][kind] = not feed_kinds.isdisjoint(KINDS.get(kind, ()))
         return wanted
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         self._out.put(event)
 
     def _send(self, told: list[Event]) -> None:
         for message in pack(told):
-            self._seat.tell(message)
+            self._seat.publish(message)
             self._out.rest(PACE)
 
     # From the others
@@ -118,7 +118,7 @@ class Feed:
                 return
             self._kinds = kinds
             try:
-                self._seat.overhear(kinds, self._in.put)
+                self._seat.listen_to_feed(kinds, self._in.put)
             except Exception as error:  # such as a folder that may not be written to
                 _logger.warning("Events of other processes cannot be heard: %s", error)
 

@@ -141,7 +141,7 @@ class Stage:
         return tuple(sorted(used | found))
 
     def _tear_down(self) -> None:
-        self._services["listener"].close()  # type: ignore[attr-defined]  # the only service with ears
+        self._services["listener"].close()  # type: ignore[attr-defined]  # the only service with subscription
         self._shift._crew.close()
 
     # Work

@@ -30,7 +30,7 @@ class Deaths(Service):
     async def tick(self) -> float | None:
         if not self._engine.process_name:
             return None  # nobody can tell here: leases run out
-        gone = await self._engine.departed()
+        gone = await self._engine.ended_workers()
         if gone:
             answer = await self._engine.disown(*gone)
             for worker in gone:

@@ -1,8 +1,9 @@
 """The keeper: keeps leases alive from a thread and a connection that no handler can starve.
 
 A lease lives 30 seconds unless it is renewed, and user code may block the event loop for longer than that. So renewals
-go from a thread of their own through `engine.lifeline()`, all that are due in one batch, each at a third of its lease.
-The same thread writes the worker's record. What the answers say (lost, cancel, hold, stop) is carried to the loop.
+go from a thread of their own through `engine.renewal_connection()`, all that are due in one batch, each at a third of
+its lease. The same thread writes the worker's record. What the answers say (lost, cancel, hold, stop) is carried to the
+loop.
 
 If renewals fail, the attempts must stop before their leases run out, since someone else may take the jobs then. That is
 `fence`; it is called from the watcher's thread, because this one may be stuck in the very call that does not return.
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from holdfast.context import AbortReason
-from holdfast.engine import Engine, Lifeline
+from holdfast.engine import Engine, RenewalConnection
 from holdfast.model.instants import SECOND
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal, RenewStatus
@@ -51,7 +52,7 @@ class Keeper:
         self._record = record
         self._deliver = deliver
         self._stop_asked = stop_asked
-        self._lifeline: Lifeline | None = None
+        self._lifeline: RenewalConnection | None = None
         self._hurry = runtime.event()
         self._hurried = False
         self._ended = runtime.event()
@@ -157,9 +158,9 @@ class Keeper:
 
     # The line
 
-    def _line(self) -> Lifeline:
+    def _line(self) -> RenewalConnection:
         if self._lifeline is None:
-            self._lifeline = self._engine.lifeline()
+            self._lifeline = self._engine.renewal_connection()
         return self._lifeline
 
     def _close(self) -> None:
@@ -168,7 +169,7 @@ class Keeper:
             try:
                 line.close()
             except Exception:
-                _logger.debug("The lifeline could not be closed.", exc_info=True)
+                _logger.debug("The renewal connection could not be closed.", exc_info=True)
 
     # Fencing
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from holdfast.core.joined import adapted
 from holdfast.engine import Engine
 from holdfast.errors import Unsupported
-from holdfast.reach.joined import adapted
 
 _logger = logging.getLogger("holdfast.worker")
 

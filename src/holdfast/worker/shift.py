@@ -188,7 +188,7 @@ class Shift:
             queues=self._terms.queues,
             host=socket.gethostname(),
             pid=os.getpid(),
-            bell=self._engine.process_name,
+            process=self._engine.process_name,
             slots=self.slots.size,
             busy=self.slots.busy,
             started=self._started,

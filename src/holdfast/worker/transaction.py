@@ -19,16 +19,16 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.context import AbortReason
+from holdfast.core.joined import adapted
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, Interrupt, LeaseLost, UsageError
-from holdfast.joining import Begins
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import Outcome, Raised, Succeeded, decide
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Exchange, Settlement, SettleStatus
-from holdfast.reach.joined import adapted
 from holdfast.runtime import Runtime
+from holdfast.transactions import Begins
 from holdfast.worker.opened import Opened, of_engine, of_factory
 
 if TYPE_CHECKING:

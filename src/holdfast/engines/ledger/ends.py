@@ -48,9 +48,9 @@ def finish(
     )
     step.put_job(before, after)
     step.count_end(job.queue, target)
-    step.rings.add("room:" + job.queue)
+    step.topics.add("room:" + job.queue)
     for process in job.reply:
-        step.rings.add("reply:" + process)
+        step.topics.add("reply:" + process)
     if job.lane is not None:
         lanes.leave(step, after)
     if job.epoch:

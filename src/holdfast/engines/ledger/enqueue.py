@@ -211,7 +211,7 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     job = rest(step, job)
     step.put_job(old, job)
     if job.state is JobState.SCHEDULED:
-        step.rings.add("queue:" + job.queue)
+        step.topics.add("queue:" + job.queue)
     if position is not None:
         depth: int | None = position + 1
     else:

@@ -116,7 +116,7 @@ def stop_worker(step: Step, command: StopWorker) -> WorkerAnswer:
     known = step.state.worker(command.worker)
     if known is not None:
         step.put(known, replace(known, stop_asked=True))
-        step.rings.add("worker:" + command.worker)
+        step.topics.add("worker:" + command.worker)
     return WorkerAnswer(at=step.at, found=known is not None)
 
 

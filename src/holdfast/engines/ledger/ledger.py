@@ -67,7 +67,7 @@ class Decision(Struct, Generic[A], frozen=True):
     answer: A
     changes: tuple[Change, ...]
     """Empty unless the ledger records them."""
-    rings: frozenset[str]
+    topics: frozenset[str]
 
 
 class Ledger:
@@ -87,7 +87,7 @@ class Ledger:
         step = Step(self.state, self.clock, record_changes=self._record_changes)
         answer: A = RULES[type(command)](step, command)
         step.close()
-        return Decision(answer, tuple(step.changes or ()), frozenset(step.rings))
+        return Decision(answer, tuple(step.changes or ()), frozenset(step.topics))
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take over changes that were decided elsewhere."""

@@ -50,7 +50,7 @@ def _cancel(step: Step, command: Cancel, job_id: str) -> CancelResult:
         return CancelResult(CancelStatus.CANCELLED, JobState.CANCELLED)
     if not job.cancel_asked:
         step.put_job(job, replace(job, cancel_asked=True, cancel_note=command.note))
-    step.rings.add("worker:" + job.owner)
+    step.topics.add("worker:" + job.owner)
     return CancelResult(CancelStatus.REQUESTED, job.state)
 
 
@@ -191,7 +191,7 @@ def _amended_life(step: Step, job: JobRecord, command: Amend) -> JobRecord:
     due = job.due
     if command.due is not None:
         due = max(step.now, command.due)
-        step.rings.add("queue:" + job.queue)
+        step.topics.add("queue:" + job.queue)
     reply = job.reply
     if command.reply is not None and command.reply not in reply:
         reply = (*reply, command.reply)

@@ -46,7 +46,7 @@ def _set_paused(step: Step, command: Pause | Resume, *, paused: bool) -> ScopeAn
     if changed:
         step.put(queue, replace(queue, paused=paused))
         if not paused:
-            step.rings.add("queue:" + command.queue)
+            step.topics.add("queue:" + command.queue)
     return ScopeAnswer(at=step.at, count=step.state.depth(command.queue), changed=changed)
 
 

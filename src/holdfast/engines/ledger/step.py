@@ -32,14 +32,14 @@ R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleReco
 class Step:
     """Rules read from it and write through it; nothing else writes."""
 
-    __slots__ = ("_ended", "at", "changes", "emptied", "now", "rings", "state")
+    __slots__ = ("_ended", "at", "changes", "emptied", "now", "state", "topics")
 
     def __init__(self, state: State, at: At, *, record_changes: bool = False) -> None:
         self.state = state
         self.at = at
         self.now = at.wall
         self.changes: list[Change] | None = [] if record_changes else None
-        self.rings: set[str] = set()
+        self.topics: set[str] = set()
         self.emptied: list[LaneName] = []
         self._ended: dict[tuple[str, JobState], int] = {}
 
@@ -81,7 +81,7 @@ class Step:
         if self.changes is not None:
             self.changes.append(Change(before, after))
         if new is QUEUED and old is not QUEUED:
-            self.rings.add("queue:" + after.queue)
+            self.topics.add("queue:" + after.queue)
 
     def _check_new_life(self, before: JobRecord | None, after: JobRecord) -> None:
         old = None if before is None else before.state

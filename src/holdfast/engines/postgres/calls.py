@@ -118,8 +118,8 @@ class Caller:
             rows = await connection.fetch(sql, *arguments)
         reply = call.read(rows)
         self._heard(reply.answer.at.wall)
-        if reply.rings:
-            self._ring(frozenset(reply.rings), reply.heard)
+        if reply.topics:
+            self._ring(frozenset(reply.topics), reply.heard)
         return reply.answer
 
     def _statement(self, call: Call) -> str:

@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 import asyncpg
 from msgspec.structs import replace
 
-from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
-from holdfast.engines.bells import Belfry
-from holdfast.engines.postgres import failures, lifeline
+from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
+from holdfast.engines.postgres import failures, renewal_connection
 from holdfast.engines.postgres.calls import Caller
 from holdfast.engines.postgres.commits import Commits
 from holdfast.engines.postgres.connections import Connections
@@ -29,11 +28,12 @@ from holdfast.engines.postgres.dialling import Dialler
 from holdfast.engines.postgres.joined import Joiner, OwnTransaction
 from holdfast.engines.postgres.schema import Schema
 from holdfast.engines.postgres.tower import Tower
+from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
-from holdfast.joining import UserConnection
 from holdfast.model.command import A, Command
 from holdfast.model.instants import MILLISECOND
 from holdfast.runtime import Runtime
+from holdfast.transactions import UserConnection
 
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 OLDEST_SERVER = 14
@@ -83,7 +83,7 @@ class PostgresEngine(Engine):
         self._dial_for_bells = self._dial
         if listen_url:
             self._dial_for_bells = Dialler(_plain(listen_url), _place(listen_url), self._commits, pooled=False)
-        self._belfry = Belfry()
+        self._topics = Topics()
         self._offset = 0
         self._floor = 0
         self._pid = 0
@@ -131,16 +131,16 @@ class PostgresEngine(Engine):
         self._pid = os.getpid()
         if self._notify:
             tower = self._tower = Tower(
-                self._dial_for_bells, self._schema, self._belfry, self._runtime, mute=self._dial_for_bells.pooled
+                self._dial_for_bells, self._schema, self._topics, self._runtime, mute=self._dial_for_bells.pooled
             )
             await self._runtime.run_blocking(tower.wait_ready)
 
     def _start_afresh(self) -> None:
         """This is a forked child: the parent's connections are not even closed, and nothing here is woken by them."""
-        self._inherited += [self._desks, self._tower, self._belfry]
+        self._inherited += [self._desks, self._tower, self._topics]
         self._pid = 0
         self._tower = None
-        self._belfry = Belfry()
+        self._topics = Topics()
         self._desks = Desks(self._runtime, self._new_desk)
 
     async def close(self) -> None:
@@ -151,7 +151,7 @@ class PostgresEngine(Engine):
         if tower is not None:
             await self._runtime.run_blocking(tower.close)
         await self._desks.close()
-        self._belfry.close()
+        self._topics.close()
 
     def close_now(self) -> None:
         """From a thread without an event loop, as the interpreter ends or nobody holds the App any more."""
@@ -161,7 +161,7 @@ class PostgresEngine(Engine):
             if tower is not None:
                 tower.close()
             self._desks.close_now()
-            self._belfry.close()
+            self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
         return await self._tables.migrate()
@@ -197,9 +197,9 @@ class PostgresEngine(Engine):
             lent=Connections(self._dial, LENT, keep=self._most),
         )
 
-    def lifeline(self) -> Lifeline:
-        connect = partial(self._dial.connect, lifeline.ANSWER_WITHIN)
-        return lifeline.PostgresLifeline(Connections(connect, 1), self._caller.perform)
+    def renewal_connection(self) -> RenewalConnection:
+        connect = partial(self._dial.connect, renewal_connection.ANSWER_WITHIN)
+        return renewal_connection.PostgresRenewalConnection(Connections(connect, 1), self._caller.perform)
 
     # Transactions of users
 
@@ -226,27 +226,27 @@ class PostgresEngine(Engine):
     # Bells
 
     def _ring(self, bells: frozenset[str], heard: bool = True) -> None:
-        self._belfry.ring(bells)
+        self._topics.notify(bells)
         if self._tower is not None and heard:
-            self._tower.ring(bells)
+            self._tower.notify(bells)
 
-    def subscribe(self, *bells: str) -> Subscription:
-        ears = self._belfry.subscribe(*bells)
+    def subscribe(self, *topics: str) -> Subscription:
+        ears = self._topics.subscribe(*topics)
         if self._tower is not None:
-            self._tower.attend(bells)
+            self._tower.attend(topics)
         return ears
 
     @property
-    def overheard(self) -> frozenset[str]:
-        return frozenset() if self._tower is None else self._tower.overheard
+    def feed_kinds(self) -> frozenset[str]:
+        return frozenset() if self._tower is None else self._tower.feed_kinds
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         if self._tower is not None:
-            self._tower.tell(message)
+            self._tower.publish(message)
 
-    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
         if self._tower is not None:
-            self._tower.overhear(kinds, hear)
+            self._tower.listen_to_feed(kinds, hear)
 
     @property
     def clock_offset(self) -> int:

@@ -139,7 +139,7 @@ def _exchanged(settlements: Sequence[Settlement], plain: Sequence[Settlement], r
         leases=tuple(map(_lease, rows[:-1])),
         next_due=said.next_due,
     )
-    return Reply(reply.rings, answer, walked=reply.walked)
+    return Reply(reply.topics, answer, walked=reply.walked)
 
 
 def _merged(

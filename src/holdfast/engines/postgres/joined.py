@@ -15,9 +15,9 @@ import asyncpg
 from holdfast.engines.postgres.messages import Call, Reply
 from holdfast.engines.postgres.wire import joined_call_of
 from holdfast.errors import Unsupported, WrongDatabase
-from holdfast.joining import UserConnection
-from holdfast.joining.postgresql import IDENTITY
 from holdfast.model.command import A, Command
+from holdfast.transactions import UserConnection
+from holdfast.transactions.postgresql import IDENTITY
 
 Ring = Callable[[frozenset[str]], None]
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
@@ -41,9 +41,9 @@ class Joiner:
             with asyncio.Runner() as runner:  # in a thread without an event loop: else it would be `ajoin`
                 runner.run(self._ask_again())
             self._check(found)
-        call, rings = self._call(command, user, offset, floor)
+        call, topics = self._call(command, user, offset, floor)
         reply: Reply[A] = call.read([[user.call(f"{self._schema}.{call.function}", *call.arguments)]])
-        rings.update(reply.rings)
+        topics.update(reply.topics)
         return reply.answer
 
     async def ajoin(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
@@ -52,17 +52,17 @@ class Joiner:
         if found != self._identity:
             await self._ask_again()
             self._check(found)
-        call, rings = self._call(command, user, offset, floor)
+        call, topics = self._call(command, user, offset, floor)
         reply: Reply[A] = call.read([[await user.acall(f"{self._schema}.{call.function}", *call.arguments)]])
-        rings.update(reply.rings)
+        topics.update(reply.topics)
         return reply.answer
 
     def _call(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> tuple[Call, set[str]]:
         """The call, and the bells that the session will ring after its commit, once they are known."""
-        rings: set[str] = set()
-        rung_by_session = user.after_commit(lambda: self._ring(frozenset(rings)))
+        topics: set[str] = set()
+        rung_by_session = user.after_commit(lambda: self._ring(frozenset(topics)))
         notify = self._notify and not rung_by_session
-        return joined_call_of(command, notify=notify, offset=offset, floor=floor), rings
+        return joined_call_of(command, notify=notify, offset=offset, floor=floor), topics
 
     async def _ask_again(self) -> None:
         """Which database ours is now: after a restart of the server the answer is another one."""

@@ -14,7 +14,7 @@ encode = msgspec.json.Encoder().encode
 class Reply(Struct, Generic[A], frozen=True, gc=False):
     """What a function gives back: the answer, and the bells to ring now that it is committed."""
 
-    rings: tuple[str, ...]
+    topics: tuple[str, ...] = msgspec.field(name="rings")
     answer: A
     heard: bool = True
     """Whether others may listen for them."""

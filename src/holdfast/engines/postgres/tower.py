@@ -21,7 +21,7 @@ from contextlib import suppress
 import asyncpg
 import msgspec
 
-from holdfast.engines.bells import EVERYTHING, Belfry
+from holdfast.engines.topics import EVERY_TOPIC, Topics
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
@@ -66,9 +66,9 @@ class Tower:
     `mute` is for a way to the server on which nothing can be heard, as is known beforehand.
     """
 
-    def __init__(self, connect: Connect, schema: str, belfry: Belfry, runtime: Runtime, *, mute: bool = False) -> None:
+    def __init__(self, connect: Connect, schema: str, topics: Topics, runtime: Runtime, *, mute: bool = False) -> None:
         self._connect = connect
-        self._belfry = belfry
+        self._topics = topics
         self._runtime = runtime
         self._mute = mute
         self.deaf = mute
@@ -112,7 +112,7 @@ class Tower:
         """Until it hears, or it is known that it cannot yet."""
         self._first.wait(2 * PROBE_WITHIN)
 
-    def ring(self, bells: Iterable[str]) -> None:
+    def notify(self, bells: Iterable[str]) -> None:
         fresh = dict.fromkeys(bell for bell in bells if bell not in self._rung)  # the others are yet to be sent
         if fresh and len(self._rung) < MOST_RUNG:
             self._rung |= fresh
@@ -127,18 +127,18 @@ class Tower:
         if not self.deaf:
             self._attended.wait(ATTENDED_WITHIN)
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         if len(self._out) < MOST_WAITING:
             self._out.append((self._feed, message.decode()))
             self._soon()
 
-    def overhear(self, kinds: Iterable[str], hear: Hear) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], hear: Hear) -> None:
         self._kinds, self._hear = tuple(kinds), hear
         self._out.append((self._talk, self._listening()))
         self._soon()
 
     @property
-    def overheard(self) -> frozenset[str]:
+    def feed_kinds(self) -> frozenset[str]:
         if not self._listeners:
             return frozenset()
         now = self._now()
@@ -226,7 +226,7 @@ class Tower:
             await self._let_others_know(connection)
             await self._meet(connection)
         if self._first.is_set() and not self.deaf:
-            self._belfry.ring(frozenset({EVERYTHING}))  # whatever rang while nobody heard
+            self._topics.notify(frozenset({EVERY_TOPIC}))  # whatever rang while nobody heard
         self._first.set()
         self._announce()
         probe_at = self._now() + (DEAF_PAUSE if self.deaf else PROBE_EVERY)
@@ -285,7 +285,7 @@ class Tower:
         await connection.execute(SHARE, self._lock)
         self._attended.set()
         if self._now() - began > ATTENDED_WITHIN / 2:
-            self._belfry.ring_kinds("queue:")  # what came meanwhile was rung for nobody
+            self._topics.notify_kinds("queue:")  # what came meanwhile was rung for nobody
 
     def _judge(self, hears: bool) -> None:
         if not hears and not self._warned:
@@ -345,7 +345,7 @@ class Tower:
 
     def _on_bells(self, pid: int, payload: str) -> None:
         with suppress(msgspec.MsgspecError):
-            self._belfry.ring(msgspec.json.decode(payload, type=frozenset[str]))
+            self._topics.notify(msgspec.json.decode(payload, type=frozenset[str]))
 
     def _on_probe(self, pid: int, payload: str) -> None:
         self._heard_probe.set()

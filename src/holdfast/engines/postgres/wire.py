@@ -196,4 +196,4 @@ def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobStat
     for group in groups:
         taken, start = taken + len(group.jobs), taken
         answers.append(GroupAccepted(tuple(created[start:taken])))
-    return Reply(reply.rings, EnqueueAnswer(at=reply.answer.at, groups=tuple(answers)), reply.heard)
+    return Reply(reply.topics, EnqueueAnswer(at=reply.answer.at, groups=tuple(answers)), reply.heard)

@@ -141,7 +141,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
     count: int
     left: Chore | None
-    rings: frozenset[str]
+    topics: frozenset[str]
 
 
 def do_piece(state: Chores, chore: Chore, at: At, *, ours: bool = True) -> Piece:
@@ -156,8 +156,8 @@ def do_piece(state: Chores, chore: Chore, at: At, *, ours: bool = True) -> Piece
     step.close()
     if not following:
         state.drop_chore(chore)
-        step.rings.add("queue:" + chore.queue)  # what came meanwhile may be claimed from now on
-        return Piece(len(jobs), None, frozenset(step.rings))
+        step.topics.add("queue:" + chore.queue)  # what came meanwhile may be claimed from now on
+        return Piece(len(jobs), None, frozenset(step.topics))
     left = replace(chore, next=following, touched=at.wall if ours else chore.touched)
     state.put_chore(left)
-    return Piece(len(jobs), left, frozenset(step.rings))
+    return Piece(len(jobs), left, frozenset(step.topics))

@@ -2,7 +2,7 @@
 
 The rules are the ledger's, asked of the database (`state.py`). Three kinds of threads use it, each with a connection
 of its own: the writer, which takes everything that waits into one transaction (`threads.py`, `transactor.py`); the
-reader, which never waits for the writer; and a lifeline per worker for renewals and heartbeats.
+reader, which never waits for the writer; and a renewal connection per worker for renewals and heartbeats.
 """
 
 import logging
@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from holdfast.engine import Capabilities, Engine, Lifeline, Subscription
-from holdfast.engines.bells import Belfry
-from holdfast.engines.doorbell import Doorbell, has_sockets
+from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
+from holdfast.engines.host import Doorbell, has_sockets
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.joined import Joiner
 from holdfast.engines.sqlite.lookout import Lookout
@@ -21,13 +20,14 @@ from holdfast.engines.sqlite.own import BUDGET, OwnTransaction, refuse_inside
 from holdfast.engines.sqlite.threads import CommandThread
 from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
 from holdfast.engines.sqlite.turns import Turns
+from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
-from holdfast.joining import UserConnection
 from holdfast.model import work
 from holdfast.model.command import A, Command
 from holdfast.model.reads import READS
 from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
+from holdfast.transactions import UserConnection
 
 log = logging.getLogger("holdfast")
 
@@ -66,7 +66,7 @@ class SqliteEngine(Engine):
         self._runtime = runtime
         self._place = Place(path_of(url), checked_namespace(namespace), durability, busy_timeout)
         self._auto_migrate = auto_migrate
-        self._belfry = Belfry()
+        self._topics = Topics()
         self._clock = Clock(runtime)
         self._pid = 0
         self._writer: CommandThread | None = None
@@ -107,14 +107,14 @@ class SqliteEngine(Engine):
                 lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
             )
             self._doorbell = self._hang_doorbell() if has_sockets() else None
-            self._lookout = Lookout(place, runtime, self._belfry)
+            self._lookout = Lookout(place, runtime, self._topics)
         except BaseException:
             self.close_now()
             raise
 
     def _hang_doorbell(self) -> Doorbell | None:
         try:
-            return Doorbell(self._place.path, self._runtime, self._belfry.ring, namespace=self._place.namespace)
+            return Doorbell(self._place.path, self._runtime, self._topics.notify, namespace=self._place.namespace)
         except OSError as error:  # such as a folder with too long a name for a socket
             log.warning("No bells between processes, so they poll: %s. Set XDG_RUNTIME_DIR to a short folder.", error)
             return None
@@ -141,7 +141,7 @@ class SqliteEngine(Engine):
             if aide is not None:
                 aide.close()
         self._writer = self._reader = self._doorbell = self._lookout = None
-        self._belfry.close()
+        self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
         def steps() -> tuple[str, ...]:
@@ -209,9 +209,9 @@ class SqliteEngine(Engine):
     # Bells
 
     def _ring(self, bells: frozenset[str]) -> None:
-        self._belfry.ring(bells)
+        self._topics.notify(bells)
         if self._doorbell is not None:
-            self._doorbell.ring(bells)
+            self._doorbell.notify(bells)
 
     def _ring_for_users(self, bells: frozenset[str]) -> bool:
         """Ring, if other processes can hear it. Without bells: only whether they could."""
@@ -219,38 +219,38 @@ class SqliteEngine(Engine):
             self._ring(bells)
         return self._doorbell is not None
 
-    def subscribe(self, *bells: str) -> Subscription:
-        return self._belfry.subscribe(*bells)
+    def subscribe(self, *topics: str) -> Subscription:
+        return self._topics.subscribe(*topics)
 
     @property
-    def overheard(self) -> frozenset[str]:
+    def feed_kinds(self) -> frozenset[str]:
         doorbell = self._doorbell
-        return frozenset() if doorbell is None else doorbell.earshot.overheard
+        return frozenset() if doorbell is None else doorbell.earshot.feed_kinds
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         doorbell = self._doorbell
         if doorbell is not None:
-            doorbell.earshot.tell(message)
+            doorbell.earshot.publish(message)
 
-    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
         doorbell = self._doorbell
         if doorbell is not None:
-            doorbell.earshot.overhear(kinds, hear)
+            doorbell.earshot.listen_to_feed(kinds, hear)
 
     @property
     def process_name(self) -> str:
         return "" if self._doorbell is None else self._doorbell.name
 
-    async def departed(self) -> tuple[str, ...]:
+    async def ended_workers(self) -> tuple[str, ...]:
         doorbell = self._doorbell
         if doorbell is None:
             return ()
         records = (await self.workers()).workers
-        gone = {name for name in {record.bell for record in records} if doorbell.is_gone(name)}
-        return tuple(record.worker for record in records if record.bell in gone)
+        gone = {name for name in {record.process for record in records} if doorbell.is_gone(name)}
+        return tuple(record.worker for record in records if record.process in gone)
 
-    def lifeline(self) -> Lifeline:
-        return SqliteLifeline(Transactor(self._place, self._runtime, self._clock), self._ring)
+    def renewal_connection(self) -> RenewalConnection:
+        return SqliteRenewalConnection(Transactor(self._place, self._runtime, self._clock), self._ring)
 
     @property
     def clock_offset(self) -> int:
@@ -261,7 +261,7 @@ class SqliteEngine(Engine):
         self._runtime.clock_offset = value
 
 
-class SqliteLifeline(Lifeline):
+class SqliteRenewalConnection(RenewalConnection):
     """Made and used in the keeper's thread: its own connection, its own turn at the gate."""
 
     def __init__(self, transactor: Transactor, ring: "Callable[[frozenset[str]], None]") -> None:
@@ -272,8 +272,8 @@ class SqliteLifeline(Lifeline):
         (done,) = self._transactor.run([command])
         if done.error is not None:
             raise done.error
-        if done.rings:
-            self._ring(done.rings)
+        if done.topics:
+            self._ring(done.topics)
         answer: A = done.answer
         return answer
 

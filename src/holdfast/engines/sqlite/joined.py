@@ -28,13 +28,13 @@ from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.transactor import Clock, Place
 from holdfast.engines.sqlite.turns import Turns
 from holdfast.errors import Busy, CorruptRecord, UsageError, WrongDatabase
-from holdfast.joining import UserConnection
-from holdfast.joining.sqlite import file_identity, has_to_begin, main_file
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, At
 from holdfast.model.produce import Enqueue, EnqueueAnswer, GroupAccepted
 from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
+from holdfast.transactions import UserConnection
+from holdfast.transactions.sqlite import file_identity, has_to_begin, main_file
 
 ROOM = "holdfast_join"
 """The savepoint."""
@@ -45,7 +45,7 @@ Ring = Callable[[frozenset[str]], bool]
 
 class _Joined(NamedTuple):
     answer: Any
-    rings: frozenset[str]
+    topics: frozenset[str]
     written: bool
 
 
@@ -151,7 +151,7 @@ class Joiner:
         written = state.db.written
         if written:
             plain.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
-        return _Joined(_as_joined(command, current, decision.answer), decision.rings, written)
+        return _Joined(_as_joined(command, current, decision.answer), decision.topics, written)
 
     def _check_schema(self, plain: "_Plain") -> None:
         db, namespace = plain.connection, self._place.namespace
@@ -163,12 +163,12 @@ class Joiner:
     # After
 
     def _will_ring(self, done: _Joined, user: UserConnection) -> bool:
-        if not done.rings:
+        if not done.topics:
             return True
-        return self._ring(frozenset()) and user.after_commit(lambda: self._tell(done.rings))
+        return self._ring(frozenset()) and user.after_commit(lambda: self._tell(done.topics))
 
-    def _tell(self, rings: frozenset[str]) -> None:
-        self._ring(rings)
+    def _tell(self, topics: frozenset[str]) -> None:
+        self._ring(topics)
 
     def _leave_sign(self, db: sqlite3.Connection) -> None:
         _Plain(db).execute(self._sql["note_join"])

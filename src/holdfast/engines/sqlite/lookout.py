@@ -10,10 +10,10 @@ import logging
 import sqlite3
 from typing import Any
 
-from holdfast.engines.bells import Belfry
 from holdfast.engines.sqlite.connection import connect
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.transactor import Place
+from holdfast.engines.topics import Topics
 from holdfast.errors import HoldfastError
 from holdfast.runtime import Runtime
 
@@ -27,17 +27,17 @@ log = logging.getLogger("holdfast")
 class Lookout:
     """A thread with a connection of its own, which starts with the first who waits and sleeps while nobody does."""
 
-    def __init__(self, place: Place, runtime: Runtime, belfry: Belfry) -> None:
+    def __init__(self, place: Place, runtime: Runtime, topics: Topics) -> None:
         self._place = place
         self._runtime = runtime
-        self._belfry = belfry
+        self._topics = topics
         self._lock = runtime.lock()
         self._awake = runtime.event()
         self._stopped = runtime.event()
         self._thread: Any = None
         self._seen: object = None
         """The sign as it was last seen. None: never."""
-        belfry.someone_waits = self._wake
+        topics.on_wait = self._wake
 
     def _wake(self) -> None:
         self._awake.set()
@@ -46,7 +46,7 @@ class Lookout:
                 self._thread = self._runtime.thread(self._main, name="holdfast-sqlite-lookout")
 
     def close(self) -> None:
-        self._belfry.someone_waits = None
+        self._topics.on_wait = None
         with self._lock:
             self._stopped.set()
         self._awake.set()
@@ -67,9 +67,9 @@ class Lookout:
         try:
             version: object = None
             while not self._stopped.is_set():
-                if not self._belfry.attended:
+                if not self._topics.has_waiter:
                     self._awake.clear()
-                    if not self._belfry.attended:  # else somebody has just come
+                    if not self._topics.has_waiter:  # else somebody has just come
                         self._awake.wait()
                 now = db.execute("PRAGMA data_version").fetchone()
                 if now != version:
@@ -82,4 +82,4 @@ class Lookout:
     def _look(self, found: object) -> None:
         before, self._seen = self._seen, found
         if before is not None and found != before:
-            self._belfry.ring_kinds(*KINDS)
+            self._topics.notify_kinds(*KINDS)

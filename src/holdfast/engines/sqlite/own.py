@@ -17,8 +17,8 @@ from holdfast.engines.sqlite.connection import connect, translate
 from holdfast.engines.sqlite.transactor import Place
 from holdfast.engines.sqlite.turns import Turns
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, UsageError
-from holdfast.joining.sqlite import OwnConnection
 from holdfast.runtime import Gate, Runtime
+from holdfast.transactions.sqlite import OwnConnection
 
 BUDGET = 2.0
 """Seconds after which people are warned."""

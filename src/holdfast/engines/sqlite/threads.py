@@ -104,12 +104,12 @@ class CommandThread:
         return batch
 
     def _answer(self, batch: list[Call], results: list[Done]) -> None:
-        rings = frozenset[str]().union(*(done.rings for done in results))
-        if rings:
+        topics = frozenset[str]().union(*(done.topics for done in results))
+        if topics:
             try:
-                self._ring(rings)
+                self._ring(topics)
             except Exception:  # bells are hints: a broken one must not keep an answer back
-                log.exception("Ringing %s failed.", sorted(rings))
+                log.exception("Ringing %s failed.", sorted(topics))
         loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Done]]] = {}
         for (_, waiter), done in zip(batch, results, strict=True):
             if isinstance(waiter, asyncio.Future):

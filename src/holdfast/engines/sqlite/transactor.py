@@ -66,7 +66,7 @@ class Done(NamedTuple):
 
     answer: Any
     error: BaseException | None
-    rings: frozenset[str]
+    topics: frozenset[str]
 
 
 class Transactor:
@@ -220,10 +220,10 @@ class Transactor:
             decision = ledger.decide(command, now)
             begun += [(len(done), chore) for chore in state.begun]
             state.begun = []
-            done.append(Done(decision.answer, None, decision.rings))
+            done.append(Done(decision.answer, None, decision.topics))
         for chore in state.abandoned(ledger.clock.wall):
             piece = do_piece(state, chore, ledger.clock, ours=False)
-            done[-1] = done[-1]._replace(rings=done[-1].rings | piece.rings)
+            done[-1] = done[-1]._replace(topics=done[-1].topics | piece.topics)
         self._clock.last = ledger.clock.after(self._clock.last)
         state.finish()
         if state.db.written:
@@ -240,20 +240,20 @@ class Transactor:
 
     def _go_on(self, done: Done, chore: Chore) -> Done:
         """Do the rest of what a command has begun, piece by piece; others may write in between."""
-        answer, rings = done.answer, done.rings
+        answer, topics = done.answer, done.topics
         left: Chore | None = chore
         try:
             while left is not None:
                 piece = self._despite_damage(partial(self._piece, left, answer.at))
-                left, rings = piece.left, rings | piece.rings
+                left, topics = piece.left, topics | piece.topics
                 if isinstance(answer, ScopeAnswer):
                     answer = msgspec.structs.replace(answer, count=answer.count + piece.count)
         except (sqlite3.Error, EngineError) as error:
             log.warning("%s: a %s of queue %s is half done (%s); it will go on.", self._place.path, *chore.what, error)
             if isinstance(answer, ScopeAnswer):
                 said = f"It has begun, and was stopped: {error}. A worker will go on with it."
-                return Done(None, OutcomeUnknown(said, verb="clear", engine="sqlite"), rings)
-        return Done(answer, None, rings)
+                return Done(None, OutcomeUnknown(said, verb="clear", engine="sqlite"), topics)
+        return Done(answer, None, topics)
 
     def _piece(self, chore: Chore, at: At) -> Piece:
         now = at.after(self._begin())  # all of it happened when it began, unless others have written since

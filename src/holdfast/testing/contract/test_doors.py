@@ -1,4 +1,4 @@
-"""Open, close, migrate; and the lifeline, the blocking door for a lease keeper's thread."""
+"""Open, close, migrate; and the renewal connection, the blocking connection of a lease keeper's thread."""
 
 import asyncio
 from collections.abc import Callable
@@ -55,13 +55,13 @@ async def test_the_lifeline_renews_from_another_thread(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     bench.clock.advance(10)
-    lifeline = bench.engine.lifeline()
+    renewal_connection = bench.engine.renewal_connection()
     runtime = SystemRuntime()
 
-    held = await runtime.run_blocking(lifeline.renew, [renewal(lease, progress=Progress(0.5))])
+    held = await runtime.run_blocking(renewal_connection.renew, [renewal(lease, progress=Progress(0.5))])
     await bench.settle(succeed(lease))
-    lost = await runtime.run_blocking(lifeline.renew, [renewal(lease)])
-    await runtime.run_blocking(lifeline.close)
+    lost = await runtime.run_blocking(renewal_connection.renew, [renewal(lease)])
+    await runtime.run_blocking(renewal_connection.close)
 
     assert (held.jobs[0].status, held.jobs[0].lease_expires) == (RenewStatus.HELD, held.at.lease + LEASE)
     assert lost.jobs[0].status is RenewStatus.LOST
@@ -72,15 +72,15 @@ async def test_the_lifeline_renews_from_another_thread(bench: Bench) -> None:
 async def test_the_lifeline_hears_of_cancels_and_requests_to_stop(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
-    lifeline = bench.engine.lifeline()
+    renewal_connection = bench.engine.renewal_connection()
     runtime = SystemRuntime()
-    first = await runtime.run_blocking(lifeline.heartbeat, WorkerRecord(worker="w", slots=3))
+    first = await runtime.run_blocking(renewal_connection.heartbeat, WorkerRecord(worker="w", slots=3))
     await bench.engine.cancel(QUEUE, "a")
     await bench.engine.stop_worker("w")
 
-    renewed = await runtime.run_blocking(lifeline.renew, [renewal(lease)])
-    second = await runtime.run_blocking(lifeline.heartbeat, WorkerRecord(worker="w", slots=3))
-    await runtime.run_blocking(lifeline.close)
+    renewed = await runtime.run_blocking(renewal_connection.renew, [renewal(lease)])
+    second = await runtime.run_blocking(renewal_connection.heartbeat, WorkerRecord(worker="w", slots=3))
+    await runtime.run_blocking(renewal_connection.close)
 
     assert (first.stop, second.stop) == (False, True)
     assert renewed.jobs[0].status is RenewStatus.CANCEL

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from holdfast.errors import UsageError
-from holdfast.joining.connection import Colour, Dialect, UserConnection
-from holdfast.joining.postgresql import IDENTITY, not_in_transaction
-from holdfast.joining.sqlite import SqliteUser
+from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.postgresql import IDENTITY, not_in_transaction
+from holdfast.transactions.sqlite import SqliteUser
 
 R = TypeVar("R")
 
@@ -170,7 +170,7 @@ class AwaitedSqlite(_Sqlalchemy, SqliteUser):
         self.name = f"SQLAlchemy {type(given).__name__}"
 
     async def arun(self, work: Callable[[sqlite3.Connection], R]) -> R:
-        from holdfast.joining.aiosqlite import adapted as aiosqlite
+        from holdfast.transactions.aiosqlite import adapted as aiosqlite
 
         given = self._given
         connection = await given.connection() if isinstance(given, AsyncSession) else given

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from holdfast.engine import Lifeline
+from holdfast.engine import RenewalConnection
 from holdfast.engines.postgres.connections import Connections
 from holdfast.model import work
 from holdfast.model.command import A, Command
@@ -20,7 +20,7 @@ ANSWER_WITHIN = 5.0
 Perform = Callable[[Command[Any], Connections], Awaitable[Any]]
 
 
-class PostgresLifeline(Lifeline):
+class PostgresRenewalConnection(RenewalConnection):
     """Made and used in the keeper's thread, which gets an event loop of its own for as long as a call lasts."""
 
     def __init__(self, connections: Connections, perform: Perform) -> None:

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from aiosqlite import Connection
 
-from holdfast.joining.connection import Colour, UserConnection
-from holdfast.joining.sqlite import SqliteUser
+from holdfast.transactions.connection import Colour, UserConnection
+from holdfast.transactions.sqlite import SqliteUser
 
 R = TypeVar("R")
 

@@ -6,11 +6,11 @@ wander. So here nothing moves to the portal; an engine that has to be open first
 
 import asyncio
 
+from holdfast.core.link import Link
 from holdfast.engine import Engine
 from holdfast.errors import UsageError
-from holdfast.joining import Begins, Colour, UserConnection, adapt
 from holdfast.model.command import A, Command
-from holdfast.reach.link import Link
+from holdfast.transactions import Begins, Colour, UserConnection, adapt
 
 
 async def join(link: Link, command: Command[A], given: object) -> tuple[A, UserConnection]:

@@ -16,9 +16,9 @@ from weakref import WeakMethod, finalize
 
 from holdfast.blocking import Portal, away_from_here, run_here
 from holdfast.codec import Codec, JsonCodec, Limits, MsgpackCodec, codec_for
+from holdfast.core.process import Desk, Process
 from holdfast.engine import Engine
 from holdfast.errors import PayloadTooLarge
-from holdfast.reach.process import Desk, Process
 from holdfast.runtime import Runtime, SystemRuntime
 from holdfast.telemetry.bus import Bus
 

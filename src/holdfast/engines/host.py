@@ -18,7 +18,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from holdfast.engines.bells import EVERYTHING
+from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.runtime import FileLock, Runtime
 
 LARGEST = 32_768
@@ -80,7 +80,7 @@ class Doorbell:
         self._lock = self._take_record()
         self._others: tuple[Path, ...] = ()
         self._listed = -1
-        self.earshot = Earshot(self._folder, self.name, namespace, runtime, lambda: self.ring(frozenset({EARS})))
+        self.earshot = Earshot(self._folder, self.name, namespace, runtime, lambda: self.notify(frozenset({EARS})))
         try:
             self._ear = Ear(self._path("sock"), runtime, self._rung, "holdfast-doorbell")
         except OSError:
@@ -110,14 +110,14 @@ class Doorbell:
             self.earshot.look()
         self._heard(bells)
 
-    def ring(self, bells: frozenset[str]) -> None:
+    def notify(self, bells: frozenset[str]) -> None:
         """Ring at every other process."""
         others = self._list_others()
         if not others:
             return
         data = BETWEEN.join(bells).encode()
         if len(data) > LARGEST:
-            data = EVERYTHING.encode()
+            data = EVERY_TOPIC.encode()
         for path in others:
             try:
                 self._out.sendto(data, str(path))
@@ -184,7 +184,7 @@ class Earshot:
         self._telling = runtime.lock()
         self._hearing = runtime.lock()
         self._listeners: dict[str, frozenset[str]] = {}
-        self.overheard: frozenset[str] = frozenset()
+        self.feed_kinds: frozenset[str] = frozenset()
         """What the others listen for."""
         self._lines: dict[str, socket.socket] = {}
         self._ear: Ear | None = None
@@ -210,9 +210,9 @@ class Earshot:
 
     def _set_listeners(self, listeners: dict[str, frozenset[str]]) -> None:
         self._listeners = listeners
-        self.overheard = frozenset[str]().union(*listeners.values())
+        self.feed_kinds = frozenset[str]().union(*listeners.values())
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         with self._telling:
             listeners = self._listeners
             for name in self._lines.keys() - listeners:
@@ -242,7 +242,7 @@ class Earshot:
 
     # Hearing
 
-    def overhear(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
         wanted = sorted(kinds)
         with self._hearing:
             self._hear = hear if wanted else _ignore
@@ -261,7 +261,7 @@ class Earshot:
         self._hear(message)
 
     def close(self) -> None:
-        self.overhear((), _ignore)
+        self.listen_to_feed((), _ignore)
         if self._ear is not None:
             self._ear.close()
         with self._telling:
@@ -301,7 +301,7 @@ class Folder:
 
 
 def has_sockets() -> bool:
-    """Whether this system has sockets between processes. Without them nothing rings, and pollers poll."""
+    """Whether this system has sockets between processes. Without them nothing topics, and pollers poll."""
     return hasattr(socket, "AF_UNIX")
 
 

@@ -9,8 +9,8 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from holdfast.joining.connection import Colour, Dialect, UserConnection
-from holdfast.joining.postgresql import IDENTITY, not_in_transaction
+from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.postgresql import IDENTITY, not_in_transaction
 
 
 def adapted(given: object) -> UserConnection | None:

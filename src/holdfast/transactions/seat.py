@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol
 
 from holdfast.errors import Unsupported
-from holdfast.joining import Colour, UserConnection, adapt
 from holdfast.model.command import A, Command
+from holdfast.transactions import Colour, UserConnection, adapt
 
 
 class _Capabilities(Protocol):

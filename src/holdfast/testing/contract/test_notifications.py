@@ -15,32 +15,32 @@ from holdfast.testing.contract.interleave import pass_turns
 from holdfast.testing.probes import PATIENCE, until
 
 
-def listen(bench: Bench, *bells: str) -> Subscription:
+def listen(bench: Bench, *topics: str) -> Subscription:
     if not bench.engine.capabilities.push:
-        pytest.skip(f"not offered: the {bench.engine.scheme} engine does not push bells")
-    return bench.engine.subscribe(*bells)
+        pytest.skip(f"not offered: the {bench.engine.scheme} engine does not push topics")
+    return bench.engine.subscribe(*topics)
 
 
-async def hears(ears: Subscription, *bells: str) -> None:
+async def hears(subscription: Subscription, *topics: str) -> None:
     """All of these ring, at once or one after the other."""
     heard: set[str] = set()
-    while not heard >= set(bells):
-        rung = await ears.wait(PATIENCE)
-        assert rung, f"Waited {PATIENCE:g} s for {sorted(set(bells) - heard)}."
+    while not heard >= set(topics):
+        rung = await subscription.wait(PATIENCE)
+        assert rung, f"Waited {PATIENCE:g} s for {sorted(set(topics) - heard)}."
         heard |= rung
 
 
 @guarantee(Guarantee.BELLS)
 async def test_a_new_job_rings_its_queue(bench: Bench) -> None:
-    with listen(bench, f"queue:{QUEUE}", "queue:other") as ears:
+    with listen(bench, f"queue:{QUEUE}", "queue:other") as subscription:
         await bench.put(new_job())
-        assert await ears.wait(PATIENCE) == frozenset({f"queue:{QUEUE}"})
+        assert await subscription.wait(PATIENCE) == frozenset({f"queue:{QUEUE}"})
 
 
 @guarantee(Guarantee.BELLS)
 async def test_a_bell_that_rang_before_the_wait_is_not_missed(bench: Bench) -> None:
-    with listen(bench, f"queue:{QUEUE}") as ears:
-        waiting = asyncio.gather(ears.wait(PATIENCE))
+    with listen(bench, f"queue:{QUEUE}") as subscription:
+        waiting = asyncio.gather(subscription.wait(PATIENCE))
         await pass_turns(3)
         await bench.put(new_job("a"))
         (heard,) = await waiting
@@ -49,9 +49,9 @@ async def test_a_bell_that_rang_before_the_wait_is_not_missed(bench: Bench) -> N
 
 @guarantee(Guarantee.BELLS)
 async def test_a_scheduled_job_rings_so_that_waiters_can_set_their_alarm(bench: Bench) -> None:
-    with listen(bench, f"queue:{QUEUE}") as ears:
+    with listen(bench, f"queue:{QUEUE}") as subscription:
         await bench.put(new_job(delay=HOUR))
-        await hears(ears, f"queue:{QUEUE}")
+        await hears(subscription, f"queue:{QUEUE}")
 
 
 @guarantee(Guarantee.BELLS)
@@ -70,7 +70,7 @@ async def test_whatever_makes_a_job_ready_rings_its_queue(bench: Bench, what: st
     await bench.put(new_job("held", lane="paused"))
     now = (await bench.engine.now()).wall
 
-    with listen(bench, f"queue:{QUEUE}") as ears:
+    with listen(bench, f"queue:{QUEUE}") as subscription:
         match what:
             case "release":
                 await bench.settle(release(lease))
@@ -91,7 +91,7 @@ async def test_whatever_makes_a_job_ready_rings_its_queue(bench: Bench, what: st
             case "promote":
                 bench.clock.advance(minutes=2)
                 await bench.take(0)
-        await hears(ears, f"queue:{QUEUE}")
+        await hears(subscription, f"queue:{QUEUE}")
 
 
 @guarantee(Guarantee.BELLS)
@@ -102,9 +102,9 @@ async def test_an_end_rings_for_room_and_for_everyone_who_waits(bench: Bench, en
     lease = await bench.take_one()
     assert callable(end)
 
-    with listen(bench, f"room:{QUEUE}", "reply:p1", "reply:p2", "reply:p3") as ears:
+    with listen(bench, f"room:{QUEUE}", "reply:p1", "reply:p2", "reply:p3") as subscription:
         await bench.settle(end(lease))
-        await hears(ears, f"room:{QUEUE}", "reply:p1", "reply:p2")
+        await hears(subscription, f"room:{QUEUE}", "reply:p1", "reply:p2")
 
 
 @guarantee(Guarantee.BELLS)
@@ -113,9 +113,9 @@ async def test_everyone_who_waits_is_told_of_a_job_that_is_deleted_as_it_ends(be
     await bench.put(new_job(reply="p2"))
     lease = await bench.take_one()
 
-    with listen(bench, "reply:p1", "reply:p2") as ears:
+    with listen(bench, "reply:p1", "reply:p2") as subscription:
         await bench.settle(succeed(lease, result_ttl=0, retention=0))
-        await hears(ears, "reply:p1", "reply:p2")
+        await hears(subscription, "reply:p1", "reply:p2")
 
 
 @guarantee(Guarantee.BELLS)
@@ -127,7 +127,7 @@ async def test_a_waiter_is_told_of_an_end_without_a_run(bench: Bench, what: str)
     expires = (await bench.engine.now()).wall + MINUTE
     await bench.put(new_job("child", parents=after("parent"), reply="p1", expires=expires))
 
-    with listen(bench, f"room:{QUEUE}", "reply:p1") as ears:
+    with listen(bench, f"room:{QUEUE}", "reply:p1") as subscription:
         match what:
             case "cancel":
                 await bench.engine.cancel(QUEUE, "child")
@@ -138,7 +138,7 @@ async def test_a_waiter_is_told_of_an_end_without_a_run(bench: Bench, what: str)
                 await bench.engine.prune()
             case "parent":
                 await bench.settle(fail(lease))
-        await hears(ears, f"room:{QUEUE}", "reply:p1")
+        await hears(subscription, f"room:{QUEUE}", "reply:p1")
     assert await bench.state("child") is JobState.CANCELLED
 
 
@@ -147,18 +147,18 @@ async def test_a_request_to_cancel_rings_the_owner(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.take_one(worker="w")
 
-    with listen(bench, "worker:w") as ears:
+    with listen(bench, "worker:w") as subscription:
         await bench.engine.cancel(QUEUE, "a")
-        await hears(ears, "worker:w")
+        await hears(subscription, "worker:w")
 
 
 @guarantee(Guarantee.BELLS)
 async def test_a_request_to_stop_rings_the_worker(bench: Bench) -> None:
     await bench.engine.heartbeat(WorkerRecord(worker="w"))
 
-    with listen(bench, "worker:w") as ears:
+    with listen(bench, "worker:w") as subscription:
         await bench.engine.stop_worker("w")
-        await hears(ears, "worker:w")
+        await hears(subscription, "worker:w")
 
 
 @guarantee(Guarantee.BELLS)
@@ -171,18 +171,18 @@ async def test_every_listener_hears(bench: Bench) -> None:
 
 @guarantee(Guarantee.BELLS)
 async def test_a_wait_that_hears_nothing_ends_with_its_time(bench: Bench) -> None:
-    with listen(bench, "queue:silent") as ears:
+    with listen(bench, "queue:silent") as subscription:
         await bench.put(new_job())
-        assert await ears.wait(0.01) == frozenset()
+        assert await subscription.wait(0.01) == frozenset()
 
 
 @guarantee(Guarantee.BELLS)
 async def test_closing_a_subscription_wakes_whoever_waits(bench: Bench) -> None:
-    ears = listen(bench, "queue:silent")
-    waiting = asyncio.gather(ears.wait(PATIENCE))
+    subscription = listen(bench, "queue:silent")
+    waiting = asyncio.gather(subscription.wait(PATIENCE))
     await pass_turns(3)
 
-    ears.close()
+    subscription.close()
 
     (heard,) = await asyncio.wait_for(waiting, PATIENCE)
     assert heard == frozenset()
@@ -206,8 +206,8 @@ async def test_a_worker_that_looks_at_each_bell_misses_no_job(bench: Bench) -> N
                 done.append(lease.id)
             return done
 
-        with listen(bench, f"queue:{QUEUE}") as ears:
-            await until(ears, look, holds=lambda seen: set(seen) == set(ids), what="all jobs to run")
+        with listen(bench, f"queue:{QUEUE}") as subscription:
+            await until(subscription, look, holds=lambda seen: set(seen) == set(ids), what="all jobs to run")
 
     await asyncio.gather(work(), produce())
     assert sorted(set(done)) == sorted(ids)

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.blocking import away_from_here
+from holdfast.core.doors import ThreadDoor
+from holdfast.core.enqueuer import write
+from holdfast.core.joined import join
+from holdfast.core.link import Link
 from holdfast.errors import IdConflict, JobNotFound, QueueFull, UsageError
 from holdfast.model import check
 from holdfast.model.produce import (
@@ -20,10 +24,6 @@ from holdfast.model.produce import (
     GroupOrphan,
     NewJob,
 )
-from holdfast.reach.doors import ThreadDoor
-from holdfast.reach.enqueuer import write
-from holdfast.reach.joined import join
-from holdfast.reach.link import Link
 from holdfast.telemetry.events import Queued, SoftLimit
 
 LOOK_AGAIN = 1.0
@@ -93,10 +93,10 @@ async def _write_when_there_is_room(link: Link, group: Group, full: GroupFull, r
         left = (deadline - runtime.monotonic()) / 1_000_000
         if left <= 0:
             break
-        with engine.subscribe(f"room:{answer.queue}") as ears:
+        with engine.subscribe(f"room:{answer.queue}") as subscription:
             answer = await _write(link, group)  # room may have come before we listened
             if isinstance(answer, GroupFull):
-                await ears.wait(min(left, LOOK_AGAIN))
+                await subscription.wait(min(left, LOOK_AGAIN))
     return answer
 
 

@@ -6,8 +6,8 @@ from asyncpg import Connection, InterfaceError
 from asyncpg.pool import Pool, PoolConnectionProxy
 
 from holdfast.errors import UsageError
-from holdfast.joining.connection import Colour, Dialect, UserConnection
-from holdfast.joining.postgresql import IDENTITY, not_in_transaction
+from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.postgresql import IDENTITY, not_in_transaction
 
 
 def adapted(given: object) -> UserConnection | None:

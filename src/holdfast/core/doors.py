@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.engine import Engine, Lifeline, Subscription
-from holdfast.joining import UserConnection
+from holdfast.engine import Engine, RenewalConnection, Subscription
 from holdfast.model.command import A, Command
+from holdfast.transactions import UserConnection
 
 
 @runtime_checkable
@@ -51,11 +51,11 @@ class ThreadDoor(Engine):
     async def migrate(self) -> tuple[str, ...]:
         raise NotImplementedError("Migrate the engine itself.")
 
-    def subscribe(self, *bells: str) -> Subscription:
-        return self._engine.subscribe(*bells)
+    def subscribe(self, *topics: str) -> Subscription:
+        return self._engine.subscribe(*topics)
 
-    def lifeline(self) -> Lifeline:
-        return self._engine.lifeline()
+    def renewal_connection(self) -> RenewalConnection:
+        return self._engine.renewal_connection()
 
     @property
     def clock_offset(self) -> int:

@@ -30,11 +30,11 @@ def test_a_tower_whose_connection_is_ended_hears_again(
     async def story(engine: PostgresEngine) -> None:
         other = made(store)
         await other.open()
-        with caplog.at_level(logging.WARNING), engine.subscribe(f"queue:{QUEUE}") as ears:
+        with caplog.at_level(logging.WARNING), engine.subscribe(f"queue:{QUEUE}") as subscription:
             postgres_server.terminate_backends()
-            assert await ears.wait(30)  # it looks once it hears again, since it may have missed something
+            assert await subscription.wait(30)  # it looks once it hears again, since it may have missed something
             await other.enqueue(Group((new_job("a"),)))
-            assert await ears.wait(30) == {f"queue:{QUEUE}"}
+            assert await subscription.wait(30) == {f"queue:{QUEUE}"}
         assert engine.capabilities.push
         await other.close()
 
@@ -44,12 +44,12 @@ def test_a_tower_whose_connection_is_ended_hears_again(
 def test_bells_rung_just_before_the_end_are_heard(store: Store) -> None:
     async def story(engine: PostgresEngine) -> None:
         for number in range(5):
-            with engine.subscribe(f"queue:{QUEUE}") as ears:
+            with engine.subscribe(f"queue:{QUEUE}") as subscription:
                 other = made(store)
                 await other.open()
                 await other.enqueue(Group((new_job(f"j{number}"),)))
                 await other.close()
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
     with_engine(made(store), story)
 
@@ -67,12 +67,12 @@ def test_a_connection_that_went_deaf_is_noticed(store: Store, monkeypatch: pytes
     monkeypatch.setattr(Tower, "_listen", noting)
 
     async def story(engine: PostgresEngine) -> None:
-        with engine.subscribe(f"queue:{QUEUE}") as ears:
+        with engine.subscribe(f"queue:{QUEUE}") as subscription:
             tower, connection = engine._tower, listened[-1]
             assert tower is not None
             assert tower._loop is not None
             tower._loop.call_soon_threadsafe(connection._listeners.clear)
-            assert await ears.wait(30)  # all bells, after it has connected anew
+            assert await subscription.wait(30)  # all bells, after it has connected anew
         assert len(listened) > 1
 
     with_engine(made(store), story)
@@ -85,9 +85,9 @@ def test_a_plain_enqueue_notifies_only_where_somebody_listens_for_queues(store: 
         await bystander.add_listener(f"holdfast_{store.namespace}", lambda *said: heard.put_nowait(said[3]))
         await engine.enqueue(Group((new_job("a", fresh_id=True, queue="unheard"),)))
         async with opened(store) as other:
-            with other.subscribe(f"queue:{QUEUE}") as ears:
+            with other.subscribe(f"queue:{QUEUE}") as subscription:
                 await engine.enqueue(Group((new_job("b", fresh_id=True),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
         assert "unheard" not in await asyncio.wait_for(heard.get(), 30)
         await bystander.close()
 
@@ -100,13 +100,13 @@ def test_who_has_had_a_ready_job_in_hand_rings_for_it(store: Store) -> None:
     async def story(engine: PostgresEngine) -> None:
         await engine.enqueue(Group((new_job("a", fresh_id=True),)))
         async with opened(store) as other:
-            with other.subscribe(f"queue:{QUEUE}") as ears:
+            with other.subscribe(f"queue:{QUEUE}") as subscription:
                 await engine.amend(QUEUE, "a", reply="somebody")
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
                 await engine.trigger(QUEUE, "a")
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
                 await engine.enqueue(Group((new_job("a", reply="somebody else"),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
     with_engine(made(store), story)
 
@@ -114,11 +114,11 @@ def test_who_has_had_a_ready_job_in_hand_rings_for_it(store: Store) -> None:
 def test_a_process_does_not_hear_its_own_bells_a_second_time(store: Store) -> None:
     async def story(engine: PostgresEngine) -> None:
         async with opened(store) as other:
-            with engine.subscribe(f"queue:{QUEUE}", "queue:last") as ears:
+            with engine.subscribe(f"queue:{QUEUE}", "queue:last") as subscription:
                 await engine.enqueue(Group((new_job("a", fresh_id=True),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
                 await other.enqueue(Group((new_job("b", fresh_id=True, queue="last"),)))
-                assert await ears.wait(30) == {"queue:last"}  # and nothing of what was said before
+                assert await subscription.wait(30) == {"queue:last"}  # and nothing of what was said before
 
     with_engine(made(store), story)
 
@@ -127,17 +127,17 @@ def test_who_listens_for_queues_is_known_again_after_its_connection_ended(
     store: Store, postgres_server: PostgresServer
 ) -> None:
     async def story(engine: PostgresEngine) -> None:
-        with engine.subscribe(f"queue:{QUEUE}") as ears:
+        with engine.subscribe(f"queue:{QUEUE}") as subscription:
             postgres_server.terminate_backends()
-            assert await ears.wait(30)
+            assert await subscription.wait(30)
             async with opened(store) as other:
                 await other.enqueue(Group((new_job("a", fresh_id=True),)))
-                assert await ears.wait(30) == {f"queue:{QUEUE}"}
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
     with_engine(made(store), story)
 
 
-# The lifeline
+# The renewal connection
 
 
 def test_the_lifeline_outlives_the_end_of_its_connection(store: Store, postgres_server: PostgresServer) -> None:
@@ -146,7 +146,7 @@ def test_the_lifeline_outlives_the_end_of_its_connection(store: Store, postgres_
         (lease,) = (await engine.claim(claim("c" * 32))).leases
 
         def keep() -> None:
-            line = engine.lifeline()
+            line = engine.renewal_connection()
             record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
             for _ in range(3):
                 line.heartbeat(record)

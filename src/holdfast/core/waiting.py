@@ -45,7 +45,7 @@ class Waiting:
         self._runtime = runtime
         self._poll = POLL_WITH_PUSH if engine.capabilities.push else POLL_WITHOUT
         self._waiters: dict[JobKey, list[Answer]] = {}
-        self._ears: Subscription | None = None
+        self._subscription: Subscription | None = None
         self._listener: asyncio.Task[None] | None = None
         self._looks = 0
         self._closed = False
@@ -54,9 +54,9 @@ class Waiting:
 
     def begin(self) -> int:
         """Listen from now on. Give the answer to `ended`."""
-        if self._ears is None:
-            self._ears = self._engine.subscribe(f"reply:{self.name}")
-            finalize(asyncio.get_running_loop(), self._ears.close).atexit = False  # loops come and go
+        if self._subscription is None:
+            self._subscription = self._engine.subscribe(f"reply:{self.name}")
+            finalize(asyncio.get_running_loop(), self._subscription.close).atexit = False  # loops come and go
         return self._looks
 
     async def ended(self, key: JobKey, since: int) -> Ended:
@@ -85,18 +85,18 @@ class Waiting:
         return Ended(got.jobs[0], got.at.wall) if _is_over(got.jobs[0]) else None
 
     async def _listen(self) -> None:
-        assert self._ears is not None
+        assert self._subscription is not None
         try:
             while self._waiters and not self._closed:
-                await self._bell(self._ears)
+                await self._bell(self._subscription)
                 self._looks += 1
                 await self._look_for_all()
         finally:
             self._listener = None
 
-    async def _bell(self, ears: Subscription) -> None:
+    async def _bell(self, subscription: Subscription) -> None:
         began = self._runtime.monotonic()
-        rung = await ears.wait(self._poll)
+        rung = await subscription.wait(self._poll)
         if not rung and self._runtime.monotonic() - began < self._poll * 500_000:  # deaf: the engine was closed
             await self._runtime.sleep(self._poll)
 
@@ -120,8 +120,8 @@ class Waiting:
     def close(self) -> None:
         """Tell everybody who waits that there is nothing to wait for any more."""
         self._closed = True
-        if self._ears is not None:
-            self._ears.close()
+        if self._subscription is not None:
+            self._subscription.close()
         for answers in self._waiters.values():
             for answer in answers:
                 if not answer.done():

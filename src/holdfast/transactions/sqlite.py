@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from holdfast.errors import UsageError
-from holdfast.joining.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.connection import Colour, Dialect, UserConnection
 
 R = TypeVar("R")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from holdfast.blocking import Portal
+from holdfast.core.doors import ThreadDoor, thread_door
+from holdfast.core.enqueuer import Enqueuer
+from holdfast.core.waiting import Waiting
 from holdfast.engine import Engine
-from holdfast.reach.doors import ThreadDoor, thread_door
-from holdfast.reach.enqueuer import Enqueuer
-from holdfast.reach.waiting import Waiting
 from holdfast.runtime import Runtime
 from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.feed import Feed

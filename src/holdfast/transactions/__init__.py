@@ -8,16 +8,16 @@ user's on PostgreSQL; on SQLite the first statement may have to take the write l
 from importlib import import_module
 
 from holdfast.errors import UsageError
-from holdfast.joining.connection import Begins, Colour, UserConnection
+from holdfast.transactions.connection import Begins, Colour, UserConnection
 
 __all__ = ["Begins", "Colour", "UserConnection", "adapt"]
 
 ADAPTERS = {
-    "aiosqlite": "holdfast.joining.aiosqlite",
-    "asyncpg": "holdfast.joining.asyncpg",
-    "psycopg": "holdfast.joining.psycopg",
-    "sqlalchemy": "holdfast.joining.sqlalchemy",
-    "sqlite3": "holdfast.joining.sqlite",
+    "aiosqlite": "holdfast.transactions.aiosqlite",
+    "asyncpg": "holdfast.transactions.asyncpg",
+    "psycopg": "holdfast.transactions.psycopg",
+    "sqlalchemy": "holdfast.transactions.sqlalchemy",
+    "sqlite3": "holdfast.transactions.sqlite",
 }
 """Where an object is adapted, by the package that its class, or a base of it, comes from."""
 

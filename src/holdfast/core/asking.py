@@ -5,12 +5,12 @@ import logging
 import sys
 from pathlib import PurePath
 
+from holdfast.core.link import Link
+from holdfast.core.waiting import Ended, Waiting
+from holdfast.core.why import Scene, hint, why
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError, WaitTimeout
 from holdfast.model.job import JobKey
-from holdfast.reach.link import Link
-from holdfast.reach.waiting import Ended, Waiting
-from holdfast.reach.why import Scene, hint, why
 
 HINT_AFTER = 3.0
 """Seconds of waiting after which it is worth looking whether anybody can take the job."""

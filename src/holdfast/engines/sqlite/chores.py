@@ -152,7 +152,7 @@ def do_piece(state: Chores, chore: Chore, at: At, *, ours: bool = True) -> Piece
         scopes.clear_some(step, jobs)
     else:
         jobs, following = state.epoch_piece(chore.queue, chore.begun, chore.next)
-        pools.let_go(step, jobs)
+        pools.release_held(step, jobs)
     step.close()
     if not following:
         state.drop_chore(chore)

@@ -118,8 +118,7 @@ def missing(root: Path) -> list[str]:
     marks = rules(root)
     ledger = {place.id for place in places(root, LEDGER)}
     model = {place.id for place in places(root, MODEL)}
-    engines = {place.id for place in places(root, ENGINES) if root / LEDGER not in place.path.parents}
-    engines |= {place.id for place in places(root, ENGINES, "*.sql")}
+    engines = {place.id for place in [*places(root, ENGINES), *places(root, ENGINES, "*.sql")]}
     sql = {place.id for place in places(root, SQL, "*.sql")} if (root / SQL).exists() else None
     examples = {place.id for place in places(root, EXAMPLES, "test_*.py")}
     tests = examples | {place.id for place in places(root, TESTS, "test_*.py")}

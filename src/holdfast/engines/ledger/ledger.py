@@ -84,7 +84,8 @@ class Ledger:
         self._record_changes = record_changes
 
     def decide(self, command: Command[A], now: At) -> Decision[A]:
-        """Carry out a command at this time, or at the last one if that was later: time never goes back."""
+        """Carry out a command at this time, or at the last one if that was later."""
+        # TM3: time never goes back.
         self.clock = now.after(self.clock)
         step = Step(self.state, self.clock, record_changes=self._record_changes)
         answer: A = RULES[type(command)](step, command)

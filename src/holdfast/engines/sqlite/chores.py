@@ -23,7 +23,7 @@ from holdfast.model.instants import SECOND, At
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold
 
-PIECE = 1_000
+PIECE = 1_000  # CL2: jobs in a piece
 ABANDONED_AFTER = 10 * SECOND
 ABOVE_ALL = 2**63 - 1
 """Above every arrival."""

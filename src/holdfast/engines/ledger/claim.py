@@ -19,11 +19,9 @@ from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import rank_of
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobRecord
+from holdfast.model.limits import MOST_EXPIRED, MOST_PROMOTED
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim
-
-MOST_PROMOTED = 1_000
-MOST_EXPIRED = 1_000
 
 
 def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:

@@ -3,10 +3,9 @@
 from typing import NamedTuple
 
 from holdfast.engines.ledger.heap import LazyHeap
-from holdfast.engines.ledger.state import BY_DUE
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord, QueueRecord
-from holdfast.model.states import WAITING, Hold, JobState
+from holdfast.model.states import BY_DUE, WAITING, Hold, JobState
 
 QUEUED = JobState.QUEUED
 LAST = chr(0x10FFFF)

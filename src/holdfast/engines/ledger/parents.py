@@ -12,11 +12,10 @@ from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import Name
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.limits import MOST_RESOLVED
 from holdfast.model.produce import Parent
 from holdfast.model.records import Edge
 from holdfast.model.states import TERMINAL, Hold, JobState, Reason
-
-MOST = 1_000
 
 
 def link(step: Step, child: JobKey, arrival: int, parents: tuple[Parent, ...]) -> tuple[int, bool]:
@@ -37,7 +36,7 @@ def link(step: Step, child: JobKey, arrival: int, parents: tuple[Parent, ...]) -
     return left, failed
 
 
-def resolve(step: Step, budget: int = MOST) -> None:
+def resolve(step: Step, budget: int = MOST_RESOLVED) -> None:
     """Let ended parents go on to their children, and those that this ends to theirs."""
     while budget > 0 and (name := step.state.ended_parents()) is not None:
         budget -= resolve_one(step, name, budget)

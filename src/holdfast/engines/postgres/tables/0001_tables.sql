@@ -48,7 +48,6 @@ CREATE TABLE job (
     unique_key text COLLATE "C",
     key_scope text COLLATE "C" NOT NULL,
     reply text[] NOT NULL,
-    limit_key text COLLATE "C",
     pool_key text COLLATE "C",
     pool_hash numeric(20, 0),                 -- own: hash of pool_key, taken by the client; 64 bits without a sign
     given_max_attempts bigint,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from holdfast.engines.ledger.heap import LazyHeap
+from holdfast.engines.tables.heap import LazyHeap
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord, QueueRecord
 from holdfast.model.states import BY_DUE, WAITING, Hold, JobState

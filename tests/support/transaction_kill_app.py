@@ -38,7 +38,7 @@ WATCHED = (
     "holdfast/engines/sqlite/own.py",
     "holdfast/engines/sqlite/joined.py",
     "holdfast/engines/sqlite/transactor.py",
-    "holdfast/engines/postgres/joined.py",
+    "holdfast/engines/postgres/user_transactions.py",
     "holdfast/engines/postgres/engine.py",
 )
 

@@ -1,16 +1,13 @@
--- The audit: everything that is derived, worked out anew from the jobs and compared with what stands there. It reads
--- every row, as of one moment, and locks nothing. What users' transactions have left to be done is no problem yet.
-
 -- The jobs that lanes and pools reckon with: admitted, and not known to have ended.
 CREATE VIEW member AS
     SELECT queue, id, lane, state, hold, arrival, fence, token, epoch, pool_key FROM job
-    WHERE state NOT IN ('succeeded', 'failed', 'cancelled') AND hold & 8 = 0
+    WHERE state NOT IN ({{terminal}}) AND hold & {{hold.arriving}} = 0
     UNION ALL
     SELECT j.queue, j.id, j.lane, j.state, j.hold, j.arrival, j.fence, j.token, j.epoch, j.pool_key
-    FROM chore AS c JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
-    WHERE c.kind = 'end' AND j.state IN ('succeeded', 'failed', 'cancelled');
+    FROM deferred AS c JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
+    WHERE c.kind = 'end' AND j.state IN ({{terminal}});
 
-CREATE FUNCTION audit_counts_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_counts() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('queue %L: %s %s jobs are counted, %s are there',
         queue, coalesce(c.jobs, 0), state, coalesce(n.jobs, 0))
     FROM counts AS c
@@ -18,30 +15,29 @@ CREATE FUNCTION audit_counts_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     WHERE coalesce(c.jobs, 0) <> coalesce(n.jobs, 0)
     UNION ALL
     SELECT format('queue %L: %s ends in state %s are counted, %s jobs are in it', queue, ends, state, jobs) FROM counts
-    WHERE CASE WHEN is_terminal_1(state) THEN ends < jobs ELSE ends <> 0 END
+    WHERE CASE WHEN is_terminal(state) THEN ends < jobs ELSE ends <> 0 END
 $$;
 
 -- What a record alone must fulfil.
-CREATE FUNCTION audit_jobs_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_jobs() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('job %L of queue %L (%s): %s', id, queue, state, wrong)
     FROM job AS j CROSS JOIN LATERAL (SELECT concat_ws(', ',
-        CASE WHEN state NOT IN ('scheduled', 'blocked', 'queued', 'assigned', 'running', 'retrying', 'succeeded',
-            'failed', 'cancelled') THEN 'no such state' END,
-        CASE WHEN state IN ('assigned', 'running') <> (token IS NOT NULL)
-            OR state IN ('assigned', 'running') <> (lease_expires IS NOT NULL)
+        CASE WHEN state NOT IN ({{states}}) THEN 'no such state' END,
+        CASE WHEN state IN ({{leased}}) <> (token IS NOT NULL)
+            OR state IN ({{leased}}) <> (lease_expires IS NOT NULL)
             THEN 'a lease without a leased state or the other way round' END,
         CASE WHEN token IS NOT NULL AND (NOT granted OR fence = 0) THEN 'a lease that nobody granted' END,
         CASE WHEN (state = 'blocked') <> (hold <> 0) THEN 'held by ' || hold END,
-        CASE WHEN hold & 4 = 4 AND hold <> 4 THEN 'held by a pause and by something else' END,
-        CASE WHEN hold & 1 = 1 AND lane IS NULL THEN 'held by a lane it does not have' END,
-        CASE WHEN hold & 16 = 16 AND (epoch = 0 OR pool_key IS NULL)
+        CASE WHEN hold & {{hold.paused}} = {{hold.paused}} AND hold <> {{hold.paused}} THEN 'held by a pause and by something else' END,
+        CASE WHEN hold & {{hold.lane}} = {{hold.lane}} AND lane IS NULL THEN 'held by a lane it does not have' END,
+        CASE WHEN hold & {{hold.epoch}} = {{hold.epoch}} AND (epoch = 0 OR pool_key IS NULL)
             THEN 'held by a pool''s size without a key in it' END,
-        CASE WHEN (parents_left > 0) <> (hold & 2 = 2) THEN parents_left || ' parents left and held by ' || hold END,
-        CASE WHEN is_terminal_1(state) <> (finished IS NOT NULL)
+        CASE WHEN (parents_left > 0) <> (hold & {{hold.parents}} = {{hold.parents}}) THEN parents_left || ' parents left and held by ' || hold END,
+        CASE WHEN is_terminal(state) <> (finished IS NOT NULL)
             THEN 'finished at a time without being finished or the other way round' END,
         CASE WHEN attempt < 0 OR losses < 0 THEN 'attempt ' || attempt || ' and losses ' || losses END,
         CASE WHEN result IS NOT NULL AND state <> 'succeeded' THEN 'a result without success' END,
-        CASE WHEN jsonb_array_length(history) > 20 THEN 'a history without bounds' END,
+        CASE WHEN jsonb_array_length(history) > {{history.length}} THEN 'a history without bounds' END,
         CASE WHEN (pool_key IS NULL) <> (pool_hash IS NULL)
             THEN 'a pool''s key without its hash or the other way round' END
     ) AS wrong) AS said
@@ -54,11 +50,11 @@ CREATE FUNCTION audit_jobs_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     FROM job WHERE token IS NOT NULL GROUP BY token HAVING count(*) > 1
 $$;
 
-CREATE FUNCTION audit_lanes_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_lanes() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     WITH found AS (
         SELECT queue, lane, count(*) AS jobs,
-            coalesce(array_agg(id ORDER BY arrival) FILTER (WHERE hold & 1 = 0), '{}') AS heads,
-            bool_or(hold & 4 = 4) AS held_by_pause, bool_or(state = 'queued') AS any_queued,
+            coalesce(array_agg(id ORDER BY arrival) FILTER (WHERE hold & {{hold.lane}} = 0), '{}') AS heads,
+            bool_or(hold & {{hold.paused}} = {{hold.paused}}) AS held_by_pause, bool_or(state = 'queued') AS any_queued,
             max(fence) FILTER (WHERE token IS NOT NULL) AS granted
         FROM member WHERE lane IS NOT NULL GROUP BY queue, lane
     )
@@ -78,47 +74,47 @@ CREATE FUNCTION audit_lanes_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
 $$;
 
 -- A key's row may outlive its job, but a job that holds a key is named by it.
-CREATE FUNCTION audit_keys_1(p_now bigint) RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_keys(p_now bigint) RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('queue %L: key %L does not name job %L, which holds it', j.queue, j.unique_key, j.id)
     FROM job AS j LEFT JOIN unique_key AS k
         ON k.queue = j.queue AND k.task = j.task AND k.unique_key = j.unique_key
-    WHERE j.unique_key IS NOT NULL AND is_taken_1(j, j.key_until, p_now) AND k.id IS DISTINCT FROM j.id
+    WHERE j.unique_key IS NOT NULL AND is_taken(j, j.key_until, p_now) AND k.id IS DISTINCT FROM j.id
 $$;
 
 -- Edges of a job that has not been admitted yet are not counted at its parents before it is.
-CREATE FUNCTION audit_edges_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('job %L of queue %L: %s parents left, edges say %s',
         j.id, j.queue, j.parents_left, coalesce(e.edges, 0))
     FROM job AS j LEFT JOIN (
         SELECT child_queue, child_id, arrival, count(*) AS edges FROM edge GROUP BY child_queue, child_id, arrival
     ) AS e ON e.child_queue = j.queue AND e.child_id = j.id AND e.arrival = j.arrival
-    WHERE j.hold & 2 = 2 AND j.parents_left <> coalesce(e.edges, 0)
+    WHERE j.hold & {{hold.parents}} = {{hold.parents}} AND j.parents_left <> coalesce(e.edges, 0)
     UNION ALL
     SELECT format('an edge from job %L of queue %L, which %s', e.parent_id, e.parent_queue, CASE
         WHEN p.id IS NULL THEN 'does not exist'
-        WHEN is_terminal_1(p.state) THEN 'has ended, and nobody will tell its children'
+        WHEN is_terminal(p.state) THEN 'has ended, and nobody will tell its children'
         ELSE 'knows of no children' END)
     FROM edge AS e
     LEFT JOIN job AS p ON p.queue = e.parent_queue AND p.id = e.parent_id
     WHERE NOT EXISTS (
-        SELECT 1 FROM chore AS c WHERE c.kind = 'arrive' AND c.queue = e.child_queue AND c.id = e.child_id
+        SELECT 1 FROM deferred AS c WHERE c.kind = 'arrive' AND c.queue = e.child_queue AND c.id = e.child_id
             AND c.arrival = e.arrival
     ) AND NOT EXISTS (
-        SELECT 1 FROM chore AS c WHERE c.kind = 'parent' AND c.queue = e.parent_queue AND c.id = e.parent_id
-    ) AND NOT (coalesce(p.awaited, false) AND (NOT is_terminal_1(p.state) OR EXISTS (
-        SELECT 1 FROM chore AS c WHERE c.kind = 'end' AND c.queue = p.queue AND c.id = p.id AND c.arrival = p.arrival)))
+        SELECT 1 FROM deferred AS c WHERE c.kind = 'parent' AND c.queue = e.parent_queue AND c.id = e.parent_id
+    ) AND NOT (coalesce(p.awaited, false) AND (NOT is_terminal(p.state) OR EXISTS (
+        SELECT 1 FROM deferred AS c WHERE c.kind = 'end' AND c.queue = p.queue AND c.id = p.id AND c.arrival = p.arrival)))
     UNION ALL
     SELECT format('job %L of queue %L: children await it, and no edge says so', j.id, j.queue)
     FROM job AS j WHERE j.awaited AND NOT EXISTS (
         SELECT 1 FROM edge AS e WHERE e.parent_queue = j.queue AND e.parent_id = j.id)
 $$;
 
-CREATE FUNCTION audit_pools_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_pools() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     WITH found AS (
         SELECT m.queue, count(*) FILTER (WHERE m.epoch < p.epoch) AS older,
             count(*) FILTER (WHERE m.epoch > p.epoch) AS newer,
-            count(*) FILTER (WHERE m.hold & 16 = 16) AS held,
-            count(*) FILTER (WHERE m.epoch = p.epoch AND NOT is_pool_lane_1(m.queue, m.lane)) AS strays
+            count(*) FILTER (WHERE m.hold & {{hold.epoch}} = {{hold.epoch}}) AS held,
+            count(*) FILTER (WHERE m.epoch = p.epoch AND NOT is_pool_lane(m.queue, m.lane)) AS strays
         FROM member AS m LEFT JOIN pool AS p ON p.name = m.queue WHERE m.epoch > 0 GROUP BY m.queue
     )
     SELECT format('pool %L: %s', coalesce(p.name, f.queue), what)
@@ -135,30 +131,30 @@ CREATE FUNCTION audit_pools_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
 $$;
 
 -- What is still to be done must be there to be found, and must be about a job that is there.
-CREATE FUNCTION audit_chores_1() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION audit_deferred() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('job %L of queue %L came in a transaction, and nobody will admit it', j.id, j.queue)
-    FROM job AS j WHERE j.hold & 8 = 8 AND NOT EXISTS (
-        SELECT 1 FROM chore AS c
+    FROM job AS j WHERE j.hold & {{hold.arriving}} = {{hold.arriving}} AND NOT EXISTS (
+        SELECT 1 FROM deferred AS c
         WHERE c.kind = 'arrive' AND c.queue = j.queue AND c.id = j.id AND c.arrival = j.arrival)
     UNION ALL
     SELECT format('job %L of queue %L ended in a transaction, and is not there to be told of', c.id, c.queue)
-    FROM chore AS c WHERE c.kind = 'end' AND NOT EXISTS (
+    FROM deferred AS c WHERE c.kind = 'end' AND NOT EXISTS (
         SELECT 1 FROM job AS j
-        WHERE j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival AND is_terminal_1(j.state))
+        WHERE j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival AND is_terminal(j.state))
 $$;
 
 -- Whole tables are read, so nothing is said against reading them in sequence.
-CREATE FUNCTION audit_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp SET jit = off AS $$
+CREATE FUNCTION audit(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}} SET jit = off AS $$
 DECLARE
-    v_now bigint := now_1(p_offset, p_floor);
+    v_now bigint := call_time(p_offset, p_not_before_us);
     v_problems json;
 BEGIN
-    PERFORM begin_1();
+    PERFORM begin_call();
     SELECT coalesce(json_agg(problem), '[]') INTO v_problems FROM (
-        SELECT audit_counts_1() AS problem UNION ALL SELECT audit_jobs_1() UNION ALL SELECT audit_lanes_1()
-        UNION ALL SELECT audit_keys_1(v_now) UNION ALL SELECT audit_edges_1() UNION ALL SELECT audit_pools_1()
-        UNION ALL SELECT audit_chores_1() LIMIT 1000
+        SELECT audit_counts() AS problem UNION ALL SELECT audit_jobs() UNION ALL SELECT audit_lanes()
+        UNION ALL SELECT audit_keys(v_now) UNION ALL SELECT audit_edges() UNION ALL SELECT audit_pools()
+        UNION ALL SELECT audit_deferred() LIMIT 1000
     ) AS found;
-    RETURN reply_1(v_now, '"problems":' || v_problems);
+    RETURN reply(v_now, '"problems":' || v_problems);
 END $$;

@@ -1,40 +1,42 @@
--- Prune: let go of what has passed, in bounded pieces, and keep the books short. Any number of callers may prune at
--- once: each takes what nobody else touches just now, and waits for none of it.
-
--- Where the walk over all lanes stands. Lanes have no index by the time they ran empty, which would be written with
--- every job; they are looked at in turn instead. One row.
-CREATE TABLE walk (
-    queue text COLLATE "C" NOT NULL,
-    lane text COLLATE "C" NOT NULL
-);
-INSERT INTO walk VALUES ('', '');
-
--- What users' transactions have left behind, in the queues that have waited longest.
-CREATE FUNCTION prune_chores_1(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION prune(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    v_queue text;
+    v_limit bigint := coalesce((p_request ->> 'limit')::bigint, {{prune.limit}});
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    c_rows CONSTANT int := 20000;  -- of the tally, in one call
+    v_expired json;
+    v_deleted json;
+    v_workers json;
+    v_more boolean;
+    v_late boolean;
 BEGIN
-    FOR v_queue IN
-        SELECT queue FROM (
-            SELECT number, queue FROM chore WHERE kind IN ('arrive', 'end') ORDER BY number LIMIT 1000
-        ) AS first GROUP BY queue ORDER BY min(number) LIMIT 10
-    LOOP
-        PERFORM chores_1(v_queue, false, p_now);
-    END LOOP;
+    PERFORM begin_call();
+    PERFORM prune_deferred(v_now);
+    SELECT e.p_expired, e.p_more INTO v_expired, v_late FROM prune_expired(v_limit, v_now) AS e;
+    PERFORM resolve(v_now);
+    SELECT d.p_deleted, d.p_more INTO v_deleted, v_more FROM prune_ended(v_limit, v_now) AS d;
+    v_workers := prune_workers(v_now);
+    PERFORM prune_lanes(v_now);
+    PERFORM write_tally();
+    PERFORM 1 FROM deferred WHERE kind = 'parent' LIMIT 1 FOR UPDATE SKIP LOCKED;
+    v_more := v_more OR v_late OR FOUND;
+    v_more := fold_tally(c_rows) = c_rows OR v_more;
+    RETURN reply(v_now, '"deleted":' || v_deleted || ',"expired":' || v_expired || ',"workers":' || v_workers
+        || ',"more":' || v_more);
 END $$;
 
 -- Waiting jobs past their `expires`, those first that have been so for longest.
-CREATE FUNCTION late_1(p_limit bigint, p_now bigint)
+CREATE FUNCTION expiring(p_limit bigint, p_now bigint)
 RETURNS TABLE (queue text, id text, lane text, epoch bigint, place bigint) LANGUAGE sql AS $$
     SELECT *, row_number() OVER () FROM (
         SELECT queue, id, lane, epoch FROM job
-        WHERE expires <= p_now AND expires IS NOT NULL AND state IN ('scheduled', 'blocked', 'queued', 'retrying')
+        WHERE expires <= p_now AND expires IS NOT NULL AND state IN ({{waiting}})
         ORDER BY expires LIMIT p_limit
     ) AS late
 $$;
 
 -- They are cancelled, in the order of their names. Locks of pools come before those of lanes.
-CREATE FUNCTION prune_expired_1(p_limit bigint, p_now bigint, OUT p_expired json, OUT p_more boolean)
+CREATE FUNCTION prune_expired(p_limit bigint, p_now bigint, OUT p_expired json, OUT p_more boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v record;
@@ -43,13 +45,13 @@ DECLARE
 BEGIN
     p_more := false;
     FOR v IN
-        SELECT l.queue, min(l.epoch) AS epoch FROM late_1(p_limit, p_now) AS l WHERE l.epoch > 0
+        SELECT l.queue, min(l.epoch) AS epoch FROM expiring(p_limit, p_now) AS l WHERE l.epoch > 0
         GROUP BY l.queue ORDER BY l.queue COLLATE "C"
     LOOP
-        PERFORM lock_pool_1(v.queue, v.epoch);
+        PERFORM lock_pool(v.queue, v.epoch);
     END LOOP;
     FOR v IN
-        SELECT l.queue, l.id, l.lane, l.place > p_limit AS beyond FROM late_1(p_limit + 1, p_now) AS l
+        SELECT l.queue, l.id, l.lane, l.place > p_limit AS beyond FROM expiring(p_limit + 1, p_now) AS l
         ORDER BY l.queue COLLATE "C", l.id COLLATE "C"
     LOOP
         IF v.beyond THEN
@@ -61,10 +63,10 @@ BEGIN
             CONTINUE WHEN NOT FOUND AND EXISTS (SELECT 1 FROM lane WHERE queue = v.queue AND lane = v.lane);
         END IF;
         SELECT * INTO j FROM job WHERE queue = v.queue AND id = v.id AND expires <= p_now
-            AND lane IS NOT DISTINCT FROM v.lane AND state IN ('scheduled', 'blocked', 'queued', 'retrying')
+            AND lane IS NOT DISTINCT FROM v.lane AND state IN ({{waiting}})
         FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        PERFORM finish_1(j.state, j, 'cancelled', 'expired', '', NULL, NULL, NULL, p_now);
+        PERFORM cancel_waiting(j, 'expired', '', p_now);
         v_names := v_names || json_build_object('queue', v.queue, 'id', v.id);
     END LOOP;
     p_expired := to_json(v_names);
@@ -72,7 +74,7 @@ END $$;
 
 -- Ended jobs go when the last of their three clocks has run out; not while children wait to be told of them, nor while
 -- their lane and pool have not heard of an end in a user's transaction.
-CREATE FUNCTION prune_ended_1(p_limit bigint, p_now bigint, OUT p_deleted json, OUT p_more boolean)
+CREATE FUNCTION prune_ended(p_limit bigint, p_now bigint, OUT p_deleted json, OUT p_more boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -80,8 +82,8 @@ BEGIN
     WITH passed AS MATERIALIZED (
         SELECT queue, id FROM job AS j
         WHERE greatest(visible_until, result_until, key_until) <= p_now
-            AND state IN ('succeeded', 'failed', 'cancelled') AND NOT awaited
-            AND NOT EXISTS (SELECT 1 FROM chore AS c WHERE c.kind = 'end' AND c.queue = j.queue AND c.id = j.id)
+            AND state IN ({{terminal}}) AND NOT awaited
+            AND NOT EXISTS (SELECT 1 FROM deferred AS c WHERE c.kind = 'end' AND c.queue = j.queue AND c.id = j.id)
         ORDER BY greatest(visible_until, result_until, key_until) LIMIT p_limit FOR UPDATE OF j SKIP LOCKED
     ), gone AS (
         DELETE FROM job AS j USING passed AS p WHERE j.queue = p.queue AND j.id = p.id
@@ -101,37 +103,32 @@ BEGIN
     p_more := v_count = p_limit AND EXISTS (
         SELECT 1 FROM job
         WHERE greatest(visible_until, result_until, key_until) <= p_now
-            AND state IN ('succeeded', 'failed', 'cancelled') AND NOT awaited);
+            AND state IN ({{terminal}}) AND NOT awaited);
 END $$;
 
 -- Workers that have fallen silent: ten of their beats, and an hour at least.
-CREATE FUNCTION prune_workers_1(p_now bigint) RETURNS json LANGUAGE sql AS $$
+CREATE FUNCTION prune_workers(p_now bigint) RETURNS json LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM worker AS w USING (
             SELECT worker FROM worker
-            WHERE p_now - seen > greatest(10 * coalesce((record ->> 'interval')::bigint, 0), 3600000000)
+            WHERE p_now - seen > greatest(
+                {{silent_after_intervals}} * coalesce((record ->> 'interval')::bigint, 0), {{silent_at_least}})
             FOR UPDATE SKIP LOCKED
         ) AS silent WHERE w.worker = silent.worker RETURNING w.worker
     )
     SELECT coalesce(json_agg(worker ORDER BY worker), '[]') FROM gone
 $$;
 
-CREATE FUNCTION is_pool_lane_1(p_queue text, p_lane text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT coalesce((
-        SELECT CASE WHEN p_lane ~ '^[0-9]+$' THEN p_lane::numeric < lanes ELSE false END FROM pool WHERE name = p_queue
-    ), false)
-$$;
-
 -- Lanes that have been empty for a day are forgotten: the queue's totals have counted their jobs. Looks at the next
--- thousand lanes of the walk; whoever finds somebody else on it leaves it to them.
-CREATE FUNCTION prune_lanes_1(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- thousand lanes of the lane_cursor; whoever finds somebody else on it leaves it to them.
+CREATE FUNCTION prune_lanes(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    w walk;
+    w lane_cursor;
     v_lanes int;
     v_queue text;
     v_lane text;
 BEGIN
-    SELECT * INTO w FROM walk FOR UPDATE SKIP LOCKED;
+    SELECT * INTO w FROM lane_cursor FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -146,19 +143,19 @@ BEGIN
     DELETE FROM lane AS l USING (
         SELECT queue, lane FROM lane
         WHERE (queue, lane) > (w.queue, w.lane) AND (v_queue = '' OR (queue, lane) <= (v_queue, v_lane))
-            AND depth = 0 AND NOT paused AND emptied <= p_now - 86400000000 AND NOT is_pool_lane_1(queue, lane)
+            AND depth = 0 AND NOT paused AND emptied <= p_now - {{retention}} AND NOT is_pool_lane(queue, lane)
         ORDER BY queue, lane FOR UPDATE SKIP LOCKED
     ) AS idle WHERE l.queue = idle.queue AND l.lane = idle.lane;
-    UPDATE walk SET queue = v_queue, lane = v_lane WHERE queue <> v_queue OR lane <> v_lane;
+    UPDATE lane_cursor SET queue = v_queue, lane = v_lane WHERE queue <> v_queue OR lane <> v_lane;
 END $$;
 
 -- Fold lines of the tally into the counters; answers how many. One statement: readers, who add up the two, see each
 -- line once. One caller at a time, and last in its call, so that nobody waits for a counter.
-CREATE FUNCTION fold_1(p_lines int) RETURNS int LANGUAGE plpgsql AS $$
+CREATE FUNCTION fold_tally(p_lines int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended(current_schema || ' fold', 0)) THEN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('{{namespace}} fold', 0)) THEN
         RETURN 0;
     END IF;
     WITH line AS (
@@ -171,30 +168,4 @@ BEGIN
     )
     SELECT count(*) INTO v_count FROM line;
     RETURN v_count;
-END $$;
-
-CREATE FUNCTION prune_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    v_limit bigint := coalesce((p_request ->> 'limit')::bigint, 500);
-    v_now bigint := now_1(p_offset, p_floor);
-    v_expired json;
-    v_deleted json;
-    v_workers json;
-    v_more boolean;
-    v_late boolean;
-BEGIN
-    PERFORM begin_1();
-    PERFORM prune_chores_1(v_now);
-    SELECT e.p_expired, e.p_more INTO v_expired, v_late FROM prune_expired_1(v_limit, v_now) AS e;
-    PERFORM resolve_1(v_now);
-    SELECT d.p_deleted, d.p_more INTO v_deleted, v_more FROM prune_ended_1(v_limit, v_now) AS d;
-    v_workers := prune_workers_1(v_now);
-    PERFORM prune_lanes_1(v_now);
-    PERFORM close_1();
-    PERFORM 1 FROM chore WHERE kind = 'parent' LIMIT 1 FOR UPDATE SKIP LOCKED;
-    v_more := v_more OR v_late OR FOUND;
-    v_more := fold_1(20000) = 20000 OR v_more;
-    RETURN reply_1(v_now, '"deleted":' || v_deleted || ',"expired":' || v_expired || ',"workers":' || v_workers
-        || ',"more":' || v_more);
 END $$;

@@ -1,10 +1,16 @@
--- The tables. Instants and durations are microseconds. Text is compared as bytes, so that order is the same everywhere.
+-- Tables, sequences, views over tables and indexes. What happens in them is written in `rules/`, which is installed
+-- apart and may change with every release; this file never does once it is released.
 --
--- A job is claimable only in state `queued`; whatever holds it back keeps it in another state, and the write that removes
--- the obstacle moves it. So every search below is one range of one partial index, whatever else the table holds.
+-- Instants and durations are microseconds. Text is compared as bytes, so the order is the same on every server.
+--
+-- A job is claimable only in state `queued`. Everything that holds it back keeps it in another state, and the write
+-- that removes the obstacle moves it. So every search is one range of one partial index, whatever else the table
+-- holds. The predicates repeat state sets and a hold bit of the model; a test compares them.
 
--- What is always there and always as long stands first, then what is indexed: reading a row ends where its last wanted
--- column is, and what follows a text has to be looked for. Every update compares all indexed columns of two rows.
+-- A column per field of the model's JobRecord (`given` is spread over six), and three of the engine's own. Columns of
+-- fixed length that are never null stand first, then indexed ones: the server reads a row up to the last column it
+-- needs, and has to search for each column behind a text. Every update compares all indexed columns of the old and
+-- the new row.
 CREATE TABLE job (
     arrival bigint NOT NULL,
     created bigint NOT NULL,
@@ -25,8 +31,8 @@ CREATE TABLE job (
     priority smallint NOT NULL,
     hold smallint NOT NULL DEFAULT 0,
     cancel_asked boolean NOT NULL DEFAULT false,
-    granted boolean NOT NULL DEFAULT false,   -- it was leased in this life, so its fence is one of its lane's
-    awaited boolean NOT NULL DEFAULT false,   -- an edge begins at it
+    granted boolean NOT NULL DEFAULT false,   -- own: leased in this generation, so its fence counts for its lane
+    awaited boolean NOT NULL DEFAULT false,   -- own: an edge begins at it
     queue text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
@@ -43,7 +49,7 @@ CREATE TABLE job (
     key_scope text COLLATE "C" NOT NULL,
     reply text[] NOT NULL,
     pool_key text COLLATE "C",
-    pool_hash numeric(20, 0),                 -- of the key, as producers take it: 64 bits without a sign
+    pool_hash numeric(20, 0),                 -- own: hash of pool_key, taken by the client; 64 bits without a sign
     given_max_attempts bigint,
     given_max_losses bigint,
     given_timeout bigint,
@@ -74,11 +80,11 @@ CREATE TABLE job (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- All in one direction, so that "from here on" is a range of it.
+-- All columns ascend, so that "from this job on" is one range of the index.
 CREATE INDEX job_ready ON job (queue, task, (-priority::int), due, arrival) WHERE state = 'queued';
 CREATE INDEX job_due ON job (queue, due, arrival) WHERE state IN ('scheduled', 'retrying');
--- The leased ones are never more than there are slots. So they are looked for by token alone, and a renewal, which changes
--- nothing that is indexed, stays on its page.
+-- There are never more leased jobs than slots. So they are found by token alone, and a renewal, which changes no
+-- indexed column, stays on its page.
 CREATE INDEX job_token ON job (token) WHERE token IS NOT NULL;
 CREATE INDEX job_state ON job (queue, state, arrival) WHERE state NOT IN ('assigned', 'running');
 CREATE INDEX job_ended ON job (greatest(visible_until, result_until, key_until))
@@ -91,7 +97,8 @@ CREATE INDEX job_lane_live ON job (queue, lane, arrival)
 
 CREATE SEQUENCE arrival;
 
--- Who took a key last. A row per key, and not a unique index on jobs, since a key outlives neither scope nor record.
+-- The job that took a key last. A row per key and not a unique index on jobs: a key is free again before its record
+-- goes.
 CREATE TABLE unique_key (
     queue text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
@@ -111,16 +118,16 @@ CREATE TABLE edge (
 );
 CREATE INDEX edge_child ON edge (child_queue, child_id);
 
--- A queue exists from its first job on; a row here only if it was paused or named before that, or has run empty.
+-- A queue exists from its first job on. It has a row here only if it was paused or named before that, or has run empty.
 CREATE TABLE queue (
     queue text COLLATE "C" PRIMARY KEY,
     paused boolean NOT NULL DEFAULT false,
-    clearing bigint NOT NULL DEFAULT 0,   -- until then nothing is claimed: somebody clears it, piece by piece
+    clearing bigint NOT NULL DEFAULT 0,   -- nothing is claimed until then: a clear is under way, piece by piece
     emptied_at bigint NOT NULL DEFAULT 0
 );
 
--- How many jobs per state, and how many ended in it. No row that two hot transactions write: each call adds lines to
--- `tally`, and maintenance folds them into `counter`. Readers add the two up in one statement.
+-- How many jobs are in each state, and how many ended in it. No two hot transactions write the same row: each call adds
+-- rows to `tally`, and prune folds them into `counter`. Readers add the two up in one statement.
 CREATE TABLE counter (
     queue text COLLATE "C" NOT NULL,
     state text COLLATE "C" NOT NULL,
@@ -161,14 +168,15 @@ CREATE TABLE pool (
     lanes bigint NOT NULL,
     epoch bigint NOT NULL DEFAULT 1,
     old_live bigint NOT NULL DEFAULT 0,
-    turns text NOT NULL   -- the sequence that counts keyless jobs: numbers without a row that everybody waits for
+    turns text NOT NULL   -- the sequence that counts keyless jobs: a row would make all producers wait for each other
 );
 
 CREATE TABLE worker (
     worker text COLLATE "C" PRIMARY KEY,
     record jsonb NOT NULL,
     seen bigint NOT NULL,
-    stop_asked boolean NOT NULL DEFAULT false
+    stop_asked boolean NOT NULL DEFAULT false,
+    rules_version integer NOT NULL DEFAULT 0   -- whose `heartbeat` it called: migrate keeps that version
 ) WITH (fillfactor = 50);
 
 CREATE TABLE schedule (
@@ -176,12 +184,12 @@ CREATE TABLE schedule (
     record jsonb NOT NULL
 );
 
--- What is still to be done after a commit that could not do it itself, since it may wait for nobody's lock:
---   arrive   a job came in a transaction of a user's and is to be admitted to its lane, or linked to its parents;
---   end      a job was ended in a transaction of a user's: its lane, pool and children are to hear of it;
---   parent   a job has ended and has children left to tell.
+-- Work that is deferred until after a commit, because the transaction that caused it must not wait for other locks:
+--   arrive   a job came in a user's transaction: admit it to its lane, place it in its pool, link it to its parents;
+--   end      a job ended in a user's transaction: its lane, its pool and its children go on;
+--   parent   a job has ended and has children left to release or cancel.
 -- Normally empty. Every exchange and every enqueue looks here.
-CREATE TABLE chore (
+CREATE TABLE deferred (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text NOT NULL,
     queue text COLLATE "C" NOT NULL,
@@ -189,17 +197,19 @@ CREATE TABLE chore (
     id text COLLATE "C" NOT NULL,
     arrival bigint NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX chore_job ON chore (kind, queue, id);
+CREATE INDEX deferred_job ON deferred (kind, queue, id);
 
--- A job as a producer asks for it.
-CREATE TYPE new_job AS (
-    queue text, id text, task text, payload text, codec text, metadata jsonb, payload_hash text, priority smallint,
-    delay bigint, due bigint, expires bigint, lane text, pool jsonb, fresh_id boolean, unique_key text,
-    key_scope text, key_window bigint, parents jsonb, reply text, given jsonb
+-- Where prune stands among the lanes. Lanes have no index by the time they ran empty, which every job would write;
+-- prune looks at them in turn instead. One row.
+CREATE TABLE lane_cursor (
+    queue text COLLATE "C" NOT NULL,
+    lane text COLLATE "C" NOT NULL
 );
+INSERT INTO lane_cursor VALUES ('', '');
 
--- What to write because an attempt ended.
-CREATE TYPE settlement AS (
-    queue text, id text, token text, target text, reason text, note text, delay bigint, due bigint, refund boolean,
-    result text, error jsonb, result_ttl bigint, retention bigint, listed_expiry bigint
+-- The versions of the rules that are installed, each in a schema of its own.
+CREATE TABLE rules (
+    version integer PRIMARY KEY,
+    checksum text NOT NULL,
+    installed timestamptz NOT NULL DEFAULT now()
 );

@@ -1,9 +1,8 @@
-"""In a transaction of the user's: an enqueue or a settlement that is there if, and only if, that commits.
+"""Enqueue and settle in a user's transaction: the effect is there if, and only if, that transaction commits.
 
-The call goes over the user's own connection, whatever its driver. What else belongs to it (lanes, pools, children) is
-done after the commit by whoever comes next; see `sql/0015_joined.sql`. The bells ring with the commit: by NOTIFY inside
-the transaction, or by the session's own hook where it has one.
-"""
+The call goes over the user's own connection, whatever its driver is. Its effects on lanes, pools and children are
+deferred: the next call that comes by after the commit carries them out; see `rules/deferred.sql`. Notifications go
+out with the commit: by NOTIFY inside the transaction, or by the session's own hook where it has one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -12,60 +11,67 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.engines.postgres.encode_calls import user_transaction_call_of
 from holdfast.engines.postgres.messages import Call, Reply
-from holdfast.engines.postgres.wire import joined_call_of
 from holdfast.errors import Unsupported, WrongDatabase
 from holdfast.model.command import A, Command
 from holdfast.transactions import UserConnection
 from holdfast.transactions.postgresql import IDENTITY
 
-Ring = Callable[[frozenset[str]], None]
+Notify = Callable[[frozenset[str]], None]
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
 
-class Joiner:
-    """Makes calls over users' connections, once it is sure that they lead to the same database."""
+class UserTransactions:
+    """Makes calls over users' connections, after checking that they lead to the same database."""
 
-    def __init__(self, schema: str, place: str, connect: Connect, ring: Ring, *, notify: bool) -> None:
-        self._schema = schema
+    def __init__(
+        self, rules: str, place: str, connect: Connect, notify_topics: Notify, *, notify: bool, fast: bool
+    ) -> None:
+        self._rules = rules
+        self._fast = fast
         self._place = place
         self._connect = connect
-        self._ring = ring
+        self._notify_topics = notify_topics
         self._notify = notify
         self._identity = ""
 
-    def join(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
+    def join(self, command: Command[A], user: UserConnection, offset: int, not_before_us: int) -> A:
         self._check_dialect(user)
         found = user.identity()
         if found != self._identity:
             with asyncio.Runner() as runner:  # in a thread without an event loop: else it would be `ajoin`
-                runner.run(self._ask_again())
+                runner.run(self._identify())
             self._check(found)
-        call, topics = self._call(command, user, offset, floor)
-        reply: Reply[A] = call.read([[user.call(f"{self._schema}.{call.function}", *call.arguments)]])
+        call, topics = self._call(command, user, offset, not_before_us)
+        reply: Reply[A] = call.read([[user.call(f"{self._rules}.{call.function}", *call.arguments)]])
         topics.update(reply.topics)
         return reply.answer
 
-    async def ajoin(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
+    async def ajoin(self, command: Command[A], user: UserConnection, offset: int, not_before_us: int) -> A:
         self._check_dialect(user)
         found = await user.aidentity()
         if found != self._identity:
-            await self._ask_again()
+            await self._identify()
             self._check(found)
-        call, topics = self._call(command, user, offset, floor)
-        reply: Reply[A] = call.read([[await user.acall(f"{self._schema}.{call.function}", *call.arguments)]])
+        call, topics = self._call(command, user, offset, not_before_us)
+        reply: Reply[A] = call.read([[await user.acall(f"{self._rules}.{call.function}", *call.arguments)]])
         topics.update(reply.topics)
         return reply.answer
 
-    def _call(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> tuple[Call, set[str]]:
-        """The call, and the bells that the session will ring after its commit, once they are known."""
+    def _call(
+        self, command: Command[A], user: UserConnection, offset: int, not_before_us: int
+    ) -> tuple[Call, set[str]]:
+        """The call, and the topics that the session notifies after its commit; the call's answer fills them in."""
         topics: set[str] = set()
-        rung_by_session = user.after_commit(lambda: self._ring(frozenset(topics)))
-        notify = self._notify and not rung_by_session
-        return joined_call_of(command, notify=notify, offset=offset, floor=floor), topics
+        session_notifies = user.after_commit(lambda: self._notify_topics(frozenset(topics)))
+        notify = self._notify and not session_notifies
+        return user_transaction_call_of(
+            command, notify=notify, offset=offset, not_before_us=not_before_us, fast=self._fast
+        ), topics
 
-    async def _ask_again(self) -> None:
-        """Which database ours is now: after a restart of the server the answer is another one."""
+    async def _identify(self) -> None:
+        """Read the identity of the engine's own database. A restart of the server changes it."""
         connection = await self._connect()
         try:
             self._identity = str(await connection.fetchval(IDENTITY))

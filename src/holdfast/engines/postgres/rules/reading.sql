@@ -1,40 +1,29 @@
--- Readers: get, find, stats, lanes, now. They see the stored state, all of it as of one moment (which is why they are
--- STABLE), and lock nothing. What is due but not promoted yet shows as such, with its due time.
-
 -- A job, field by field in the order of the model's JobRecord.
-CREATE FUNCTION record_1(j job) RETURNS json LANGUAGE sql STABLE AS $$
+CREATE FUNCTION record_json(j job) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(
-        j.queue, j.id, j.task, base64_1(j.payload), j.codec, coalesce(j.metadata, '{}'), base64_1(j.payload_hash),
-        j.priority, j.lane, j.unique_key, j.key_scope, j.key_window, j.expires, j.reply,
-        json_build_array(j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len,
-            j.given_result_ttl, j.given_retention),
-        j.state, j.hold, j.generation, j.arrival, j.created, j.due, j.parents_left, j.attempt, j.losses,
-        j.owner, j.token, j.fence, j.lease_expires, j.lease_len, j.max_attempts, j.max_losses, j.started,
-        j.last_started, j.progress, j.cancel_asked, j.cancel_note, j.settled_token,
-        j.finished, j.reason, j.note, base64_1(j.result), j.last_error, coalesce(j.history, '[]'),
-        j.visible_until, j.result_until, j.key_until, j.epoch, j.pool_key)
+        {{record.fields}})
 $$;
 
-CREATE FUNCTION now_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp AS $$
+CREATE FUNCTION now(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}} AS $$
 BEGIN
-    PERFORM begin_1();
-    RETURN reply_1(now_1(p_offset, p_floor), '');
+    PERFORM begin_call();
+    RETURN reply(call_time(p_offset, p_not_before_us), '');
 END $$;
 
-CREATE FUNCTION get_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp
+CREATE FUNCTION get(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_jobs text;
 BEGIN
-    PERFORM begin_1();
-    SELECT string_agg(CASE WHEN j.id IS NULL THEN 'null' ELSE record_1(j)::text END, ',' ORDER BY asked.place)
+    PERFORM begin_call();
+    SELECT string_agg(CASE WHEN j.id IS NULL THEN 'null' ELSE record_json(j)::text END, ',' ORDER BY asked.place)
     INTO v_jobs
     FROM ROWS FROM (jsonb_to_recordset(p_request -> 'jobs') AS (queue text, id text))
         WITH ORDINALITY AS asked (queue, id, place)
     LEFT JOIN job AS j ON j.queue = asked.queue AND j.id = asked.id;
-    RETURN reply_1(now_1(p_offset, p_floor), '"jobs":[' || coalesce(v_jobs, '') || ']');
+    RETURN reply(call_time(p_offset, p_not_before_us), '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
 -- Newest arrival first. Rows are fetched as they are looked at: never more than `scan`, and one to know whether there
@@ -43,29 +32,29 @@ END $$;
 -- Leased jobs, never more than there are slots, are not in the index by state, but in the one by token; a plain
 -- condition on the queue would tempt the planner to read all of it. The statement is planned anew each time: a plan for
 -- any limit would rather sort everything.
-CREATE FUNCTION find_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp
+CREATE FUNCTION find(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
-    v_limit bigint := coalesce((p_request ->> 'limit')::bigint, 100);
-    v_scan bigint := coalesce((p_request ->> 'scan')::bigint, 10000);
+    v_limit bigint := coalesce((p_request ->> 'limit')::bigint, {{find.limit}});
+    v_scan bigint := coalesce((p_request ->> 'scan')::bigint, {{find.scan}});
     v_below bigint := (p_request ->> 'cursor')::bigint;
     v_looked_at bigint := 0;
     v_records text[] := '{}';
     v_more boolean := false;
     v record;
 BEGIN
-    PERFORM begin_1();
+    PERFORM begin_call();
     FOR v IN EXECUTE format($find$
         SELECT j.arrival, CASE WHEN
             ($5 IS NULL OR j.task = $5) AND ($6 IS NULL OR j.lane = $6) AND ($7 IS NULL OR j.created >= $7)
-            AND coalesce(j.metadata, '{}') @> $8 THEN record_1(j)::text END AS record
+            AND coalesce(j.metadata, '{}') @> $8 THEN record_json(j)::text END AS record
         FROM job AS j WHERE %s AND j.state = $2 AND j.arrival < $3
         ORDER BY j.arrival DESC LIMIT $4
-        $find$, CASE WHEN p_request ->> 'state' IN ('assigned', 'running')
-            THEN 'j.token IS NOT NULL AND j.queue || '''' = $1'
-            ELSE 'j.queue = $1 AND j.state NOT IN (''assigned'', ''running'')' END)
-    USING p_request ->> 'queue', p_request ->> 'state', coalesce(v_below, 9223372036854775807), v_scan + 1,
+        $find$, CASE WHEN p_request ->> 'state' IN ({{leased}})
+            THEN $by$j.token IS NOT NULL AND j.queue || '' = $1$by$
+            ELSE $by$j.queue = $1 AND j.state NOT IN ({{leased}})$by$ END)
+    USING p_request ->> 'queue', p_request ->> 'state', coalesce(v_below, {{forever}}), v_scan + 1,
         p_request ->> 'task', p_request ->> 'lane', (p_request ->> 'since')::bigint,
         coalesce(p_request -> 'metadata', '{}')
     LOOP
@@ -79,13 +68,13 @@ BEGIN
             v_records := v_records || v.record;
         END IF;
     END LOOP;
-    RETURN reply_1(now_1(p_offset, p_floor), '"jobs":[' || array_to_string(v_records, ',') || '],"cursor":'
+    RETURN reply(call_time(p_offset, p_not_before_us), '"jobs":[' || array_to_string(v_records, ',') || '],"cursor":'
         || coalesce(CASE WHEN v_more THEN v_below END::text, 'null'));
 END $$;
 
 -- The earliest due time among the first ready jobs of each task: those a claim would meet next. From task to task in
 -- the index, however many jobs each of them has.
-CREATE FUNCTION oldest_ready_1(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
+CREATE FUNCTION oldest_ready(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
     WITH RECURSIVE first_of AS (
         (SELECT task, due FROM job WHERE queue = p_queue AND state = 'queued'
         ORDER BY task, (-priority::int), due, arrival LIMIT 1)
@@ -99,7 +88,7 @@ CREATE FUNCTION oldest_ready_1(p_queue text) RETURNS bigint LANGUAGE sql STABLE 
 $$;
 
 -- A queue at a glance, from counters and indexes.
-CREATE FUNCTION queue_stats_1(p_queue text, p_now bigint) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION queue_stats(p_queue text, p_now bigint) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_counts json;
     v_queued bigint;
@@ -115,46 +104,46 @@ BEGIN
             'cancelled', coalesce(sum(ends) FILTER (WHERE state = 'cancelled'), 0))
     INTO v_counts, v_queued, v_totals FROM counts WHERE queue = p_queue;
     SELECT count(*), min(due) INTO v_fallen, v_since
-    FROM job WHERE queue = p_queue AND state IN ('scheduled', 'retrying') AND due <= p_now;
+    FROM job WHERE queue = p_queue AND state IN ({{by_due}}) AND due <= p_now;
     RETURN json_build_object(
         'queue', p_queue,
         'paused', coalesce((SELECT paused FROM queue WHERE queue = p_queue), false),
         'counts', v_counts,
         'due', v_queued + v_fallen,
-        'oldest_due', least(v_since, oldest_ready_1(p_queue)),
-        'next_due', (SELECT due FROM job WHERE queue = p_queue AND state IN ('scheduled', 'retrying')
+        'oldest_due', least(v_since, oldest_ready(p_queue)),
+        'next_due', (SELECT due FROM job WHERE queue = p_queue AND state IN ({{by_due}})
             ORDER BY due LIMIT 1),
         'totals', v_totals);
 END $$;
 
-CREATE FUNCTION stats_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp
+CREATE FUNCTION stats(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    v_now bigint := now_1(p_offset, p_floor);
+    v_now bigint := call_time(p_offset, p_not_before_us);
     v_names text[];
     v_queues json;
 BEGIN
-    PERFORM begin_1();
+    PERFORM begin_call();
     IF jsonb_typeof(p_request -> 'queues') = 'array' THEN
         v_names := ARRAY(SELECT jsonb_array_elements_text(p_request -> 'queues'));
     ELSE
         SELECT array_agg(queue ORDER BY queue) INTO v_names
         FROM (SELECT queue FROM queue UNION SELECT queue FROM counter UNION SELECT queue FROM tally) AS known;
     END IF;
-    SELECT json_agg(queue_stats_1(name, v_now) ORDER BY place) INTO v_queues
+    SELECT json_agg(queue_stats(name, v_now) ORDER BY place) INTO v_queues
     FROM unnest(v_names) WITH ORDINALITY AS asked (name, place);
-    RETURN reply_1(v_now, '"queues":' || coalesce(v_queues, '[]'));
+    RETURN reply(v_now, '"queues":' || coalesce(v_queues, '[]'));
 END $$;
 
 -- The lanes of a queue, by name. The fence of a lane is written when a job leaves it; until then its head has the last.
-CREATE FUNCTION lanes_1(p_request jsonb, p_offset bigint, p_floor bigint) RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp
+CREATE FUNCTION lanes(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_lanes json;
 BEGIN
-    PERFORM begin_1();
+    PERFORM begin_call();
     SELECT json_agg(json_build_object(
         'queue', l.queue, 'lane', l.lane, 'head', l.head, 'depth', l.depth, 'paused', l.paused,
         'totals', json_build_object('succeeded', l.succeeded, 'failed', l.failed, 'cancelled', l.cancelled),
@@ -162,5 +151,5 @@ BEGIN
     INTO v_lanes
     FROM lane AS l LEFT JOIN job AS j ON j.queue = l.queue AND j.id = l.head
     WHERE l.queue = p_request ->> 'queue';
-    RETURN reply_1(now_1(p_offset, p_floor), '"lanes":' || coalesce(v_lanes, '[]'));
+    RETURN reply(call_time(p_offset, p_not_before_us), '"lanes":' || coalesce(v_lanes, '[]'));
 END $$;

@@ -1,4 +1,4 @@
-"""What is shown to people: a console that is plain where it is no terminal, and tables."""
+"""Output for people: tables, in colour on a terminal and plain in a pipe."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.escape import safe
+from holdfast.cli.format import safe
 from holdfast.model.states import JobState
 
 STYLES = {
@@ -19,12 +19,12 @@ STYLES = {
     JobState.FAILED: "red",
     JobState.CANCELLED: "dim",
 }
-WIDE = 10_000
-"""Columns of a pipe: nothing is cut there."""
+PIPE_WIDTH = 10_000
+"""Characters: wide enough that nothing is cut in a pipe."""
 
 
-def colour() -> bool:
-    """Whether standard output may be coloured."""
+def use_colour() -> bool:
+    """True if standard output is a terminal with colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -33,8 +33,8 @@ def console() -> Console:
     return Console(
         file=sys.stdout,
         force_terminal=terminal,
-        color_system="auto" if colour() else None,
-        width=None if terminal else WIDE,
+        color_system="auto" if use_colour() else None,
+        width=None if terminal else PIPE_WIDTH,
         markup=False,
         emoji=False,
         highlight=False,
@@ -42,7 +42,7 @@ def console() -> Console:
 
 
 def text(value: object, style: str = "") -> Text:
-    """Stored text as a cell: never markup, never a control character."""
+    """Stored text as a cell: no markup, no control characters."""
     return Text(safe(value), style=style)
 
 
@@ -51,31 +51,31 @@ def state_text(state: JobState) -> Text:
 
 
 def number(value: int, style: str = "") -> Text:
-    """A count; nothing at all is pale."""
+    """A count; zero is a pale dot."""
     return Text(f"{value:,}" if value else "·", style=style if value else "dim")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, whole: Sequence[str] = ()) -> Table:
-    """A table without lines. A name that ends in `#` is a column of numbers; `whole` columns are never cut."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, uncut: Sequence[str] = ()) -> Table:
+    """A table without lines. A name that ends in `#` is a column of numbers; `uncut` columns are shown in full."""
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         name = column.removesuffix("#")
-        made.add_column(
+        result.add_column(
             name,
             justify="right" if name != column else "left",
             no_wrap=True,
-            overflow="fold" if name in whole else "ellipsis",
+            overflow="fold" if name in uncut else "ellipsis",
         )
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Names and what belongs to them."""
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
+    """Names with their values."""
+    result = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
+    result.add_column(style="dim", no_wrap=True)
+    result.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, value)
-    return made
+        result.add_row(name, value)
+    return result

@@ -72,7 +72,7 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Attempt(Struct, frozen=True, gc=False, array_like=True):
+class AttemptRecord(Struct, frozen=True, gc=False, array_like=True):
     """One counted run that did not succeed, as the history keeps it."""
 
     number: int
@@ -150,7 +150,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     note: str = ""
     result: bytes | None = None
     last_error: ErrorInfo | None = None
-    history: tuple[Attempt, ...] = ()
+    history: tuple[AttemptRecord, ...] = ()
     visible_until: int = 0
     """Retention: the record can be looked at."""
     result_until: int = 0

@@ -18,7 +18,7 @@ from holdfast.model.text import ErrorInfo
 from holdfast.model.work import ExpiredLease, Lease, Settlement
 
 
-class Succeeded(Struct, frozen=True):
+class Returned(Struct, frozen=True):
     """The handler returned."""
 
     result: bytes
@@ -37,7 +37,7 @@ class TimedOut(Struct, frozen=True):
     info: ErrorInfo
 
 
-class RetryAsked(Struct, frozen=True):
+class RetryRequested(Struct, frozen=True):
     """The handler asked for another attempt, after its own delay or the back-off's."""
 
     note: str = ""
@@ -70,14 +70,16 @@ class Released(Struct, frozen=True):
     """Given back without having been worked on, or cut short by a shutdown; this attempt does not count."""
 
 
-class Refused(Struct, frozen=True):
+class NotRetryable(Struct, frozen=True):
     """It cannot be run or stored at all, however often it is tried."""
 
     reason: Reason
     info: ErrorInfo | None = None
 
 
-Outcome = Succeeded | Raised | TimedOut | RetryAsked | Snoozed | GaveUp | CancelledByHandler | Released | Refused
+Outcome = (
+    Returned | Raised | TimedOut | RetryRequested | Snoozed | GaveUp | CancelledByHandler | Released | NotRetryable
+)
 
 _WHY = {
     Stop.EXHAUSTED: Reason.EXHAUSTED,
@@ -100,7 +102,7 @@ def decide(
     failed_retention: int | None = None,
 ) -> Settlement:
     """What to write because of `outcome`. `now` is engine time; the TTLs are those of the task's code."""
-    if isinstance(outcome, Succeeded):
+    if isinstance(outcome, Returned):
         return Settlement(
             queue=lease.queue,
             id=lease.id,
@@ -124,7 +126,7 @@ def decide(
             settle = _retry_or_fail(replace(settle, error=info), Reason.ERROR, lease, policy, error, now, draw, None)
         case TimedOut(info=info):
             settle = _retry_or_fail(replace(settle, error=info), Reason.TIMEOUT, lease, policy, None, now, draw, None)
-        case RetryAsked(note=note, delay=asked, info=info):
+        case RetryRequested(note=note, delay=asked, info=info):
             settle = replace(settle, error=info, note=note)
             settle = _retry_or_fail(settle, Reason.RETRY_ASKED, lease, policy, None, now, draw, asked)
         case Snoozed(delay=delay, due=due, note=note):
@@ -136,7 +138,7 @@ def decide(
             settle = replace(settle, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
         case Released():
             return replace(settle, reason=Reason.RELEASED, refund=True)
-        case Refused(reason=reason, info=info):
+        case NotRetryable(reason=reason, info=info):
             settle = replace(settle, target=JobState.FAILED, reason=reason, error=info)
         case _:
             assert_never(outcome)

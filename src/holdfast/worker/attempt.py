@@ -13,48 +13,48 @@ from holdfast.errors import UsageError
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Progress
 from holdfast.model.work import Lease, Settlement
-from holdfast.worker.plan import Plan
+from holdfast.worker.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
-    from holdfast.worker.transaction import Joint
+    from holdfast.worker.transaction import AttemptTransactions
 
 
-class Attempt:
+class LeasedAttempt:
     """A lease in this worker's hands, from the claim until its settlement was answered."""
 
     __slots__ = (
         "_context",
         "abort_reason",
-        "began",
+        "began_at",
         "committed",
-        "joined",
         "lease",
+        "loop_task",
         "plan",
         "progress",
-        "ran",
-        "renewed",
-        "runner",
+        "ran_us",
+        "renewed_at",
         "sent_progress",
         "settlement",
-        "told",
+        "transaction_settlement",
+        "used_transactions",
     )
 
-    def __init__(self, lease: Lease, plan: Plan, claimed: int) -> None:
+    def __init__(self, lease: Lease, plan: ExecutionPlan, claimed_at: int) -> None:
         self.lease = lease
         self.plan = plan
-        self.renewed = claimed
+        self.renewed_at = claimed_at
         """When the lease was last known to be ours, on the boot clock: the moment the question was sent."""
-        self.began: int | None = None
+        self.began_at: int | None = None
         """When the handler's turn came, on the monotonic clock."""
-        self.ran = 0
+        self.ran_us = 0
         """How long the handler took; kept only while somebody listens."""
-        self.runner: asyncio.Task[Any] | None = None
+        self.loop_task: asyncio.Task[Any] | None = None
         """The task to cancel; None while there is nothing on the loop that could be."""
         self.settlement: Settlement | None = None
         """What to write. Set when the attempt has ended."""
-        self.joined: Joint | None = None
+        self.used_transactions: AttemptTransactions | None = None
         """Its transactions, if its handler has asked for any."""
-        self.told: Settlement | None = None
+        self.transaction_settlement: Settlement | None = None
         """The end of the job as it stands in a transaction of the handler's."""
         self.committed = False
         """That transaction is committed: the job has ended, whatever happens now."""
@@ -70,19 +70,19 @@ class Attempt:
         return self._context
 
     @property
-    def joint(self) -> "Joint":
-        if self.joined is None:
-            if self.plan.means is None:
+    def transactions(self) -> "AttemptTransactions":
+        if self.used_transactions is None:
+            if self.plan.transaction_support is None:
                 raise UsageError("There is no worker here to make transactions. Use `lease.complete(transaction=...)`.")
-            from holdfast.worker.transaction import Joint
+            from holdfast.worker.transaction import AttemptTransactions
 
-            self.joined = Joint(self, self.plan.means)
-        return self.joined
+            self.used_transactions = AttemptTransactions(self, self.plan.transaction_support)
+        return self.used_transactions
 
     @property
-    def kept(self) -> bool:
+    def renewable(self) -> bool:
         """Whether its lease is to be renewed. Not while its end stands in a transaction, which may hold its record."""
-        return self.abort_reason is not AbortReason.OWNERSHIP_LOST and self.told is None
+        return self.abort_reason is not AbortReason.OWNERSHIP_LOST and self.transaction_settlement is None
 
     @property
     def state(self) -> Any:
@@ -95,11 +95,11 @@ class Attempt:
     def mark(self, reason: AbortReason) -> bool:
         """Say that it has to stop. The first reason stands, but a lost lease outweighs them all.
 
-        From any thread. Answers whether this was news.
+        From any thread. Answers whether this was reporter.
         """
         if self.abort_reason is reason or self.settlement is not None or self.committed:
             return False
-        if self.told is not None and reason is AbortReason.OWNERSHIP_LOST:
+        if self.transaction_settlement is not None and reason is AbortReason.OWNERSHIP_LOST:
             return False  # it looks the same when the handler's transaction has just been committed
         if self.abort_reason is not None and reason is not AbortReason.OWNERSHIP_LOST:
             return False
@@ -108,8 +108,8 @@ class Attempt:
 
     def interrupt(self) -> None:
         """Cancel the handler where that can be done. From the loop's thread only."""
-        if self.runner is not None and self.settlement is None:
-            self.runner.cancel()
+        if self.loop_task is not None and self.settlement is None:
+            self.loop_task.cancel()
 
 
 def renewal_age(lease_len: int) -> int:

@@ -14,56 +14,56 @@ from collections.abc import Callable
 from holdfast.errors import Aborted
 from holdfast.model.outcome import Outcome
 from holdfast.runtime import Runtime
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.outcomes import raised, returned, undecodable
 
 _logger = logging.getLogger("holdfast.worker")
 
-Done = Callable[[Attempt, Outcome], None]
+Done = Callable[[LeasedAttempt, Outcome], None]
 """Told when an attempt has ended, and how."""
 
 
 class Executor:
     """Runs attempts, one call each."""
 
-    def __init__(self, runtime: Runtime, *, done: Done, timed: Callable[[Attempt], None]) -> None:
+    def __init__(self, runtime: Runtime, *, done: Done, watch_deadline: Callable[[LeasedAttempt], None]) -> None:
         self._monotonic = runtime.monotonic
         self._done = done
-        self._timed = timed
+        self._watch_deadline = watch_deadline
 
-    async def run(self, attempt: Attempt) -> None:
+    async def run(self, attempt: LeasedAttempt) -> None:
         """Run one attempt to its end. Never raises for what the handler does."""
         plan, lease = attempt.plan, attempt.lease
-        attempt.began = self._monotonic()
+        attempt.began_at = self._monotonic()
         if attempt.abort_reason is not None:  # it was called off before its turn came
             self._done(attempt, raised(attempt, Aborted(attempt.abort_reason.value)))
             return
         if plan.timeout is not None or lease.given.timeout is not None:
-            self._timed(attempt)
+            self._watch_deadline(attempt)
         try:
             args, kwargs = plan.decode(lease.payload, lease.codec)
         except Exception as error:
             self._done(attempt, undecodable(error))
             return
         try:
-            if plan.direct is not None:
-                value = await plan.direct(*args, **kwargs)
-                if attempt.joined is not None:
-                    await attempt.joined.finish(value)
+            if plan.bare_handler is not None:
+                value = await plan.bare_handler(*args, **kwargs)
+                if attempt.used_transactions is not None:
+                    await attempt.used_transactions.finish(value)
             else:
                 value = await plan.call(attempt, args, kwargs)
         except GeneratorExit:
-            if attempt.joined is not None:
-                attempt.joined.abandon()
+            if attempt.used_transactions is not None:
+                attempt.used_transactions.abandon()
             raise
         except BaseException as error:
-            if attempt.joined is not None:
-                await attempt.joined.undo(error)
+            if attempt.used_transactions is not None:
+                await attempt.used_transactions.undo(error)
             outcome = raised(attempt, error)
             if attempt.committed:
                 _logger.warning("Job %s had been completed when this was raised.", lease.id, exc_info=error)
         else:
             outcome = returned(attempt, value)
-        if attempt.told is not None and not attempt.committed:
-            outcome = await attempt.joint.judge(outcome)
+        if attempt.transaction_settlement is not None and not attempt.committed:
+            outcome = await attempt.transactions.judge(outcome)
         self._done(attempt, outcome)

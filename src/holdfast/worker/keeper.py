@@ -20,17 +20,17 @@ from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal, RenewStatus
 from holdfast.runtime import Runtime
 from holdfast.service import back_off
-from holdfast.worker.attempt import Attempt, fence_age, renewal_age
+from holdfast.worker.attempt import LeasedAttempt, fence_age, renewal_age
 from holdfast.worker.slots import Slots
 
-HEARTBEAT = 5 * SECOND
-LONGEST_REST = SECOND // 2
+HEARTBEAT_US = 5 * SECOND
+MAX_PAUSE_US = SECOND // 2
 """A lease may be as short as two seconds, and one can be claimed at any time: look at least this often."""
-MOST_RENEWALS = 1_000
+MAX_RENEWALS_PER_CALL = 1_000
 
 _logger = logging.getLogger("holdfast.keeper")
 
-Deliver = Callable[[Attempt, RenewStatus], None]
+Deliver = Callable[[LeasedAttempt, RenewStatus], None]
 
 
 class Keeper:
@@ -44,36 +44,36 @@ class Keeper:
         *,
         record: Callable[[], WorkerRecord],
         deliver: Deliver,
-        stop_asked: Callable[[], None],
+        on_stop_requested: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
         self._record = record
         self._deliver = deliver
-        self._stop_asked = stop_asked
-        self._lifeline: RenewalConnection | None = None
-        self._hurry = runtime.event()
-        self._hurried = False
+        self._on_stop_requested = on_stop_requested
+        self._connection: RenewalConnection | None = None
+        self._wake = runtime.event()
+        self._renew_all = False
         self._ended = runtime.event()
         self._ended.set()
         self._stopping = False
         self._failures = 0
-        self._beat_at = runtime.boot() + HEARTBEAT  # the first one is the worker's own, as it starts
+        self._heartbeat_at = runtime.boot() + HEARTBEAT_US  # the first one is the worker's own, as it starts
 
     def start(self) -> None:
         self._ended.clear()
         self._runtime.thread(self._work, name="holdfast keeper")
 
-    def hurry(self) -> None:
+    def renew_now(self) -> None:
         """Someone rang this worker's bell: renew and beat now, to hear why. From any thread."""
-        self._hurried = True
-        self._hurry.set()
+        self._renew_all = True
+        self._wake.set()
 
     def stop(self) -> None:
         """Ask the thread to end; `wait_ended` waits for it."""
         self._stopping = True
-        self._hurry.set()
+        self._wake.set()
 
     def wait_ended(self, seconds: float) -> bool:
         return self._ended.wait(seconds)
@@ -81,45 +81,47 @@ class Keeper:
     def _work(self) -> None:
         try:
             while not self._stopping:
-                rest = self.round()
-                self._hurry.wait(rest)
-                self._hurry.clear()
+                rest = self.run_once()
+                self._wake.wait(rest)
+                self._wake.clear()
         finally:
             self._close()
             self._ended.set()
 
-    def round(self) -> float:
+    def run_once(self) -> float:
         """Renew and beat what is due; answer the seconds until the next round. Survives whatever the engine does."""
-        hurried, self._hurried = self._hurried, False
+        renew_all, self._renew_all = self._renew_all, False
         try:
-            self._renew(hurried)
-            self._beat(hurried)
+            self._renew(renew_all)
+            self._send_heartbeat(renew_all)
         except Exception as error:
             self._failures += 1
-            pause = min(back_off(self._failures), LONGEST_REST / SECOND)
+            pause = min(back_off(self._failures), MAX_PAUSE_US / SECOND)
             _logger.warning("Leases could not be renewed: %s Next try in %.1f s.", error, pause)
-            self._hurried = hurried or self._hurried
+            self._renew_all = renew_all or self._renew_all
             self._close()
             return pause
         self._failures = 0
-        return self._rest()
+        return self._seconds_to_next()
 
     # Renewing
 
     def _renew(self, everything: bool) -> None:
         now = self._runtime.boot()
-        due = [attempt for attempt in list(self._slots.held.values()) if self._wants_renewal(attempt, now, everything)]
-        for start in range(0, len(due), MOST_RENEWALS):
-            self._renew_some(due[start : start + MOST_RENEWALS])
+        due = [
+            attempt for attempt in list(self._slots.attempts.values()) if self._wants_renewal(attempt, now, everything)
+        ]
+        for start in range(0, len(due), MAX_RENEWALS_PER_CALL):
+            self._renew_some(due[start : start + MAX_RENEWALS_PER_CALL])
 
-    def _wants_renewal(self, attempt: Attempt, now: int, everything: bool) -> bool:
-        if not attempt.kept:
+    def _wants_renewal(self, attempt: LeasedAttempt, now: int, everything: bool) -> bool:
+        if not attempt.renewable:
             return False  # let it run out
         # Those due within the next sixth come along: one batch instead of many.
         lease = attempt.lease.lease_len
-        return everything or now - attempt.renewed >= renewal_age(lease) - lease // 6
+        return everything or now - attempt.renewed_at >= renewal_age(lease) - lease // 6
 
-    def _renew_some(self, attempts: list[Attempt]) -> None:
+    def _renew_some(self, attempts: list[LeasedAttempt]) -> None:
         progress = [attempt.progress for attempt in attempts]
         renewals = [
             Renewal(
@@ -131,40 +133,40 @@ class Keeper:
             for attempt, said in zip(attempts, progress, strict=True)
         ]
         sent = self._runtime.boot()
-        answer = self._line().renew(renewals)
+        answer = self._open_connection().renew(renewals)
         for attempt, said, renewed in zip(attempts, progress, answer.jobs, strict=True):
             if renewed.status is not RenewStatus.LOST:
-                attempt.renewed = sent
+                attempt.renewed_at = sent
                 attempt.sent_progress = said
             if renewed.status is not RenewStatus.HELD:
                 self._deliver(attempt, renewed.status)
 
-    def _rest(self) -> float:
+    def _seconds_to_next(self) -> float:
         now = self._runtime.boot()
-        next_at = min(self._beat_at, now + LONGEST_REST)
-        for attempt in list(self._slots.held.values()):
-            if attempt.kept:
-                next_at = min(next_at, attempt.renewed + renewal_age(attempt.lease.lease_len))
+        next_at = min(self._heartbeat_at, now + MAX_PAUSE_US)
+        for attempt in list(self._slots.attempts.values()):
+            if attempt.renewable:
+                next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
         return max(0.0, (next_at - now) / SECOND)
 
     # Beating
 
-    def _beat(self, hurried: bool) -> None:
+    def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
-        if hurried or now >= self._beat_at:
-            self._beat_at = now + HEARTBEAT
-            if self._line().heartbeat(self._record()).stop:
-                self._stop_asked()
+        if renew_all or now >= self._heartbeat_at:
+            self._heartbeat_at = now + HEARTBEAT_US
+            if self._open_connection().heartbeat(self._record()).stop:
+                self._on_stop_requested()
 
     # The line
 
-    def _line(self) -> RenewalConnection:
-        if self._lifeline is None:
-            self._lifeline = self._engine.renewal_connection()
-        return self._lifeline
+    def _open_connection(self) -> RenewalConnection:
+        if self._connection is None:
+            self._connection = self._engine.renewal_connection()
+        return self._connection
 
     def _close(self) -> None:
-        line, self._lifeline = self._lifeline, None
+        line, self._connection = self._connection, None
         if line is not None:
             try:
                 line.close()
@@ -173,11 +175,12 @@ class Keeper:
 
     # Fencing
 
-    def fence(self) -> list[Attempt]:
+    def fence(self) -> list[LeasedAttempt]:
         """Attempts whose leases could not be renewed in time: they are marked here, and have to stop."""
         now = self._runtime.boot()
         return [
             attempt
-            for attempt in list(self._slots.held.values())
-            if now - attempt.renewed >= fence_age(attempt.lease.lease_len) and attempt.mark(AbortReason.OWNERSHIP_LOST)
+            for attempt in list(self._slots.attempts.values())
+            if now - attempt.renewed_at >= fence_age(attempt.lease.lease_len)
+            and attempt.mark(AbortReason.OWNERSHIP_LOST)
         ]

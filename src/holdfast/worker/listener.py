@@ -7,7 +7,7 @@ from holdfast.runtime import Runtime
 from holdfast.service import Service
 
 
-class Listener(Service):
+class NotificationListener(Service):
     """Turns bells into wake-ups. A lost bell costs time, never work: everything is also looked at now and then."""
 
     name = "listener"

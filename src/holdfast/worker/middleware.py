@@ -14,20 +14,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.context import Context, Middleware, Onion, Surround
-from holdfast.worker.crew import Crew
-from holdfast.worker.host import Handled
+from holdfast.worker.handler_threads import HandlerThreads
+from holdfast.worker.protocols import HandledTask
 
 if TYPE_CHECKING:
-    from holdfast.worker.attempt import Attempt
+    from holdfast.worker.attempt import LeasedAttempt
 
-Call = Callable[["Attempt", Sequence[Any], Mapping[str, Any]], Awaitable[Any]]
+Call = Callable[["LeasedAttempt", Sequence[Any], Mapping[str, Any]], Awaitable[Any]]
 """Runs a handler and all that stands around it."""
 
 
-def compose(task: Handled, middleware: Sequence[Middleware], crew: Crew) -> Call:
+def compose(task: HandledTask, middleware: Sequence[Middleware], handler_threads: HandlerThreads) -> Call:
     """The handler with its middleware, as one call."""
     surrounds = tuple(one for one in middleware if is_surround(one))
-    call = _on_loop(task, surrounds) if task.is_async else _in_thread(task, surrounds, crew)
+    call = _on_loop(task, surrounds) if task.is_async else _in_thread(task, surrounds, handler_threads)
     for one in reversed(middleware):
         if not is_surround(one):
             call = _wrap(one, call)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def is_surround(middleware: Middleware) -> bool:
 
 
 def _wrap(onion: Onion, inner: Call) -> Call:
-    async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def call(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         async def proceed() -> Any:
             return await inner(attempt, args, kwargs)
 
@@ -51,10 +51,10 @@ def _wrap(onion: Onion, inner: Call) -> Call:
     return call
 
 
-def _on_loop(task: Handled, surrounds: tuple[Any, ...]) -> Call:
+def _on_loop(task: HandledTask, surrounds: tuple[Any, ...]) -> Call:
     function, takes_context = task.function, task.takes_context
 
-    async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def call(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         given = (attempt.context, *args) if takes_context else args
         if not surrounds:
             return await _run(attempt, function, given, kwargs)
@@ -64,48 +64,52 @@ def _on_loop(task: Handled, surrounds: tuple[Any, ...]) -> Call:
     return call
 
 
-async def _run(attempt: "Attempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+async def _run(
+    attempt: "LeasedAttempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     """Run an async handler, and end the transaction it has joined."""
     try:
         value = await function(*args, **kwargs)
-        if attempt.joined is not None:
-            await attempt.joined.finish(value)
+        if attempt.used_transactions is not None:
+            await attempt.used_transactions.finish(value)
     except GeneratorExit:  # the loop goes away, and nothing can be awaited any more
         raise
     except BaseException as error:
-        if attempt.joined is not None:
-            await attempt.joined.undo(error)
+        if attempt.used_transactions is not None:
+            await attempt.used_transactions.undo(error)
         raise
     return value
 
 
-def _run_plain(attempt: "Attempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _run_plain(
+    attempt: "LeasedAttempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     """The same for a plain handler, in its thread: a connection may belong to that."""
     try:
         value = function(*args, **kwargs)
-        if attempt.joined is not None:
-            attempt.joined.finish_now(value)
+        if attempt.used_transactions is not None:
+            attempt.used_transactions.finish_now(value)
     except BaseException as error:
-        if attempt.joined is not None:
-            attempt.joined.undo_now(error)
+        if attempt.used_transactions is not None:
+            attempt.used_transactions.undo_now(error)
         raise
     return value
 
 
-def _in_thread(task: Handled, surrounds: tuple[Any, ...], crew: Crew) -> Call:
+def _in_thread(task: HandledTask, surrounds: tuple[Any, ...], handler_threads: HandlerThreads) -> Call:
     function, takes_context = task.function, task.takes_context
 
-    def work(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def work(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         given = (attempt.context, *args) if takes_context else args
         with _surrounded(surrounds, attempt.context):
             return _run_plain(attempt, function, given, kwargs)
 
-    async def call(attempt: "Attempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        runner, attempt.runner = attempt.runner, None  # a thread cannot be cancelled: it keeps its slot
+    async def call(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        runner, attempt.loop_task = attempt.loop_task, None  # a thread cannot be cancelled: it keeps its slot
         try:
-            return await crew.run(work, attempt, args, kwargs)
+            return await handler_threads.run(work, attempt, args, kwargs)
         finally:
-            attempt.runner = runner
+            attempt.loop_task = runner
 
     return call
 

@@ -16,48 +16,48 @@ from holdfast.model.instants import SECOND
 from holdfast.model.outcome import (
     CancelledByHandler,
     GaveUp,
+    NotRetryable,
     Outcome,
     Raised,
-    Refused,
     Released,
-    RetryAsked,
+    RetryRequested,
+    Returned,
     Snoozed,
-    Succeeded,
     TimedOut,
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo, describe
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 
 
-def returned(attempt: Attempt, value: Any) -> Outcome:
+def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
     """The handler returned `value`."""
     if isinstance(value, Interrupt):
         return raised(attempt, value)
     if attempt.abort_reason is AbortReason.TIMEOUT:
         return TimedOut(timeout_info(attempt, None))
     try:
-        return Succeeded(attempt.plan.encode(value, attempt.lease.codec))
+        return Returned(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
-        return Refused(Reason.RESULT_TOO_LARGE, describe(error))
+        return NotRetryable(Reason.RESULT_TOO_LARGE, describe(error))
     except Exception as error:
-        return Refused(Reason.ERROR, describe(error))
+        return NotRetryable(Reason.ERROR, describe(error))
 
 
 def undecodable(error: BaseException) -> Outcome:
     """The stored payload cannot be turned into arguments. Its bytes stay where they are."""
-    return Refused(Reason.UNDECODABLE, describe(error))
+    return NotRetryable(Reason.UNDECODABLE, describe(error))
 
 
-def raised(attempt: Attempt, error: BaseException) -> Outcome:
+def raised(attempt: LeasedAttempt, error: BaseException) -> Outcome:
     """The handler, or its middleware, raised."""
     error = unwrapped(error)
     if attempt.abort_reason is AbortReason.TIMEOUT:
         return TimedOut(timeout_info(attempt, error))
     match error:
         case Retry():
-            return RetryAsked(check.note(error.reason), error.delay, describe(error))
+            return RetryRequested(check.note(error.reason), error.delay, describe(error))
         case Snooze():
             return Snoozed(error.delay, error.at, check.note(error.reason))
         case GiveUp():
@@ -109,7 +109,7 @@ def judged(error: BaseException, policy: RetryPolicy) -> BaseException:
     return error if named else HandlerExit(type(error).__name__)
 
 
-def timeout_info(attempt: Attempt, error: BaseException | None) -> ErrorInfo:
+def timeout_info(attempt: LeasedAttempt, error: BaseException | None) -> ErrorInfo:
     """What is kept of a timeout: how long it was, and where the handler was when it was told."""
     length = timeout_of(attempt) or 0
     trace = "" if error is None else describe(error).traceback
@@ -118,7 +118,7 @@ def timeout_info(attempt: Attempt, error: BaseException | None) -> ErrorInfo:
     )
 
 
-def timeout_of(attempt: Attempt) -> int | None:
+def timeout_of(attempt: LeasedAttempt) -> int | None:
     """What was given at enqueue, or else the task's own."""
     given = attempt.lease.given.timeout
     return attempt.plan.policy.timeout if given is None else given

@@ -18,8 +18,8 @@ from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
-from holdfast.worker.news import News
-from holdfast.worker.plan import Plan
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
 
 MOST_AT_ONCE = 500
@@ -38,11 +38,11 @@ class Reaper(Service):
         engine: Engine,
         *,
         worker: str,
-        plans: Mapping[str, Plan],
+        plans: Mapping[str, ExecutionPlan],
         slots: Slots,
         bus: Bus,
-        news: News,
-        freed: Callable[[], None],
+        reporter: Reporter,
+        on_freed: Callable[[], None],
         interval: float,
     ) -> None:
         super().__init__(runtime)
@@ -51,13 +51,13 @@ class Reaper(Service):
         self._plans = plans
         self._slots = slots
         self._bus = bus
-        self._news = news
-        self._freed = freed
+        self._reporter = reporter
+        self._on_freed = on_freed
         self._interval = interval
 
     async def tick(self) -> float | None:
         answer = await self._engine.expired(self._worker, limit=MOST_AT_ONCE, tasks=self._plans)
-        lost = [lease for lease in answer.leases if lease.token not in self._slots.held]
+        lost = [lease for lease in answer.leases if lease.token not in self._slots.attempts]
         if lost:
             await self._reap(lost)
         if len(answer.leases) == MOST_AT_ONCE and lost:
@@ -70,7 +70,7 @@ class Reaper(Service):
         for lease, settlement, settled in zip(lost, settlements, answer.settled, strict=True):
             if settled in (SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD):
                 self._tell(lease, settlement, settled, answer.at.wall)
-        self._freed()
+        self._on_freed()
 
     def _decide(self, lost: ExpiredLease) -> Settlement:
         plan = self._plans.get(lost.task)
@@ -93,7 +93,7 @@ class Reaper(Service):
             self._emit(events.Failed, lost, at, **why)
             plan = self._plans.get(lost.task)
             if plan is not None:
-                self._news.dead_letter(JobKey(lost.queue, lost.id), plan.task, None)
+                self._reporter.dead_letter(JobKey(lost.queue, lost.id), plan.task, None)
         else:
             more = {"delay": settlement.delay, "max_attempts": lost.max_attempts}
             self._emit(events.Retrying, lost, at, **why, **more)

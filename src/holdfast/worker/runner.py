@@ -21,28 +21,28 @@ from holdfast.context import CURRENT
 from holdfast.model.instants import MILLISECOND
 from holdfast.runtime import Runtime
 from holdfast.service import breathe
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.execute import Executor
 
 LONGEST_TURN = 5 * MILLISECOND
 """After so long without a wait, a chain lets everything else have its turn."""
 
 
-class Runner:
+class AttemptRunner:
     """Starts attempts. Used from the loop's thread only."""
 
     def __init__(self, runtime: Runtime, executor: Executor) -> None:
         self._runtime = runtime
         self._executor = executor
-        self._ready: deque[Attempt] = deque()
+        self._ready: deque[LeasedAttempt] = deque()
         self._standby = False
         self._turns = 0
 
-    def run(self, attempts: Iterable[Attempt]) -> None:
+    def run(self, attempts: Iterable[LeasedAttempt]) -> None:
         """Run these, in this order."""
         self._turns += 1  # whoever is suspended now will notice
         for attempt in attempts:
-            if attempt.plan.waits:
+            if attempt.plan.suspends:
                 self._runtime.spawn(self._alone(attempt), name="holdfast attempt")
             else:
                 self._ready.append(attempt)
@@ -53,14 +53,14 @@ class Runner:
             self._standby = True
             self._runtime.spawn(self._chain(), name="holdfast attempts")
 
-    async def _alone(self, attempt: Attempt) -> None:
+    async def _alone(self, attempt: LeasedAttempt) -> None:
         self._turns += 1
         turn = self._turns
-        attempt.runner = asyncio.current_task()
+        attempt.loop_task = asyncio.current_task()
         CURRENT.set(attempt)
         await self._executor.run(attempt)
         if self._turns == turn:  # nothing else began meanwhile: it probably did not wait
-            attempt.plan.waits = False
+            attempt.plan.suspends = False
 
     async def _chain(self) -> None:
         self._standby = False
@@ -72,21 +72,21 @@ class Runner:
         while ready:
             attempt = ready.popleft()
             self._stand_by()  # before the handler, so that the other chain does not inherit what it leaves behind
-            attempt.runner = me
+            attempt.loop_task = me
             CURRENT.set(attempt)
             before = copy_context()
             await execute(attempt)
             if self._turns != turn:
-                attempt.plan.waits = True
+                attempt.plan.suspends = True
                 break
             if copy_context() != before:
                 break
-            assert attempt.began is not None
-            if attempt.began - began > LONGEST_TURN:
+            assert attempt.began_at is not None
+            if attempt.began_at - began > LONGEST_TURN:
                 await breathe()
                 break
 
-    def withdraw(self) -> list[Attempt]:
+    def take_back_all(self) -> list[LeasedAttempt]:
         """Take back what has not begun yet."""
         left = list(self._ready)
         self._ready.clear()

@@ -23,16 +23,16 @@ from holdfast.core.joined import adapted
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, Interrupt, LeaseLost, UsageError
 from holdfast.model.instants import SECOND
-from holdfast.model.outcome import Outcome, Raised, Succeeded, decide
+from holdfast.model.outcome import Outcome, Raised, Returned, decide
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.transactions import Begins
-from holdfast.worker.opened import Opened, of_engine, of_factory
+from holdfast.worker.open_transaction import OpenTransaction, open_on_engine, open_session
 
 if TYPE_CHECKING:
-    from holdfast.worker.attempt import Attempt
+    from holdfast.worker.attempt import LeasedAttempt
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ OVERDRAWN = 5
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Means(NamedTuple):
+class TransactionSupport(NamedTuple):
     """What a worker has to make transactions with."""
 
     engine: Engine
@@ -64,16 +64,16 @@ def on_loop() -> bool:
     return asyncio._get_running_loop() is not None
 
 
-class Joint:
+class AttemptTransactions:
     """What an attempt has joined. Used by its handler, and by whoever runs it; watched from another thread."""
 
-    def __init__(self, attempt: "Attempt", means: Means) -> None:
+    def __init__(self, attempt: "LeasedAttempt", support: TransactionSupport) -> None:
         self._attempt = attempt
-        self._means = means
-        self._opened: Opened | None = None
+        self._support = support
+        self._opened: OpenTransaction | None = None
         self._in_block = False
         self._by_tx = False
-        self._told_here = False
+        self._has_settlement = False
         """The job's end is in the open transaction already."""
 
     # What a handler asks for
@@ -96,8 +96,8 @@ class Joint:
         assert self._opened is not None
         return self._opened.connection
 
-    def block(self) -> "Block":
-        return Block(self)
+    def block(self) -> "TransactionBlock":
+        return TransactionBlock(self)
 
     async def enter(self) -> Any:
         """A part of the handler begins. An earlier one is committed by itself."""
@@ -115,7 +115,7 @@ class Joint:
         self._in_block = False
         if error is not None:
             await self.undo(error)
-        elif self._told_here:
+        elif self._has_settlement:
             await self._commit()
 
     async def complete(self, result: Any, given: object) -> None:
@@ -124,23 +124,23 @@ class Joint:
             given = await given
         user = await adapted(given)
         here = self._opened is not None and given is self._opened.connection
-        if here and self._told_here:
+        if here and self._has_settlement:
             raise UsageError(f"Job {self._attempt.lease.id!r} has been completed in this transaction already.")
         await self._settle(self._success(result), user)
-        self._told_here = here
+        self._has_settlement = here
 
     @property
     def _source(self) -> Any:
         return getattr(self._attempt.plan.policy, "transaction", False)
 
-    async def _open(self) -> Opened:
-        source, means = self._source, self._means
+    async def _open(self) -> OpenTransaction:
+        source, support = self._source, self._support
         if callable(source):
-            self._opened = await of_factory(source)
+            self._opened = await open_session(source)
         else:
-            self._opened = await of_engine(means.engine)
-        self._opened.since = means.runtime.monotonic()
-        self._told_here = False
+            self._opened = await open_on_engine(support.engine)
+        self._opened.since = support.runtime.monotonic()
+        self._has_settlement = False
         return self._opened
 
     # How it ends
@@ -157,7 +157,7 @@ class Joint:
         if called_off or isinstance(value, Interrupt) or attempt.settlement is not None:
             await self.undo(None)
             return
-        if not self._told_here:
+        if not self._has_settlement:
             try:
                 success = self._success(value)
             except Exception:  # a result that cannot be stored: the worker will say so
@@ -168,13 +168,13 @@ class Joint:
             except BaseException as error:
                 await self.undo(error)
                 raise
-            self._told_here = True
+            self._has_settlement = True
         await self._commit()
 
     def _success(self, value: Any) -> Settlement:
         plan, lease = self._attempt.plan, self._attempt.lease
         return decide(
-            Succeeded(plan.encode(value, lease.codec)),
+            Returned(plan.encode(value, lease.codec)),
             lease,
             plan.policy.retry,
             now=0,
@@ -184,30 +184,30 @@ class Joint:
         )
 
     async def _settle(self, settlement: Settlement, user: object) -> None:
-        attempt, before = self._attempt, self._attempt.told
-        attempt.told = settlement
+        attempt, before = self._attempt, self._attempt.transaction_settlement
+        attempt.transaction_settlement = settlement
         try:
-            answer = await self._means.engine.joined(Exchange(settlements=(settlement,)), user)
+            answer = await self._support.engine.joined(Exchange(settlements=(settlement,)), user)
             if answer.settled[0] is not SettleStatus.APPLIED:
                 raise LeaseLost(job_id=settlement.id, queue=settlement.queue)
         except BaseException:
-            attempt.told = before
+            attempt.transaction_settlement = before
             raise
 
     async def _commit(self) -> None:
-        opened, told_here = self._opened, self._told_here
-        self._opened, self._told_here, self._by_tx = None, False, False
+        opened, _has_settlement = self._opened, self._has_settlement
+        self._opened, self._has_settlement, self._by_tx = None, False, False
         assert opened is not None
         await opened.commit()
-        if told_here:
+        if _has_settlement:
             self._attempt.committed = True
 
     async def undo(self, error: BaseException | None) -> None:
         """Roll back what is open."""
-        opened, told_here = self._opened, self._told_here
-        self._opened, self._told_here, self._by_tx, self._in_block = None, False, False, False
-        if told_here:
-            self._attempt.told = None
+        opened, _has_settlement = self._opened, self._has_settlement
+        self._opened, self._has_settlement, self._by_tx, self._in_block = None, False, False, False
+        if _has_settlement:
+            self._attempt.transaction_settlement = None
         if opened is not None:
             try:
                 await opened.rollback(error)
@@ -225,7 +225,7 @@ class Joint:
         attempt, lease = self._attempt, self._attempt.lease
         stands = False
         try:
-            (record,) = (await self._means.engine.get(lease.key)).jobs
+            (record,) = (await self._support.engine.get(lease.key)).jobs
             settled = record is not None and record.settled_token == lease.token
             stands = record is None or (settled and record.state is JobState.SUCCEEDED)
         except Exception as trouble:  # the settlement that is sent now changes nothing if the job has ended
@@ -233,8 +233,8 @@ class Joint:
         if stands:
             attempt.committed = True
             return outcome
-        attempt.told = None
-        if not isinstance(outcome, Succeeded):
+        attempt.transaction_settlement = None
+        if not isinstance(outcome, Returned):
             return outcome
         error = UsageError(
             f"Job {lease.id!r} was completed in a transaction that was not committed when its handler returned, so it "
@@ -246,10 +246,10 @@ class Joint:
 
     def watch(self) -> None:
         """From the watcher's thread: a transaction that keeps everybody waiting is named, and then taken back."""
-        opened, budget = self._opened, self._means.engine.transaction_budget
+        opened, budget = self._opened, self._support.engine.transaction_budget
         if opened is None or budget is None or not opened.is_engines:
             return
-        age = (self._means.runtime.monotonic() - opened.since) / SECOND
+        age = (self._support.runtime.monotonic() - opened.since) / SECOND
         if age > budget and not opened.warned:
             opened.warned = True
             _logger.warning(
@@ -280,24 +280,24 @@ class Joint:
         now(self.undo(error))
 
 
-class Block:
+class TransactionBlock:
     """`with ctx.transaction() as connection:` in a thread, `async with` on an event loop."""
 
-    def __init__(self, joint: Joint) -> None:
-        self._joint = joint
+    def __init__(self, transactions: AttemptTransactions) -> None:
+        self._transactions = transactions
 
     def __enter__(self) -> Any:
         _refuse_loop("with", "async with")
-        return now(self._joint.enter())
+        return now(self._transactions.enter())
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        now(self._joint.leave(error))
+        now(self._transactions.leave(error))
 
     async def __aenter__(self) -> Any:
-        return await self._joint.enter()
+        return await self._transactions.enter()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._joint.leave(error)
+        await self._transactions.leave(error)
 
 
 def _refuse_loop(method: str, twin: str) -> None:

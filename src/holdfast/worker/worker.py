@@ -23,9 +23,9 @@ from holdfast.config import WorkerSettings
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND
-from holdfast.worker.host import Host
-from holdfast.worker.shift import Shift, Terms
-from holdfast.worker.stopping import Stopping
+from holdfast.worker.protocols import WorkerApp
+from holdfast.worker.services import WorkerServices, WorkerSpec
+from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.thread import WorkerThread
 
 LAST_LISTENERS = 2.0
@@ -44,7 +44,7 @@ class Worker:
 
     def __init__(
         self,
-        app: Host,
+        app: WorkerApp,
         *,
         queues: Queues | None = None,
         concurrency: int | None = None,
@@ -67,10 +67,10 @@ class Worker:
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The name it was given and a random suffix: two workers never share one."""
-        self._stopping: Stopping | None = None
+        self._stop_request: StopRequest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._shift: Shift | None = None
-        self._beside: asyncio.Task[None] | None = None
+        self._services: WorkerServices | None = None
+        self._run_task: asyncio.Task[None] | None = None
         self._thread: WorkerThread | None = None
         for option, value in (("concurrency", concurrency), ("prefetch", prefetch)):
             low = 1 if option == "concurrency" else 0
@@ -100,44 +100,46 @@ class Worker:
         It claims nothing more, lets handlers finish, aborts them when the time is over, and gives back the rest.
         """
         seconds = None if grace is None else duration_us(grace, "grace") / SECOND
-        loop, stopping = self._loop, self._stopping
-        if loop is not None and stopping is not None:
+        loop, stop_request = self._loop, self._stop_request
+        if loop is not None and stop_request is not None:
             try:
-                loop.call_soon_threadsafe(stopping.ask, seconds)
+                loop.call_soon_threadsafe(stop_request.request, seconds)
             except RuntimeError:
                 _logger.debug("The worker had stopped already.")
 
     @property
     def running(self) -> int:
         """How many slots are taken."""
-        return 0 if self._shift is None else self._shift.slots.busy
+        return 0 if self._services is None else self._services.slots.busy
 
     async def _work(self, ready: Callable[[], object]) -> None:
         """From the start to the end, whatever happens in between."""
-        if self._stopping is not None:
+        if self._stop_request is not None:
             raise UsageError(f"Worker {self.name} runs already. Make another one.")
         app, settings = self._app, self._settings()
-        stopping = self._stopping = Stopping(app.runtime, settings.grace)
+        stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
-        shift: Shift | None = None
+        services: WorkerServices | None = None
         try:
-            with self._signals_to(stopping):
+            with self._signals_to(stop_request):
                 app.import_modules()
                 await app.aopen()
                 async with self._state() as state:
-                    shift = Shift(app, self._terms(settings), state, stopping, until_empty=self._until_empty)
-                    self._shift = shift
-                    await shift.begin()
+                    services = WorkerServices(
+                        app, self._spec(settings), state, stop_request, until_empty=self._until_empty
+                    )
+                    self._services = services
+                    await services.begin()
                     ready()
-                    await shift.work()
+                    await services.work()
         finally:
             try:
-                if shift is not None:
-                    await shift.end()
+                if services is not None:
+                    await services.end()
                     await app.bus.finish(LAST_LISTENERS)
             finally:
-                stopping.waker.close()
-                self._stopping = self._loop = self._shift = None
+                stop_request.waker.close()
+                self._stop_request = self._loop = self._services = None
 
     @asynccontextmanager
     async def _state(self) -> AsyncIterator[Any]:
@@ -156,11 +158,11 @@ class Worker:
             prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
         )
 
-    def _terms(self, settings: WorkerSettings) -> Terms:
+    def _spec(self, settings: WorkerSettings) -> WorkerSpec:
         tasks = [task for task in self._app.registry.values() if not task.policy.remote]
         named = self._queues if self._queues is not None else sorted({task.policy.queue for task in tasks})
         limits = named if isinstance(named, Mapping) else {}
-        return Terms(
+        return WorkerSpec(
             worker=self.name,
             queues=tuple(check_name(queue, "queue") for queue in named),
             queue_limits={queue: limit for queue, limit in limits.items() if limit is not None},
@@ -169,7 +171,7 @@ class Worker:
         )
 
     @contextmanager
-    def _signals_to(self, stopping: Stopping) -> Iterator[None]:
+    def _signals_to(self, stop_request: StopRequest) -> Iterator[None]:
         """SIGTERM and SIGINT stop this worker, if it was asked to take them."""
         if not self._signals:
             yield
@@ -177,7 +179,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in before:
-            loop.add_signal_handler(number, stopping.signal)
+            loop.add_signal_handler(number, stop_request.signal)
         try:
             yield
         finally:
@@ -199,23 +201,23 @@ class Worker:
                     _logger.error("Task %s does not stop and is left behind.", task.get_name())
                     asyncio.tasks._unregister_task(task)  # or closing the loop would wait for it for ever
 
-    # Beside other things
+    # ParallelClaim other things
 
     async def __aenter__(self) -> Self:
         ready = asyncio.get_running_loop().create_future()
         work = self._work(lambda: ready.set_result(None))
-        self._beside = self._app.runtime.spawn(work, name=f"holdfast worker {self.name}")
-        await asyncio.wait({ready, self._beside}, return_when=asyncio.FIRST_COMPLETED)
+        self._run_task = self._app.runtime.spawn(work, name=f"holdfast worker {self.name}")
+        await asyncio.wait({ready, self._run_task}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            await self._beside
+            await self._run_task
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if self._beside is not None:
-            beside, self._beside = self._beside, None
+        if self._run_task is not None:
+            beside, self._run_task = self._run_task, None
             await beside
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ End = Callable[[BaseException | None], Awaitable[None]]
 """Ends a transaction: commits without an error, rolls back with one."""
 
 
-class Opened:
+class OpenTransaction:
     """`connection` is what the handler writes with."""
 
     def __init__(self, connection: Any, end: End, take_back: Callable[[], bool] | None = None) -> None:
@@ -51,16 +51,16 @@ def _never() -> bool:
     return False
 
 
-async def of_engine(engine: Engine) -> Opened:
+async def open_on_engine(engine: Engine) -> OpenTransaction:
     """A transaction of the store's own, for whoever asks: on the event loop, or in a thread without one."""
     made: Any = engine.transaction()
     take_back = getattr(made, "take_back", _never)
     if asyncio._get_running_loop() is not None:
-        return Opened(await made.__aenter__(), _leaving(made), take_back)
+        return OpenTransaction(await made.__aenter__(), _leaving(made), take_back)
     if not hasattr(made, "__enter__"):
         said = f"The {engine.scheme} engine has no transactions for plain functions. Make the handler async."
         raise Unsupported(said, capability="joins_transactions", engine=engine.scheme)
-    return Opened(made.__enter__(), _leaving_at_once(made), take_back)
+    return OpenTransaction(made.__enter__(), _leaving_at_once(made), take_back)
 
 
 def _leaving(made: AbstractAsyncContextManager[Any]) -> End:
@@ -77,7 +77,7 @@ def _leaving_at_once(made: Any) -> End:
     return end
 
 
-async def of_factory(factory: Callable[[], Any]) -> Opened:
+async def open_session(factory: Callable[[], Any]) -> OpenTransaction:
     """A session of the user's. It begins by itself, with its first statement."""
     session = factory()
 
@@ -96,7 +96,7 @@ async def of_factory(factory: Callable[[], Any]) -> Opened:
         if hasattr(session, "close"):
             await _quietly(session.close)
         raise
-    return Opened(session, end)
+    return OpenTransaction(session, end)
 
 
 async def _called(method: Callable[[], Any]) -> None:

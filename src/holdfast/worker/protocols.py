@@ -12,7 +12,7 @@ from holdfast.runtime import Runtime
 from holdfast.telemetry.bus import Bus
 
 
-class Policy(Protocol):
+class WorkerTaskPolicy(Protocol):
     """The part of a task's policy that its worker asks for. Durations are microseconds."""
 
     @property
@@ -37,11 +37,11 @@ class Policy(Protocol):
     def remote(self) -> bool: ...
 
 
-class Handled(Protocol):
+class HandledTask(Protocol):
     """A task with a handler."""
 
     @property
-    def policy(self) -> Policy: ...
+    def policy(self) -> WorkerTaskPolicy: ...
     @property
     def function(self) -> Callable[..., Any]: ...
     @property
@@ -57,7 +57,7 @@ class Handled(Protocol):
     def encode_result(self, value: Any, codec: str) -> bytes: ...
 
 
-class Host(Protocol):
+class WorkerApp(Protocol):
     """The application a worker works for."""
 
     async def aopen(self) -> None: ...
@@ -67,7 +67,7 @@ class Host(Protocol):
     @property
     def runtime(self) -> Runtime: ...
     @property
-    def registry(self) -> Mapping[str, Handled]: ...
+    def registry(self) -> Mapping[str, HandledTask]: ...
     @property
     def middlewares(self) -> Sequence[Middleware]: ...
     @property

@@ -31,26 +31,26 @@ from holdfast.runtime import Runtime
 from holdfast.service import Service, Supervisor
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.claims import Claims
-from holdfast.worker.courier import Courier
-from holdfast.worker.crew import Crew
+from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.deadlines import Deadlines
-from holdfast.worker.deaths import Deaths
-from holdfast.worker.exchange import Beside, Exchanger
+from holdfast.worker.exchange import Exchanger, ParallelClaim
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.host import Host
-from holdfast.worker.keeper import HEARTBEAT, Keeper
-from holdfast.worker.listener import Listener
-from holdfast.worker.news import News
-from holdfast.worker.plan import Plan
+from holdfast.worker.keeper import HEARTBEAT_US, Keeper
+from holdfast.worker.listener import NotificationListener
+from holdfast.worker.loop_watcher import LoopWatcher
+from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
-from holdfast.worker.stopping import Stopping
-from holdfast.worker.strangers import Strangers
-from holdfast.worker.transaction import Means
-from holdfast.worker.watcher import Watcher
+from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.transaction import TransactionSupport
+from holdfast.worker.unknown_tasks import UnknownTasks
 
 ABORT_PATIENCE = 2.0
 """Seconds that aborted handlers get to end."""
@@ -64,7 +64,7 @@ _logger = logging.getLogger("holdfast.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class WorkerSpec:
     """How a worker was asked to work."""
 
     worker: str
@@ -74,88 +74,90 @@ class Terms:
     strict: bool = False
 
 
-class Shift:
+class WorkerServices:
     """One run of a worker, on one event loop."""
 
-    def __init__(self, host: Host, terms: Terms, state: Any, stopping: Stopping, *, until_empty: bool) -> None:
-        self._runtime: Runtime = host.runtime
-        self._engine: Engine = host.engine
-        self._bus: Bus = host.bus
-        self._terms = terms
-        self._stopping = stopping
+    def __init__(
+        self, app: WorkerApp, spec: WorkerSpec, state: Any, stop_request: StopRequest, *, until_empty: bool
+    ) -> None:
+        self._runtime: Runtime = app.runtime
+        self._engine: Engine = app.engine
+        self._bus: Bus = app.bus
+        self._spec = spec
+        self._stop_request = stop_request
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
-        runtime, engine, settings = self._runtime, self._engine, terms.settings
-        self._crew = Crew(runtime)
+        runtime, engine, settings = self._runtime, self._engine, spec.settings
+        self._handler_threads = HandlerThreads(runtime)
         self._plans = {
-            name: Plan(
+            name: ExecutionPlan(
                 task,
-                worker=terms.worker,
+                worker=spec.worker,
                 state=state,
-                middleware=host.middlewares,
-                crew=self._crew,
-                means=Means(engine, runtime),
+                middleware=app.middlewares,
+                handler_threads=self._handler_threads,
+                transaction_support=TransactionSupport(engine, runtime),
             )
-            for name, task in host.registry.items()
+            for name, task in app.registry.items()
             if not task.policy.remote
         }
-        self.slots = Slots(settings.concurrency, terms.queue_limits)
-        self._hooks = Hooks(runtime, engine, self._crew)
-        self._news = News(engine, host.bus, self._hooks, terms.worker)
+        self.slots = Slots(settings.concurrency, spec.queue_limits)
+        self._hooks = Hooks(runtime, engine, self._handler_threads)
+        self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll = settings.poll_interval
         claims = Claims(
             runtime,
-            worker=terms.worker,
-            queues=terms.queues,
+            worker=spec.worker,
+            queues=spec.queues,
             plans=self._plans.values(),
             slots=self.slots,
             prefetch=settings.prefetch,
-            strict=terms.strict,
+            strict=spec.strict,
         )
         self.exchanger = Exchanger(
             runtime,
-            courier=Courier(runtime, engine),
+            resender=Resender(runtime, engine),
             slots=self.slots,
             claims=claims,
             plans=self._plans,
-            news=self._news,
+            reporter=self._reporter,
             poll=poll if engine.capabilities.push else min(poll, POLL_WITHOUT_PUSH),
-            timed=self._deadlines.watch,
-            told_to_stop=self._deadlines.told_to_stop,
-            found_nothing=stopping.ask if until_empty else None,
+            watch_deadline=self._deadlines.watch,
+            on_abort=self._deadlines.on_abort,
+            on_idle=stop_request.request if until_empty else None,
         )
         exchanges: tuple[Service, ...] = (self.exchanger,)
         able = engine.capabilities
         if able.concurrent_writers and able.shared_between_hosts and claims.simple:
-            self.exchanger.beside = Beside(runtime, self.exchanger)
-            exchanges = (self.exchanger, self.exchanger.beside)
+            self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger)
+            exchanges = (self.exchanger, self.exchanger.parallel_claim)
         self.keeper = Keeper(
             runtime,
             engine,
             self.slots,
             record=self.record,
             deliver=self._deliver,
-            stop_asked=lambda: self._on_loop(stopping.ask),
+            on_stop_requested=lambda: self._on_loop(stop_request.request),
         )
-        self._watcher = Watcher(runtime, guard=self._guard, blocked=self._blocked)
-        self._listener = Listener(
+        self._watcher = LoopWatcher(runtime, guard=self._guard, blocked=self._blocked)
+        self._listener = NotificationListener(
             runtime,
             engine,
-            queues=terms.queues,
-            worker=terms.worker,
+            queues=spec.queues,
+            worker=spec.worker,
             work=self.exchanger.wake,
-            called=self.keeper.hurry,
+            called=self.keeper.renew_now,
         )
         reaper = Reaper(
             runtime,
             engine,
-            worker=terms.worker,
+            worker=spec.worker,
             plans=self._plans,
             slots=self.slots,
-            bus=host.bus,
-            news=self._news,
-            freed=self.exchanger.wake,
+            bus=app.bus,
+            reporter=self._reporter,
+            on_freed=self.exchanger.wake,
             interval=settings.reap_interval,
         )
         self.supervisor = Supervisor(
@@ -166,15 +168,15 @@ class Shift:
                 self._listener,
                 self._hooks,
                 reaper,
-                Deaths(runtime, engine, reaper),
+                DeadWorkers(runtime, engine, reaper),
                 Pruner(runtime, engine),
-                Strangers(
+                UnknownTasks(
                     runtime,
                     engine,
-                    worker=terms.worker,
-                    queues=terms.queues,
+                    worker=spec.worker,
+                    queues=spec.queues,
                     tasks=self._plans,
-                    bus=host.bus,
+                    bus=app.bus,
                     fail_after=settings.unknown_task_after,
                 ),
             ),
@@ -183,16 +185,16 @@ class Shift:
     def record(self) -> WorkerRecord:
         """The worker as operators see it."""
         return WorkerRecord(
-            worker=self._terms.worker,
+            worker=self._spec.worker,
             tasks=tuple(sorted(self._plans)),
-            queues=self._terms.queues,
+            queues=self._spec.queues,
             host=socket.gethostname(),
             pid=os.getpid(),
             process=self._engine.process_name,
             slots=self.slots.size,
             busy=self.slots.busy,
             started=self._started,
-            interval=HEARTBEAT,
+            interval=HEARTBEAT_US,
         )
 
     # Beginning
@@ -203,12 +205,12 @@ class Shift:
         self.keeper.start()
         self._watcher.start()
         self.supervisor.start()
-        _logger.info("Worker %s works on %s.", self._terms.worker, ", ".join(self._terms.queues) or "nothing")
+        _logger.info("Worker %s works on %s.", self._spec.worker, ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(
                 at=self._runtime.wall(),
-                worker=self._terms.worker,
-                queues=self._terms.queues,
+                worker=self._spec.worker,
+                queues=self._spec.queues,
                 tasks=tuple(sorted(self._plans)),
                 slots=self.slots.size,
             )
@@ -222,41 +224,43 @@ class Shift:
         except RuntimeError:
             _logger.debug("The event loop was closed before its threads ended.")
 
-    def _deliver(self, attempt: Attempt, status: RenewStatus) -> None:
+    def _deliver(self, attempt: LeasedAttempt, status: RenewStatus) -> None:
         match status:
             case RenewStatus.LOST:
                 self._mark(attempt, AbortReason.OWNERSHIP_LOST)
             case RenewStatus.CANCEL:
                 self._mark(attempt, AbortReason.CANCEL)
             case RenewStatus.HOLD:
-                self._on_loop(self.exchanger.hold, attempt)
+                self._on_loop(self.exchanger.release_unstarted, attempt)
             case RenewStatus.HELD:
                 pass
 
-    def _mark(self, attempt: Attempt, reason: AbortReason) -> None:
+    def _mark(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
         if attempt.mark(reason):
             self._on_loop(self.exchanger.interrupt, attempt)
 
     def _guard(self) -> None:
         for attempt in self.keeper.fence():
             self._on_loop(self.exchanger.interrupt, attempt)
-        for attempt in list(self.slots.held.values()):
-            if attempt.joined is not None:
-                attempt.joined.watch()
+        for attempt in list(self.slots.attempts.values()):
+            if attempt.used_transactions is not None:
+                attempt.used_transactions.watch()
 
     def _blocked(self, length: int, stack: str) -> None:
-        jobs = [a.lease.id for a in list(self.slots.held.values()) if a.runner is not None and a.settlement is None]
+        jobs = [
+            a.lease.id for a in list(self.slots.attempts.values()) if a.loop_task is not None and a.settlement is None
+        ]
         self._bus.emit(
             events.LoopBlocked(
                 at=self._runtime.wall(),
-                worker=self._terms.worker,
+                worker=self._spec.worker,
                 blocked=length,
                 stack=stack,
                 job_ids=tuple(jobs[:10]),
             )
         )
 
-    def _abort(self, attempt: Attempt, reason: AbortReason) -> None:
+    def _abort(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
         self.exchanger.abort(attempt, reason)
 
     # Ending
@@ -264,34 +268,34 @@ class Shift:
     async def work(self) -> None:
         """Until someone asks to stop, and then until the handlers have. Cancelled, it stops at once."""
         try:
-            await self._stopping.wait()
+            await self._stop_request.wait()
         except asyncio.CancelledError:
-            self._stopping.ask(0)
+            self._stop_request.request(0)
             raise
         finally:
             await self._wind_down()
 
     async def _wind_down(self) -> None:
         """No more claims; the handlers may finish, then must; what has ended is settled. Bounded."""
-        stopping = self._stopping
+        stop_request = self._stop_request
         self._bus.emit(
             events.WorkerStopping(
                 at=self._runtime.wall(),
-                worker=self._terms.worker,
-                grace=round(stopping.left() * SECOND),
+                worker=self._spec.worker,
+                grace=round(stop_request.grace_left_s() * SECOND),
                 running=self.slots.busy,
             )
         )
-        self.exchanger.progress = self._hooks.progress = stopping.waker.wake
+        self.exchanger.on_progress = self._hooks.on_progress = stop_request.waker.wake
         self.exchanger.stop_accepting()
-        await stopping.until(lambda: not self.slots.busy)
-        patience = HURRIED_PATIENCE if stopping.hurried else ABORT_PATIENCE
-        for attempt in list(self.slots.held.values()):
+        await stop_request.wait_until(lambda: not self.slots.busy)
+        patience = HURRIED_PATIENCE if stop_request.immediate else ABORT_PATIENCE
+        for attempt in list(self.slots.attempts.values()):
             self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
-        await stopping.until(lambda: not self.slots.busy, patience)
-        patience = HURRIED_PATIENCE if stopping.hurried else FLUSH_PATIENCE
-        await stopping.until(lambda: not self.exchanger.settling, patience)
-        await stopping.until(lambda: not self._hooks.pending, patience)
+        await stop_request.wait_until(lambda: not self.slots.busy, patience)
+        patience = HURRIED_PATIENCE if stop_request.immediate else FLUSH_PATIENCE
+        await stop_request.wait_until(lambda: not self.exchanger.has_unsettled, patience)
+        await stop_request.wait_until(lambda: not self._hooks.pending, patience)
 
     async def end(self) -> None:
         """Let go of everything. What still runs is given back as the last call."""
@@ -302,20 +306,22 @@ class Shift:
         await self._runtime.run_blocking(self.keeper.wait_ended, 2.0)
         released = await self._give_back_rest()
         try:
-            await self._engine.forget_worker(self._terms.worker)
+            await self._engine.forget_worker(self._spec.worker)
         except Exception as error:
-            _logger.info("Worker %s could not take its record with it: %s", self._terms.worker, error)
-        self._crew.close()
-        _logger.info("Worker %s has stopped.", self._terms.worker)
-        self._bus.emit(events.WorkerStopped(at=self._runtime.wall(), worker=self._terms.worker, released=released))
+            _logger.info("Worker %s could not take its record with it: %s", self._spec.worker, error)
+        self._handler_threads.close()
+        _logger.info("Worker %s has stopped.", self._spec.worker)
+        self._bus.emit(events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=released))
 
     async def _give_back_rest(self) -> int:
-        rest: Sequence[Attempt] = [
-            attempt for attempt in self.slots.held.values() if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST
+        rest: Sequence[LeasedAttempt] = [
+            attempt
+            for attempt in self.slots.attempts.values()
+            if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST
         ]
         for attempt in rest:
-            if attempt.joined is not None:
-                attempt.joined.abandon()
+            if attempt.used_transactions is not None:
+                attempt.used_transactions.abandon()
             if attempt.settlement is None:
                 _logger.warning("Job %s (%s) still runs; it is given back.", attempt.lease.id, attempt.lease.task)
                 attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)

@@ -23,7 +23,7 @@ Blocked = Callable[[int, str], None]
 """Told for how long the loop has stood still, in microseconds, and where."""
 
 
-class Watcher:
+class LoopWatcher:
     """Made on the loop it watches."""
 
     def __init__(

@@ -21,7 +21,7 @@ from holdfast.service import back_off
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Courier:
+class Resender:
     """Each request until it is answered."""
 
     def __init__(self, runtime: Runtime, engine: Engine) -> None:

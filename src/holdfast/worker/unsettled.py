@@ -3,28 +3,28 @@
 from collections import deque
 
 from holdfast.model.check import MAX_SETTLEMENTS
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 
 MOST_RESULT_BYTES = 1024 * 1024
 
 
-class Outbox:
+class UnsettledAttempts:
     """First in, first out: at most 500 settlements and 1 MiB of results at a time, but always at least one."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Attempt] = deque()
+        self._waiting: deque[LeasedAttempt] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, attempt: Attempt) -> None:
+    def put(self, attempt: LeasedAttempt) -> None:
         self._waiting.append(attempt)
         settlement = attempt.settlement
         if settlement is not None and settlement.result is not None:
             self._bytes += len(settlement.result)
 
-    def next_batch(self) -> list[Attempt]:
+    def next_batch(self) -> list[LeasedAttempt]:
         waiting = self._waiting
         if len(waiting) <= MAX_SETTLEMENTS and self._bytes <= MOST_RESULT_BYTES:
             batch = list(waiting)
@@ -40,12 +40,12 @@ class Outbox:
             self._bytes -= _size(batch[-1])
         return batch
 
-    def put_back(self, batch: list[Attempt]) -> None:
+    def put_back(self, batch: list[LeasedAttempt]) -> None:
         """The batch was cut off on its way. It goes out again, before the others: the engine knows what it has seen."""
         self._waiting.extendleft(reversed(batch))
         self._bytes += sum(map(_size, batch))
 
 
-def _size(attempt: Attempt) -> int:
+def _size(attempt: LeasedAttempt) -> int:
     settlement = attempt.settlement
     return 0 if settlement is None or settlement.result is None else len(settlement.result)

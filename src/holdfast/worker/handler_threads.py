@@ -18,7 +18,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Crew:
+class HandlerThreads:
     """Runs blocking functions for one event loop. Used from that loop only."""
 
     def __init__(self, runtime: Runtime) -> None:

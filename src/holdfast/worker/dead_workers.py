@@ -17,7 +17,7 @@ INTERVAL = 0.25
 _logger = logging.getLogger("holdfast.reaper")
 
 
-class Deaths(Service):
+class DeadWorkers(Service):
     """Disowns workers whose process is gone, and wakes the reaper."""
 
     name = "deaths"

@@ -27,10 +27,10 @@ LEASE = 30 * SECOND
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Strangers(Service):
+class UnknownTasks(Service):
     """Looks through the worker's queues now and then, at a bounded number of jobs."""
 
-    name = "strangers"
+    name = "unknown_tasks"
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Strangers(Service):
         self._bus = bus
         self._fail_after = round(fail_after * SECOND)
         self._interval = interval
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     async def tick(self) -> float | None:
-        strangers = [found for queue in self._queues for found in (await self._unknown(queue)).items()]
-        if strangers:
-            known = {task for worker in await self._workers() for task in worker.tasks}
-            for (queue, task), job_id in strangers:
-                if task not in known:
-                    await self._meet(queue, task, job_id)
+        unknown_tasks = [found for queue in self._queues for found in (await self._unknown(queue)).items()]
+        if unknown_tasks:
+            known_tasks = {task for worker in await self._workers() for task in worker.tasks}
+            for (queue, task), job_id in unknown_tasks:
+                if task not in known_tasks:
+                    await self._report(queue, task, job_id)
         return self._interval * (0.9 + 0.2 * self.runtime.random())
 
     async def _unknown(self, queue: str) -> Mapping[tuple[str, str], str]:
@@ -72,9 +72,9 @@ class Strangers(Service):
         answer = await self._engine.workers()
         return [one for one in answer.workers if answer.at.wall - one.seen <= 3 * max(one.interval, SECOND)]
 
-    async def _meet(self, queue: str, task: str, job_id: str) -> None:
-        if (queue, task) not in self._told:
-            self._told.add((queue, task))
+    async def _report(self, queue: str, task: str, job_id: str) -> None:
+        if (queue, task) not in self._reported:
+            self._reported.add((queue, task))
             _logger.warning("Jobs of task %r wait in queue %r, and no live worker knows that task.", task, queue)
             at = self.runtime.wall()
             self._bus.emit(events.UnknownTask(at=at, queue=queue, task=task, job_id=job_id))

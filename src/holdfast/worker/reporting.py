@@ -16,16 +16,16 @@ from holdfast.model.text import ErrorInfo
 from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.host import Handled
+from holdfast.worker.protocols import HandledTask
 
 _logger = logging.getLogger("holdfast.worker")
 
 _ENDS: tuple[type[events.Event], ...] = (events.Succeeded, events.Failed, events.Retrying, events.Cancelled)
 
 
-class News:
+class Reporter:
     """Tells what happened to this worker's jobs."""
 
     def __init__(self, engine: Engine, bus: Bus, hooks: Hooks, worker: str) -> None:
@@ -44,7 +44,7 @@ class News:
 
     # Beginnings
 
-    def started(self, attempts: Sequence[Attempt], at: int) -> None:
+    def started(self, attempts: Sequence[LeasedAttempt], at: int) -> None:
         if self._bus.wants(events.Started):
             for attempt in attempts:
                 self._tell(events.Started, attempt.lease, at, waited=max(0, at - attempt.lease.due))
@@ -57,7 +57,7 @@ class News:
 
     # Ends
 
-    def settled(self, attempt: Attempt, settlement: Settlement, settled: SettleStatus, at: int) -> None:
+    def settled(self, attempt: LeasedAttempt, settlement: Settlement, settled: SettleStatus, at: int) -> None:
         """The store has answered a settlement."""
         lease = attempt.lease
         match settled:
@@ -71,7 +71,7 @@ class News:
                 pass
         match settlement.target:
             case JobState.SUCCEEDED:
-                self._tell(events.Succeeded, lease, at, ran=attempt.ran)
+                self._tell(events.Succeeded, lease, at, ran=attempt.ran_us)
             case JobState.FAILED:
                 self._failed(attempt, settlement, at)
             case JobState.CANCELLED:
@@ -79,7 +79,7 @@ class News:
             case _:
                 self._again(attempt, settlement, at)
 
-    def _failed(self, attempt: Attempt, settlement: Settlement, at: int) -> None:
+    def _failed(self, attempt: LeasedAttempt, settlement: Settlement, at: int) -> None:
         lease = attempt.lease
         _logger.warning(
             "Job %s (%s) failed at attempt %d: %s%s",
@@ -96,11 +96,11 @@ class News:
             reason=settlement.reason,
             note=settlement.note,
             error=settlement.error,
-            ran=attempt.ran,
+            ran=attempt.ran_us,
         )
         self.dead_letter(lease.key, attempt.plan.task, settlement.error, lease)
 
-    def _again(self, attempt: Attempt, settlement: Settlement, at: int) -> None:
+    def _again(self, attempt: LeasedAttempt, settlement: Settlement, at: int) -> None:
         lease = attempt.lease
         delay = settlement.delay if settlement.due is None else max(0, settlement.due - at)
         if settlement.reason is not Reason.RELEASED:
@@ -122,17 +122,17 @@ class News:
             note=settlement.note,
             error=settlement.error,
             max_attempts=lease.max_attempts,
-            ran=attempt.ran,
+            ran=attempt.ran_us,
         )
 
-    def ownership_lost(self, attempt: Attempt, at: int) -> None:
+    def ownership_lost(self, attempt: LeasedAttempt, at: int) -> None:
         lease = attempt.lease
         _logger.warning(
             "Job %s (%s): the lease is lost, its attempt %d is dropped.", lease.id, lease.task, lease.attempt
         )
         self._tell(events.OwnershipLost, lease, at)
 
-    def dead_letter(self, job: JobKey, task: Handled, error: ErrorInfo | None, lease: Lease | None = None) -> None:
+    def dead_letter(self, job: JobKey, task: HandledTask, error: ErrorInfo | None, lease: Lease | None = None) -> None:
         """Let the task's hooks run, some time soon."""
         for hook in task.dead_letter_hooks:
             self._hooks.add(hook, job, error, lease)

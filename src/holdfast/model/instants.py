@@ -7,7 +7,7 @@ the event loop or to a thread.
 from msgspec import Struct
 
 Instant = int
-"""A point in time: whole microseconds since 1970 UTC (the wall clock), or on the lease clock where the field says so."""
+"""A point in time: whole microseconds since 1970 UTC, or on the lease clock where the field says so."""
 Micros = int
 """A duration in whole microseconds; also a reading of the monotonic or the boot clock, which have no meaning of their
 own and are only subtracted from each other."""

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import InvalidOption
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.retry import DEFAULT_BACKOFF, RetryPolicy, Stop, loss_delay, next_delay
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
@@ -41,15 +42,15 @@ class RetryRequested(Struct, frozen=True):
     """The handler asked for another attempt, after its own delay or the back-off's."""
 
     note: str = ""
-    delay: int | None = None
+    delay: Micros | None = None
     info: ErrorInfo | None = None
 
 
 class Snoozed(Struct, frozen=True):
     """The handler asked to be called later; this attempt does not count."""
 
-    delay: int | None = None
-    due: int | None = None
+    delay: Micros | None = None
+    due: Instant | None = None
     note: str = ""
 
 
@@ -95,11 +96,11 @@ def decide(
     lease: Lease,
     policy: RetryPolicy,
     *,
-    now: int,
+    now: Instant,
     draw: float,
-    result_ttl: int | None = None,
-    retention: int | None = None,
-    failed_retention: int | None = None,
+    result_ttl: Micros | None = None,
+    retention: Micros | None = None,
+    failed_retention: Micros | None = None,
 ) -> Settlement:
     """What to write because of `outcome`. `now` is engine time; the TTLs are those of the task's code."""
     if isinstance(outcome, Returned):
@@ -151,9 +152,9 @@ def _retry_or_fail(
     lease: Lease,
     policy: RetryPolicy,
     error: BaseException | None,
-    now: int,
+    now: Instant,
     draw: float,
-    asked: int | None,
+    asked: Micros | None,
 ) -> Settlement:
     # What was given at enqueue won at the claim; the lease carries it.
     policy = replace(policy, max_attempts=lease.max_attempts or None)

@@ -9,7 +9,7 @@ code of this worker requests: a `finally` block may still run, but a command tha
 The context variable `CURRENT_WORKER` says which simulated worker the code belongs to. Tasks and threads inherit it.
 
     after_claim     the store has leased the job to the worker; the worker never gets the answer
-    in_handler      the handler has begun: it dies at its first wait or its first change of the store, or else at its end
+    in_handler      the handler has begun: it dies at its first wait or first change of the store, or else at its end
     before_settle   the handler has ended, and all its effects are there; its outcome is never sent
     after_settle    the outcome is stored; the worker never gets the answer
 """

@@ -20,7 +20,7 @@ _logger = logging.getLogger("holdfast.reaper")
 class DeadWorkers(Service):
     """Disowns workers whose process is gone, and wakes the reaper."""
 
-    name = "deaths"
+    name = "dead workers"
 
     def __init__(self, runtime: Runtime, engine: Engine, reaper: Service) -> None:
         super().__init__(runtime)

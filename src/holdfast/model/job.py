@@ -107,7 +107,6 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """Do not start later than this."""
     reply: tuple[str, ...] = ()
     """Processes to tell when the job ends."""
-    limit_key: str | None = None
     given: Given = NOTHING_GIVEN
 
     # Where it is
@@ -165,7 +164,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     pool_key: str | None = None
 
     @property
-    def key(self) -> JobKey:
+    def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
 
     @property

@@ -90,7 +90,7 @@ def mend_lane(state: SqliteState, queue: str, name: str, at: At) -> bool:
             queue=queue,
             id=lane.head,
             task="",
-            arrival=state.new_arrival(),
+            arrival=state.new_arrival(queue),
             created=at.wall,
             due=at.wall,
             lane=name,

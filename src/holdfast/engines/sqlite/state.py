@@ -193,7 +193,7 @@ class SqliteState(Chores):
         else:
             self.db.write("drop_edge", *names)
 
-    def new_arrival(self) -> int:
+    def new_arrival(self, queue: str) -> int:
         self.arrival += 1
         return self.arrival
 

@@ -72,7 +72,7 @@ class TransactionsView(Protocol):
     def tx(self) -> Any: ...
     def block(self) -> "Transaction": ...
     async def complete(self, result: Any, given: object) -> None: ...
-    def complete_now(self, result: Any, given: object) -> None: ...
+    def complete_sync(self, result: Any, given: object) -> None: ...
 
 
 class Transaction(Protocol):
@@ -215,7 +215,7 @@ class Context(Generic[S]):
 
         Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
         """
-        self._attempt.transactions.complete_now(result, transaction)
+        self._attempt.transactions.complete_sync(result, transaction)
 
     def __repr__(self) -> str:
         lease = self._attempt.lease

@@ -223,7 +223,7 @@ class Lease(Generic[T]):
             following._begins(answer.at.wall)
         reporter = self._pull_worker.reporter(engine)
         reporter.settled(attempt, settlement, answer.settled[0], answer.at.wall)
-        await reporter.after((settlement,), answer)
+        await reporter.after_exchange((settlement,), answer)
         if answer.settled[0] in (SettleStatus.LOST, SettleStatus.GONE):
             self._lose()
             self._check_open("settle")

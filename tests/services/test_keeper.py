@@ -46,7 +46,7 @@ class Bench:
             self.engine,
             self.slots,
             record=lambda: WorkerRecord(worker="w", interval=HEARTBEAT_US),
-            deliver=lambda attempt, status: self.delivered.append((attempt.lease.id, status)),
+            on_status=lambda attempt, status: self.delivered.append((attempt.lease.id, status)),
             on_stop_requested=self._stop,
         )
 
@@ -289,7 +289,7 @@ def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
             runtime.advance(25)
             services = worker._services
             assert services is not None
-            services._guard()
+            services._check_attempts()
             await lost.calls(1)
             engine.asked.clear()
             gate.set()

@@ -1,4 +1,4 @@
-"""StopRequest: no new claims, time to finish, then an abort, then everything is given back. It never hangs."""
+"""Stopping: no new claims, time to finish, then an abort, then everything is given back. It never hangs."""
 
 import asyncio
 import os

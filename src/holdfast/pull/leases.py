@@ -100,7 +100,7 @@ class PayloadClaims(Generic[T]):
         answer = await engine.settle(settlement)
         reporter = pull_worker.reporter(engine)
         reporter.settled(attempt, settlement, answer.settled[0], answer.at.wall)
-        await reporter.after((settlement,), answer)
+        await reporter.after_exchange((settlement,), answer)
 
     async def claim_within(
         self, options: ClaimOptions, seconds: float | None, over: Callable[[], bool] = lambda: False

@@ -121,7 +121,7 @@ class PullWorker:
             engine,
             self.slots,
             record=self.info.record,
-            deliver=_deliver,
+            on_status=_on_renew_status,
             on_stop_requested=self.info.request_stop,
         )
         reaper = _Reaper(
@@ -133,7 +133,7 @@ class PullWorker:
             bus=link.bus,
             reporter=self.reporter(engine),
             on_freed=lambda: None,
-            interval=settings.reap_interval,
+            interval_s=settings.reap_interval,
         )
         self._upkeep = _Upkeep(runtime, DeadWorkers(runtime, engine, reaper), reaper, Pruner(runtime, engine))
 
@@ -219,7 +219,7 @@ class PullWorker:
             _logger.info("Puller %s could not tidy up: %s Its leases will run out.", self.name, error)
 
 
-def _deliver(attempt: LeasedAttempt, status: RenewStatus) -> None:
+def _on_renew_status(attempt: LeasedAttempt, status: RenewStatus) -> None:
     """What a renewal says of a lease. Who works on it looks when it wants to, or hears it when it settles."""
     if status is RenewStatus.LOST:
         attempt.mark(AbortReason.OWNERSHIP_LOST)

@@ -1,7 +1,8 @@
-"""What to claim: the tasks this worker has handlers for, in its queues, for the slots that are free.
+"""What to claim: jobs of the tasks this worker has handlers for, from its queues, for the free slots.
 
-The queues are visited in rotation, so that a busy one cannot starve the others, unless the order was meant strictly.
-Every task is asked for in every queue, since a job may be enqueued elsewhere than where its task usually goes.
+The order of the queues rotates from claim to claim, so that a busy queue cannot starve the others; with `strict` it
+stays as given. Each claim names every task in every queue, because a job may be enqueued to another queue than its
+task's own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from holdfast.worker.slots import Slots
 
 
 class Claims:
-    """Makes one claim after the other."""
+    """Builds the claims of a worker."""
 
     def __init__(
         self,
@@ -40,11 +41,11 @@ class Claims:
 
     @property
     def simple(self) -> bool:
-        """Only the number of free slots limits a claim."""
+        """True if only the number of free slots limits a claim."""
         return not self._limited and not self._prefetch
 
     def make(self) -> Claim | None:
-        """A claim for what there is room for, or None."""
+        """A claim for the free slots and the prefetch; None if there is nothing to claim for."""
         limit = self._slots.free_slots
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
         if not limit + prefetch or not self._task_claims:
@@ -64,9 +65,9 @@ class Claims:
             if plan.free_slots != 0
         )
         return tuple(
-            QueueClaim(queue, tasks, room)
+            QueueClaim(queue, tasks, free_slots)
             for queue in self._queues
-            if (room := self._slots.queue_free_slots(queue)) is None or room > 0
+            if (free_slots := self._slots.queue_free_slots(queue)) is None or free_slots > 0
         )
 
     def _rotated(self, queues: tuple[QueueClaim, ...]) -> tuple[QueueClaim, ...]:

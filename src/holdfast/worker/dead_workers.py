@@ -1,24 +1,26 @@
-"""Known deaths: a worker on this host that has ended need not be waited for.
+"""Dead workers of this host: their jobs need not wait for the leases to expire.
 
-Each process holds a lock that the kernel lets go of when the process ends, however it ends. So a worker can tell
-that another one is gone, and say so: its leases expire at once, and the reaper brings its jobs back. Without this
-they would wait for the rest of their leases. A wrong word would cost a run, never a second outcome.
+Each process holds a file lock, which the kernel releases when the process ends, however it ends. So a worker can find
+out that another worker of the host has ended, and disown it: its leases expire at once, and the reaper settles its
+jobs. Without this the jobs would wait until their leases expire. If a living worker were disowned by mistake, its jobs
+would run again, but each would still have only one outcome: the late one is refused by its token.
 """
 
 import logging
 
 from holdfast.engine import Engine
+from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 
-INTERVAL = 0.25
-"""Seconds between two looks: a few reads of memory that the kernel has anyway."""
+INTERVAL_S: Seconds = 0.25
+"""Time between two checks. A check is cheap: it reads a few locks."""
 
 _logger = logging.getLogger("holdfast.reaper")
 
 
 class DeadWorkers(Service):
-    """Disowns workers whose process is gone, and wakes the reaper."""
+    """Disowns workers whose process has ended, and wakes the reaper."""
 
     name = "dead workers"
 
@@ -29,12 +31,14 @@ class DeadWorkers(Service):
 
     async def tick(self) -> float | None:
         if not self._engine.process_name:
-            return None  # nobody can tell here: leases run out
-        gone = await self._engine.ended_workers()
-        if gone:
-            answer = await self._engine.disown(*gone)
-            for worker in gone:
-                _logger.warning("Worker %s is gone; %d jobs are taken from it.", worker, len(answer.leases))
+            return None  # this engine cannot tell: leases expire
+        dead = await self._engine.ended_workers()
+        if dead:
+            answer = await self._engine.disown(*dead)
+            for worker in dead:
+                _logger.warning(
+                    "The process of worker %s has ended; its %d jobs run again.", worker, len(answer.leases)
+                )
                 await self._engine.forget_worker(worker)
             self._reaper.wake()
-        return INTERVAL * (0.9 + 0.2 * self.runtime.random())
+        return INTERVAL_S * (0.9 + 0.2 * self.runtime.random())

@@ -1,7 +1,8 @@
-"""How one task's attempts are run. Worked out once per worker and task, so that an attempt only looks it up."""
+"""How the attempts of one task are run. It is built once per worker and task; each attempt only looks it up."""
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.model.instants import Micros
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.middleware import Call, compose
 from holdfast.worker.protocols import HandledTask
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ExecutionPlan:
-    """A task as this worker runs it, and how many of its attempts are in hand."""
+    """A task as this worker runs it, and how many of its attempts the worker holds."""
 
     __slots__ = (
         "bare_handler",
@@ -26,7 +27,7 @@ class ExecutionPlan:
         "state",
         "suspends",
         "task",
-        "timeout",
+        "timeout_us",
         "transaction_support",
         "worker",
     )
@@ -47,21 +48,21 @@ class ExecutionPlan:
         self.worker = worker
         self.state = state
         self.transaction_support = transaction_support
-        """What transactions are made with. None: nobody runs a handler here."""
+        """What transactions are made with. None: no handler runs here (bare payloads)."""
         self.decode = task.decode_arguments
         self.encode = task.encode_result
-        around = (*middleware, *task.middleware)
-        plain = task.is_async and not task.takes_context and not around
-        self.bare_handler = task.function if plain else None
-        """The handler itself, where nothing stands around it: the shortest way."""
-        self.call: Call = compose(task, around, handler_threads)
-        self.timeout = task.policy.timeout
+        all_middleware = (*middleware, *task.middleware)
+        is_bare = task.is_async and not task.takes_context and not all_middleware
+        self.bare_handler = task.function if is_bare else None
+        """The handler itself, if it has no middleware and takes no context: it is called directly, the fastest way."""
+        self.call: Call = compose(task, all_middleware, handler_threads)
+        self.timeout_us: Micros | None = task.policy.timeout
         self.limit = task.policy.concurrency
         self.suspends = not task.is_async
-        """Whether the last handler waited for something. A thread is always waited for."""
+        """True if the last handler suspended (awaited something that was not ready). A thread always does."""
         self.running_count = 0
         self.held_count = 0
-        """Running, or in hand and waiting for their turn."""
+        """Attempts that run, and those that are leased and wait to start."""
 
     @property
     def full(self) -> bool:
@@ -69,5 +70,5 @@ class ExecutionPlan:
 
     @property
     def free_slots(self) -> int | None:
-        """How many more may be claimed. None: as many as there are slots."""
+        """How many more may be claimed. None: the task has no limit of its own."""
         return None if self.limit is None else max(0, self.limit - self.held_count)

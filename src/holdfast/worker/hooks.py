@@ -1,4 +1,4 @@
-"""Hooks that users hang on a job's end. They run one after the other, beside the work; one that raises is logged."""
+"""The users' dead-letter hooks. They run one after the other while the worker works; an error in one is logged."""
 
 import inspect
 import logging
@@ -32,10 +32,10 @@ class Hooks(Service):
         self._handler_threads = handler_threads
         self._waiting: deque[tuple[Hook, JobKey, ErrorInfo | None, Lease | None]] = deque()
         self.on_progress: Callable[[], None] | None = None
-        """Called when one has run. Set while the worker stops."""
+        """Called when a hook has run. Set while the worker stops."""
 
     def add(self, hook: Hook, job: JobKey, error: ErrorInfo | None, lease: Lease | None = None) -> None:
-        """Run the hook soon. The lease tells of a job that is kept for no time at all."""
+        """Run the hook soon. `lease` describes the job if its record is deleted by then (no retention)."""
         self._waiting.append((hook, job, error, lease))
         self.wake()
 

@@ -1,8 +1,10 @@
-"""The watcher: a thread that notices when the event loop no longer turns, and when leases get too old.
+"""The loop watcher: a thread that detects a blocked event loop.
 
-It throws a ball to the loop and waits for it to come back. If it does not, some handler blocks the loop: the watcher
-writes down where, with the stack, once per blockage, while it still lasts. Leases are not in danger, the keeper has its
-own thread; but nothing else moves, and people look for the reason in the wrong place.
+It schedules a callback on the loop. If the callback does not run in time, a handler blocks the loop: the watcher logs
+the stack of the loop's thread, once per blockage, while it lasts. Leases are still renewed, because the keeper has a
+thread of its own; but no other attempt makes progress, and the log says which code is the reason.
+
+The same thread calls `on_period` each time: the worker uses it to stop attempts whose lease is nearly over.
 """
 
 import asyncio
@@ -11,32 +13,39 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.runtime import Runtime
 
-PERIOD = 0.25
-BLOCKED_AFTER = 1.0
+PERIOD_S: Seconds = 0.25
+"""Time between two checks."""
+BLOCKED_AFTER_S: Seconds = 1.0
+"""The loop counts as blocked after this long without running the callback."""
 
 _logger = logging.getLogger("holdfast.watcher")
 
-Blocked = Callable[[int, str], None]
-"""Told for how long the loop has stood still, in microseconds, and where."""
+OnBlocked = Callable[[Micros, str], None]
+"""Called with how long the loop has been blocked, and the stack of its thread."""
 
 
 class LoopWatcher:
-    """Made on the loop it watches."""
+    """Create it on the loop that it is to watch."""
 
     def __init__(
-        self, runtime: Runtime, *, guard: Callable[[], None], blocked: Blocked, after: float = BLOCKED_AFTER
+        self,
+        runtime: Runtime,
+        *,
+        on_period: Callable[[], None],
+        on_blocked: OnBlocked,
+        after_s: Seconds = BLOCKED_AFTER_S,
     ) -> None:
         self._runtime = runtime
-        self._guard = guard
-        self._blocked = blocked
-        self._after = round(after * SECOND)
+        self._on_period = on_period
+        self._on_blocked = on_blocked
+        self._blocked_after_us: Micros = round(after_s * SECOND)
         self._loop = asyncio.get_running_loop()
         self._thread_id = _own_thread_id()
-        self._thrown: int | None = None
-        """When the ball was thrown. None: it is back."""
+        self._scheduled_at: Micros | None = None
+        """When the callback was scheduled, on the monotonic clock. None: it has run."""
         self._reported = False
         self._stop = runtime.event()
 
@@ -47,46 +56,46 @@ class LoopWatcher:
         self._stop.set()
 
     def _work(self) -> None:
-        period = min(PERIOD, self._after / SECOND / 2)
-        while not self._stop.wait(period):
+        period_s = min(PERIOD_S, self._blocked_after_us / SECOND / 2)
+        while not self._stop.wait(period_s):
             try:
-                self._guard()
-                self.look()
+                self._on_period()
+                self.check()
             except Exception:
-                _logger.exception("The watcher stumbled and goes on.")
+                _logger.exception("A check of the loop watcher failed. It goes on.")
 
-    def look(self) -> None:
-        """Throw the ball, or see how long it has been away."""
+    def check(self) -> None:
+        """Schedule the callback; or, if it is scheduled and has not run, check for how long."""
         now = self._runtime.monotonic()
-        if self._thrown is None:
-            self._thrown = now
+        if self._scheduled_at is None:
+            self._scheduled_at = now
             try:
-                self._loop.call_soon_threadsafe(self._catch)
+                self._loop.call_soon_threadsafe(self._callback)
             except RuntimeError:  # the loop is closed
                 self._stop.set()
-        elif now - self._thrown >= self._after and not self._reported:
+        elif now - self._scheduled_at >= self._blocked_after_us and not self._reported:
             self._reported = True
-            self._report(now - self._thrown)
+            self._report(now - self._scheduled_at)
 
-    def _catch(self) -> None:
-        thrown, self._thrown = self._thrown, None
-        if self._reported and thrown is not None:
+    def _callback(self) -> None:
+        scheduled_at, self._scheduled_at = self._scheduled_at, None
+        if self._reported and scheduled_at is not None:
             self._reported = False
-            away = self._runtime.monotonic() - thrown
-            _logger.warning("The event loop turns again after %.1f s.", away / SECOND)
+            blocked_us = self._runtime.monotonic() - scheduled_at
+            _logger.warning("The event loop runs again after %.1f s.", blocked_us / SECOND)
 
-    def _report(self, away: int) -> None:
+    def _report(self, blocked_us: Micros) -> None:
         frame = sys._current_frames().get(self._thread_id)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         _logger.warning(
-            "The event loop has not turned for %.1f s. Something blocks it here; make it a plain function, which runs "
-            "in a thread, or await:\n%s",
-            away / SECOND,
+            "The event loop has been blocked for %.1f s by the code below. Make it a plain function, which runs in a "
+            "thread, or await:\n%s",
+            blocked_us / SECOND,
             stack,
         )
-        self._blocked(away, stack)
+        self._on_blocked(blocked_us, stack)
 
 
 def _own_thread_id() -> int:
-    mine = sys._getframe()
-    return next(ident for ident, frame in sys._current_frames().items() if frame is mine)
+    own_frame = sys._getframe()
+    return next(ident for ident, frame in sys._current_frames().items() if frame is own_frame)

@@ -1,10 +1,12 @@
 """Middleware around a handler.
 
-Two forms. An onion is an async function that runs on the loop, gets `proceed`, and may look at or change what comes
-out. A surround is a generator with one `yield` that runs where the handler runs, in its thread or on the loop; it
-prepares and tidies up, and changes nothing: an error of the handler goes on even if the generator swallows it.
+There are two forms. An onion is an async function that runs on the event loop. It calls `proceed` and may read or
+replace the result. A surround is a generator with one `yield`; it runs where the handler runs, in the handler's thread
+or on the loop. It sets things up and cleans up, and cannot change the outcome: an error of the handler is raised even
+if the generator catches it.
 
-Order: the application's, then the task's; the first listed is the outermost. Onions are outside of surrounds.
+Order: the App's middleware, then the task's; the first in the list is the outermost. All onions are outside of all
+surrounds.
 """
 
 import inspect
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
     from holdfast.worker.attempt import LeasedAttempt
 
 Call = Callable[["LeasedAttempt", Sequence[Any], Mapping[str, Any]], Awaitable[Any]]
-"""Runs a handler and all that stands around it."""
+"""Runs a handler with its middleware."""
 
 
 def compose(task: HandledTask, middleware: Sequence[Middleware], handler_threads: HandlerThreads) -> Call:
-    """The handler with its middleware, as one call."""
+    """The handler with its middleware, as one function."""
     surrounds = tuple(one for one in middleware if is_surround(one))
     call = _on_loop(task, surrounds) if task.is_async else _in_thread(task, surrounds, handler_threads)
     for one in reversed(middleware):
@@ -35,7 +37,7 @@ def compose(task: HandledTask, middleware: Sequence[Middleware], handler_threads
 
 
 def is_surround(middleware: Middleware) -> bool:
-    """Whether it is the generator form."""
+    """True if it is the generator form."""
     return inspect.isgeneratorfunction(middleware) or inspect.isgeneratorfunction(
         getattr(middleware, "__call__", None)  # noqa: B004 - an object that is called like a function
     )
@@ -55,43 +57,43 @@ def _on_loop(task: HandledTask, surrounds: tuple[Any, ...]) -> Call:
     function, takes_context = task.function, task.takes_context
 
     async def call(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        given = (attempt.context, *args) if takes_context else args
+        arguments = (attempt.context, *args) if takes_context else args
         if not surrounds:
-            return await _run(attempt, function, given, kwargs)
-        with _surrounded(surrounds, attempt.context):
-            return await _run(attempt, function, given, kwargs)
+            return await _run_async(attempt, function, arguments, kwargs)
+        with _enter_all(surrounds, attempt.context):
+            return await _run_async(attempt, function, arguments, kwargs)
 
     return call
 
 
-async def _run(
+async def _run_async(
     attempt: "LeasedAttempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Run an async handler, and end the transaction it has joined."""
+    """Run an async handler, and commit or roll back its transactions."""
     try:
         value = await function(*args, **kwargs)
         if attempt.used_transactions is not None:
             await attempt.used_transactions.finish(value)
-    except GeneratorExit:  # the loop goes away, and nothing can be awaited any more
+    except GeneratorExit:  # the loop is being closed: nothing can be awaited any more
         raise
     except BaseException as error:
         if attempt.used_transactions is not None:
-            await attempt.used_transactions.undo(error)
+            await attempt.used_transactions.rollback(error)
         raise
     return value
 
 
-def _run_plain(
+def _run_sync(
     attempt: "LeasedAttempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The same for a plain handler, in its thread: a connection may belong to that."""
+    """The same for a sync handler, in its thread: a connection may belong to that thread."""
     try:
         value = function(*args, **kwargs)
         if attempt.used_transactions is not None:
-            attempt.used_transactions.finish_now(value)
+            attempt.used_transactions.finish_sync(value)
     except BaseException as error:
         if attempt.used_transactions is not None:
-            attempt.used_transactions.undo_now(error)
+            attempt.used_transactions.rollback_sync(error)
         raise
     return value
 
@@ -100,30 +102,30 @@ def _in_thread(task: HandledTask, surrounds: tuple[Any, ...], handler_threads: H
     function, takes_context = task.function, task.takes_context
 
     def work(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        given = (attempt.context, *args) if takes_context else args
-        with _surrounded(surrounds, attempt.context):
-            return _run_plain(attempt, function, given, kwargs)
+        arguments = (attempt.context, *args) if takes_context else args
+        with _enter_all(surrounds, attempt.context):
+            return _run_sync(attempt, function, arguments, kwargs)
 
     async def call(attempt: "LeasedAttempt", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        runner, attempt.loop_task = attempt.loop_task, None  # a thread cannot be cancelled: it keeps its slot
+        loop_task, attempt.loop_task = attempt.loop_task, None  # a thread cannot be cancelled
         try:
             return await handler_threads.run(work, attempt, args, kwargs)
         finally:
-            attempt.loop_task = runner
+            attempt.loop_task = loop_task
 
     return call
 
 
-def _surrounded(surrounds: tuple[Surround, ...], context: Context[Any]) -> ExitStack:
-    """All surrounds entered, the first one outermost."""
+def _enter_all(surrounds: tuple[Surround, ...], context: Context[Any]) -> ExitStack:
+    """Enter all surrounds, the first one outermost."""
     with ExitStack() as stack:
         for surround in surrounds:
-            stack.enter_context(_Around(surround(context)))
+            stack.enter_context(_SurroundContext(surround(context)))
         return stack.pop_all()
 
 
-class _Around:
-    """A generator as a context manager that hides no error."""
+class _SurroundContext:
+    """A surround as a context manager that never suppresses an error."""
 
     def __init__(self, generator: Iterator[None]) -> None:
         self._generator: Any = generator
@@ -143,7 +145,7 @@ class _Around:
             else:
                 self._generator.throw(error)
         except StopIteration:
-            return  # done; an error that it swallowed goes on all the same
+            return  # the handler's error, if any, is raised even if the generator caught it
         except BaseException as raised:
             if raised is error or (error is not None and raised.__cause__ is error):
                 return

@@ -1,4 +1,4 @@
-"""A transaction that is open for an attempt: the store's own, or one of a session that the user's factory has made."""
+"""An open transaction of an attempt: one of the store, or one of a session that the user's factory manager."""
 
 import asyncio
 import inspect
@@ -10,21 +10,22 @@ from typing import Any
 from holdfast.core.joined import adapted
 from holdfast.engine import Engine
 from holdfast.errors import Unsupported
+from holdfast.model.instants import Micros
 
 _logger = logging.getLogger("holdfast.worker")
 
 End = Callable[[BaseException | None], Awaitable[None]]
-"""Ends a transaction: commits without an error, rolls back with one."""
+"""Ends a transaction: called with None it commits, called with an error it rolls back."""
 
 
 class OpenTransaction:
-    """`connection` is what the handler writes with."""
+    """An open transaction. The handler writes with `connection`."""
 
     def __init__(self, connection: Any, end: End, take_back: Callable[[], bool] | None = None) -> None:
         self.connection = connection
         self._end = end
         self._take_back = take_back
-        self.since = 0
+        self.began_at: Micros = 0
         """When it began, on the monotonic clock."""
         self.warned = False
 
@@ -39,78 +40,78 @@ class OpenTransaction:
         await self._end(error if error is not None else RolledBack())
 
     def take_back(self) -> bool:
-        """From another thread: roll back under the handler's feet. False: it cannot be done, or was over."""
+        """Roll back while the handler still uses it, from another thread. False: not possible, or already ended."""
         return self._take_back is not None and self._take_back()
 
 
 class RolledBack(Exception):
-    """Told to a context manager whose block is to be left as if by an error."""
+    """Passed to a context manager, so that it rolls back although no error was raised."""
 
 
-def _never() -> bool:
+def _cannot_take_back() -> bool:
     return False
 
 
 async def open_on_engine(engine: Engine) -> OpenTransaction:
-    """A transaction of the store's own, for whoever asks: on the event loop, or in a thread without one."""
-    made: Any = engine.transaction()
-    take_back = getattr(made, "take_back", _never)
+    """Open a transaction of the store: for the event loop if this is one, else for this thread."""
+    manager: Any = engine.transaction()
+    take_back = getattr(manager, "take_back", _cannot_take_back)
     if asyncio._get_running_loop() is not None:
-        return OpenTransaction(await made.__aenter__(), _leaving(made), take_back)
-    if not hasattr(made, "__enter__"):
-        said = f"The {engine.scheme} engine has no transactions for plain functions. Make the handler async."
-        raise Unsupported(said, capability="joins_transactions", engine=engine.scheme)
-    return OpenTransaction(made.__enter__(), _leaving_at_once(made), take_back)
+        return OpenTransaction(await manager.__aenter__(), _exit_async(manager), take_back)
+    if not hasattr(manager, "__enter__"):
+        message = f"The {engine.scheme} engine has no transactions for plain functions. Make the handler async."
+        raise Unsupported(message, capability="joins_transactions", engine=engine.scheme)
+    return OpenTransaction(manager.__enter__(), _exit_sync(manager), take_back)
 
 
-def _leaving(made: AbstractAsyncContextManager[Any]) -> End:
+def _exit_async(manager: AbstractAsyncContextManager[Any]) -> End:
     async def end(error: BaseException | None) -> None:
-        await made.__aexit__(None if error is None else type(error), error, None)
+        await manager.__aexit__(None if error is None else type(error), error, None)
 
     return end
 
 
-def _leaving_at_once(made: Any) -> End:
+def _exit_sync(manager: Any) -> End:
     async def end(error: BaseException | None) -> None:
-        made.__exit__(None if error is None else type(error), error, None)
+        manager.__exit__(None if error is None else type(error), error, None)
 
     return end
 
 
 async def open_session(factory: Callable[[], Any]) -> OpenTransaction:
-    """A session of the user's. It begins by itself, with its first statement."""
+    """Open a session of the user's factory. Its transaction begins with its first statement."""
     session = factory()
 
     async def end(error: BaseException | None) -> None:
         try:
-            await _called(session.commit if error is None else session.rollback)
+            await _call(session.commit if error is None else session.rollback)
         except BaseException:
-            await _quietly(session.rollback)
+            await _call_ignoring_errors(session.rollback)
             raise
         finally:
-            await _quietly(session.close)
+            await _call_ignoring_errors(session.close)
 
     try:
-        await adapted(session)  # refuses what is no session, or of the other colour
+        await adapted(session)  # refuses what is no session, and an async session in a thread
     except BaseException:
         if hasattr(session, "close"):
-            await _quietly(session.close)
+            await _call_ignoring_errors(session.close)
         raise
     return OpenTransaction(session, end)
 
 
-async def _called(method: Callable[[], Any]) -> None:
-    answer = method()
-    if inspect.isawaitable(answer):
-        await answer
+async def _call(method: Callable[[], Any]) -> None:
+    returned = method()
+    if inspect.isawaitable(returned):
+        await returned
 
 
-async def _quietly(method: Callable[[], Any]) -> None:
+async def _call_ignoring_errors(method: Callable[[], Any]) -> None:
     try:
-        answer = method()
-        if inspect.iscoroutine(answer) and asyncio._get_running_loop() is None:
-            answer.close()  # an awaited session in a thread; it was refused
-        elif inspect.isawaitable(answer):
-            await answer
+        returned = method()
+        if inspect.iscoroutine(returned) and asyncio._get_running_loop() is None:
+            returned.close()  # an async session in a thread; it was refused
+        elif inspect.isawaitable(returned):
+            await returned
     except Exception:
-        _logger.debug("A session could not be tidied up.", exc_info=True)
+        _logger.debug("A session could not be closed.", exc_info=True)

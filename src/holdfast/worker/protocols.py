@@ -1,4 +1,4 @@
-"""What a worker needs of the application and of its tasks. `App` and `Task` fit; a test's small fakes do too."""
+"""What a worker needs of the App and of its tasks, as protocols. Tests use small fakes in their place."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -7,13 +7,14 @@ from typing import Any, Protocol
 from holdfast.config import Config
 from holdfast.context import Middleware
 from holdfast.engine import Engine
+from holdfast.model.instants import Micros
 from holdfast.model.retry import RetryPolicy
 from holdfast.runtime import Runtime
 from holdfast.telemetry.bus import Bus
 
 
 class WorkerTaskPolicy(Protocol):
-    """The part of a task's policy that its worker asks for. Durations are microseconds."""
+    """The part of a task's policy that a worker reads."""
 
     @property
     def name(self) -> str: ...
@@ -22,17 +23,17 @@ class WorkerTaskPolicy(Protocol):
     @property
     def retry(self) -> RetryPolicy: ...
     @property
-    def timeout(self) -> int | None: ...
+    def timeout(self) -> Micros | None: ...
     @property
-    def lease(self) -> int: ...
+    def lease(self) -> Micros: ...
     @property
     def concurrency(self) -> int | None: ...
     @property
-    def result_ttl(self) -> int: ...
+    def result_ttl(self) -> Micros: ...
     @property
-    def retention(self) -> int: ...
+    def retention(self) -> Micros: ...
     @property
-    def failed_retention(self) -> int: ...
+    def failed_retention(self) -> Micros: ...
     @property
     def remote(self) -> bool: ...
 
@@ -58,7 +59,7 @@ class HandledTask(Protocol):
 
 
 class WorkerApp(Protocol):
-    """The application a worker works for."""
+    """The App that a worker belongs to."""
 
     async def aopen(self) -> None: ...
     def import_modules(self) -> None: ...

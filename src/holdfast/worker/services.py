@@ -1,14 +1,20 @@
-"""A shift: everything that works while a worker runs, put together, begun and brought to a clean end.
+"""The services of a worker: this file builds them, starts them and stops them.
 
-    exchange    settles and claims            hooks       what users hang on a job's end
-    deadlines   timeouts                      listener    bells
-    reaper      jobs of lost workers          pruner      what is past its time
-    deaths      workers known to be gone
-    strangers   tasks nobody knows            keeper      leases, from its own thread
-                                              watcher     blocked loops and old leases, from its own thread
+    services, ticked by the supervisor on the event loop:
+        exchange        settles and claims; a second one claims in parallel where the store takes several writers
+        deadlines       aborts attempts after their timeout
+        listener        wakes the others when a notification comes
+        hooks           runs the users' dead-letter hooks
+        reaper          settles jobs whose lease has expired
+        dead workers    disowns workers of this host whose process has ended
+        pruner          deletes what is past its lifetime
+        unknown tasks   reports jobs of tasks that no live worker has
+    threads of their own:
+        keeper          renews leases and sends the heartbeat
+        loop watcher    reports a blocked event loop, and stops attempts whose lease is nearly over
 
-The end goes in steps, each with a limit, so that it never hangs: no more claims, wait for the handlers, abort them,
-settle what has ended; then, as the very last call, give back what still runs. A job given back costs no attempt.
+Stopping goes in steps, each with a time limit, so that it never hangs: claim nothing more, wait for the handlers, abort
+them, settle what has ended; at last release what still runs. A released job costs no attempt.
 """
 
 import asyncio
@@ -23,7 +29,7 @@ from holdfast.config import WorkerSettings
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.model.check import MAX_SETTLEMENTS
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import RenewStatus
@@ -52,20 +58,21 @@ from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.transaction import TransactionSupport
 from holdfast.worker.unknown_tasks import UnknownTasks
 
-ABORT_PATIENCE = 2.0
-"""Seconds that aborted handlers get to end."""
-FLUSH_PATIENCE = 5.0
-"""Seconds in which the last outcomes have to reach the store."""
-HURRIED_PATIENCE = 0.5
-"""Both of the above, when the end is wanted at once."""
-POLL_WITHOUT_PUSH = 0.25
+ABORT_TIMEOUT_S: Seconds = 2.0
+"""Aborted handlers get this long to end."""
+FLUSH_TIMEOUT_S: Seconds = 5.0
+"""The last outcomes must reach the store within this time."""
+IMMEDIATE_TIMEOUT_S: Seconds = 0.5
+"""Replaces both of the above when the worker is to stop at once."""
+POLL_WITHOUT_PUSH_S: Seconds = 0.25
+"""Poll at least this often where the store cannot notify."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """How a worker was asked to work."""
+    """The name, queues and settings of one worker."""
 
     worker: str
     queues: tuple[str, ...]
@@ -105,7 +112,7 @@ class WorkerServices:
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
-        poll = settings.poll_interval
+        poll_s = settings.poll_interval
         claims = Claims(
             runtime,
             worker=spec.worker,
@@ -122,14 +129,14 @@ class WorkerServices:
             claims=claims,
             plans=self._plans,
             reporter=self._reporter,
-            poll=poll if engine.capabilities.push else min(poll, POLL_WITHOUT_PUSH),
+            poll_s=poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
             watch_deadline=self._deadlines.watch,
             on_abort=self._deadlines.on_abort,
             on_idle=stop_request.request if until_empty else None,
         )
         exchanges: tuple[Service, ...] = (self.exchanger,)
-        able = engine.capabilities
-        if able.concurrent_writers and able.shared_between_hosts and claims.simple:
+        capabilities = engine.capabilities
+        if capabilities.concurrent_writers and capabilities.shared_between_hosts and claims.simple:
             self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger)
             exchanges = (self.exchanger, self.exchanger.parallel_claim)
         self.keeper = Keeper(
@@ -137,17 +144,17 @@ class WorkerServices:
             engine,
             self.slots,
             record=self.record,
-            deliver=self._deliver,
+            on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
         )
-        self._watcher = LoopWatcher(runtime, guard=self._guard, blocked=self._blocked)
+        self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
         self._listener = NotificationListener(
             runtime,
             engine,
             queues=spec.queues,
             worker=spec.worker,
-            work=self.exchanger.wake,
-            called=self.keeper.renew_now,
+            on_work=self.exchanger.wake,
+            on_worker_notified=self.keeper.renew_now,
         )
         reaper = Reaper(
             runtime,
@@ -158,7 +165,7 @@ class WorkerServices:
             bus=app.bus,
             reporter=self._reporter,
             on_freed=self.exchanger.wake,
-            interval=settings.reap_interval,
+            interval_s=settings.reap_interval,
         )
         self.supervisor = Supervisor(
             runtime,
@@ -177,13 +184,13 @@ class WorkerServices:
                     queues=spec.queues,
                     tasks=self._plans,
                     bus=app.bus,
-                    fail_after=settings.unknown_task_after,
+                    fail_after_s=settings.unknown_task_after,
                 ),
             ),
         )
 
     def record(self) -> WorkerRecord:
-        """The worker as operators see it."""
+        """The worker's record, as operators see it."""
         return WorkerRecord(
             worker=self._spec.worker,
             tasks=tuple(sorted(self._plans)),
@@ -197,10 +204,10 @@ class WorkerServices:
             interval=HEARTBEAT_US,
         )
 
-    # Beginning
+    # Start
 
     async def begin(self) -> None:
-        """Put the worker on record, and start."""
+        """Send the first heartbeat, then start all services and threads."""
         await self._engine.heartbeat(self.record())
         self.keeper.start()
         self._watcher.start()
@@ -216,7 +223,7 @@ class WorkerServices:
             )
         )
 
-    # What other threads have to say
+    # Called from other threads
 
     def _on_loop(self, function: Callable[..., object], *args: Any) -> None:
         try:
@@ -224,7 +231,7 @@ class WorkerServices:
         except RuntimeError:
             _logger.debug("The event loop was closed before its threads ended.")
 
-    def _deliver(self, attempt: LeasedAttempt, status: RenewStatus) -> None:
+    def _on_renew_status(self, attempt: LeasedAttempt, status: RenewStatus) -> None:
         match status:
             case RenewStatus.LOST:
                 self._mark(attempt, AbortReason.OWNERSHIP_LOST)
@@ -239,14 +246,14 @@ class WorkerServices:
         if attempt.mark(reason):
             self._on_loop(self.exchanger.interrupt, attempt)
 
-    def _guard(self) -> None:
+    def _check_attempts(self) -> None:
         for attempt in self.keeper.fence():
             self._on_loop(self.exchanger.interrupt, attempt)
         for attempt in list(self.slots.attempts.values()):
             if attempt.used_transactions is not None:
                 attempt.used_transactions.watch()
 
-    def _blocked(self, length: int, stack: str) -> None:
+    def _report_blocked(self, blocked_us: Micros, stack: str) -> None:
         jobs = [
             a.lease.id for a in list(self.slots.attempts.values()) if a.loop_task is not None and a.settlement is None
         ]
@@ -254,7 +261,7 @@ class WorkerServices:
             events.LoopBlocked(
                 at=self._runtime.wall(),
                 worker=self._spec.worker,
-                blocked=length,
+                blocked=blocked_us,
                 stack=stack,
                 job_ids=tuple(jobs[:10]),
             )
@@ -263,20 +270,20 @@ class WorkerServices:
     def _abort(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
         self.exchanger.abort(attempt, reason)
 
-    # Ending
+    # Stop
 
     async def work(self) -> None:
-        """Until someone asks to stop, and then until the handlers have. Cancelled, it stops at once."""
+        """Work until a stop is requested, then wait for the handlers. If this call is cancelled, stop at once."""
         try:
             await self._stop_request.wait()
         except asyncio.CancelledError:
             self._stop_request.request(0)
             raise
         finally:
-            await self._wind_down()
+            await self._stop_working()
 
-    async def _wind_down(self) -> None:
-        """No more claims; the handlers may finish, then must; what has ended is settled. Bounded."""
+    async def _stop_working(self) -> None:
+        """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
         stop_request = self._stop_request
         self._bus.emit(
             events.WorkerStopping(
@@ -289,31 +296,31 @@ class WorkerServices:
         self.exchanger.on_progress = self._hooks.on_progress = stop_request.waker.wake
         self.exchanger.stop_accepting()
         await stop_request.wait_until(lambda: not self.slots.busy)
-        patience = HURRIED_PATIENCE if stop_request.immediate else ABORT_PATIENCE
+        timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else ABORT_TIMEOUT_S
         for attempt in list(self.slots.attempts.values()):
             self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
-        await stop_request.wait_until(lambda: not self.slots.busy, patience)
-        patience = HURRIED_PATIENCE if stop_request.immediate else FLUSH_PATIENCE
-        await stop_request.wait_until(lambda: not self.exchanger.has_unsettled, patience)
-        await stop_request.wait_until(lambda: not self._hooks.pending, patience)
+        await stop_request.wait_until(lambda: not self.slots.busy, timeout_s)
+        timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else FLUSH_TIMEOUT_S
+        await stop_request.wait_until(lambda: not self.exchanger.has_unsettled, timeout_s)
+        await stop_request.wait_until(lambda: not self._hooks.pending, timeout_s)
 
     async def end(self) -> None:
-        """Let go of everything. What still runs is given back as the last call."""
+        """Stop all services and threads, then release what still runs."""
         self._listener.close()
         await self.supervisor.stop()
         self._watcher.stop()
         self.keeper.stop()
         await self._runtime.run_blocking(self.keeper.wait_ended, 2.0)
-        released = await self._give_back_rest()
+        released = await self._release_rest()
         try:
             await self._engine.forget_worker(self._spec.worker)
         except Exception as error:
-            _logger.info("Worker %s could not take its record with it: %s", self._spec.worker, error)
+            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
         self._handler_threads.close()
         _logger.info("Worker %s has stopped.", self._spec.worker)
         self._bus.emit(events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=released))
 
-    async def _give_back_rest(self) -> int:
+    async def _release_rest(self) -> int:
         rest: Sequence[LeasedAttempt] = [
             attempt
             for attempt in self.slots.attempts.values()
@@ -323,12 +330,12 @@ class WorkerServices:
             if attempt.used_transactions is not None:
                 attempt.used_transactions.abandon()
             if attempt.settlement is None:
-                _logger.warning("Job %s (%s) still runs; it is given back.", attempt.lease.id, attempt.lease.task)
+                _logger.warning("Job %s (%s) still runs; it is released.", attempt.lease.id, attempt.lease.task)
                 attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)
         settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
         try:
             for start in range(0, len(settlements), MAX_SETTLEMENTS):
                 await self._engine.settle(*settlements[start : start + MAX_SETTLEMENTS])
         except Exception as error:
-            _logger.error("%d jobs could not be given back: %s Their leases will run out.", len(settlements), error)
+            _logger.error("%d jobs could not be released: %s Their leases will expire.", len(settlements), error)
         return len(settlements)

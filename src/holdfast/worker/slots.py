@@ -1,8 +1,8 @@
-"""Slots: room for so many attempts, and the register of every lease this worker answers for.
+"""Slots: how many attempts may run at once; and all attempts whose leases this worker holds.
 
-A lease is `held` from the claim until its settlement was answered; the keeper renews all of them. It takes a slot from
-when its turn comes until its handler has ended. Beside those that run there are two kinds of waiting: `assigned` leases
-were claimed ahead of need and take no slot; `parked` ones have a slot, but their task runs as often as it may.
+A lease is in `attempts` from the claim until the store has answered its settlement; the keeper renews all of them. An
+attempt takes a slot from when it may start until its handler has ended. Two kinds of attempts wait. Those in `assigned`
+were prefetched and take no slot. Those in `at_task_limit` have a slot, but their task has reached its `concurrency`.
 """
 
 from collections import Counter, deque
@@ -13,7 +13,7 @@ from holdfast.worker.attempt import LeasedAttempt
 
 
 class Slots:
-    """Changed on the loop's thread only. Other threads may take a copy of `held`."""
+    """Changed on the event loop's thread only. Other threads may copy `attempts`."""
 
     def __init__(self, size: int, queue_limits: Mapping[str, int] | None = None) -> None:
         self.size = size
@@ -21,7 +21,7 @@ class Slots:
         self.attempts: dict[str, LeasedAttempt] = {}
         self.busy = 0
         self.reserved = 0
-        """Asked for by a claim that is under way."""
+        """Slots that a claim in flight may fill."""
         self.assigned: deque[LeasedAttempt] = deque()
         self.at_task_limit: deque[LeasedAttempt] = deque()
         self._per_queue: Counter[str] = Counter()
@@ -32,16 +32,16 @@ class Slots:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing waits to."""
+        """True if no attempt runs or waits to start."""
         return not self.busy and not self.assigned
 
     def queue_free_slots(self, queue: str) -> int | None:
-        """How many more attempts of this queue there is room for. None: as many as there are slots."""
+        """How many more attempts of this queue may run. None: the queue has no limit of its own."""
         limit = self.queue_limits.get(queue)
         return None if limit is None else max(0, limit - self._per_queue[queue])
 
     def admit(self, attempt: LeasedAttempt) -> bool:
-        """Register a new lease. Answers whether its handler may begin at once."""
+        """Add a new lease. True if its handler may start at once."""
         self.attempts[attempt.lease.token] = attempt
         attempt.plan.held_count += 1
         if attempt.lease.state is JobState.ASSIGNED:
@@ -55,7 +55,7 @@ class Slots:
         return True
 
     def pop_startable(self) -> list[LeasedAttempt]:
-        """Those waiting whose turn has come: parked ones first, then assigned ones while there is room."""
+        """Remove and return the waiting attempts that may start: first `at_task_limit`, then `assigned`."""
         if not self.at_task_limit and not self.assigned:
             return []
         startable: list[LeasedAttempt] = []
@@ -75,7 +75,7 @@ class Slots:
         return startable
 
     def take_back_all(self) -> list[LeasedAttempt]:
-        """Take back all that wait; their slots are free again, their leases still held."""
+        """Remove and return all waiting attempts. Their slots are free again; their leases are still held."""
         waiting = [*self.at_task_limit, *self.assigned]
         for attempt in self.at_task_limit:
             self._vacate(attempt)
@@ -86,7 +86,7 @@ class Slots:
         return waiting
 
     def take_back(self, attempt: LeasedAttempt) -> bool:
-        """Take one back that waits. False: it does not, or no longer."""
+        """Remove an attempt that waits. False: it does not wait (any more)."""
         if attempt in self.assigned:
             self.assigned.remove(attempt)
         elif attempt in self.at_task_limit:
@@ -98,7 +98,7 @@ class Slots:
         return True
 
     def end(self, attempt: LeasedAttempt) -> None:
-        """Its handler has ended: the slot is free, the lease still held."""
+        """Its handler has ended: free the slot. The lease is still held."""
         attempt.plan.running_count -= 1
         attempt.plan.held_count -= 1
         self._vacate(attempt)
@@ -114,5 +114,5 @@ class Slots:
             self._per_queue[attempt.lease.queue] -= 1
 
     def drop(self, attempt: LeasedAttempt) -> None:
-        """The lease is settled or lost: nobody has to renew it any more."""
+        """The lease is settled or lost: stop renewing it."""
         self.attempts.pop(attempt.lease.token, None)

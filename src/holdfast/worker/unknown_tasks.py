@@ -1,15 +1,15 @@
-"""Jobs of tasks that no live worker knows: noticed and told, never failed unless the configuration says so.
+"""Jobs of tasks that no live worker has: they are reported once, and fail only if the configuration says so.
 
-A task may be unknown here and known to another worker, or to the next release. So the rule is to leave it alone. What
-helps people is to be told, once: "no live worker knows task X". With `unknown_task_after` set, such a job fails when it
-has been due for that long, and waits among the dead letters.
+A task that this worker does not have may be known to another worker, or to the next release. So its jobs stay as they
+are, and a warning and an event say once that no live worker knows the task. If the setting `unknown_task_after` is set,
+such a job fails when it has been due for that long, and becomes a dead letter.
 """
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holdfast.engine import Engine
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.observe import Find
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
@@ -19,16 +19,20 @@ from holdfast.service import Service
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 
-INTERVAL = 60.0
-MOST_LOOKED_AT = 200
-MOST_FAILED = 100
-LEASE = 30 * SECOND
+INTERVAL_S: Seconds = 60.0
+"""Time between two searches of the queues."""
+MAX_JOBS_SEARCHED = 200
+"""Queued jobs looked at per queue and search, so that a search stays cheap."""
+MAX_JOBS_FAILED = 100
+"""Jobs failed per task and search."""
+LEASE_US: Micros = 30 * SECOND
+"""The lease on jobs that are about to be failed: enough for one more call."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 
 class UnknownTasks(Service):
-    """Looks through the worker's queues now and then, at a bounded number of jobs."""
+    """Searches the worker's queues from time to time, a bounded number of jobs each time."""
 
     name = "unknown_tasks"
 
@@ -41,8 +45,8 @@ class UnknownTasks(Service):
         queues: Sequence[str],
         tasks: Collection[str],
         bus: Bus,
-        fail_after: float = 0.0,
-        interval: float = INTERVAL,
+        fail_after_s: Seconds = 0.0,
+        interval_s: Seconds = INTERVAL_S,
     ) -> None:
         super().__init__(runtime)
         self._engine = engine
@@ -50,8 +54,8 @@ class UnknownTasks(Service):
         self._queues = queues
         self._tasks = frozenset(tasks)
         self._bus = bus
-        self._fail_after = round(fail_after * SECOND)
-        self._interval = interval
+        self._fail_after_us: Micros = round(fail_after_s * SECOND)
+        self._interval_s = interval_s
         self._reported: set[tuple[str, str]] = set()
 
     async def tick(self) -> float | None:
@@ -61,11 +65,11 @@ class UnknownTasks(Service):
             for (queue, task), job_id in unknown_tasks:
                 if task not in known_tasks:
                     await self._report(queue, task, job_id)
-        return self._interval * (0.9 + 0.2 * self.runtime.random())
+        return self._interval_s * (0.9 + 0.2 * self.runtime.random())
 
     async def _unknown(self, queue: str) -> Mapping[tuple[str, str], str]:
-        """Tasks of queued jobs that are not ours, each with a job. A bare payload has no task, and no handler."""
-        found = await self._engine.find(Find(queue=queue, state=JobState.QUEUED, limit=MOST_LOOKED_AT))
+        """Tasks of queued jobs that this worker does not have, each with the id of one job. No bare payloads."""
+        found = await self._engine.find(Find(queue=queue, state=JobState.QUEUED, limit=MAX_JOBS_SEARCHED))
         return {(queue, job.task): job.id for job in found.jobs if job.task and job.task not in self._tasks}
 
     async def _workers(self) -> Iterable[WorkerRecord]:
@@ -78,23 +82,23 @@ class UnknownTasks(Service):
             _logger.warning("Jobs of task %r wait in queue %r, and no live worker knows that task.", task, queue)
             at = self.runtime.wall()
             self._bus.emit(events.UnknownTask(at=at, queue=queue, task=task, job_id=job_id))
-        if self._fail_after:
+        if self._fail_after_us:
             await self._fail(queue, task)
 
     async def _fail(self, queue: str, task: str) -> None:
-        """Take some of these jobs ahead of need, fail those due for too long, give the others back untouched."""
+        """Prefetch some of these jobs, fail those due for too long, release the others unchanged."""
         claim = Claim(
             claim_id=self.runtime.new_claim_id(),
             worker=self._worker,
-            queues=(QueueClaim(queue, (TaskClaim(task=task, lease_len=LEASE),)),),
+            queues=(QueueClaim(queue, (TaskClaim(task=task, lease_len=LEASE_US),)),),
             limit=0,
-            prefetch=MOST_FAILED,
+            prefetch=MAX_JOBS_FAILED,
         )
         answer = await self._engine.claim(claim)
-        await self._engine.settle(*(self._judge(lease, answer.at.wall) for lease in answer.leases))
+        await self._engine.settle(*(self._settlement(lease, answer.at.wall) for lease in answer.leases))
 
-    def _judge(self, lease: Lease, now: int) -> Settlement:
-        if now - lease.due < self._fail_after:
+    def _settlement(self, lease: Lease, now: Instant) -> Settlement:
+        if now - lease.due < self._fail_after_us:
             target, reason, note = JobState.QUEUED, Reason.RELEASED, ""
         else:
             target, reason = JobState.FAILED, Reason.UNKNOWN_TASK

@@ -1,15 +1,16 @@
-"""Attempts that have ended and wait to be settled, in bounded batches."""
+"""Attempts that have ended and are not settled yet. They are settled in batches of a limited size."""
 
 from collections import deque
 
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.worker.attempt import LeasedAttempt
 
-MOST_RESULT_BYTES = 1024 * 1024
+MAX_RESULT_BYTES = 1024 * 1024
+"""Results in one batch, so that one exchange stays short."""
 
 
 class UnsettledAttempts:
-    """First in, first out: at most 500 settlements and 1 MiB of results at a time, but always at least one."""
+    """First in, first out. A batch has at most 500 settlements and 1 MiB of results, but at least one settlement."""
 
     def __init__(self) -> None:
         self._waiting: deque[LeasedAttempt] = deque()
@@ -26,12 +27,12 @@ class UnsettledAttempts:
 
     def next_batch(self) -> list[LeasedAttempt]:
         waiting = self._waiting
-        if len(waiting) <= MAX_SETTLEMENTS and self._bytes <= MOST_RESULT_BYTES:
+        if len(waiting) <= MAX_SETTLEMENTS and self._bytes <= MAX_RESULT_BYTES:
             batch = list(waiting)
             waiting.clear()
             self._bytes = 0
             return batch
-        batch, bytes_left = [], MOST_RESULT_BYTES
+        batch, bytes_left = [], MAX_RESULT_BYTES
         while waiting and len(batch) < MAX_SETTLEMENTS:
             bytes_left -= _size(waiting[0])
             if batch and bytes_left < 0:
@@ -41,7 +42,7 @@ class UnsettledAttempts:
         return batch
 
     def put_back(self, batch: list[LeasedAttempt]) -> None:
-        """The batch was cut off on its way. It goes out again, before the others: the engine knows what it has seen."""
+        """The exchange was cancelled. Its batch is sent again before the others; the engine recognises it."""
         self._waiting.extendleft(reversed(batch))
         self._bytes += sum(map(_size, batch))
 

@@ -1,11 +1,11 @@
-"""The worker: takes jobs and runs them, until it is told to stop.
+"""The worker: claims jobs and runs them until it is stopped.
 
-    jobs.worker().run()                 in a program of its own
-    await jobs.worker().arun()          on a loop that is there already
-    async with jobs, jobs.worker(): …   beside something else, such as a web server
+    jobs.worker().run()                 as a program of its own
+    await jobs.worker().arun()          on an event loop that already runs
+    async with jobs, jobs.worker(): …   in the background of another program, such as a web server
     with jobs.worker(): …               in a thread
 
-This file is its life: start, stop, signals, threads. What it does while it lives is in `shift.py`.
+This file starts and stops it: signals, threads, the lifespan. What it does in between is in `services.py`.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from typing import Any, Self
 from holdfast.config import WorkerSettings
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Seconds
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.thread import WorkerThread
 
-LAST_LISTENERS = 2.0
-"""Seconds that async listeners get to end before the worker is done."""
-SWEEP = 1.0
-"""Seconds that tasks left behind get to end before their loop is closed over them."""
+LISTENER_TIMEOUT_S: Seconds = 2.0
+"""Async listeners get this long to end when the worker stops."""
+LEFTOVER_TIMEOUT_S: Seconds = 1.0
+"""Tasks that still run when the loop is to be closed get this long to end."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 Queues = Sequence[str] | Mapping[str, int | None]
-"""Names, or names with the most slots each may take."""
+"""Names, or names with the largest number of slots that each may take."""
 
 
 class Worker:
-    """A process's share of the work: so many slots, on these queues. Runs once at a time."""
+    """Runs jobs of some queues in a number of slots. One worker object runs once at a time."""
 
     def __init__(
         self,
@@ -55,18 +55,18 @@ class Worker:
         until_empty: bool = False,
         strict: bool = False,
     ) -> None:
-        """`queues`: all that its tasks use, unless named; visited in rotation, or in their order if `strict`."""
+        """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays."""
         self._app = app
         self._queues = queues
         self._concurrency = concurrency
-        self._grace = None if grace is None else duration_us(grace, "grace") / SECOND
+        self._grace_s = None if grace is None else duration_us(grace, "grace") / SECOND
         self._prefetch = prefetch
         self._signals = signals
         self._until_empty = until_empty
         self._strict = strict
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
-        """The name it was given and a random suffix: two workers never share one."""
+        """The given name plus a random suffix: no two workers have the same name."""
         self._stop_request: StopRequest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._services: WorkerServices | None = None
@@ -80,7 +80,7 @@ class Worker:
     # Running
 
     def run(self) -> None:
-        """Work until stopped. Returns when everything is settled or given back."""
+        """Work until stopped. Returns when every job is settled or released."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -88,32 +88,32 @@ class Worker:
         else:
             raise BlockingCall(method="worker.run", twin="worker.arun")
         with asyncio.Runner() as runner:
-            runner.run(self.to_the_end())
+            runner.run(self.run_and_clean_up())
 
     async def arun(self) -> None:
         """Work until stopped, on this event loop."""
         await self._work(lambda: None)
 
     def stop(self, grace: float | timedelta | None = None) -> None:
-        """Ask it to stop: within `grace` seconds, or the usual ones. From any thread; does not wait.
+        """Request a stop within `grace` seconds (default: the setting). Call from any thread; it does not wait.
 
-        It claims nothing more, lets handlers finish, aborts them when the time is over, and gives back the rest.
+        The worker claims nothing more, lets handlers finish, aborts them when the time is over, and releases the rest.
         """
-        seconds = None if grace is None else duration_us(grace, "grace") / SECOND
+        grace_s = None if grace is None else duration_us(grace, "grace") / SECOND
         loop, stop_request = self._loop, self._stop_request
         if loop is not None and stop_request is not None:
             try:
-                loop.call_soon_threadsafe(stop_request.request, seconds)
+                loop.call_soon_threadsafe(stop_request.request, grace_s)
             except RuntimeError:
                 _logger.debug("The worker had stopped already.")
 
     @property
     def running(self) -> int:
-        """How many slots are taken."""
+        """How many slots are in use."""
         return 0 if self._services is None else self._services.slots.busy
 
-    async def _work(self, ready: Callable[[], object]) -> None:
-        """From the start to the end, whatever happens in between."""
+    async def _work(self, on_ready: Callable[[], object]) -> None:
+        """Start, work until stopped, and clean up whatever happens."""
         if self._stop_request is not None:
             raise UsageError(f"Worker {self.name} runs already. Make another one.")
         app, settings = self._app, self._settings()
@@ -130,13 +130,13 @@ class Worker:
                     )
                     self._services = services
                     await services.begin()
-                    ready()
+                    on_ready()
                     await services.work()
         finally:
             try:
                 if services is not None:
                     await services.end()
-                    await app.bus.finish(LAST_LISTENERS)
+                    await app.bus.finish(LISTENER_TIMEOUT_S)
             finally:
                 stop_request.waker.close()
                 self._stop_request = self._loop = self._services = None
@@ -154,7 +154,7 @@ class Worker:
         return replace(
             settings,
             concurrency=settings.concurrency if self._concurrency is None else self._concurrency,
-            grace=settings.grace if self._grace is None else self._grace,
+            grace=settings.grace if self._grace_s is None else self._grace_s,
             prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
         )
 
@@ -172,7 +172,7 @@ class Worker:
 
     @contextmanager
     def _signals_to(self, stop_request: StopRequest) -> Iterator[None]:
-        """SIGTERM and SIGINT stop this worker, if it was asked to take them."""
+        """With `signals=True`, SIGTERM and SIGINT stop this worker."""
         if not self._signals:
             yield
             return
@@ -187,21 +187,21 @@ class Worker:
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler)
 
-    async def to_the_end(self, ready: Callable[[], object] = lambda: None) -> None:
-        """Run, and then see to it that no handler which will not stop keeps the loop from closing."""
+    async def run_and_clean_up(self, on_ready: Callable[[], object] = lambda: None) -> None:
+        """Run, then make sure that a handler which does not stop cannot keep the loop from closing."""
         try:
-            await self._work(ready)
+            await self._work(on_ready)
         finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
+            leftover = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in leftover:
                 task.cancel()
-            if left:
-                _, stuck = await asyncio.wait(left, timeout=SWEEP)
+            if leftover:
+                _, stuck = await asyncio.wait(leftover, timeout=LEFTOVER_TIMEOUT_S)
                 for task in stuck:
-                    _logger.error("Task %s does not stop and is left behind.", task.get_name())
-                    asyncio.tasks._unregister_task(task)  # or closing the loop would wait for it for ever
+                    _logger.error("Task %s does not stop and is abandoned.", task.get_name())
+                    asyncio.tasks._unregister_task(task)  # else closing the loop would wait for it for ever
 
-    # ParallelClaim other things
+    # As a context manager
 
     async def __aenter__(self) -> Self:
         ready = asyncio.get_running_loop().create_future()
@@ -217,11 +217,11 @@ class Worker:
     ) -> None:
         self.stop()
         if self._run_task is not None:
-            beside, self._run_task = self._run_task, None
-            await beside
+            run_task, self._run_task = self._run_task, None
+            await run_task
 
     def __enter__(self) -> Self:
-        self._thread = WorkerThread(self._app.runtime, self.to_the_end)
+        self._thread = WorkerThread(self._app.runtime, self.run_and_clean_up)
         self._thread.start()
         return self
 

@@ -31,10 +31,10 @@ if store.kind == "postgres":
 WATCHED = (
     "transaction_kill_app.py",
     "holdfast/worker/transaction.py",
-    "holdfast/worker/opened.py",
+    "holdfast/worker/open_transaction.py",
     "holdfast/worker/execute.py",
     "holdfast/worker/exchange.py",
-    "holdfast/worker/courier.py",
+    "holdfast/worker/resend.py",
     "holdfast/engines/sqlite/own.py",
     "holdfast/engines/sqlite/joined.py",
     "holdfast/engines/sqlite/transactor.py",

@@ -15,16 +15,16 @@ from holdfast.model.operate import Cancel, CancelStatus, OperateStatus, Requeue
 from holdfast.model.produce import Enqueue, EnqueueStatus, GroupAccepted, NewJob
 from holdfast.model.states import TERMINAL, JobState
 from holdfast.model.work import Exchange, Lease, Settlement, SettleStatus
-from holdfast.testing.histories.record import Call, History, Moment
+from holdfast.testing.histories.record import History, RecordedCall, TickRange
 
 TOOK_EFFECT = frozenset({SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD})
 
 
 @dataclass(slots=True)
-class Told:
+class SettlementAnswer:
     """One settlement and what was answered."""
 
-    call: Call
+    call: RecordedCall
     settlement: Settlement
     status: SettleStatus
 
@@ -38,8 +38,8 @@ class Grant:
     """One lease: from the claim that gave it to the settlement that ended it."""
 
     lease: Lease
-    call: Call
-    told: list[Told] = field(default_factory=list)
+    call: RecordedCall
+    told: list[SettlementAnswer] = field(default_factory=list)
     """Every settlement that was sent with its token."""
 
     @property
@@ -47,17 +47,17 @@ class Grant:
         return self.lease.job_key
 
     @property
-    def effects(self) -> list[Told]:
+    def effects(self) -> list[SettlementAnswer]:
         """Those that ended it. The owner's own may be told so more than once, and then any of them may have been it."""
         return [told for told in self.told if told.status in TOOK_EFFECT]
 
     @property
-    def end(self) -> Moment | None:
+    def end(self) -> TickRange | None:
         effects = self.effects
         if not effects:
             return None
         first = min(told.call.moment.before for told in effects)
-        return Moment(min(told.call.moment.after for told in effects), first)
+        return TickRange(min(told.call.moment.after for told in effects), first)
 
     @property
     def ended_as(self) -> JobState | None:
@@ -69,18 +69,18 @@ class Grant:
 
 
 @dataclass(slots=True)
-class Life:
+class Generation:
     """One generation of a job. `job` is as its producer asked for it; arrival and state as answered, if they were."""
 
     key: JobKey
     generation: int
-    began: Moment
-    call: Call
+    began: TickRange
+    call: RecordedCall
     job: NewJob
     arrival: int | None = None
     state: JobState | None = None
     grants: list[Grant] = field(default_factory=list)
-    ended: Moment | None = None
+    ended: TickRange | None = None
     ended_as: JobState | None = None
     vague: bool = False
 
@@ -90,20 +90,20 @@ class Life:
         return self.grants[0].lease.lane if self.grants else self.job.lane
 
     @property
-    def first_grant(self) -> Moment | None:
+    def first_grant(self) -> TickRange | None:
         return self.grants[0].call.moment if self.grants else None
 
-    def surely_lives(self, during: Moment) -> bool:
+    def surely_lives(self, during: TickRange) -> bool:
         """From before the first tick until after the second."""
         return not self.vague and self.began.before < during.after and not self.may_have_ended(during)
 
-    def may_live(self, during: Moment) -> bool:
+    def may_live(self, during: TickRange) -> bool:
         """At some moment between the two."""
         return self.began.after < during.before and (
             self.vague or self.ended is None or self.ended.before > during.after
         )
 
-    def may_have_ended(self, during: Moment) -> bool:
+    def may_have_ended(self, during: TickRange) -> bool:
         return self.ended is not None and (self.vague or self.ended.after < during.before)
 
     def __str__(self) -> str:
@@ -111,33 +111,33 @@ class Life:
 
 
 @dataclass(slots=True)
-class Lives:
+class Generations:
     """Everything that was read out of one history, and what could not be."""
 
-    by_key: dict[JobKey, list[Life]] = field(default_factory=dict)
+    by_key: dict[JobKey, list[Generation]] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Life]:
+    def __iter__(self) -> Iterator[Generation]:
         return (life for lives in self.by_key.values() for life in lives)
 
-    def of(self, key: JobKey) -> list[Life]:
+    def of(self, key: JobKey) -> list[Generation]:
         return self.by_key.get(key, [])
 
-    def in_queue(self, queue: str) -> list[Life]:
+    def in_queue(self, queue: str) -> list[Generation]:
         return [life for life in self if life.key.queue == queue]
 
-    def lanes(self) -> dict[tuple[str, str], list[Life]]:
+    def lanes(self) -> dict[tuple[str, str], list[Generation]]:
         """The lives of each lane, as far as it is known."""
-        found: dict[tuple[str, str], list[Life]] = defaultdict(list)
+        found: dict[tuple[str, str], list[Generation]] = defaultdict(list)
         for life in self:
             if life.lane is not None:
                 found[life.key.queue, life.lane].append(life)
         return found
 
 
-def read(history: History) -> Lives:
-    lives = Lives()
+def read(history: History) -> Generations:
+    lives = Generations()
     created, requeued, cancelled, generations = _events(history, lives)
     _settlements(history, lives)
     grants: dict[JobKey, list[Grant]] = defaultdict(list)
@@ -152,12 +152,17 @@ def read(history: History) -> Lives:
 
 
 def _events(
-    history: History, lives: Lives
-) -> tuple[dict[JobKey, list[Life]], dict[JobKey, list[Call]], dict[JobKey, list[Call]], dict[JobKey, int]]:
+    history: History, lives: Generations
+) -> tuple[
+    dict[JobKey, list[Generation]],
+    dict[JobKey, list[RecordedCall]],
+    dict[JobKey, list[RecordedCall]],
+    dict[JobKey, int],
+]:
     """What was created, requeued and cancelled, by job; and the last generation that was seen of each."""
-    created: dict[JobKey, list[Life]] = defaultdict(list)
-    requeued: dict[JobKey, list[Call]] = defaultdict(list)
-    cancelled: dict[JobKey, list[Call]] = defaultdict(list)
+    created: dict[JobKey, list[Generation]] = defaultdict(list)
+    requeued: dict[JobKey, list[RecordedCall]] = defaultdict(list)
+    cancelled: dict[JobKey, list[RecordedCall]] = defaultdict(list)
     generations: dict[JobKey, int] = defaultdict(int)
     for call in history.calls:
         command, answer = call.command, call.answer
@@ -187,16 +192,16 @@ def _events(
     return created, requeued, cancelled, generations
 
 
-def _created(call: Call, command: Enqueue) -> Iterator[Life]:
+def _created(call: RecordedCall, command: Enqueue) -> Iterator[Generation]:
     for group, said in zip(command.groups, call.answer.groups, strict=True):
         if isinstance(said, GroupAccepted):
             for job, one in zip(group.jobs, said.jobs, strict=True):
                 if one.status is EnqueueStatus.CREATED:
                     key = JobKey(job.queue, one.id)
-                    yield Life(key, one.generation, call.moment, call, job, one.arrival, one.state)
+                    yield Generation(key, one.generation, call.moment, call, job, one.arrival, one.state)
 
 
-def _settlements(history: History, lives: Lives) -> None:
+def _settlements(history: History, lives: Generations) -> None:
     for call in history.calls:
         if isinstance(call.command, Exchange) and call.answer is not None:
             for settlement, status in zip(call.command.settlements, call.answer.settled, strict=True):
@@ -204,10 +209,10 @@ def _settlements(history: History, lives: Lives) -> None:
                 if grant is None:
                     lives.problems.append(f"the token {settlement.token} was settled, and nobody was given it")
                 else:
-                    grant.told.append(Told(call, settlement, status))
+                    grant.told.append(SettlementAnswer(call, settlement, status))
 
 
-def _begin(lives: Lives, key: JobKey, created: list[Life], requeued: list[Call], last: int) -> None:
+def _begin(lives: Generations, key: JobKey, created: list[Generation], requeued: list[RecordedCall], last: int) -> None:
     """Each generation has one beginning. An enqueue says which it began; requeues fill the gaps, in their order."""
     known = {life.generation: life for life in created}
     gaps = [number for number in range(last + 1) if number not in known]
@@ -224,11 +229,11 @@ def _begin(lives: Lives, key: JobKey, created: list[Life], requeued: list[Call],
     for number, call in zip(gaps, requeued, strict=False):
         before = known.get(number - 1)
         if before is not None:
-            known[number] = Life(key, number, call.moment, call, before.job, vague=vague)
+            known[number] = Generation(key, number, call.moment, call, before.job, vague=vague)
     lives.by_key[key] = [known[number] for number in sorted(known)]
 
 
-def _hand_out(lives: Lives, key: JobKey, grants: list[Grant]) -> None:
+def _hand_out(lives: Generations, key: JobKey, grants: list[Grant]) -> None:
     """The leases of a job to its lives. They are sorted by fence."""
     mine = {life.generation: life for life in lives.of(key)}
     for grant in grants:
@@ -241,7 +246,7 @@ def _hand_out(lives: Lives, key: JobKey, grants: list[Grant]) -> None:
             life.arrival = grant.lease.arrival
 
 
-def _end(lives: Lives, key: JobKey, cancelled: list[Call]) -> None:
+def _end(lives: Generations, key: JobKey, cancelled: list[RecordedCall]) -> None:
     """Settlements say by their token which life they ended; cancels ended those that are left, in order."""
     left = []
     for life in lives.of(key):
@@ -263,7 +268,7 @@ def _end(lives: Lives, key: JobKey, cancelled: list[Call]) -> None:
         life.vague = life.vague or vague
 
 
-def _any_overlap(calls: Iterable[Call]) -> bool:
+def _any_overlap(calls: Iterable[RecordedCall]) -> bool:
     """Whether their order is open. They are sorted by when they were answered."""
     last = -1
     for call in calls:

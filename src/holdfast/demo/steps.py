@@ -25,7 +25,7 @@ HANDS = 37
 """Jobs that are in the hands of the worker that will be killed."""
 
 
-class Failed(Exception):
+class DemoFailed(Exception):
     """Something did not come out as promised. The demo ends with exit code 1."""
 
 
@@ -171,7 +171,7 @@ class Demo:
         after = await self.records(names)
         losses = [r for r in after.values() if [a.outcome for a in r.history] == [AttemptOutcome.WORKER_LOST]]
         if len(losses) != HANDS or any(record.attempt != 2 for record in after.values()):
-            raise Failed(f"{len(losses)} of {HANDS} jobs were lost once and ran twice")
+            raise DemoFailed(f"{len(losses)} of {HANDS} jobs were lost once and ran twice")
         self.screen.good(
             f"{HANDS} jobs reaped, finished by demo-1 {took:.2f} s after the kill   "
             "attempt 2 of each; attempt 1: worker_lost"
@@ -179,7 +179,7 @@ class Demo:
         late = Settlement(queue=QUEUE, id=names[0], token=token, target=JobState.SUCCEEDED, result=b'"too late"')
         (answer,) = (await self.engine.settle(late)).settled
         if answer is not SettleStatus.LOST:
-            raise Failed(f"a late answer in demo-2's name was {answer}")
+            raise DemoFailed(f"a late answer in demo-2's name was {answer}")
         self.screen.good(f"a late answer in demo-2's name was refused   {answer}, job {names[0]}")
 
     async def until(self, names: list[str], state: JobState) -> dict[str, JobRecord]:
@@ -216,7 +216,7 @@ class Demo:
         assert first.receipt is not None
         assert again.receipt is not None
         if (first.receipt.answer, again.receipt.answer, await again.aresult()) != ("created", "completed", paid):
-            raise Failed("one id was two jobs")
+            raise DemoFailed("one id was two jobs")
         self.screen.line(
             f'5  Ask twice:  charge.using(id="order-42-charge") → created, then completed ({paid}, no second run)'
         )
@@ -227,7 +227,7 @@ class Demo:
         await self.until(["invoice-666"], JobState.SUCCEEDED)
         record = (await self.records(["invoice-666"]))["invoice-666"]
         if (record.attempt, len(record.history)) != (1, 1):
-            raise Failed(f"invoice-666: attempt {record.attempt}, {len(record.history)} entries")
+            raise DemoFailed(f"invoice-666: attempt {record.attempt}, {len(record.history)} entries")
         self.screen.line(
             "6  Bring back: requeue invoice-666             → succeeded on attempt 1, old error kept in its history"
         )
@@ -260,12 +260,12 @@ class Demo:
         )
         self.screen.line(f"   ran {self.since(self.began):.1f} s   SQLite file {size:.1f} MB")
         if lost or wrong or twice or losses != HANDS or retried != planned or out_of_order(records):
-            raise Failed(
+            raise DemoFailed(
                 f"lost {lost[:5]}, not succeeded {wrong[:5]}, twice {twice}, losses {losses}, "
                 f"retried {retried} of {planned}"
             )
         if problems := await self.engine.audit():
-            raise Failed(f"the store is not in order: {problems[:3]}")
+            raise DemoFailed(f"the store is not in order: {problems[:3]}")
         self.screen.line()
         self.screen.line("Look around, it is all still there:")
         self.screen.line(f"   HOLDFAST_URL={self.url} .venv/bin/holdfast status")

@@ -18,7 +18,7 @@ from holdfast.testing.histories.callers import (
     LANES,
     POOL_LANES,
     QUEUES,
-    Caller,
+    RandomCaller,
 )
 
 
@@ -26,7 +26,7 @@ class RolledBackError(Exception):
     """A user changes their mind."""
 
 
-class Wild(Caller):
+class AllVerbsCaller(RandomCaller):
     """A caller that stops at nothing."""
 
     @property

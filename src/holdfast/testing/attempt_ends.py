@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from holdfast.errors import Interrupt, JobFailed
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Settlement
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class AttemptEnd:
     """How an attempt came out. `error` is what the handler raised, where it did."""
 
-    attempt: Attempt
+    attempt: LeasedAttempt
     settlement: Settlement
     error: BaseException | None
 
 
-def error_of(end: End) -> BaseException | None:
+def error_of(end: AttemptEnd) -> BaseException | None:
     """What a test should see of an attempt that failed; None: its handler ended as it meant to."""
     settlement, error, lease = end.settlement, end.error, end.attempt.lease
     if settlement.target not in (JobState.RETRYING, JobState.FAILED) or isinstance(error, Interrupt):

@@ -8,12 +8,12 @@ from holdfast.model.observe import Audit, Get, QueueStats, Stats
 from holdfast.model.produce import Accepted, DepthLimit, Enqueue, EnqueueStatus, Group, GroupAccepted, GroupFull, NewJob
 from holdfast.model.states import TERMINAL, JobState
 from holdfast.model.work import Exchange, LaneName
-from holdfast.testing.histories.lives import Life, Lives
+from holdfast.testing.histories.generations import Generation, Generations
 from holdfast.testing.histories.order import FOR_EVER, most_at_once
-from holdfast.testing.histories.record import Call, History
+from holdfast.testing.histories.record import History, RecordedCall
 
 
-def problems(history: History, lives: Lives, seen: Counter[str]) -> Iterator[str]:
+def problems(history: History, lives: Generations, seen: Counter[str]) -> Iterator[str]:
     yield from _limits(history, lives, seen)
     yield from _keys(lives, seen)
     for call in history.calls:
@@ -43,7 +43,7 @@ def problems(history: History, lives: Lives, seen: Counter[str]) -> Iterator[str
 # --- Limits ---
 
 
-def _limits(history: History, lives: Lives, seen: Counter[str]) -> Iterator[str]:
+def _limits(history: History, lives: Generations, seen: Counter[str]) -> Iterator[str]:
     """Where everybody brings the same limit, there are never more."""
     brought: dict[str, set[tuple[DepthLimit, ...]]] = defaultdict(set)
     for call in history.calls:
@@ -58,7 +58,7 @@ def _limits(history: History, lives: Lives, seen: Counter[str]) -> Iterator[str]
                 yield from _kept(lives, queue, limit)
 
 
-def _kept(lives: Lives, queue: str, limit: DepthLimit) -> Iterator[str]:
+def _kept(lives: Generations, queue: str, limit: DepthLimit) -> Iterator[str]:
     by_lane: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
     for life in lives.in_queue(queue):
         if not life.vague:
@@ -72,7 +72,7 @@ def _kept(lives: Lives, queue: str, limit: DepthLimit) -> Iterator[str]:
             yield f"{most} jobs lived at once in {where}; the limit is {limit.limit}"
 
 
-def _full(lives: Lives, call: Call, group: Group, said: GroupFull) -> Iterator[str]:
+def _full(lives: Generations, call: RecordedCall, group: Group, said: GroupFull) -> Iterator[str]:
     """There may have been as many, at some moment of the call, as leave no room for the group."""
     there = sum(
         life.may_live(call.moment) and (said.lane is None or life.lane in (None, said.lane))
@@ -86,9 +86,9 @@ def _full(lives: Lives, call: Call, group: Group, said: GroupFull) -> Iterator[s
 # --- Names ---
 
 
-def _keys(lives: Lives, seen: Counter[str]) -> Iterator[str]:
+def _keys(lives: Generations, seen: Counter[str]) -> Iterator[str]:
     """Of the jobs of one key one lives at a time."""
-    holders: dict[tuple[str, str, str], list[Life]] = defaultdict(list)
+    holders: dict[tuple[str, str, str], list[Generation]] = defaultdict(list)
     for life in lives:
         if life.job.unique_key is not None and not life.vague:
             holders[life.key.queue, life.job.task, life.job.unique_key].append(life)
@@ -99,7 +99,7 @@ def _keys(lives: Lives, seen: Counter[str]) -> Iterator[str]:
             yield f"two jobs of {queue} lived at once with the key {key}"
 
 
-def _accepted(lives: Lives, call: Call, group: Group, job: NewJob, one: Accepted) -> Iterator[str]:
+def _accepted(lives: Generations, call: RecordedCall, group: Group, job: NewJob, one: Accepted) -> Iterator[str]:
     key = JobKey(job.queue, one.id)
     name = f"{call.caller}: {key.queue}/{key.id} was answered {one.status} ({one.state})"
     if one.status is EnqueueStatus.CREATED:
@@ -117,7 +117,9 @@ def _accepted(lives: Lives, call: Call, group: Group, job: NewJob, one: Accepted
         yield f"{name} with the result {one.result!r}; it was {_result(life)!r}"
 
 
-def _placed(lives: Lives, call: Call, group: Group, job: NewJob, one: Accepted, name: str) -> Iterator[str]:
+def _placed(
+    lives: Generations, call: RecordedCall, group: Group, job: NewJob, one: Accepted, name: str
+) -> Iterator[str]:
     for limit in group.limits:
         counts = limit.queue == job.queue and (limit.each_lane or job.lane == limit.lane is None)
         if counts and (one.depth is None or one.depth > limit.limit):
@@ -130,7 +132,7 @@ def _placed(lives: Lives, call: Call, group: Group, job: NewJob, one: Accepted, 
             yield f"{name} at position {one.position}; between {least} and {most} were there"
 
 
-def _result(life: Life) -> bytes | None:
+def _result(life: Generation) -> bytes | None:
     for grant in life.grants:
         if grant.ended_as is JobState.SUCCEEDED:
             return grant.effects[0].settlement.result
@@ -140,13 +142,13 @@ def _result(life: Life) -> bytes | None:
 # --- What the store says of itself ---
 
 
-def _emptied(lives: Lives, call: Call, lane: LaneName) -> Iterator[str]:
+def _emptied(lives: Generations, call: RecordedCall, lane: LaneName) -> Iterator[str]:
     for life in lives.in_queue(lane.queue):
         if life.lane == lane.lane and life.surely_lives(call.moment):
             yield f"{call.caller} was told that lane {lane.lane} of {lane.queue} is empty, with {life} in it"
 
 
-def _stats(lives: Lives, call: Call, stats: QueueStats) -> Iterator[str]:
+def _stats(lives: Generations, call: RecordedCall, stats: QueueStats) -> Iterator[str]:
     """As of one moment of the call."""
     mine = lives.in_queue(stats.queue)
     least = sum(life.surely_lives(call.moment) for life in mine)
@@ -162,7 +164,7 @@ def _stats(lives: Lives, call: Call, stats: QueueStats) -> Iterator[str]:
             yield f"{call.caller}: {said} jobs of {stats.queue} {state}, as answered; between {least} and {most} had"
 
 
-def _the_end(history: History, lives: Lives) -> Iterator[str]:
+def _the_end(history: History, lives: Generations) -> Iterator[str]:
     """Everything has ended once, and the records say so."""
     records: dict[JobKey, JobRecord | None] = {}
     for call in history.calls:

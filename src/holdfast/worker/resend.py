@@ -1,9 +1,9 @@
-"""Carries exchanges to the engine and does not come back without an answer.
+"""Sends an exchange to the engine, again and again, until the engine has answered.
 
-Two kinds of trouble. The engine cannot be reached, or its answer was lost: then the very same request is sent again,
-with the same claim id and the same settlements, until it is answered; the engine recognises both. Or the engine chokes
-on the data: then the batch is halved until the culprit stands alone, and that job ends as failed(unstorable), while
-the others are settled as if nothing had been.
+There are two kinds of failure. If the engine cannot be reached, or its answer was lost, the same request is sent again
+with the same claim id and the same settlements; the engine recognises both. If the engine refuses the data, the batch
+is halved until one settlement is left that it refuses: that job ends as failed(unstorable), and the others are settled
+normally.
 """
 
 import logging
@@ -21,8 +21,8 @@ from holdfast.service import back_off
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Courier:
-    """Each request until it is answered."""
+class Resender:
+    """Sends exchanges of one worker."""
 
     def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._runtime = runtime
@@ -31,18 +31,18 @@ class Courier:
     async def send(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
     ) -> tuple[ExchangeAnswer, Sequence[Settlement]]:
-        """One exchange: its answer, as if it had gone at once, and the settlements as they were sent in the end."""
+        """Send one exchange; return its answer and the settlements as sent in the end (some may have been replaced)."""
         try:
-            return await self._persist(settlements, starts, claim), settlements
+            return await self._send_until_answered(settlements, starts, claim), settlements
         except Exception as error:
             if not settlements:
                 raise
             _logger.warning(
-                "The store refused a batch of %d settlements (%s); it is sent in parts.", len(settlements), error
+                "The store refused a batch of %d settlements (%s). It is sent again in parts.", len(settlements), error
             )
         parts = await self._in_parts(settlements)
-        answer = await self._persist((), starts, claim)
-        whole = ExchangeAnswer(
+        answer = await self._send_until_answered((), starts, claim)
+        combined = ExchangeAnswer(
             at=answer.at,
             settled=tuple(settled for _, settled in parts.settled),
             started=answer.started,
@@ -50,12 +50,12 @@ class Courier:
             leases=answer.leases,
             next_due=answer.next_due,
         )
-        return whole, [settlement for settlement, _ in parts.settled]
+        return combined, [settlement for settlement, _ in parts.settled]
 
-    async def _persist(
+    async def _send_until_answered(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
     ) -> ExchangeAnswer:
-        """The same request again and again, while only the engine is in trouble."""
+        """Send the same request until the engine answers it. Raises only what sending again cannot cure."""
         failures = 0
         while True:
             try:
@@ -64,46 +64,46 @@ class Courier:
                 raise
             except EngineError as error:
                 failures += 1
-                pause = back_off(failures)
-                _logger.warning("%s The same request goes out again in %.1f s.", error, pause)
-                await self._runtime.sleep(pause)
+                pause_s = back_off(failures)
+                _logger.warning("%s The same request is sent again in %.1f s.", error, pause_s)
+                await self._runtime.sleep(pause_s)
             else:
                 return answer
 
     async def _in_parts(self, settlements: Sequence[Settlement]) -> "_Parts":
         try:
-            answer = await self._persist(settlements)
+            answer = await self._send_until_answered(settlements)
             return _Parts(list(zip(settlements, answer.settled, strict=True)), answer.emptied)
         except Exception as error:
             if len(settlements) == 1:
-                return await self._set_aside(settlements[0], error)
+                return await self._fail_job(settlements[0], error)
         middle = len(settlements) // 2
         first = await self._in_parts(settlements[:middle])
         second = await self._in_parts(settlements[middle:])
         return _Parts(first.settled + second.settled, first.emptied + second.emptied)
 
-    async def _set_aside(self, culprit: Settlement, error: Exception) -> "_Parts":
-        """End the job whose outcome cannot be stored. If not even that can be, its lease runs out."""
-        told = describe(error)
-        plain = Settlement(
-            queue=culprit.queue,
-            id=culprit.id,
-            token=culprit.token,
+    async def _fail_job(self, refused: Settlement, error: Exception) -> "_Parts":
+        """Fail the job whose outcome cannot be stored. If that cannot be stored either, its lease expires."""
+        info = describe(error)
+        failure = Settlement(
+            queue=refused.queue,
+            id=refused.id,
+            token=refused.token,
             target=JobState.FAILED,
             reason=Reason.UNSTORABLE,
-            error=ErrorInfo(told.type, told.message, ""),
+            error=ErrorInfo(info.type, info.message, ""),
         )
-        _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", culprit.id, error)
+        _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", refused.id, error)
         try:
-            answer = await self._persist([plain])
+            answer = await self._send_until_answered([failure])
         except Exception:
-            _logger.exception("Job %s cannot be settled at all; its lease will run out.", culprit.id)
-            return _Parts([(plain, SettleStatus.GONE)], ())
-        return _Parts([(plain, answer.settled[0])], answer.emptied)
+            _logger.exception("Job %s cannot be settled at all; its lease will expire.", refused.id)
+            return _Parts([(failure, SettleStatus.GONE)], ())
+        return _Parts([(failure, answer.settled[0])], answer.emptied)
 
 
 class _Parts(NamedTuple):
-    """Settlements that were sent in parts, with their answers in order."""
+    """Settlements that were sent in parts, in order, each with its answer."""
 
     settled: list[tuple[Settlement, SettleStatus]]
     emptied: tuple[LaneName, ...]

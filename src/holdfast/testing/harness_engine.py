@@ -23,14 +23,14 @@ from holdfast.model.produce import Enqueue, EnqueueAnswer, GroupAccepted
 from holdfast.model.work import Workers
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.clock import FakeClock, FrozenRuntime, microseconds
-from holdfast.testing.crash import LIFE
+from holdfast.testing.crash import CURRENT_WORKER
 from holdfast.views import is_alive, moment
 
 AHEAD = 2 * SECOND
 """How far ahead of the real clock a test begins, less a part of a second. So what the code under test makes of the real
 clock, such as `at=datetime.now(UTC) + timedelta(hours=1)`, is not just too late for `clock.advance(hours=1)`."""
 
-Noticed = Callable[[Command[Any], Answer], None]
+OnCommand = Callable[[Command[Any], Answer], None]
 """Told of each command that the store has carried out, on the thread that asked."""
 
 
@@ -45,7 +45,7 @@ class HarnessClock(FakeClock):
     def __init__(self, engine: Engine, time: FrozenRuntime) -> None:
         super().__init__(engine)
         self.time = time
-        self.moved: Callable[[], None] | None = None
+        self.on_advance: Callable[[], None] | None = None
         """Called after each move."""
 
     def advance(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
@@ -53,8 +53,8 @@ class HarnessClock(FakeClock):
         if microseconds(seconds, minutes=minutes, hours=hours, days=days) < 0:
             raise ValueError("A FakeClock only goes forward. To play a clock that was set back, use `set_back`.")
         self.time.advance(seconds, minutes=minutes, hours=hours, days=days)
-        if self.moved is not None:
-            self.moved()
+        if self.on_advance is not None:
+            self.on_advance()
 
     def now(self) -> datetime:
         """What time it is, with its time zone."""
@@ -91,21 +91,21 @@ class HarnessEngine(MemoryEngine):
         super().__init__("memory://", time)
         self.working = False
         """Somebody runs jobs."""
-        self.noticed: Noticed | None = None
-        self.own_workers: set[str] = set()
+        self.on_command: OnCommand | None = None
+        self.simulated_workers: set[str] = set()
         """Names of workers that were only ever played."""
 
     def perform_now(self, command: Command[A]) -> A:
-        life = LIFE.get(None)
-        if life is not None:
-            life.before(command)
-        if not self.working and _begins_to_wait(command):
-            self._refuse_to_wait(sure=life is not None)
+        simulated = CURRENT_WORKER.get(None)
+        if simulated is not None:
+            simulated.before(command)
+        if not self.working and _asks_for_reply(command):
+            self._refuse_to_wait(sure=simulated is not None)
         answer = super().perform_now(command)
-        if self.noticed is not None:
-            self.noticed(command, answer)
-        if life is not None:
-            life.after(command, answer)
+        if self.on_command is not None:
+            self.on_command(command, answer)
+        if simulated is not None:
+            simulated.after(command, answer)
         return answer
 
     def _refuse_to_wait(self, *, sure: bool) -> None:
@@ -114,14 +114,14 @@ class HarnessEngine(MemoryEngine):
         if not sure and (task is None or task.get_name() != "holdfast blocking call"):
             return
         answer = super().perform_now(Workers())
-        if not any(is_alive(w, answer.at.wall) for w in answer.workers if w.worker not in self.own_workers):
+        if not any(is_alive(w, answer.at.wall) for w in answer.workers if w.worker not in self.simulated_workers):
             raise UsageError(
                 "The job has not ended, and nothing in this test will run it: this would wait for ever. "
                 "Call drain() first, or have a worker: `with jobs.worker():`."
             )
 
 
-def _begins_to_wait(command: Command[Any]) -> bool:
+def _asks_for_reply(command: Command[Any]) -> bool:
     """Whether somebody wants to be told when a job ends."""
     match command:
         case Enqueue(groups=groups):
@@ -131,7 +131,7 @@ def _begins_to_wait(command: Command[Any]) -> bool:
     return False
 
 
-def waited_for(command: Command[Any], answer: Answer) -> set[JobKey]:
+def awaited_jobs(command: Command[Any], answer: Answer) -> set[JobKey]:
     """The jobs whose end somebody now waits for."""
     found: set[JobKey] = set()
     match command, answer:

@@ -1,7 +1,7 @@
-"""Threads for sync handlers: as many as are needed at once, kept for the next, never waited for at the end.
+"""Threads for sync handlers: one for each handler that runs at the same time, reused, and not joined at the end.
 
-The standard pool will not do. It is too small for a hundred slots, and it joins its threads when the process ends, so
-that one handler which never returns would keep the process for ever. These are daemons.
+The standard thread pool does not fit. Its default size is too small for a hundred slots, and it joins its threads when
+the process ends, so a handler that never returns would keep the process alive for ever. These threads are daemons.
 """
 
 import asyncio
@@ -18,41 +18,41 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Crew:
-    """Runs blocking functions for one event loop. Used from that loop only."""
+class HandlerThreads:
+    """Runs blocking functions for one event loop. Call it from that loop only."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._active = 0
         self._threads = 0
         self._closed = False
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call the function in a thread, with the caller's context variables; answer or raise what it does.
+        """Call the function in a thread, with the caller's context variables; return or raise what it does.
 
-        Cancelling the caller only ends the wait: a thread cannot be stopped.
+        If the caller is cancelled, only the wait ends: a thread cannot be stopped.
         """
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         context = copy_context()
 
-        def order() -> None:
+        def call() -> None:
             value, error = None, None
             try:
                 value = context.run(function, *args)
             except BaseException as caught:
                 error = caught
             try:
-                loop.call_soon_threadsafe(self._report, ended, value, error)
-            except RuntimeError:  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(self._resolve, done, value, error)
+            except RuntimeError:  # the loop has been closed in the meantime
                 _logger.debug("A thread ended after its event loop.")
 
         self._active += 1
         if self._active > self._threads:
             self._grow()
-        self._orders.put(order)
-        value, error = await ended
+        self._calls.put(call)
+        value, error = await done
         if isinstance(error, StopIteration):  # cannot pass through a coroutine
             raise RuntimeError("The function raised StopIteration.") from error
         if error is not None:
@@ -64,25 +64,25 @@ class Crew:
         try:
             self._runtime.thread(self._work, name=f"holdfast handler {self._threads + 1}")
             self._threads += 1
-        except RuntimeError:  # the system has no more of them
+        except RuntimeError:  # the system allows no more threads
             if not self._threads:
                 self._active -= 1
                 raise
-            _logger.warning("No more than %d threads can be had; handlers wait for one.", self._threads)
+            _logger.warning("The system allows no more than %d threads; handlers wait for a free one.", self._threads)
 
-    def _report(self, ended: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
+    def _resolve(self, done: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
         self._active -= 1
-        if not ended.done():
-            ended.set_result((value, error))
+        if not done.done():
+            done.set_result((value, error))
 
     def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
-            order()
-            del order  # or an idle thread would keep what the last handler was given
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # an idle thread must not keep the last handler's arguments alive
 
     def close(self) -> None:
-        """Let the threads end once they are idle."""
+        """End each thread as soon as it is idle."""
         if not self._closed:
             self._closed = True
             for _ in range(self._threads):
-                self._orders.put(None)
+                self._calls.put(None)

@@ -26,27 +26,27 @@ from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, ExchangeAnswer, QueueClaim, RenewStatus, TaskClaim
 from holdfast.runtime import Runtime
 from holdfast.service import Service
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.crew import Crew
-from holdfast.worker.deaths import Deaths
+from holdfast.worker.attempt import LeasedAttempt
+from holdfast.worker.dead_workers import DeadWorkers
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.keeper import HEARTBEAT, Keeper
-from holdfast.worker.news import News
-from holdfast.worker.plan import Plan
+from holdfast.worker.keeper import HEARTBEAT_US, Keeper
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
 
-BARE = ""
+BARE_TASK = ""
 """The task of a bare payload."""
-TRIES = 3
+CLAIM_TRIES = 3
 """How often a claim is sent whose answer gets lost."""
 
 _logger = logging.getLogger("holdfast.pull")
 
 
 @dataclass(slots=True)
-class BarePayloads:
+class BarePayloadTask:
     """Bare payloads as a task without a handler: only their policy counts."""
 
     policy: TaskPolicy
@@ -71,7 +71,7 @@ def _no_handler() -> UsageError:
 
 
 @dataclass(slots=True)
-class Puller:
+class PullWorkerInfo:
     """What is on record of this process. Knows nothing of the App, which may be gone before the keeper's thread is."""
 
     name: str
@@ -79,26 +79,26 @@ class Puller:
     slots: Slots
     started: int
     queues: set[str] = field(default_factory=set)
-    stop_asked: bool = False
+    stop_requested: bool = False
 
     def record(self) -> WorkerRecord:
         return WorkerRecord(
             worker=self.name,
-            tasks=(BARE,),
+            tasks=(BARE_TASK,),
             queues=tuple(sorted(self.queues)),
             host=socket.gethostname(),
             pid=os.getpid(),
             process=self.engine.process_name,
-            busy=len(self.slots.held),
+            busy=len(self.slots.attempts),
             started=self.started,
-            interval=HEARTBEAT,
+            interval=HEARTBEAT_US,
         )
 
-    def ask_to_stop(self) -> None:
-        self.stop_asked = True
+    def request_stop(self) -> None:
+        self.stop_requested = True
 
 
-class Station:
+class PullWorker:
     """One per App and process."""
 
     def __init__(self, link: Link, engine: Engine) -> None:
@@ -110,46 +110,48 @@ class Station:
         self.name = f"{socket.gethostname() or 'host'}-pull-{runtime.token_bytes(4).hex()}"
         self.slots = Slots(0)
         """Only its register of leases is used: those that the keeper renews."""
-        self._unseen: dict[str, Attempt] = {}
-        self.puller = Puller(self.name, engine, self.slots, runtime.wall())
-        crew = Crew(runtime)
-        task = BarePayloads(make_policy(BARE, {}, link.config.task))
-        self.plan = Plan(task, worker=self.name, state=None, middleware=(), crew=crew)
-        self._hooks = Hooks(runtime, engine, crew)
+        self._unstarted: dict[str, LeasedAttempt] = {}
+        self.info = PullWorkerInfo(self.name, engine, self.slots, runtime.wall())
+        handler_threads = HandlerThreads(runtime)
+        task = BarePayloadTask(make_policy(BARE_TASK, {}, link.config.task))
+        self.plan = ExecutionPlan(task, worker=self.name, state=None, middleware=(), handler_threads=handler_threads)
+        self._hooks = Hooks(runtime, engine, handler_threads)
         self.keeper = Keeper(
             runtime,
             engine,
             self.slots,
-            record=self.puller.record,
-            deliver=_deliver,
-            stop_asked=self.puller.ask_to_stop,
+            record=self.info.record,
+            on_status=_on_renew_status,
+            on_stop_requested=self.info.request_stop,
         )
         reaper = _Reaper(
             runtime,
             engine,
             worker=self.name,
-            plans={BARE: self.plan},
+            plans={BARE_TASK: self.plan},
             slots=self.slots,
             bus=link.bus,
-            news=self.news(engine),
-            freed=lambda: None,
-            interval=settings.reap_interval,
+            reporter=self.reporter(engine),
+            on_freed=lambda: None,
+            interval_s=settings.reap_interval,
         )
-        self._rounds = _Rounds(runtime, Deaths(runtime, engine, reaper), reaper, Pruner(runtime, engine))
+        self._upkeep = _Upkeep(runtime, DeadWorkers(runtime, engine, reaper), reaper, Pruner(runtime, engine))
 
-    def news(self, engine: Engine) -> News:
+    def reporter(self, engine: Engine) -> Reporter:
         """Who tells what became of a lease. `engine` as the calling thread may use it."""
-        return News(engine, self._bus, self._hooks, self.name)
+        return Reporter(engine, self._bus, self._hooks, self.name)
 
     # Claiming
 
     async def claim(self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease: int) -> ExchangeAnswer:
         """So many leases on bare payloads of a queue. `engine` as the calling thread may use it."""
-        self.puller.queues.add(queue)
+        self.info.queues.add(queue)
         if not self._begun:
             await self._begin(engine)
         retry = self.plan.policy.retry
-        terms = TaskClaim(task=BARE, lease_len=lease, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses)
+        terms = TaskClaim(
+            task=BARE_TASK, lease_len=lease, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses
+        )
         claim = Claim(
             claim_id=self._runtime.new_claim_id(),
             worker=self.name,
@@ -157,7 +159,7 @@ class Station:
             limit=limit,
             prefetch=prefetch,
         )
-        for _ in range(TRIES - 1):
+        for _ in range(CLAIM_TRIES - 1):
             try:
                 return await engine.claim(claim)
             except OutcomeUnknown:  # sent again, it answers the leases it took
@@ -168,7 +170,7 @@ class Station:
         """Go on record, and let the keeper work."""
         self._begun = True
         try:
-            await engine.heartbeat(self.puller.record())
+            await engine.heartbeat(self.info.record())
         except BaseException:
             self._begun = False
             raise
@@ -176,26 +178,26 @@ class Station:
 
     async def upkeep(self) -> None:
         """Reap and prune, if it is time to. Moves to an event loop if it is."""
-        if self._rounds.due():
+        if self._upkeep.due():
             await away_from_here()
             try:
-                await self._rounds.make()
+                await self._upkeep.make()
             except EngineError as error:
                 _logger.info("The upkeep of bare payloads has to wait: %s", error)
 
     # Keeping
 
-    def keep(self, attempt: Attempt, *, unseen: bool = False) -> None:
-        """Renew this lease from now on. `unseen`: it waits for its turn to be worked on."""
-        self.slots.held[attempt.lease.token] = attempt
-        if unseen:
-            self._unseen[attempt.lease.token] = attempt
+    def keep(self, attempt: LeasedAttempt, *, unstarted: bool = False) -> None:
+        """Renew this lease from now on. `unstarted`: it waits for its turn to be worked on."""
+        self.slots.attempts[attempt.lease.token] = attempt
+        if unstarted:
+            self._unstarted[attempt.lease.token] = attempt
 
-    def show(self, attempt: Attempt) -> bool:
+    def mark_started(self, attempt: LeasedAttempt) -> bool:
         """It waits no more. False: it did not."""
-        return self._unseen.pop(attempt.lease.token, None) is not None
+        return self._unstarted.pop(attempt.lease.token, None) is not None
 
-    def drop(self, attempt: Attempt) -> None:
+    def drop(self, attempt: LeasedAttempt) -> None:
         """Renew it no more."""
         self.slots.drop(attempt)
 
@@ -204,10 +206,10 @@ class Station:
     async def stop(self) -> None:
         self.keeper.stop()
         await self._runtime.run_blocking(self.keeper.wait_ended, 2.0)
-        unseen = list(self._unseen.values())
-        self._unseen.clear()
-        self.slots.held.clear()
-        released = [decide(Released(), attempt.lease, self.plan.policy.retry, now=0, draw=0.0) for attempt in unseen]
+        unstarted = list(self._unstarted.values())
+        self._unstarted.clear()
+        self.slots.attempts.clear()
+        released = [decide(Released(), attempt.lease, self.plan.policy.retry, now=0, draw=0.0) for attempt in unstarted]
         try:
             for start in range(0, len(released), MAX_SETTLEMENTS):
                 await self._engine.settle(*released[start : start + MAX_SETTLEMENTS])
@@ -217,7 +219,7 @@ class Station:
             _logger.info("Puller %s could not tidy up: %s Its leases will run out.", self.name, error)
 
 
-def _deliver(attempt: Attempt, status: RenewStatus) -> None:
+def _on_renew_status(attempt: LeasedAttempt, status: RenewStatus) -> None:
     """What a renewal says of a lease. Who works on it looks when it wants to, or hears it when it settles."""
     if status is RenewStatus.LOST:
         attempt.mark(AbortReason.OWNERSHIP_LOST)
@@ -234,7 +236,7 @@ class _Reaper(Reaper):
         self.hurried = True
 
 
-class _Rounds:
+class _Upkeep:
     """Services that a worker would run beside its work, ticked whenever somebody claims."""
 
     def __init__(self, runtime: Runtime, deaths: Service, reaper: _Reaper, pruner: Service) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
-from holdfast.engines.host import Doorbell, has_sockets
+from holdfast.engines.host import HostProcesses, has_sockets
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.joined import Joiner
 from holdfast.engines.sqlite.lookout import Lookout
@@ -71,7 +71,7 @@ class SqliteEngine(Engine):
         self._pid = 0
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None
-        self._doorbell: Doorbell | None = None
+        self._processes: HostProcesses | None = None
         self._lookout: Lookout | None = None
         self._turns = Turns(runtime)
         self._joiner = Joiner(
@@ -106,15 +106,15 @@ class SqliteEngine(Engine):
             self._reader = CommandThread(
                 lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
             )
-            self._doorbell = self._hang_doorbell() if has_sockets() else None
+            self._processes = self._open_processes() if has_sockets() else None
             self._lookout = Lookout(place, runtime, self._topics)
         except BaseException:
             self.close_now()
             raise
 
-    def _hang_doorbell(self) -> Doorbell | None:
+    def _open_processes(self) -> HostProcesses | None:
         try:
-            return Doorbell(self._place.path, self._runtime, self._topics.notify, namespace=self._place.namespace)
+            return HostProcesses(self._place.path, self._runtime, self._topics.notify, namespace=self._place.namespace)
         except OSError as error:  # such as a folder with too long a name for a socket
             log.warning("No bells between processes, so they poll: %s. Set XDG_RUNTIME_DIR to a short folder.", error)
             return None
@@ -137,10 +137,10 @@ class SqliteEngine(Engine):
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.close()
-        for aide in (self._lookout, self._doorbell):
+        for aide in (self._lookout, self._processes):
             if aide is not None:
                 aide.close()
-        self._writer = self._reader = self._doorbell = self._lookout = None
+        self._writer = self._reader = self._processes = self._lookout = None
         self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
@@ -210,43 +210,43 @@ class SqliteEngine(Engine):
 
     def _ring(self, bells: frozenset[str]) -> None:
         self._topics.notify(bells)
-        if self._doorbell is not None:
-            self._doorbell.notify(bells)
+        if self._processes is not None:
+            self._processes.notify(bells)
 
     def _ring_for_users(self, bells: frozenset[str]) -> bool:
         """Ring, if other processes can hear it. Without bells: only whether they could."""
         if bells:
             self._ring(bells)
-        return self._doorbell is not None
+        return self._processes is not None
 
     def subscribe(self, *topics: str) -> Subscription:
         return self._topics.subscribe(*topics)
 
     @property
     def feed_kinds(self) -> frozenset[str]:
-        doorbell = self._doorbell
-        return frozenset() if doorbell is None else doorbell.earshot.feed_kinds
+        processes = self._processes
+        return frozenset() if processes is None else processes.feed.feed_kinds
 
     def publish(self, message: bytes) -> None:
-        doorbell = self._doorbell
-        if doorbell is not None:
-            doorbell.earshot.publish(message)
+        processes = self._processes
+        if processes is not None:
+            processes.feed.publish(message)
 
     def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
-        doorbell = self._doorbell
-        if doorbell is not None:
-            doorbell.earshot.listen_to_feed(kinds, hear)
+        processes = self._processes
+        if processes is not None:
+            processes.feed.listen_to_feed(kinds, hear)
 
     @property
     def process_name(self) -> str:
-        return "" if self._doorbell is None else self._doorbell.name
+        return "" if self._processes is None else self._processes.name
 
     async def ended_workers(self) -> tuple[str, ...]:
-        doorbell = self._doorbell
-        if doorbell is None:
+        processes = self._processes
+        if processes is None:
             return ()
         records = (await self.workers()).workers
-        gone = {name for name in {record.process for record in records} if doorbell.is_gone(name)}
+        gone = {name for name in {record.process for record in records} if processes.has_ended(name)}
         return tuple(record.worker for record in records if record.process in gone)
 
     def renewal_connection(self) -> RenewalConnection:

@@ -24,7 +24,7 @@ from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.runtime import FileLock, Runtime
 
 MAX_DATAGRAM_BYTES = 32_768
-"""Every system's default socket buffer takes this much. A longer list of topics is sent as `EVERY_TOPIC`."""
+"""Longer than the topics of almost every batch. A longer list of topics is sent as `EVERY_TOPIC`."""
 SEPARATOR = "\0"
 """Between the topics of a datagram. No topic contains it."""
 STOP = b"\0\0"
@@ -83,7 +83,9 @@ class HostProcesses:
         self._lock = self._take_record()
         self._others: tuple[Path, ...] = ()
         self._others_version = -1
-        self.feed = HostFeed(self._folder, self.name, namespace, runtime, lambda: self.notify(frozenset({FEED_CHANGED})))
+        self.feed = HostFeed(
+            self._folder, self.name, namespace, runtime, lambda: self.notify(frozenset({FEED_CHANGED}))
+        )
         try:
             self._listener = DatagramListener(self._path("sock"), runtime, self._receive, "holdfast-notifications")
         except OSError:

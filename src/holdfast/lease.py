@@ -259,7 +259,7 @@ class Lease(Generic[T]):
         lease = self._attempt.lease
         if self._joined is not None and self._joined.is_open:  # nor may anybody wait for it here
             return True
-        (record,) = (await (await self._link.engine()).get(lease.key)).jobs
+        (record,) = (await (await self._link.engine()).get(lease.job_key)).jobs
         return record is None or record.settled_token == lease.token
 
     # Its turn

@@ -12,7 +12,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.engines.ledger.accept import Oracle
 from holdfast.engines.sqlite import SqliteEngine, unfinished
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import OutcomeUnknown
@@ -27,6 +26,7 @@ from holdfast.model.work import Claim, Exchange, Lease, QueueClaim, Settlement, 
 from holdfast.testing import FrozenRuntime
 from holdfast.testing.differential import differential
 from holdfast.testing.differential.jobs import THEMES
+from holdfast.testing.oracle import Oracle
 
 QUEUE = "q"
 IDS = tuple(f"job-{number}" for number in range(10))

@@ -21,6 +21,7 @@ import pytest
 import holdfast.engines.memory  # noqa: F401 - for the forks
 
 LEDGER = "holdfast.engines.ledger"
+TABLES = "holdfast.engines.tables.tables"
 OPTIONS = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "holdfast.testing.plugin", "--holdfast-engine=memory://"]
 
 
@@ -115,7 +116,13 @@ MUTANTS = (
         "history",
     ),
     Mutant("a requeued job keeps its attempts", "operate._requeue", "attempt=0,", "", "requeue"),
-    Mutant("a requeued job keeps its place", "operate._requeue", "arrival=step.state.new_arrival(),", "", "requeue"),
+    Mutant(
+        "a requeued job keeps its place",
+        "operate._requeue",
+        "arrival=step.state.new_arrival(job.queue),",
+        "",
+        "requeue",
+    ),
     # Claiming
     Mutant("a claim takes one too many", "claim._take", "- len(leases)", "- len(leases) + 1", "claim"),
     Mutant("a claim sent again takes new work", "claim.claim", "if not held:", "if True:", "claim_again"),
@@ -257,7 +264,7 @@ MUTANTS = (
 def plant(mutant: Mutant) -> None:
     """Rewrite the function, and put it wherever the ledger holds the right one."""
     module_name, _, path = mutant.where.partition(".")
-    module = import_module(f"{LEDGER}.{module_name}")
+    module = import_module(TABLES if module_name == "tables" else f"{LEDGER}.{module_name}")
     import_module(f"{LEDGER}.ledger")
     *outer, name = path.split(".")
     holder: Any = module

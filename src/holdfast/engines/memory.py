@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ledger import Ledger
+from holdfast.engines.tables import Tables
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError
 from holdfast.model import work
@@ -43,7 +44,7 @@ class MemoryEngine(Engine):
                 key="durability",
             )
         self._runtime = runtime
-        self._ledger = Ledger()
+        self._ledger = Ledger(Tables())
         self._lock = runtime.lock()
         self._topics = Topics()
 

@@ -106,7 +106,6 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """Do not start later than this."""
     reply: tuple[str, ...] = ()
     """Processes to tell when the job ends."""
-    limit_key: str | None = None
     given: Given = NOTHING_GIVEN
 
     # Where it is
@@ -164,7 +163,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     pool_key: str | None = None
 
     @property
-    def key(self) -> JobKey:
+    def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
 
     @property

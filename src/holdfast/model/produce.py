@@ -53,7 +53,6 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     key_window: int = 0
     parents: tuple[Parent, ...] = ()
     reply: str | None = None
-    limit_key: str | None = None
     given: Given = NOTHING_GIVEN
 
 

@@ -105,7 +105,7 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ScheduleRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """A recurring entry. A tick is an enqueue whose id names schedule and time, so nobody leads. (Seat.)"""
+    """A recurring entry. A tick is an enqueue whose id names schedule and time, so no process has to lead."""
 
     name: str
     queue: str

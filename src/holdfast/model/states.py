@@ -47,11 +47,9 @@ class Hold(IntFlag):
     PAUSED = 4
     """It is the head of a paused lane and would be queued otherwise."""
     ARRIVING = 8
-    """Inserted by a transaction we do not own; its lane has not admitted it yet."""
+    """Inserted by a user's transaction, and its lane, pool and parents come after the commit (PostgreSQL)."""
     EPOCH = 16
     """It has a key and waits for the jobs of an older pool size to end, since its key may have changed lanes."""
-    LIMIT = 32
-    """It waits for a rate or concurrency limit. (Seat.)"""
 
 
 class Reason(StrEnum):

@@ -77,7 +77,7 @@ class Lease(Struct, frozen=True, gc=False, array_like=True):
     given: Given
 
     @property
-    def key(self) -> JobKey:
+    def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
 
 

@@ -98,7 +98,7 @@ class News:
             error=settlement.error,
             ran=attempt.ran,
         )
-        self.dead_letter(lease.key, attempt.plan.task, settlement.error, lease)
+        self.dead_letter(lease.job_key, attempt.plan.task, settlement.error, lease)
 
     def _again(self, attempt: Attempt, settlement: Settlement, at: int) -> None:
         lease = attempt.lease

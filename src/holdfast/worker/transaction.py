@@ -225,7 +225,7 @@ class Joint:
         attempt, lease = self._attempt, self._attempt.lease
         stands = False
         try:
-            (record,) = (await self._means.engine.get(lease.key)).jobs
+            (record,) = (await self._means.engine.get(lease.job_key)).jobs
             settled = record is not None and record.settled_token == lease.token
             stands = record is None or (settled and record.state is JobState.SUCCEEDED)
         except Exception as trouble:  # the settlement that is sent now changes nothing if the job has ended

@@ -69,7 +69,8 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
     heads = _heads(step, wanted, shares)
     expired = 0
     while room > 0 and heads:
-        _, task, job, following = heads[0]
+        first = heads[0]
+        task, job = first.task, first.job
         if job.expires is not None and job.expires <= step.now:
             cancel_waiting(step, job, Reason.EXPIRED)
             parents.resolve(step)
@@ -81,7 +82,7 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
         leases.append(_grant(step, job, request, wanted.tasks[task], len(leases)))
         room -= 1
         shares[task] -= 1
-        head = _head(task, following) if shares[task] > 0 and room > 0 else None
+        head = _head(task, first.following) if shares[task] > 0 and room > 0 else None
         if head is None:
             heappop(heads)
         else:

@@ -175,7 +175,7 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     scope = new.key_scope
     if scope is None:
         scope = KeyScope.RESULT if new.unique_key is None else KeyScope.INCOMPLETE
-    arrival = step.state.new_arrival()
+    arrival = step.state.new_arrival(new.queue)
     left, parent_failed = 0, False
     if new.parents:
         left, parent_failed = parents.link(step, JobKey(new.queue, new.id), arrival, new.parents)
@@ -194,7 +194,6 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
         key_window=new.key_window,
         expires=new.expires,
         reply=() if new.reply is None else (new.reply,),
-        limit_key=new.limit_key,
         given=new.given,
         hold=Hold.PARENTS if left or parent_failed else Hold.NONE,
         generation=generation,

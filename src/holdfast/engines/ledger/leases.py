@@ -5,8 +5,6 @@ above the engine what each job's fate is, and settles with the guard of `settle.
 first moves the expiry and so defeats it; whoever comes second hears `lost`.
 """
 
-from zlib import crc32
-
 from msgspec.structs import replace
 
 from holdfast.engines.ledger.settle import scope_paused
@@ -61,8 +59,8 @@ def expired(step: Step, command: Expired) -> ExpiredAnswer:
         key=lambda job: (job.lease_expires, job.queue, job.id),
     )
     if overdue:  # reapers that list at the same time begin at different places
-        turn = crc32(command.worker.encode()) % len(overdue)
-        overdue = overdue[turn:] + overdue[:turn]
+        start = step.state.reap_start(command.worker, len(overdue))
+        overdue = overdue[start:] + overdue[:start]
     return ExpiredAnswer(at=step.at, leases=tuple(_listed(job) for job in overdue[: command.limit]))
 
 
@@ -97,7 +95,7 @@ def disown(step: Step, command: Disown) -> DisownAnswer:
         assert job.lease_expires is not None
         if job.lease_expires > step.at.lease:
             step.put_job(job, replace(job, lease_expires=step.at.lease))
-    return DisownAnswer(at=step.at, leases=tuple(job.key for job in orphans))
+    return DisownAnswer(at=step.at, leases=tuple(job.job_key for job in orphans))
 
 
 # Worker records

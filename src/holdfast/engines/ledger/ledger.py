@@ -5,7 +5,7 @@ changes are applied as they are made, since a rule must see what the rule before
 well, so that an engine can write them down. `apply` takes changes from elsewhere: a journal, another process.
 
 The memory engine is this and wake-ups; the SQLite engine is this over a database. Engines whose rules run in a
-server answer on their own, and `accept.py` asks the ledger whether it could have answered the same.
+server answer on their own, and `testing/oracle.py` asks the ledger whether it could have answered the same.
 
 Where to read what: `step.py` how a rule writes, `enqueue.py`, `claim.py`, `settle.py` a job's way through,
 `lanes.py`, `pools.py`, `parents.py`, `ends.py` what holds jobs back and how they end, `leases.py` ownership,
@@ -20,7 +20,6 @@ from msgspec import Struct
 from holdfast.engines.ledger import enqueue, leases, operate, pools, prune, reading, scopes, settle
 from holdfast.engines.ledger.state import Change, State
 from holdfast.engines.ledger.step import Step
-from holdfast.engines.ledger.tables import Tables
 from holdfast.model import observe, produce, work
 from holdfast.model import operate as ask
 from holdfast.model.command import A, Command
@@ -67,23 +66,28 @@ class Decision(Struct, Generic[A], frozen=True):
 
     answer: A
     changes: tuple[Change, ...]
+    """Empty unless the ledger records them."""
     topics: frozenset[str]
 
 
 class Ledger:
-    """The state and its time."""
+    """A state and its time.
 
-    def __init__(self, state: State | None = None) -> None:
-        self.state = Tables() if state is None else state
+    `record_changes` is for an engine that writes the changes of each decision to a journal.
+    """
+
+    def __init__(self, state: State, *, record_changes: bool = False) -> None:
+        self.state = state
         self.clock = At(0, 0)
+        self._record_changes = record_changes
 
     def decide(self, command: Command[A], now: At) -> Decision[A]:
         """Carry out a command at this time, or at the last one if that was later: time never goes back."""
         self.clock = now.after(self.clock)
-        step = Step(self.state, self.clock)
+        step = Step(self.state, self.clock, record_changes=self._record_changes)
         answer: A = RULES[type(command)](step, command)
         step.close()
-        return Decision(answer, tuple(step.changes), frozenset(step.topics))
+        return Decision(answer, tuple(step.changes or ()), frozenset(step.topics))
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take over changes that were decided elsewhere."""

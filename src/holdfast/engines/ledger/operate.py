@@ -76,7 +76,7 @@ def _requeue(step: Step, command: Requeue, job_id: str) -> OperateResult:
     after = replace(
         job,
         generation=job.generation + 1,
-        arrival=step.state.new_arrival(),
+        arrival=step.state.new_arrival(job.queue),
         due=step.now,
         hold=Hold.NONE,
         attempt=0,

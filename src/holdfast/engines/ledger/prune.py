@@ -20,14 +20,14 @@ SILENT_BEATS = 10
 
 def prune(step: Step, command: Prune, chosen: PruneAnswer | None = None) -> PruneAnswer:
     """`chosen` is another engine's choice of what to take, when the ledger only follows it."""
-    late = [job.key for job in step.state.expiring(step.now, command.limit + 1)]
+    late = [job.job_key for job in step.state.expiring(step.now, command.limit + 1)]
     expired = tuple(sorted(late[: command.limit] if chosen is None else chosen.expired))
     for key in expired:
         job = step.state.job(key.queue, key.id)
         if job is not None and job.waiting:  # not taken down already by a parent before it
             cancel_waiting(step, job, Reason.EXPIRED)
     parents.resolve(step)
-    over = [job.key for job in step.state.ended(step.now, command.limit + 1)]
+    over = [job.job_key for job in step.state.ended(step.now, command.limit + 1)]
     deleted = tuple(sorted(over[: command.limit] if chosen is None else chosen.deleted))
     for key in deleted:
         job = step.state.job(key.queue, key.id)

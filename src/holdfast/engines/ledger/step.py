@@ -34,11 +34,11 @@ class Step:
 
     __slots__ = ("_ended", "at", "changes", "emptied", "now", "state", "topics")
 
-    def __init__(self, state: State, at: At) -> None:
+    def __init__(self, state: State, at: At, *, record_changes: bool = False) -> None:
         self.state = state
         self.at = at
         self.now = at.wall
-        self.changes: list[Change] = []
+        self.changes: list[Change] | None = [] if record_changes else None
         self.topics: set[str] = set()
         self.emptied: list[LaneName] = []
         self._ended: dict[tuple[str, JobState], int] = {}
@@ -65,9 +65,12 @@ class Step:
     # Writing
 
     def put(self, before: R | None, after: R | None) -> None:
-        change = Change(before, after)
-        self.state.apply(change)
-        self.changes.append(change)
+        """Write a record that is no job; None as `after` removes it."""
+        record = before if after is None else after
+        assert record is not None
+        self.state.swap(record, there=after is not None)
+        if self.changes is not None:
+            self.changes.append(Change(before, after))
 
     def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
         """Write a job. The edge must be in the table: anything else is a defect of ours."""
@@ -75,7 +78,8 @@ class Step:
         if old is not new and new not in EDGES[old]:
             self._check_new_life(before, after)
         self.state.swap_job(before, after)
-        self.changes.append(Change(before, after))
+        if self.changes is not None:
+            self.changes.append(Change(before, after))
         if new is QUEUED and old is not QUEUED:
             self.topics.add("queue:" + after.queue)
 
@@ -88,7 +92,8 @@ class Step:
     def drop_job(self, job: JobRecord) -> None:
         """Delete a record."""
         self.state.swap_job(job, None)
-        self.changes.append(Change(job, None))
+        if self.changes is not None:
+            self.changes.append(Change(job, None))
 
     def count_end(self, queue: str, target: JobState, count: int = 1) -> None:
         """Book an end, or several; written once per queue, when the step closes."""

@@ -4,7 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from holdfast.engines.ledger.audit import problems_of_queue
+from holdfast.engines.audit import problems_of_queue
 from holdfast.engines.sqlite.rows import STATE_NUMBERS, job_row, unpack_edge, unpack_job, unpack_lane
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState
@@ -46,7 +46,7 @@ def _key_problems(queue: str, jobs: list[JobRecord], now: int) -> Iterator[str]:
 
 
 def _edge_problems(db: sqlite3.Connection, sql: Mapping[str, str], queues: dict[str, list[JobRecord]]) -> Iterator[str]:
-    by_key = {job.key: job for jobs in queues.values() for job in jobs}
+    by_key = {job.job_key: job for jobs in queues.values() for job in jobs}
     edges_left: Counter[object] = Counter()
     for (body,) in db.execute(sql["all_edges"]).fetchall():
         edge = unpack_edge(body)

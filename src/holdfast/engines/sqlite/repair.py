@@ -92,7 +92,7 @@ def repair_lane(state: SqliteState, queue: str, name: str, at: At) -> bool:
             queue=queue,
             id=lane.head,
             task="",
-            arrival=state.new_arrival(),
+            arrival=state.new_arrival(queue),
             created=at.wall,
             due=at.wall,
             lane=name,

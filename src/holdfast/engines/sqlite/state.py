@@ -198,7 +198,7 @@ class SqliteState(UnfinishedRecords):
         else:
             self.db.write("drop_edge", *names)
 
-    def new_arrival(self) -> int:
+    def new_arrival(self, queue: str) -> int:
         self.arrival += 1
         return self.arrival
 

@@ -26,7 +26,6 @@ async def test_a_new_job_is_stored_as_it_was_given(bench: Bench) -> None:
         key_scope=KeyScope.WINDOW,
         key_window=5 * MINUTE,
         reply="process-1",
-        limit_key="limit-1",
         given=given,
     )
 
@@ -41,7 +40,6 @@ async def test_a_new_job_is_stored_as_it_was_given(bench: Bench) -> None:
     assert stored.priority == -3
     assert (stored.unique_key, stored.key_scope, stored.key_window) == ("key-1", KeyScope.WINDOW, 5 * MINUTE)
     assert stored.reply == ("process-1",)
-    assert stored.limit_key == "limit-1"
     assert stored.given == given
     assert stored.created == answer.at.wall
 

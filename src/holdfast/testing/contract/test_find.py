@@ -44,7 +44,7 @@ async def test_get_answers_in_the_order_asked_and_none_where_there_is_none(bench
     )
     found = (await bench.engine.get(*keys)).jobs
 
-    assert [job.key if job else None for job in found] == [keys[0], keys[1], None, None, keys[4]]
+    assert [job.job_key if job else None for job in found] == [keys[0], keys[1], None, None, keys[4]]
 
 
 @guarantee(Guarantee.READING)

@@ -44,7 +44,7 @@ class Grant:
 
     @property
     def key(self) -> JobKey:
-        return self.lease.key
+        return self.lease.job_key
 
     @property
     def effects(self) -> list[Told]:
@@ -179,11 +179,11 @@ def _events(
                 known = lives.grants.setdefault(lease.token, Grant(lease, call))
                 if known.call is not call:
                     lives.problems.append(f"two claims were given the token {lease.token}")
-                generations[lease.key] = max(generations[lease.key], lease.generation)
+                generations[lease.job_key] = max(generations[lease.job_key], lease.generation)
         elif isinstance(command, Get):
             for record in answer.jobs:
                 if record is not None:
-                    generations[record.key] = max(generations[record.key], record.generation)
+                    generations[record.job_key] = max(generations[record.job_key], record.generation)
     return created, requeued, cancelled, generations
 
 

@@ -113,7 +113,7 @@ def names(call: Call) -> set[JobKey]:
         case Exchange():
             asked = {JobKey(one.queue, one.id) for one in command.settlements}
             asked |= {JobKey(one.queue, one.id) for one in command.starts}
-            return asked if answer is None else asked | {lease.key for lease in answer.leases}
+            return asked if answer is None else asked | {lease.job_key for lease in answer.leases}
         case Renew():
             return {JobKey(one.queue, one.id) for one in command.jobs}
         case Cancel() | Requeue():

@@ -42,7 +42,6 @@ CREATE TABLE job (
     unique_key text COLLATE "C",
     key_scope text COLLATE "C" NOT NULL,
     reply text[] NOT NULL,
-    limit_key text COLLATE "C",
     pool_key text COLLATE "C",
     pool_hash numeric(20, 0),                 -- of the key, as producers take it: 64 bits without a sign
     given_max_attempts bigint,
@@ -196,7 +195,7 @@ CREATE INDEX chore_job ON chore (kind, queue, id);
 CREATE TYPE new_job AS (
     queue text, id text, task text, payload text, codec text, metadata jsonb, payload_hash text, priority smallint,
     delay bigint, due bigint, expires bigint, lane text, pool jsonb, fresh_id boolean, unique_key text,
-    key_scope text, key_window bigint, parents jsonb, reply text, limit_key text, given jsonb
+    key_scope text, key_window bigint, parents jsonb, reply text, given jsonb
 );
 
 -- What to write because an attempt ended.

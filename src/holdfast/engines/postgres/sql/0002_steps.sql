@@ -129,7 +129,7 @@ BEGIN
     UPDATE job SET
         task = j.task, payload = j.payload, codec = j.codec, metadata = j.metadata, payload_hash = j.payload_hash,
         priority = j.priority, lane = j.lane, unique_key = j.unique_key, key_scope = j.key_scope,
-        key_window = j.key_window, expires = j.expires, reply = j.reply, limit_key = j.limit_key,
+        key_window = j.key_window, expires = j.expires, reply = j.reply,
         given_max_attempts = j.given_max_attempts, given_max_losses = j.given_max_losses,
         given_timeout = j.given_timeout, given_lease_len = j.given_lease_len,
         given_result_ttl = j.given_result_ttl, given_retention = j.given_retention,

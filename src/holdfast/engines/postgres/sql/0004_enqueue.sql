@@ -19,7 +19,6 @@ BEGIN
     j.key_window := coalesce(n.key_window, 0);
     j.expires := n.expires;
     j.reply := CASE WHEN n.reply IS NULL THEN '{}' ELSE ARRAY[n.reply] END;
-    j.limit_key := n.limit_key;
     j.given_max_attempts := (n.given ->> 0)::bigint;
     j.given_max_losses := (n.given ->> 1)::bigint;
     j.given_timeout := (n.given ->> 2)::bigint;
@@ -70,12 +69,12 @@ BEGIN
     ), inserted AS (
         INSERT INTO job (
             queue, id, task, payload, codec, metadata, payload_hash, priority, key_scope, key_window, expires, reply,
-            limit_key, given_max_attempts, given_max_losses, given_timeout, given_lease_len, given_result_ttl,
+            given_max_attempts, given_max_losses, given_timeout, given_lease_len, given_result_ttl,
             given_retention, state, arrival, created, due)
         SELECT
             queue, id, coalesce(task, ''), decode(coalesce(payload, ''), 'base64'), coalesce(codec, 'json'), metadata,
             decode(coalesce(payload_hash, ''), 'base64'), coalesce(priority, 0), coalesce(key_scope, 'result'),
-            coalesce(key_window, 0), expires, CASE WHEN reply IS NULL THEN '{}' ELSE ARRAY[reply] END, limit_key,
+            coalesce(key_window, 0), expires, CASE WHEN reply IS NULL THEN '{}' ELSE ARRAY[reply] END,
             (given.given ->> 0)::bigint, (given.given ->> 1)::bigint, (given.given ->> 2)::bigint,
             (given.given ->> 3)::bigint, (given.given ->> 4)::bigint, (given.given ->> 5)::bigint,
             CASE WHEN due_at <= p_now THEN 'queued' ELSE 'scheduled' END, nextval('arrival'), p_now, due_at
@@ -127,12 +126,12 @@ BEGIN
     WITH inserted AS (
         INSERT INTO job (
             queue, id, task, payload, codec, metadata, payload_hash, priority, key_scope, key_window, expires, reply,
-            limit_key, given_max_attempts, given_max_losses, given_timeout, given_lease_len, given_result_ttl,
+            given_max_attempts, given_max_losses, given_timeout, given_lease_len, given_result_ttl,
             given_retention, state, arrival, created, due)
         SELECT
             n.queue, given.id, coalesce(n.task, ''), given.payload, coalesce(n.codec, 'json'), n.metadata,
             decode(coalesce(n.payload_hash, ''), 'base64'), coalesce(n.priority, 0), coalesce(n.key_scope, 'result'), coalesce(n.key_window, 0), n.expires,
-            CASE WHEN n.reply IS NULL THEN '{}' ELSE ARRAY[n.reply] END, n.limit_key,
+            CASE WHEN n.reply IS NULL THEN '{}' ELSE ARRAY[n.reply] END,
             (n.given ->> 0)::bigint, (n.given ->> 1)::bigint, (n.given ->> 2)::bigint,
             (n.given ->> 3)::bigint, (n.given ->> 4)::bigint, (n.given ->> 5)::bigint,
             v_state, nextval('arrival'), v_now, v_due

@@ -5,7 +5,7 @@
 CREATE FUNCTION record_1(j job) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(
         j.queue, j.id, j.task, base64_1(j.payload), j.codec, coalesce(j.metadata, '{}'), base64_1(j.payload_hash),
-        j.priority, j.lane, j.unique_key, j.key_scope, j.key_window, j.expires, j.reply, j.limit_key,
+        j.priority, j.lane, j.unique_key, j.key_scope, j.key_window, j.expires, j.reply,
         json_build_array(j.given_max_attempts, j.given_max_losses, j.given_timeout, j.given_lease_len,
             j.given_result_ttl, j.given_retention),
         j.state, j.hold, j.generation, j.arrival, j.created, j.due, j.parents_left, j.attempt, j.losses,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from holdfast.engines.ledger.heap import LazyHeap
-from holdfast.engines.ledger.indexes import ABOVE_ALL, LAST, ByTime, Ended, InLane, Lane, Queue, Ready
 from holdfast.engines.ledger.state import BY_DUE, Name, Record, State, claim_of
+from holdfast.engines.tables.heap import LazyHeap
+from holdfast.engines.tables.indexes import ABOVE_ALL, LAST, ByTime, Ended, InLane, Lane, Queue, Ready
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
 from holdfast.model.states import LIVE, TERMINAL, WAITING, Hold, JobState
@@ -158,7 +158,7 @@ class Tables(State):
         else:
             self._ended_parents.pop(parent, None)
 
-    def new_arrival(self) -> int:
+    def new_arrival(self, queue: str) -> int:
         return self._last_arrival + 1
 
     # Jobs
@@ -312,7 +312,7 @@ class Tables(State):
         return [schedule for _, schedule in sorted(self._schedules.items())]
 
     def problems(self, now: int) -> Iterator[str]:
-        from holdfast.engines.ledger.audit import problems_of_tables
+        from holdfast.engines.tables.audit import problems_of_tables
 
         return problems_of_tables(self, now)
 

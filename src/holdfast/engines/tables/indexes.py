@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from holdfast.engines.ledger.heap import LazyHeap
 from holdfast.engines.ledger.state import BY_DUE
+from holdfast.engines.tables.heap import LazyHeap
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord, QueueRecord
 from holdfast.model.states import WAITING, Hold, JobState

@@ -1,4 +1,4 @@
-"""Accept: could the ledger have answered this?
+"""The oracle: could the ledger have answered this?
 
 An engine answers on its own; the oracle steps the ledger with the same command, at the time the answer names,
 and compares. With one caller at a time nearly everything is settled by the rules, so the comparison is exact:
@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger.ledger import Ledger
 from holdfast.engines.ledger.prune import prune
 from holdfast.engines.ledger.step import Step
+from holdfast.engines.tables import Tables
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Audit, AuditAnswer, Find, FindAnswer, Prune, PruneAnswer
@@ -70,7 +71,7 @@ class Oracle:
     """
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(Tables())
         self._arrivals: dict[str, Arrivals] = {}
 
     def accept(self, command: Command[A], answer: A) -> str | None:
@@ -225,12 +226,12 @@ class Oracle:
 
 def _overdue(step: Step) -> list[JobKey]:
     """Waiting jobs past their `expires`."""
-    return [job.key for job in step.state.expiring(step.now, ALL)]
+    return [job.job_key for job in step.state.expiring(step.now, ALL)]
 
 
 def _deletable(step: Step) -> list[JobKey]:
     """Finished jobs that nothing keeps."""
-    return [job.key for job in step.state.ended(step.now, ALL)]
+    return [job.job_key for job in step.state.ended(step.now, ALL)]
 
 
 def _first(problems: Iterable[str | None]) -> str | None:

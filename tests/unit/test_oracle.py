@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engines.ledger.accept import Arrivals, Oracle
 from holdfast.model.instants import At
 from holdfast.model.observe import Find, FindAnswer, Now, NowAnswer
 from holdfast.model.states import JobState
+from holdfast.testing.oracle import Arrivals, Oracle
 
 
 def test_arrivals_agree_while_the_order_is_the_same() -> None:

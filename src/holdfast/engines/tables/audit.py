@@ -1,12 +1,12 @@
-"""The audit: rebuild everything that is derived from the records, and compare with what stands there."""
+"""The audit of the tables: build every index anew from the records and compare it with the one that is there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from holdfast.engines.ledger.indexes import ByTime, Ended, InLane, Queue, Ready
+from holdfast.engines.audit import problems_of_queue
 from holdfast.engines.ledger.state import claim_of
-from holdfast.engines.ledger.tables import Tables
+from holdfast.engines.tables.indexes import ByTime, Ended, InLane, Queue, Ready
+from holdfast.engines.tables.tables import Tables
 from holdfast.model.job import JobRecord
-from holdfast.model.records import LaneRecord
 from holdfast.model.states import Hold, JobState
 
 
@@ -26,23 +26,6 @@ def problems_of_tables(tables: Tables, now: int) -> Iterator[str]:
 def _jobs(tables: Tables) -> Iterator[JobRecord]:
     for queue in tables._queues.values():
         yield from queue.jobs.values()
-
-
-def _job_problems(job: JobRecord) -> Iterator[str]:
-    if job.leased != (job.token is not None) or job.leased != (job.lease_expires is not None):
-        yield "a lease without a leased state, or the other way round"
-    if (job.state is JobState.BLOCKED) != (job.hold != Hold.NONE):
-        yield f"held by {job.hold!r}"
-    if (job.parents_left > 0) != bool(job.hold & Hold.PARENTS):
-        yield f"{job.parents_left} parents left, held by {job.hold!r}"
-    if job.terminal != (job.finished is not None):
-        yield "finished at a time without being finished, or the other way round"
-    if job.attempt < 0 or job.losses < 0:
-        yield f"attempt {job.attempt}, losses {job.losses}"
-    if job.result is not None and job.state is not JobState.SUCCEEDED:
-        yield "a result without success"
-    if job.hold & Hold.LANE and job.lane is None:
-        yield "held by a lane it does not have"
 
 
 def _queue_problems(queue: Queue) -> Iterator[str]:
@@ -68,33 +51,6 @@ def _queue_problems(queue: Queue) -> Iterator[str]:
         yield f"queue {queue.name!r}: the index of expiring jobs is not that of the records"
     if jobs and queue.record is None:
         yield f"queue {queue.name!r} has jobs and no record"
-
-
-def problems_of_queue(name: str, jobs: Iterable[JobRecord], lanes: Iterable[LaneRecord]) -> Iterator[str]:
-    """What the records alone must fulfil, on any engine."""
-    members: dict[str, list[JobRecord]] = {lane.lane: [] for lane in lanes}
-    for job in jobs:
-        for text in _job_problems(job):
-            yield f"job {job.id!r} of queue {name!r} ({job.state}): {text}"
-        if job.lane is not None and job.live:
-            if job.lane not in members:
-                yield f"lane {job.lane!r} of queue {name!r} has jobs and no record"
-            members.setdefault(job.lane, []).append(job)
-    for lane in lanes:
-        for text in _lane_problems(lane, members[lane.lane]):
-            yield f"lane {lane.lane!r} of queue {name!r}: {text}"
-
-
-def _lane_problems(lane: LaneRecord, jobs: list[JobRecord]) -> Iterator[str]:
-    if lane.depth != len(jobs):
-        yield f"depth {lane.depth}, {len(jobs)} live jobs"
-    heads = [job.id for job in jobs if not job.hold & Hold.LANE]
-    if heads != ([] if lane.head is None else [lane.head]):
-        yield f"head {lane.head!r}, not held by the lane: {heads}"
-    if not lane.paused and any(job.hold & Hold.PAUSED for job in jobs):
-        yield "holds a job by a pause it does not have"
-    if lane.paused and any(job.state is JobState.QUEUED for job in jobs):
-        yield "is paused and has a queued job"
 
 
 def _waiting_problems(queue: Queue) -> Iterator[str]:

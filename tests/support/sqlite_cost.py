@@ -5,6 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from holdfast.engines.sqlite.rows import job_row, unpack_job
+from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.model.instants import DAY, SECOND
@@ -39,7 +40,7 @@ def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) 
             arrival += 1
             job = replace(model, id=f"job-{arrival}", arrival=arrival, **changes)
             rows.append(job_row(job, q, tasks[job.task]))
-        db.executemany("INSERT INTO holdfast_job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        db.executemany(load("statements.sql", "holdfast")["add_job"], rows)
 
     db.execute("BEGIN")
     many(strange, unknown)

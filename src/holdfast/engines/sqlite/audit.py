@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from holdfast.engines.audit import problems_of_queue
-from holdfast.engines.sqlite.rows import STATE_NUMBERS, job_row, unpack_edge, unpack_job, unpack_lane
+from holdfast.engines.sqlite.rows import COLUMNS, STATE_NUMBERS, job_row, unpack_edge, unpack_job, unpack_lane
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState
 
@@ -15,11 +15,12 @@ def problems_of_database(db: sqlite3.Connection, sql: Mapping[str, str], now: in
         if verdict != "ok":
             yield f"SQLite's integrity check: {verdict}"
     queues: dict[str, list[JobRecord]] = {name: [] for (name,) in db.execute(sql["queue_names"]).fetchall()}
-    for name, arrival, t, *columns, body in db.execute(sql["all_jobs"]).fetchall():
-        job = unpack_job(body)
+    for name, *values in db.execute(sql["all_jobs"]).fetchall():
+        columns = dict(zip(COLUMNS, values, strict=True))
+        job = unpack_job(columns["body"])
         queues.setdefault(name, []).append(job)
-        expected = job_row(job, 0, t)
-        if (job.queue, arrival, columns) != (name, expected[0], list(expected[4:-1])):
+        expected = job_row(job, columns["q"], columns["t"])
+        if job.queue != name or tuple(values[:-1]) != expected[:-1]:  # all but `body`
             yield f"job {job.id!r} of queue {name!r}: its columns do not match its record"
     for name, jobs in queues.items():
         q = db.execute(sql["queue_number"], (name,)).fetchone()[0]

@@ -11,10 +11,35 @@ from holdfast.model.states import TERMINAL, WAITING, Hold, JobState
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of SQLite: above every arrival and every instant."""
+NO_LIMIT = -1
+"""The parameter of `LIMIT ?` for all rows."""
 
 STATE_NUMBERS = {state: number for number, state in enumerate(JobState, start=1)}
 """The column `state`. A number is smaller than a name and stored in three indexes."""
 STATES_BY_NUMBER = {number: state for state, number in STATE_NUMBERS.items()}
+COLUMNS = (
+    "arrival",
+    "q",
+    "id",
+    "t",
+    "state",
+    "rank",
+    "due",
+    "lane",
+    "unique_key",
+    "token",
+    "lease_expires",
+    "expires",
+    "kept_until",
+    "body",
+)
+"""The columns of the table `job`, in the order of `job_row`. Every field of a job is in `body`; only a field that a
+statement searches or sorts by has a column, too."""
+ID_COLUMNS = ("q", "id")
+"""The columns that an update never changes."""
+NARROW_COLUMNS = ("state", "token", "lease_expires", "expires", "kept_until", "body")
+"""The columns of `update_job_narrow`, in the order of `narrow_row`."""
+
 NO_HOLD = Hold.NONE
 """A module's name is read faster than a member of an enum, and every written job needs it."""
 
@@ -29,7 +54,7 @@ unpack_schedule = msgspec.msgpack.Decoder(ScheduleRecord).decode
 
 
 def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
-    """The values of `add_job`. `q` and `t` are the numbers of its queue and task."""
+    """The values of `COLUMNS`. `q` and `t` are the numbers of the job's queue and task."""
     state = job.state
     return (
         job.arrival,
@@ -50,7 +75,7 @@ def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
 
 
 def narrow_row(job: JobRecord) -> tuple[Any, ...]:
-    """The values of `update_job_narrow`."""
+    """The values of `NARROW_COLUMNS`, and the arrival."""
     return (
         STATE_NUMBERS[job.state],
         job.token,
@@ -63,7 +88,7 @@ def narrow_row(job: JobRecord) -> tuple[Any, ...]:
 
 
 def keeps_order(old: JobRecord, new: JobRecord) -> bool:
-    """True if no column has changed that `update_job_narrow` leaves out."""
+    """True if no column has changed that is not in `NARROW_COLUMNS`."""
     return (
         old.arrival == new.arrival
         and old.due == new.due

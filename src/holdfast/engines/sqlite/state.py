@@ -18,6 +18,7 @@ from holdfast.engines.sqlite.audit import problems_of_database
 from holdfast.engines.sqlite.database import Database
 from holdfast.engines.sqlite.rows import (
     MAX_INTEGER,
+    NO_LIMIT,
     STATE_NUMBERS,
     STATES_BY_NUMBER,
     BrokenLane,
@@ -382,7 +383,7 @@ class SqliteState(UnfinishedRecords):
     def children(self, queue: str, job_id: str, limit: int | None = None) -> list[Edge]:
         if not self._any_edge():
             return []
-        rows = self.db.rows("children", self.db.queue_number(queue), job_id, -1 if limit is None else limit)
+        rows = self.db.rows("children", self.db.queue_number(queue), job_id, NO_LIMIT if limit is None else limit)
         return [unpack_edge(row[0]) for row in rows]
 
     def ended_parents(self) -> Name | None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.engines.ledger import pools, scopes
 from holdfast.engines.ledger.step import Step
-from holdfast.engines.sqlite.rows import MAX_INTEGER, pack
+from holdfast.engines.sqlite.rows import MAX_INTEGER, NO_LIMIT, pack
 from holdfast.engines.sqlite.small_records import SmallRecords
 from holdfast.model.instants import SECOND, At
 from holdfast.model.job import JobRecord
@@ -116,7 +116,7 @@ class UnfinishedRecords(SmallRecords, ABC):
         return jobs, rows[-1][0] if len(rows) == CHUNK_JOBS else 0
 
     def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
-        return self._read(self._live_rows(queue, lane, MAX_INTEGER, -1))
+        return self._read(self._live_rows(queue, lane, MAX_INTEGER, NO_LIMIT))
 
     def to_clear(self, queue: str, lane: str | None) -> list[JobRecord]:
         jobs, below = self.live_chunk(queue, lane, MAX_INTEGER)

@@ -1,4 +1,4 @@
-"""What is too large for one write is done in pieces: others write in between, and nobody can tell from the outcome."""
+"""What is too large for one write is done in chunks: others write in between, and nobody can tell from the outcome."""
 
 import asyncio
 import sqlite3
@@ -12,8 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine, chores
-from holdfast.engines.sqlite.transactor import Transactor
+from holdfast.engines.sqlite import SqliteEngine, unfinished
+from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import OutcomeUnknown
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND
@@ -33,8 +33,8 @@ IDS = tuple(f"job-{number}" for number in range(10))
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "PIECE", 3)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfinished, "CHUNK_JOBS", 3)
 
 
 class Store:
@@ -94,31 +94,31 @@ def other(path: Path, store: Store) -> Iterator[Store]:
 
 
 @pytest.fixture
-def before_each_piece(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Have something done before every piece but the first."""
+def before_each_chunk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Have something done before every chunk but the first."""
 
     def install(interlude: Callable[[], None]) -> None:
-        right = Transactor._go_on
+        original = Writer._do_rest
 
-        def going_on(self: Transactor, *given: Any) -> Any:
-            transaction = self._despite_damage
+        def do_rest(self: Writer, *given: Any) -> Any:
+            transaction = self._transaction_after_repairs
 
             def after_interlude(work: Callable[[], Any]) -> Any:
                 interlude()
                 return transaction(work)
 
             with monkeypatch.context() as patch:
-                patch.setattr(self, "_despite_damage", after_interlude)
-                return right(self, *given)
+                patch.setattr(self, "_transaction_after_repairs", after_interlude)
+                return original(self, *given)
 
-        monkeypatch.setattr(Transactor, "_go_on", going_on)
+        monkeypatch.setattr(Writer, "_do_rest", do_rest)
 
     return install
 
 
-def marks(store: Store) -> list[str]:
-    stranger = sqlite3.connect(store.engine._place.path)
-    found = [name for (name,) in stranger.execute("SELECT name FROM holdfast_thing WHERE kind = 'chore'")]
+def unfinished_records(store: Store) -> list[str]:
+    stranger = sqlite3.connect(store.engine._store.path)
+    found = [name for (name,) in stranger.execute("SELECT name FROM holdfast_small_record WHERE kind = 'unfinished'")]
     stranger.close()
     return found
 
@@ -126,7 +126,7 @@ def marks(store: Store) -> list[str]:
 CLEARED = (JobState.CANCELLED, Reason.CLEARED)
 
 
-def test_a_clear_in_pieces_ends_every_job_and_counts_them(store: Store) -> None:
+def test_a_clear_in_chunks_ends_every_job_and_counts_them(store: Store) -> None:
     store.put(*IDS[:5])
     store.put(*IDS[5:], lane="L")
     store.take(2)
@@ -134,15 +134,15 @@ def test_a_clear_in_pieces_ends_every_job_and_counts_them(store: Store) -> None:
     assert store.ask(Clear(queue=QUEUE)).count == len(IDS)
 
     assert store.reasons(*IDS) == [CLEARED] * len(IDS)
-    assert marks(store) == []
+    assert unfinished_records(store) == []
 
 
 def test_nothing_of_the_queue_is_claimed_while_it_is_cleared(
-    store: Store, other: Store, before_each_piece: Callable[[Callable[[], None]], None]
+    store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS)
     claimed: list[list[str]] = []
-    before_each_piece(lambda: claimed.append(other.take_ids()))
+    before_each_chunk(lambda: claimed.append(other.take_ids()))
 
     assert store.ask(Clear(queue=QUEUE)).count == len(IDS)
 
@@ -150,24 +150,24 @@ def test_nothing_of_the_queue_is_claimed_while_it_is_cleared(
 
 
 def test_what_comes_while_a_queue_is_cleared_stays(
-    store: Store, other: Store, before_each_piece: Callable[[Callable[[], None]], None]
+    store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS)
     new = iter(["new-1", "new-2", "new-3"])
-    before_each_piece(lambda: other.put(next(new)))
+    before_each_chunk(lambda: other.put(next(new)))
 
     assert store.ask(Clear(queue=QUEUE)).count == len(IDS)
 
     assert other.take_ids() == ["new-1", "new-2", "new-3"]
 
 
-def test_the_other_lanes_go_on_while_one_is_cleared(
-    store: Store, other: Store, before_each_piece: Callable[[Callable[[], None]], None]
+def test_the_other_lanes_do_rest_while_one_is_cleared(
+    store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS, lane="L")
     store.put("elsewhere", lane="M")
     claimed: list[list[str]] = []
-    before_each_piece(lambda: claimed.append(other.take_ids()))
+    before_each_chunk(lambda: claimed.append(other.take_ids()))
 
     assert store.ask(Clear(queue=QUEUE, lane="L")).count == len(IDS)
 
@@ -176,17 +176,17 @@ def test_the_other_lanes_go_on_while_one_is_cleared(
 
 
 def test_a_clear_that_was_broken_off_says_so_and_is_carried_on_by_others(
-    store: Store, other: Store, before_each_piece: Callable[[Callable[[], None]], None]
+    store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS)
 
     def fail() -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    before_each_piece(fail)
+    before_each_chunk(fail)
     with pytest.raises(OutcomeUnknown, match="has begun"):
         store.ask(Clear(queue=QUEUE))
-    assert len(marks(store)) == 1
+    assert len(unfinished_records(store)) == 1
     assert other.take_ids() == []
     assert store.reasons(*IDS).count(CLEARED) == 3  # nobody does another's work while it may be at it
 
@@ -196,12 +196,12 @@ def test_a_clear_that_was_broken_off_says_so_and_is_carried_on_by_others(
     other.ask(Prune())
 
     assert store.reasons(*IDS) == [CLEARED] * len(IDS)
-    assert marks(store) == []
+    assert unfinished_records(store) == []
     other.put("new")
     assert other.take_ids() == ["new"]
 
 
-def test_what_waited_for_the_end_of_a_resize_is_let_go_in_pieces(store: Store) -> None:
+def test_what_waited_for_the_end_of_a_resize_is_let_go_in_chunks(store: Store) -> None:
     store.put("old", pool=PoolPlace(2, "k"))
     store.ask(Resize(name=QUEUE, lanes=50))
     for number, id in enumerate(IDS):
@@ -213,11 +213,11 @@ def test_what_waited_for_the_end_of_a_resize_is_let_go_in_pieces(store: Store) -
 
     found = store.ask(Get(jobs=tuple(JobKey(QUEUE, id) for id in IDS))).jobs
     assert not any(job is None or job.hold & Hold.EPOCH for job in found)
-    assert marks(store) == []
+    assert unfinished_records(store) == []
 
 
 def test_jobs_of_a_yet_newer_size_are_not_let_go_with_the_others(
-    store: Store, other: Store, before_each_piece: Callable[[Callable[[], None]], None]
+    store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put("old", pool=PoolPlace(2, "k"))
     store.ask(Resize(name=QUEUE, lanes=50))
@@ -231,7 +231,7 @@ def test_jobs_of_a_yet_newer_size_are_not_let_go_with_the_others(
             other.ask(Resize(name=QUEUE, lanes=60))
             other.put(id, pool=PoolPlace(60, "k"))
 
-    before_each_piece(resize_again)
+    before_each_chunk(resize_again)
 
     end = Settlement(queue=QUEUE, id="old", token=lease.token, target=JobState.SUCCEEDED)
     store.ask(Exchange(settlements=(end,)))
@@ -242,7 +242,7 @@ def test_jobs_of_a_yet_newer_size_are_not_let_go_with_the_others(
     assert newest.hold & Hold.EPOCH
 
 
-def test_the_pieces_of_a_clear_are_one_instant_and_the_ledger_would_have_answered_the_same(path: Path) -> None:
+def test_the_chunks_of_a_clear_are_one_instant_and_the_ledger_would_have_answered_the_same(path: Path) -> None:
     engine = open_engine(f"sqlite:///{path}", durability="none")
     oracle = Oracle()
 
@@ -261,13 +261,13 @@ def test_the_pieces_of_a_clear_are_one_instant_and_the_ledger_would_have_answere
     asyncio.run(main())
 
 
-def test_an_engine_that_does_everything_in_pieces_answers_as_the_ledger_would(
+def test_an_engine_that_does_everything_in_chunks_answers_as_the_ledger_would(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "PIECE", 1)
+    monkeypatch.setattr(unfinished, "CHUNK_JOBS", 1)
 
     def make() -> Engine:
-        folder = tmp_path_factory.mktemp("pieces")
+        folder = tmp_path_factory.mktemp("chunks")
         return open_engine(f"sqlite:///{folder}/jobs.db", runtime=FrozenRuntime(), durability="none")
 
     how = settings(

@@ -1,10 +1,10 @@
-"""A transaction of the engine's own, lent to a handler: its writes and the end of its job, in one commit.
+"""A transaction of the engine, lent to a handler: the handler's writes and the end of its job, in one commit.
 
-It goes through the gate like every writer of ours and keeps it until the end, so that everybody waits in turn and
-nobody polls. That is also why it must be short: renewals of all workers wait behind it. Whoever holds it for too long
-is warned, and then loses it (`take_back`): the connection answers every further statement with an error.
+It passes the gate like every writer of ours and holds it until the end, so all other writers wait in order. It must be
+short, because the renewals of all workers wait for it. A worker logs a warning when a handler holds it longer than the
+budget, and then takes it back (`take_back`): it is rolled back, and every further statement raises an error.
 
-A plain write of ours from inside it would wait for itself; `refuse_inside` says so instead.
+An ordinary write from inside it would wait for its own gate; `refuse_inside` raises an error instead.
 """
 
 import logging
@@ -14,14 +14,14 @@ from contextvars import ContextVar
 from types import TracebackType
 
 from holdfast.engines.sqlite.connection import connect, translate
-from holdfast.engines.sqlite.transactor import Place
-from holdfast.engines.sqlite.turns import Turns
+from holdfast.engines.sqlite.gate_queue import GateQueue
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, UsageError
 from holdfast.runtime import Gate, Runtime
 from holdfast.transactions.sqlite import OwnConnection
 
-BUDGET = 2.0
-"""Seconds after which people are warned."""
+BUDGET_S = 2.0
+"""How long a handler may hold it before a warning. Renewals wait for it, and a lease lasts 30 seconds by default."""
 
 TAKEN_BACK = (
     "This attempt held SQLite's only write lock for too long, so its transaction was taken back. Nothing of it was "
@@ -30,31 +30,31 @@ TAKEN_BACK = (
 
 log = logging.getLogger("holdfast")
 
-_inside: ContextVar["OwnTransaction | None"] = ContextVar("holdfast_sqlite_transaction", default=None)
+_current: ContextVar["SqliteOwnTransaction | None"] = ContextVar("holdfast_sqlite_transaction", default=None)
 
 
 def refuse_inside(path: str) -> None:
-    """Called before every write: inside a transaction of one's own on the same file it could never get its turn."""
-    transaction = _inside.get()
+    """Called before every write: inside such a transaction on the same file, the write would never pass the gate."""
+    transaction = _current.get()
     if transaction is not None and transaction.is_open and transaction.path == path:
         raise UsageError(
             "This runs inside `ctx.transaction()` or `ctx.tx`, which holds SQLite's only write lock, so it would wait "
-            "for itself. Enqueue with `using(transaction=...)`, or do it before or after."
+            "for itself. Enqueue with `using(transaction=...)`, or call it before or after the transaction."
         )
 
 
-class OwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContextManager[OwnConnection]):
-    """A context manager of either colour: gives the connection; commits at the end, or rolls back on an error."""
+class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContextManager[OwnConnection]):
+    """A sync and async context manager: gives the connection; commits at the end, or rolls back on an error."""
 
-    def __init__(self, place: Place, runtime: Runtime, turns: Turns) -> None:
-        self._place = place
+    def __init__(self, store: StoreOptions, runtime: Runtime, gate_queue: GateQueue) -> None:
+        self._store = store
         self._runtime = runtime
-        self._turns = turns
+        self._gate_queue = gate_queue
         self._lock = runtime.lock()
         self._gate: Gate | None = None
         self._connection: OwnConnection | None = None
-        self._unwanted = False
-        self.path = place.path
+        self._abandoned = False
+        self.path = store.path
 
     @property
     def is_open(self) -> bool:
@@ -64,29 +64,29 @@ class OwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContext
 
     def __enter__(self) -> OwnConnection:
         connection = self._begin()
-        _inside.set(self)
+        _current.set(self)
         return connection
 
     async def __aenter__(self) -> OwnConnection:
         try:
-            connection = await self._turns.run(self._begin)
-        except BaseException:  # perhaps only the wait was given up, and the thread goes on
-            self._unwanted = True
+            connection = await self._gate_queue.run(self._begin)
+        except BaseException:  # the wait may have been cancelled while its thread still waits for the gate
+            self._abandoned = True
             self._end(commit=False)
             raise
-        _inside.set(self)
+        _current.set(self)
         return connection
 
     def _begin(self) -> OwnConnection:
         try:
-            gate = self._runtime.fs.gate(self.path + "-gate")
+            gate = self._runtime.fs.gate(self._store.gate_path)
         except OSError as error:
             raise EngineUnavailable(f"{self.path} cannot be opened for writing ({error}).") from error
         try:
             gate.__enter__()
             with self._lock:
-                if self._unwanted:
-                    raise EngineUnavailable("Nobody waits for this transaction any more.")
+                if self._abandoned:
+                    raise EngineUnavailable("The caller of this transaction was cancelled. Nothing was written.")
                 self._connection = self._open()
                 self._gate = gate
                 return self._connection
@@ -95,15 +95,14 @@ class OwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContext
             raise
 
     def _open(self) -> OwnConnection:
-        place = self._place
-        connection = connect(place.path, place.durability, busy_timeout=place.busy_timeout, kind=OwnConnection)
+        connection = connect(self._store, factory=OwnConnection)
         assert isinstance(connection, OwnConnection)
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             connection.really_close()
             raise translate(error, self.path) from error
-        connection.set_authorizer(_without_transactions)
+        connection.set_authorizer(_deny_transaction_statements)
         return connection
 
     # Ending
@@ -139,31 +138,31 @@ class OwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContext
             if gate is not None:
                 gate.close()
         if commit:
-            self._tell(connection)
+            self._notify(connection)
 
     def _commit(self, connection: OwnConnection) -> None:
-        there = connection.in_transaction
+        was_open = connection.in_transaction
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if not there:  # SQLite had rolled it back, as it does where a disk is full
-                said = f"SQLite has rolled this transaction on {self.path} back. Nothing was written."
-                raise EngineUnavailable(said) from error
+            if not was_open:  # SQLite has rolled it back, which it does if the disk is full
+                message = f"SQLite has rolled this transaction on {self.path} back. Nothing was written."
+                raise EngineUnavailable(message) from error
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
                 raise translate(error, self.path) from error
-            said = f"SQLite failed while committing ({error}). It may or may not have been written."
-            raise OutcomeUnknown(said, verb="commit", engine="sqlite") from error
+            message = f"SQLite failed while committing ({error}). The transaction may or may not have been written."
+            raise OutcomeUnknown(message, verb="commit", engine="sqlite") from error
 
-    def _tell(self, connection: OwnConnection) -> None:
+    def _notify(self, connection: OwnConnection) -> None:
         for callback in connection.user.callbacks:
             try:
                 callback()
-            except Exception:  # bells are hints
-                log.exception("Ringing after a commit failed.")
+            except Exception:  # notifications are hints
+                log.exception("A notification after a commit failed.")
 
     def take_back(self) -> bool:
-        """From another thread: roll back and let the others go on. False: it was over already."""
+        """From another thread: roll back and release the gate. False: it had ended already."""
         with self._lock:
             connection, gate = self._connection, self._gate
             if connection is None or gate is None:
@@ -176,15 +175,15 @@ class OwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContext
                     connection.execute("ROLLBACK")
             finally:
                 connection.taken = TAKEN_BACK
-                connection.set_authorizer(_nothing)  # also for cursors that are there already
+                connection.set_authorizer(_deny_all)  # cursors that exist already are refused by this
                 gate.close()
         return True
 
 
-def _without_transactions(action: int, *_: object) -> int:
-    """The handler may write what it likes, but begins and ends nothing."""
+def _deny_transaction_statements(action: int, *_: object) -> int:
+    """The handler may write anything, but it neither begins nor ends a transaction."""
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
-def _nothing(*_: object) -> int:
+def _deny_all(*_: object) -> int:
     return sqlite3.SQLITE_DENY

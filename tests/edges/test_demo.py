@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.demo.screen import Screen
-from holdfast.demo.story import Demo, Failed
+from holdfast.demo.steps import Demo, DemoFailed
 
 
 def test_the_demo_comes_out_as_promised(tmp_path: Path) -> None:
@@ -36,8 +36,9 @@ def test_the_demo_comes_out_as_promised(tmp_path: Path) -> None:
 
 async def test_the_demo_fails_when_a_job_is_missing(tmp_path: Path) -> None:
     demo = Demo(tmp_path, Screen())
+
     async with demo.jobs:
         handle = await demo.jobs.registry["price"].using(id="x").aenqueue("x")
         demo.accepted = [handle.id, "never-enqueued"]
-        with pytest.raises((Failed, KeyError)):
+        with pytest.raises((DemoFailed, KeyError)):
             await demo.compare()

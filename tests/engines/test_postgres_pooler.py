@@ -9,7 +9,7 @@ import pytest
 from bouncer import PROGRAM, WHY_NOT, Bouncer
 from postgres import PostgresServer
 from postgres_load import Load
-from postgres_stock import Store
+from postgres_stock import Store, drop_namespace
 from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine
@@ -73,7 +73,7 @@ async def test_the_schema_can_be_made_by_way_of_it(postgres_server: PostgresServ
         async with opened(Store(shared.url, name), **POOLED) as opened_one:
             await opened_one.enqueue(Group((new_job("a"),)))
     finally:
-        postgres_server.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+        drop_namespace(postgres_server, name)
 
 
 async def test_whoever_rings_by_way_of_it_is_heard_by_those_who_listen(store: Store, shared: Bouncer) -> None:

@@ -11,7 +11,7 @@ from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.engines.sqlite import transactor as transactor_module
+from holdfast.engines.sqlite import writer as writer_module
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, Group, GroupAccepted, NewJob, Parent, PoolPlace
@@ -168,7 +168,7 @@ async def test_those_who_wait_and_go_missing_do_not_stop_the_last_one(
 
         lane = await store.lane()
         assert (lane.depth, lane.totals.failed, lane.totals.succeeded, await store.depth()) == (0, 2, 2, 0)
-    assert "Lane L of queue q: 2 jobs that waited are missing from the store." in caplog.messages
+    assert "Lane L of queue q: 2 waiting jobs are missing from the store." in caplog.messages
 
 
 async def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> None:
@@ -221,8 +221,9 @@ async def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(
         assert [pool.old_live for pool in (await store.engine.pools()).pools] == [0]
 
 
+# PR3
 async def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactor_module, "LANES_AT_ONCE", 2)
+    monkeypatch.setattr(writer_module, "LANES_PER_PRUNE", 2)
 
     async with opened_store(tmp_path) as store:
         for lane in "abcde":

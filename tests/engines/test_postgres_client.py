@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import asyncpg
 import pytest
+from eventually import idle
 from opened_engine import opened_engine
 from postgres import PostgresServer, private_server
 from postgres_stock import Store, fresh_namespace
@@ -59,7 +60,7 @@ async def test_whoever_waits_for_a_connection_may_give_up(store: Store, postgres
             first = asyncio.ensure_future(engine.enqueue(Group((new_job("b", lane="l"),))))
             await until_one_waits(postgres_server)
             others = [asyncio.ensure_future(engine.get(JobKey(QUEUE, "a"))) for _ in range(3)]
-            await asyncio.sleep(0)
+            await idle()
             others[0].cancel()
             others[1].cancel()
         await first

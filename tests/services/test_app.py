@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import idle
 
 from holdfast import App, Context, EngineUnavailable, InvalidOption, Next, errors, events
 from holdfast.codec import MsgpackCodec
@@ -344,7 +345,7 @@ def test_events_come_as_a_stream_of_either_colour() -> None:
         heard = []
         async with jobs.subscribe(job_id="mine") as stream:
             waiting = asyncio.ensure_future(anext(stream))
-            await asyncio.sleep(0)
+            await idle()
             await resize.using(id="other").aenqueue("a")
             await asyncio.to_thread(resize.using(id="mine").enqueue, "a")
             heard.append(type(await waiting).__name__)

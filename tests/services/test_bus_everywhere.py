@@ -8,11 +8,12 @@ import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 
 from holdfast import App, events
 from holdfast.engines.memory import MemoryEngine
@@ -75,14 +76,6 @@ def heard(app: App[Any], kind: type[events.Event] = events.Event, *, everywhere:
     return probe
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells of, so it is looked at again and again."""
-    pause = asyncio.Event()
-    while not true():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(pause.wait(), 0.01)
-
-
 def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-e")}
 
@@ -113,7 +106,7 @@ async def test_a_stream_opens_the_store_that_it_listens_to(tmp_path: Path, anoth
     here: App[Any] = App(f"sqlite:///{tmp_path}/jobs.db")
     stream = here.subscribe(job_id="d")
     waiting = asyncio.ensure_future(anext(aiter(stream)))
-    await until(lambda: there.bus.wants(events.Queued))
+    await eventually(lambda: there.bus.wants(events.Queued))
     await aenqueue(there, "d")
     assert (await waiting).at > 0
     stream.close()
@@ -152,7 +145,7 @@ async def test_a_listener_that_was_there_before_the_store_is_open_hears_too(tmp_
         async with here:
             await aenqueue(there, f"job {opened}")
             await queued.calls(opened + 1)
-        await until(lambda: not there.bus.wants(events.Queued))
+        await eventually(lambda: not there.bus.wants(events.Queued))
 
 
 def test_an_async_listener_hears_what_happens_elsewhere(another_now: OpenNow) -> None:
@@ -188,7 +181,7 @@ async def test_events_of_one_app_come_in_their_order(another: Open) -> None:
     work = there.registry["work"]
     await there.client.aenqueue_many([work.using(id=f"{n:03}").draft() for n in range(500)])
     await there.control.apause("default")
-    await until(lambda: any(isinstance(event, events.QueuePaused) for event in told.seen))
+    await eventually(lambda: any(isinstance(event, events.QueuePaused) for event in told.seen))
     ids = [event.job_id for event in told.seen[:-1]]
     assert len(ids) > 100  # a few may be lost, if this machine is very busy
     assert ids == sorted(ids)
@@ -204,10 +197,10 @@ async def test_nothing_is_told_where_nobody_listens(another: Open) -> None:
     here.on(events.Event)(lambda event: None)
     await aenqueue(there, "a")
     async with here.subscribe(events.WorkerEvent):
-        await until(lambda: there.bus.wants(events.WorkerStopped))
+        await eventually(lambda: there.bus.wants(events.WorkerStopped))
         assert not there.bus.wants(events.Queued)
         await aenqueue(there, "b")
-    await until(lambda: not there.bus.wants(events.WorkerStopped))
+    await eventually(lambda: not there.bus.wants(events.WorkerStopped))
     await aenqueue(there, "c")
     assert "holdfast-events-out" not in threads()
 
@@ -237,7 +230,7 @@ async def test_an_app_under_test_neither_tells_the_real_ones_nor_hears_them(anot
         await aenqueue(there, "unheard")
         await also_far.calls(1)
         there.engine.publish(b"this comes after it")
-        await until(lambda: feed.ignored == 1)
+        await eventually(lambda: feed.ignored == 1)
     await aenqueue(here, "afterwards")
     assert [event.job_id for event in await far.calls(2)] == ["unheard", "afterwards"]
     await aenqueue(there, "heard")
@@ -261,7 +254,7 @@ async def test_a_message_that_nobody_understands_is_counted_and_the_next_one_is_
     here, there = await another(), await another()
 
     queued = heard(here, events.Queued)
-    await until(lambda: there.bus.wants(events.Queued))
+    await eventually(lambda: there.bus.wants(events.Queued))
     there.engine.publish(b'{"event":"Teleported","at":1}\nnonsense')
     await aenqueue(there, "a")
     await queued.calls(1)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from faulty import FaultyEngine
-from played import fail_now, succeed, succeed_now, until
+from played import fail_now, succeed, succeed_now
 
 from holdfast import (
     App,
@@ -234,7 +235,7 @@ async def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.Monk
 
     await resize.aenqueue("a")
     second = asyncio.ensure_future(resize.using(wait_for_room=60).aenqueue("b"))
-    await until(lambda: _listens(jobs, "room:default"))
+    await eventually(lambda: _listens(jobs, "room:default"))
     await succeed(jobs, resize, "done")
     assert (await second).created
 

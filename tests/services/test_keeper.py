@@ -9,8 +9,9 @@ import threading
 from typing import Any
 
 import pytest
+from eventually import idle
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, settled
+from small_app import SmallApp, SmallTask
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -223,13 +224,13 @@ async def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
         await running.calls(1)
         engine.before = lambda command: EngineUnavailable()
         gate.set()
-        await settled()
+        await idle()
         runtime.advance(29)  # older than the fence, not yet expired
         assert worker._services is not None
         assert worker._services.keeper.fence() == []
         engine.before = None
         for _ in range(5):
-            await settled()
+            await idle()
             runtime.advance(1)
         assert await app.result(id) == "in time"
 
@@ -259,7 +260,7 @@ async def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
         await lost.calls(1)
         engine.asked.clear()
         gate.set()
-        await settled()
+        await idle()
         assert [one for exchange in engine.exchanges for one in exchange.settlements] == []
         assert worker.running == 0
     assert (await app.look(id)).result is None

@@ -1,8 +1,6 @@
 """A lease in the hands of a user's own code: the verbs, and the block."""
 
 import asyncio
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,16 +53,6 @@ def one(scans: Queue[Scan], id: str = "a") -> Lease[Scan]:
 
 def look(jobs: App[object], id: str = "a") -> Job:
     return jobs.control.get(id, queue="scans")
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    """Look until it is so. Another thread brings it about."""
-    pause = threading.Event()
-    for _ in range(2_000):
-        if holds():
-            return
-        pause.wait(0.01)
-    raise AssertionError("It did not come to pass.")
 
 
 # The verbs

@@ -1,13 +1,13 @@
 """Leases that are renewed in the background, asked to stop, lost, or that the store cannot be told of."""
 
 import gc
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from eventually import eventually_now
 from faulty import FaultyEngine, times
 
 from holdfast import (
@@ -55,16 +55,6 @@ def look(jobs: App[object], id: str = "a") -> Job:
     return jobs.control.get(id, queue="scans")
 
 
-def eventually(holds: Callable[[], object]) -> None:
-    """Look until it is so. Another thread brings it about."""
-    pause = threading.Event()
-    for _ in range(2_000):
-        if holds():
-            return
-        pause.wait(0.01)
-    raise AssertionError("It did not come to pass.")
-
-
 # Renewed in the background
 
 
@@ -73,9 +63,9 @@ def test_a_lease_in_a_block_is_renewed_in_the_background(jobs: App[object], scan
         with one(scans) as lease:
             before = lease.expires_at
             jobs.engine.clock_offset += 15 * SECOND
-            eventually(lambda: lease.expires_at > before + timedelta(seconds=14))
+            eventually_now(lambda: lease.expires_at > before + timedelta(seconds=14))
             jobs.engine.clock_offset += 15 * SECOND
-            eventually(lambda: lease.expires_at > before + timedelta(seconds=29))
+            eventually_now(lambda: lease.expires_at > before + timedelta(seconds=29))
             assert not lease.aborted
         assert jobs._pull_workers.current().slots.attempts == {}
         assert look(jobs).state is JobState.SUCCEEDED
@@ -110,7 +100,7 @@ def test_a_cancel_reaches_whoever_works_on_it(jobs: App[object], scans: Queue[Sc
                 lease.check()
                 jobs.control.cancel("a", queue="scans")
                 jobs._pull_workers.current().keeper.renew_now()
-                eventually(lambda: lease.aborted)
+                eventually_now(lambda: lease.aborted)
                 assert lease.abort_reason is AbortReason.CANCEL
                 lease.check()
 
@@ -168,7 +158,7 @@ def test_the_keeper_tells_of_a_lost_lease(jobs: App[object], scans: Queue[Scan])
         with one(scans) as lease:
             scans.clear()
             jobs._pull_workers.current().keeper.renew_now()
-            eventually(lambda: lease.aborted)
+            eventually_now(lambda: lease.aborted)
             assert lease.abort_reason is AbortReason.OWNERSHIP_LOST
 
     with jobs, pytest.raises(LeaseLost):

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from eventually import eventually
 from faulty import FaultyEngine
-from played import until
 
 from holdfast import App, EngineUnavailable, InvalidOption, Job, JobState, events
 from holdfast.queue import Queue
@@ -122,7 +122,7 @@ async def test_what_is_left_of_a_batch_goes_back_from_an_async_loop_too(jobs: Ap
         async def all_back() -> bool:
             return (await numbers.astatus()).counts == {JobState.RETRYING: 1, JobState.QUEUED: 4}
 
-        await until(all_back)
+        await eventually(all_back)
 
 
 def test_closing_the_app_gives_back_what_nobody_has_seen(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_a_loop_that_waits_ends_when_the_app_is_closed(jobs: App[object], 
                 pass
 
         waiting = asyncio.create_task(consume())
-        await until(lambda: jobs._pull_workers.current()._begun)
+        await eventually(lambda: jobs._pull_workers.current()._begun)
     with pytest.raises(EngineUnavailable, match="closed"):
         await waiting
     await jobs.aclose()

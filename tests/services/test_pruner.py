@@ -1,7 +1,8 @@
 """The pruner: what is past its time goes, in every worker, piece by piece."""
 
+from eventually import idle
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, settled
+from small_app import SmallApp, SmallTask
 
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -17,11 +18,11 @@ async def test_a_finished_job_goes_when_its_clocks_have_run_out() -> None:
     app = SmallApp(SmallTask(works, result_ttl=10 * SECOND, retention=20 * SECOND), runtime=runtime)
     id = await app.enqueue("works")
     async with app.worker():
-        await settled()
+        await idle()
         await app.look(id)
         for _ in range(4):
             runtime.advance(66)
-            await settled()
+            await idle()
         assert (await app.engine.get(JobKey("default", id))).jobs == (None,)
 
 
@@ -31,11 +32,11 @@ async def test_much_to_delete_goes_in_pieces_without_waiting_for_the_next_minute
     app = SmallApp(SmallTask(works, result_ttl=SECOND, retention=SECOND), runtime=runtime, engine=engine)
     await app.put(*(app.job("works", expires=None) for _ in range(1000)))
     async with app.worker(concurrency=500):
-        await settled(50)
+        await idle()
         runtime.advance(2)
         for _ in range(62):
             runtime.advance(1)
-            await settled(5)
+            await idle()
         assert (await engine.stats("default")).queues[0].counts == {}
     prunes = [command for command in engine.asked if isinstance(command, Prune)]
     assert len(prunes) >= 2

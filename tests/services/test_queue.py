@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from eventually import idle
 
 from holdfast import (
     App,
@@ -195,7 +196,7 @@ async def test_a_claim_may_wait_for_work(jobs: App[object]) -> None:
     async with jobs:
         assert await scans.aclaim(wait=0.01) == []
         waiting = asyncio.create_task(scans.aclaim(5, wait=20))
-        await asyncio.sleep(0)
+        await idle()
         await scans.aenqueue(Scan("late"))
         (lease,) = await waiting
         assert lease.payload == Scan("late")

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from small_app import QUEUE, SmallApp, SmallTask, names, settled
+from eventually import idle
+from small_app import QUEUE, SmallApp, SmallTask, names
 
 from holdfast import events
 from holdfast.model.instants import SECOND
@@ -39,12 +40,12 @@ async def test_a_job_of_a_lost_worker_runs_again_when_its_lease_has_run_out() ->
     id = await app.enqueue("works")
     await lose(app, "works")
     async with app.worker():
-        await settled()
+        await idle()
         assert (await app.look(id)).owner == "dead"
         runtime.advance(30)
-        await settled()
+        await idle()
         runtime.advance(6)
-        await settled()
+        await idle()
     job = await app.look(id)
     assert (job.state, job.attempt, job.losses) == (JobState.SUCCEEDED, 2, 1)
     assert [entry.outcome for entry in job.history] == [AttemptOutcome.WORKER_LOST]
@@ -58,7 +59,7 @@ async def test_a_new_worker_reaps_at_once() -> None:
     await lose(app, "works")
     runtime.advance(31)
     async with app.worker():
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.SUCCEEDED
 
 
@@ -76,9 +77,9 @@ async def test_a_saturated_worker_reaps_too() -> None:
     await app.enqueue("occupies")
     async with app.worker(concurrency=1):
         await running.calls(1)
-        await settled()
+        await idle()
         runtime.advance(36)
-        await settled()
+        await idle()
         job = await app.look(lost)
         assert (job.state, job.losses) == (JobState.RETRYING, 1)
         gate.set()
@@ -98,18 +99,18 @@ async def test_a_worker_never_reaps_what_it_runs_itself() -> None:
     id = await app.enqueue("waits")
     async with app.worker() as worker:
         await running.calls(1)
-        await settled()
+        await idle()
         assert worker._services is not None
         worker._services.keeper.stop()  # nobody renews
         worker._services._watcher.stop()
         runtime.advance(31)
         for _ in range(3):
-            await settled()
+            await idle()
             runtime.advance(6)
-        await settled()
+        await idle()
         assert seen.seen == []
         gate.set()
-        await settled()
+        await idle()
     assert await app.result(id) == "mine"
 
 
@@ -139,7 +140,7 @@ async def test_a_second_loss_waits_for_the_back_off() -> None:
         runtime.advance(31)
         await app.engine.pause(QUEUE)
         async with app.worker():
-            await settled()
+            await idle()
         await app.engine.resume(QUEUE)
     job = await app.look(id)
     assert (job.state, job.losses) == (JobState.RETRYING, 2)
@@ -153,12 +154,12 @@ async def test_other_peoples_tasks_are_left_to_them_until_long_expired() -> None
     await lose(app, "stranger")
     async with app.worker():
         runtime.advance(60)
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.RUNNING
         runtime.advance(11 * 30)
-        await settled()
+        await idle()
         runtime.advance(6)
-        await settled()
+        await idle()
         assert (await app.look(id)).losses == 1
 
 
@@ -169,7 +170,7 @@ async def test_a_thousand_lost_jobs_are_reaped_in_bounded_pieces() -> None:
     await lose(app, "works")
     runtime.advance(31)
     async with app.worker(concurrency=100):
-        await settled(400)
+        await idle()
     assert {(await app.look(id)).losses for id in ids} == {1}
 
 
@@ -180,8 +181,8 @@ async def test_a_worker_that_was_disowned_is_not_waited_for() -> None:
     await app.engine.heartbeat(WorkerRecord(worker="dead"))
     await lose(app, "works")
     async with app.worker():
-        await settled()
+        await idle()
         await app.engine.disown("dead")
         runtime.advance(6)  # one reap interval, not a lease
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.SUCCEEDED

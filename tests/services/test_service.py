@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from small_app import settled
+from eventually import idle
 
 from holdfast.service import Service, Supervisor, Waker, back_off, breathe
 from holdfast.testing import FrozenRuntime, Probe
@@ -34,9 +34,9 @@ async def test_a_tick_follows_when_its_delay_has_passed() -> None:
     supervisor = Supervisor(runtime, [service])
     supervisor.start()
     await service.ticks.calls(1)
-    await settled()
+    await idle()
     runtime.advance(4.9)
-    await settled()
+    await idle()
     assert len(service.ticks.seen) == 1
     runtime.advance(0.2)
     await service.ticks.calls(2)
@@ -50,7 +50,7 @@ async def test_a_service_that_asks_for_no_delay_sleeps_until_it_is_woken() -> No
     supervisor.start()
     await service.ticks.calls(1)
     runtime.advance(days=1)
-    await settled()
+    await idle()
     assert len(service.ticks.seen) == 1
     service.wake()
     await service.ticks.calls(2)
@@ -86,9 +86,9 @@ async def test_a_tick_that_raises_is_reported_and_tried_again_after_a_pause(capl
         supervisor = Supervisor(runtime, [service])
         supervisor.start()
         await service.ticks.calls(1)
-        await settled()
+        await idle()
         service.wake()  # does not shorten the pause
-        await settled()
+        await idle()
         assert len(service.ticks.seen) == 1
         runtime.advance(back_off(1))
         await service.ticks.calls(2)
@@ -124,12 +124,12 @@ async def test_a_busy_waiter_keeps_one_alarm() -> None:
     waker = Waker(runtime)
     for _ in range(50):
         waiting = asyncio.create_task(waker.wait(1.0))
-        await settled(2)
+        await idle()
         waker.wake()
         await waiting
     assert runtime.sleeping == 1
     waiting = asyncio.create_task(waker.wait(0.1))  # sooner than the one that is set
-    await settled(3)
+    await idle()
     assert runtime.sleeping == 1
     runtime.advance(0.1)
     await waiting

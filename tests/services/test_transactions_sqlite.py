@@ -11,6 +11,7 @@ from typing import Any
 
 import aiosqlite
 import pytest
+from eventually import idle
 from sqlalchemy import event, text
 from ways import Store, by_sqlite3
 
@@ -225,7 +226,7 @@ async def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any,
 
     with jobs.engine.subscribe("queue:default") as subscription:
         waiting = asyncio.ensure_future(subscription.wait(30))
-        await asyncio.sleep(0)
+        await idle()
 
         def commit() -> None:
             with by_sqlite3(store) as given:

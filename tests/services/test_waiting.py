@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from eventually import eventually
 from faulty import FaultyEngine, times
-from played import fail, settle, succeed, succeed_now, take, until
+from played import fail, settle, succeed, succeed_now, take
 
 from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobState, ResultExpired, Task, WaitTimeout
 from holdfast.model.command import A, Command
@@ -49,7 +50,7 @@ def waited_for(jobs: App[Any]) -> int:
 async def test_a_waiter_is_told_when_the_job_ends(jobs: App[object], double: Task[[int], int]) -> None:
     handle = await double.aenqueue(21)
     waiting = asyncio.ensure_future(handle.aresult())
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     await succeed(jobs, double, 42)
     assert (await waiting) == 42
 
@@ -57,7 +58,7 @@ async def test_a_waiter_is_told_when_the_job_ends(jobs: App[object], double: Tas
 @pytest.mark.usefixtures("only_bells")
 async def test_a_request_is_an_enqueue_and_a_wait(jobs: App[object], double: Task[[int], int]) -> None:
     asked = asyncio.ensure_future(double.arequest(21))
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     await succeed(jobs, double, 42)
     assert (await asked) == 42
 
@@ -71,7 +72,7 @@ async def test_a_request_from_a_thread_is_answered_too(jobs: App[object], double
             return (await jobs.control.astats()).due == 1
 
         await jobs.aopen()
-        await until(is_there, turns=10**9)
+        await eventually(is_there)
         await succeed(jobs, double, 42)
         assert asked.result(20) == 42
 
@@ -99,7 +100,7 @@ async def test_an_end_before_the_answer_to_the_enqueue_is_not_missed(
     with jobs.swapped(Instant(jobs, double), jobs.runtime):
         other = await jobs.client.task("other").aenqueue()
         busy = asyncio.ensure_future(other.aresult())  # keeps the listener awake
-        await until(lambda: waited_for(jobs))
+        await eventually(lambda: waited_for(jobs))
         answers = [await double.arequest(21) for _ in range(5)]
         busy.cancel()
         assert answers == [42] * 5
@@ -111,7 +112,7 @@ async def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int]
 
     with jobs.swapped(engine, jobs.runtime):
         asked = [asyncio.ensure_future(double.arequest(n)) for n in range(100)]
-        await until(lambda: waited_for(jobs) == 100)
+        await eventually(lambda: waited_for(jobs) == 100)
         engine.asked.clear()
         leases = [await take(jobs, double) for _ in range(100)]
         for lease in leases:
@@ -125,11 +126,11 @@ async def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int]
 @pytest.mark.usefixtures("only_bells")
 async def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double: Task[[int], int]) -> None:
     first = asyncio.ensure_future(double.using(id="x").arequest(21))
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     second = asyncio.ensure_future(double.using(id="x").arequest(21))
     third = asyncio.ensure_future(double.handle("x").aresult())
     waiters = jobs._link.process.desk().waiting._waiters
-    await until(lambda: [len(answers) for answers in waiters.values()] == [3])
+    await eventually(lambda: [len(answers) for answers in waiters.values()] == [3])
     assert [queue.depth for queue in await jobs.control.aqueues()] == [1]
     await succeed(jobs, double, 42)
     assert list(await asyncio.gather(first, second, third)) == [42] * 3
@@ -141,7 +142,7 @@ async def test_a_bell_that_is_lost_is_made_up_for_by_looking(
     monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
 
     asked = asyncio.ensure_future(double.arequest(21))
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     monkeypatch.setattr(jobs.engine, "_topics", type("Deaf", (), {"notify": lambda *_: None})())
     await succeed(jobs, double, 42)
     assert (await asked) == 42
@@ -155,7 +156,7 @@ async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
 
     with caplog.at_level(logging.WARNING, "holdfast"), jobs.swapped(engine, jobs.runtime):
         asked = asyncio.ensure_future(double.arequest(21))
-        await until(lambda: waited_for(jobs))
+        await eventually(lambda: waited_for(jobs))
         engine.before = times(3, Get, lambda: EngineUnavailable(engine="memory"))
         await succeed(jobs, double, 42)
         assert (await asked) == 42
@@ -164,12 +165,12 @@ async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
 
 async def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int], int]) -> None:
     asked = asyncio.ensure_future(double.arequest(21))
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     waiting = jobs._link.process.desk().waiting
     assert waiting._listener is not None
     await succeed(jobs, double, 42)
     await asked
-    await until(lambda: waiting._listener is None)
+    await eventually(lambda: waiting._listener is None)
     assert waiting._waiters == {}
 
 
@@ -196,7 +197,7 @@ async def test_none_is_a_result_to_ask_for(jobs: App[object]) -> None:
     def quiet() -> None: ...
 
     asked: asyncio.Future[Any] = asyncio.ensure_future(quiet.using(id="x").arequest())
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     await succeed(jobs, quiet, None)
     again: Any = quiet.using(id="x")
     assert [await asked, await again.arequest()] == [None, None]
@@ -204,7 +205,7 @@ async def test_none_is_a_result_to_ask_for(jobs: App[object]) -> None:
 
 async def test_a_request_raises_how_the_job_ended(jobs: App[object], double: Task[[int], int]) -> None:
     asked = [asyncio.ensure_future(double.using(id=name).arequest(1)) for name in ("a", "b", "c")]
-    await until(lambda: waited_for(jobs) == 3)
+    await eventually(lambda: waited_for(jobs) == 3)
     await fail(jobs, double, Reason.GAVE_UP)
     await jobs.control.acancel("b", reason="no")
     await succeed(jobs, double, 2, result_ttl=0, retention=0)
@@ -235,7 +236,7 @@ def test_the_settings_say_how_long_a_request_waits_by_itself(monkeypatch: pytest
 
 async def test_an_app_that_closes_tells_whoever_waits(jobs: App[object], double: Task[[int], int]) -> None:
     asked = asyncio.ensure_future(double.arequest(21))
-    await until(lambda: waited_for(jobs))
+    await eventually(lambda: waited_for(jobs))
     await jobs.aclose()
     (ended,) = await asyncio.gather(asked, return_exceptions=True)
     assert isinstance((ended if isinstance(ended, BaseException) else None), EngineUnavailable)

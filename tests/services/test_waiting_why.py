@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from played import report_in, report_in_now, settle, take, take_now, until
+from eventually import eventually, idle
+from played import report_in, report_in_now, settle, take, take_now
 
 from holdfast import App, JobState, Task, WaitTimeout
 from holdfast.core.asking import _target
@@ -96,9 +97,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
     """What is said while two wait for jobs of one task."""
     asked = [asyncio.ensure_future(task.using(**options).arequest(n)) for n in range(2)]
-    await until(lambda: waited_for(jobs) == 2)
-    for _ in range(200):
-        await asyncio.sleep(0)
+    await eventually(lambda: waited_for(jobs) == 2)
+    await idle()
     for each in asked:
         each.cancel()
     return [record.getMessage() for record in caplog.records]

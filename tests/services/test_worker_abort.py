@@ -5,7 +5,8 @@ import threading
 from typing import Any
 
 import pytest
-from small_app import Latch, SmallApp, SmallTask, settled
+from eventually import idle
+from small_app import Latch, SmallApp, SmallTask
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -151,7 +152,7 @@ async def test_a_lost_lease_aborts_the_handler_and_its_outcome_is_dropped(colour
         if colour == "async":
             assert await told.calls(1) == [AbortReason.OWNERSHIP_LOST]
         latch.open()
-        await settled(50)
+        await idle()
     job = await app.look(id)
     assert (job.state, job.reason, job.result) == (JobState.CANCELLED, Reason.CLEARED, None)
     assert len(lost.seen) == 1

@@ -5,9 +5,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from eventually import idle
 from faulty import FaultyEngine, times
 from msgspec.structs import replace
-from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask, settled
+from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask
 
 from holdfast.engines.memory import MemoryEngine
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
@@ -201,12 +202,12 @@ async def test_outcomes_gather_while_the_engine_is_away_and_none_is_lost() -> No
         engine.before = lambda command: EngineUnavailable() if isinstance(command, Exchange) else None
         gated.gate.set()
         for _ in range(10):
-            await settled()
+            await idle()
             runtime.advance(1)
         assert worker.running == 0
         engine.before = None
         for _ in range(20):
-            await settled()
+            await idle()
             runtime.advance(1)
     assert {(await app.look(id)).state for id in ids} == {JobState.SUCCEEDED}
 
@@ -255,7 +256,7 @@ async def test_no_more_is_claimed_than_there_are_free_slots() -> None:
     await app.put(*(app.job("gated") for _ in range(10)))
     async with app.worker(concurrency=3):
         await gated.started.calls(3)
-        await settled()
+        await idle()
         assert await app.counts() == {JobState.RUNNING: 3, JobState.QUEUED: 7}
         assert all(exchange.claim.limit <= 3 for exchange in engine.exchanges if exchange.claim is not None)
         gated.gate.set()
@@ -278,7 +279,7 @@ async def test_a_task_runs_no_more_often_at_once_than_its_concurrency() -> None:
     await app.put(*jobs)
     async with app.worker(concurrency=20):
         await gated.started.calls(8)
-        await settled()
+        await idle()
         assert gated.running == {"narrow": 2, "wide": 6}
         gated.gate.set()
         await gated.started.calls(12)
@@ -292,7 +293,7 @@ async def test_a_limited_task_keeps_its_limit_over_several_queues() -> None:
     await app.put(*jobs)
     async with app.worker(concurrency=20, queues=["a", "b", "c"]):
         await gated.started.calls(2)
-        await settled()
+        await idle()
         assert gated.running["narrow"] == 2
         gated.gate.set()
         await gated.started.calls(9)
@@ -305,7 +306,7 @@ async def test_a_queue_takes_no_more_slots_than_it_was_given() -> None:
     await app.put(*(app.job("gated", queue, queue=queue) for queue in ("mails", "other") for _ in range(5)))
     async with app.worker(concurrency=8, queues={"mails": 2, "other": None}):
         await gated.started.calls(7)
-        await settled()
+        await idle()
         assert gated.running == {"mails": 2, "other": 5}
         gated.gate.set()
         await gated.started.calls(10)
@@ -342,7 +343,7 @@ async def test_new_work_is_taken_as_soon_as_it_is_there() -> None:
     app = SmallApp(gated.task(), runtime=runtime)
     gated.gate.set()
     async with app.worker():
-        await settled()
+        await idle()
         await app.enqueue("gated", "new")
         assert await gated.started.calls(1) == ["new"]  # no clock has moved: the bell did it
 
@@ -354,9 +355,9 @@ async def test_a_job_that_falls_due_is_taken_without_a_bell_or_a_poll() -> None:
     gated.gate.set()
     await app.enqueue("gated", "later", delay=5_000_000)
     async with app.worker():
-        await settled()
+        await idle()
         runtime.advance(4.9)
-        await settled()
+        await idle()
         assert gated.started.seen == []
         runtime.advance(0.2)
         await gated.started.calls(1)

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from eventually import idle
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, settled
+from small_app import SmallApp, SmallTask
 
 from holdfast import events
 from holdfast.context import Context
@@ -178,7 +179,7 @@ async def test_until_empty_leaves_what_is_not_due() -> None:
 
 async def test_a_worker_without_tasks_is_no_error() -> None:
     async with SmallApp().worker():
-        await settled()
+        await idle()
 
 
 async def test_two_apps_share_one_store() -> None:
@@ -200,11 +201,11 @@ async def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None
     seen = app.record_events(events.UnknownTask)
     id = await app.enqueue("resise")
     async with app.worker():
-        await settled()
+        await idle()
         runtime.advance(70)
-        await settled()
+        await idle()
         runtime.advance(70)
-        await settled()
+        await idle()
     (event,) = seen.seen
     assert isinstance(event, events.UnknownTask)
     assert (event.task, event.queue) == ("resise", "default")
@@ -219,7 +220,7 @@ async def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
     await app.engine.pause("default")
     await app.enqueue("elsewhere")
     async with other.worker(), app.worker():
-        await settled()
+        await idle()
     assert seen.seen == []
 
 
@@ -229,13 +230,13 @@ async def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
     old = await app.enqueue("resise")
     runtime.advance(90)
     async with app.worker():
-        await settled()
+        await idle()
         assert (await app.look(old)).state is JobState.QUEUED
         runtime.advance(40)
         young = await app.enqueue("resise")
-        await settled()
+        await idle()
         runtime.advance(30)
-        await settled()
+        await idle()
     job = await app.look(old)
     assert (job.state, job.reason) == (JobState.FAILED, Reason.UNKNOWN_TASK)
     assert ((await app.look(young)).state, (await app.look(young)).attempt) == (JobState.QUEUED, 0)

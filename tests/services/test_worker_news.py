@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from eventually import idle
 from faulty import FaultyEngine
-from small_app import QUEUE, QUICK, SmallApp, SmallTask, names, settled
+from small_app import QUEUE, QUICK, SmallApp, SmallTask, names
 
 from holdfast import events
 from holdfast.errors import Cancel, GiveUp, Snooze
@@ -231,7 +232,7 @@ async def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> 
         await seen.calls(1)
         assert [event.queue for event in seen.seen if isinstance(event, events.QueueEmpty)] == ["short"]
         gate.set()
-    await settled()
+    await idle()
 
 
 # Listeners that take their time

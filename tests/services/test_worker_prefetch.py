@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from small_app import Gated, SmallApp, settled
+from eventually import idle
+from small_app import Gated, SmallApp
 
 from holdfast.model.states import JobState
 
@@ -14,7 +15,7 @@ async def test_prefetched_jobs_are_assigned_and_run_when_a_slot_is_free() -> Non
     ids = await app.put(*(app.job("gated") for _ in range(5)))
     async with app.worker(concurrency=1, prefetch=2):
         await gated.started.calls(1)
-        await settled()
+        await idle()
         assert await app.counts() == {JobState.RUNNING: 1, JobState.ASSIGNED: 2, JobState.QUEUED: 2}
         gated.gate.set()
         await gated.started.calls(5)
@@ -33,11 +34,11 @@ async def test_a_prefetched_job_that_runs_is_running_for_others_to_see() -> None
     id = await app.enqueue("second")
     async with app.worker(concurrency=1, prefetch=1):
         await first.started.calls(1)
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.ASSIGNED
         first.gate.set()
         await second.started.calls(1)
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.RUNNING
         second.gate.set()
 
@@ -48,9 +49,9 @@ async def test_a_stopping_worker_gives_prefetched_jobs_back_at_once() -> None:
     ids = await app.put(*(app.job("gated") for _ in range(3)))
     async with app.worker(concurrency=1, prefetch=2) as worker:
         await gated.started.calls(1)
-        await settled()
+        await idle()
         worker.stop()
-        await settled()
+        await idle()
         assert await app.counts() == {JobState.RUNNING: 1, JobState.QUEUED: 2}
         assert [(await app.look(id)).attempt for id in ids] == [1, 0, 0]
         gated.gate.set()

@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from eventually import idle
 from faulty import FaultyEngine
-from small_app import QUEUE, QUICK, SmallApp, SmallTask, settled
+from small_app import QUEUE, QUICK, SmallApp, SmallTask
 
 from holdfast import events
 from holdfast.model.command import Command
@@ -38,7 +39,7 @@ async def test_of_sixty_four_claimers_one_gets_the_job() -> None:
     seen = app.record_events(events.Succeeded)
     workers = [app.worker(concurrency=1) for _ in range(64)]
     lives = [asyncio.create_task(worker.arun()) for worker in workers]
-    await settled()
+    await idle()
     await app.enqueue("counts")
     await seen.calls(1)
     for worker in workers:
@@ -71,7 +72,7 @@ async def test_between_the_reapers_list_and_its_write_the_owner_is_quicker(owner
 
     engine.after = in_between
     async with app.worker():
-        await settled()
+        await idle()
     job = await app.look(id)
     assert reaped.seen == []
     assert job.losses == 0
@@ -87,10 +88,10 @@ async def test_a_lease_is_not_reaped_a_tick_before_it_expires_and_is_a_tick_afte
     await engine.pause(QUEUE)
     runtime.advance(29.999999)
     async with app.worker():
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.RUNNING
         runtime.advance(0.002)
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.RETRYING
 
 
@@ -147,13 +148,13 @@ async def test_a_pause_gives_prefetched_jobs_back_and_lets_running_ones_finish()
     given_back = app.record_events(events.Retrying)
     async with app.worker(concurrency=1, prefetch=2) as worker:
         await running.calls(1)
-        await settled()
+        await idle()
         await app.engine.pause(QUEUE)
         assert worker._services is not None
         worker._services.keeper.renew_now()
         await given_back.calls(2)
         gate.set()
-        await settled()
+        await idle()
         jobs = [await app.look(id) for id in ids]
         assert [job.state for job in jobs] == [JobState.SUCCEEDED, JobState.QUEUED, JobState.QUEUED]
         assert [job.attempt for job in jobs] == [1, 0, 0]
@@ -173,7 +174,7 @@ async def test_a_cancelled_prefetched_job_never_starts() -> None:
     cancelled = app.record_events(events.Cancelled)
     async with app.worker(concurrency=1, prefetch=1):
         await running.calls(1)
-        await settled()
+        await idle()
         assert (await app.look(id)).state is JobState.ASSIGNED
         await app.engine.cancel(QUEUE, id)
         await cancelled.calls(1)

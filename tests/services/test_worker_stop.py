@@ -7,8 +7,9 @@ import threading
 from typing import Any
 
 import pytest
+from eventually import idle
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, names, settled
+from small_app import SmallApp, SmallTask, names
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -52,9 +53,9 @@ async def test_a_stopping_worker_claims_nothing_more_and_lets_handlers_finish() 
     life = asyncio.create_task(worker.arun())
     await waits.started.calls(1)
     worker.stop()
-    await settled()
+    await idle()
     second = await app.enqueue("waits")
-    await settled()
+    await idle()
     assert len(waits.started.seen) == 1
     waits.gate.set()
     await life
@@ -73,9 +74,9 @@ async def test_after_the_grace_handlers_are_aborted_and_their_jobs_given_back_fo
     life = asyncio.create_task(worker.arun())
     await waits.started.calls(5)
     worker.stop(grace=10)
-    await settled()
+    await idle()
     runtime.advance(9.9)
-    await settled()
+    await idle()
     assert waits.ended.seen == []
     runtime.advance(0.2)
     assert await waits.ended.calls(5) == [AbortReason.SHUTDOWN] * 5
@@ -95,7 +96,7 @@ async def test_the_second_wish_ends_the_grace_at_once() -> None:
     life = asyncio.create_task(worker.arun())
     await waits.started.calls(1)
     worker.stop()
-    await settled()
+    await idle()
     assert not life.done()
     worker.stop(grace=0)
     await life  # no clock has moved
@@ -113,7 +114,7 @@ async def test_a_signal_stops_gently_and_a_second_one_at_once(number: signal.Sig
     await waits.started.calls(1)
     os.kill(os.getpid(), number)
     await stopping.calls(1)
-    await settled()
+    await idle()
     assert waits.ended.seen == []
     os.kill(os.getpid(), number)
     await life
@@ -156,7 +157,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_back_and_cannot
     await running.calls(1)
     worker.stop()
     while not life.done():
-        await settled()
+        await idle()
         runtime.advance(1)
     await life
     job = await app.look(id)
@@ -164,7 +165,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_back_and_cannot
     assert isinstance(seen.seen[0], events.WorkerStopped)
     assert seen.seen[0].released == 1
     gate.set()  # whatever it answers now is nobody's business
-    await settled()
+    await idle()
     assert (await app.look(id)).state is JobState.QUEUED
 
 
@@ -184,13 +185,13 @@ async def test_a_thread_that_does_not_end_is_given_back_as_the_last_call() -> No
     await started.calls(1)
     worker.stop()
     while not life.done():
-        await settled()
+        await idle()
         runtime.advance(1)
     await life
     job = await app.look(id)
     assert (job.state, job.attempt) == (JobState.QUEUED, 0)
     gate.set()
-    await settled(50)
+    await idle()
     assert (await app.look(id)).result is None
 
 
@@ -264,7 +265,7 @@ async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
     waits.gate.set()
     worker.stop()
     while not life.done():
-        await settled()
+        await idle()
         runtime.advance(1)
     await life
 
@@ -287,7 +288,7 @@ async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> N
     engine.after = lose  # the claim is made, its answer comes only with the second try
     life = asyncio.create_task(worker.arun())
     while not life.done():
-        await settled()
+        await idle()
         runtime.advance(1)
     await life
     assert waits.started.seen == []

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from small_app import QUICK, Latch, SmallApp, SmallTask, settled
+from eventually import idle
+from small_app import QUICK, Latch, SmallApp, SmallTask
 
 from holdfast.context import AbortReason, Context
 from holdfast.model.instants import SECOND
@@ -31,13 +32,13 @@ async def test_an_async_handler_is_cancelled_when_its_time_is_over() -> None:
     id = await app.enqueue("slow")
     async with app.worker():
         await running.calls(1)
-        await settled()
+        await idle()
         runtime.advance(4.9)
-        await settled()
+        await idle()
         assert ended.seen == []
         runtime.advance(0.2)
         await ended.calls(1)
-        await settled()
+        await idle()
         job = await app.look(id)
     assert (job.state, job.reason) == (JobState.FAILED, Reason.TIMEOUT)
     assert job.last_error is not None
@@ -60,10 +61,10 @@ async def test_a_timeout_is_retried_like_any_failure() -> None:
     id = await app.enqueue("slow_at_first")
     async with app.worker():
         await tries.calls(1)
-        await settled()
+        await idle()
         runtime.advance(1)
         await tries.calls(2)
-        await settled()
+        await idle()
     assert (await app.look(id)).state is JobState.SUCCEEDED
 
 
@@ -79,9 +80,9 @@ async def test_a_timeout_given_at_enqueue_wins() -> None:
     id = await app.enqueue("slow", given=Given(timeout=2 * SECOND))
     async with app.worker():
         await running.calls(1)
-        await settled()
+        await idle()
         runtime.advance(2)
-        await settled()
+        await idle()
         assert (await app.look(id)).reason is Reason.TIMEOUT
 
 
@@ -100,11 +101,11 @@ async def test_each_of_many_handlers_has_its_own_deadline() -> None:
     await app.put(*(app.job("slow", n, given=Given(timeout=n * SECOND)) for n in (3, 1, 2)))
     async with app.worker():
         await running.calls(3)
-        await settled()
+        await idle()
         for count in (1, 2, 3):
             runtime.advance(1)
             await ended.calls(count)
-            await settled()
+            await idle()
         assert ended.seen == [1, 2, 3]
 
 
@@ -120,9 +121,9 @@ async def test_a_timed_out_thread_keeps_slot_and_lease_until_it_returns_and_then
     id = await app.enqueue("slow")
     async with app.worker() as worker:
         await latch.arrived.calls(1)
-        await settled()
+        await idle()
         runtime.advance(2)
-        await settled()
+        await idle()
         assert worker.running == 1
         assert (await app.look(id)).state is JobState.RUNNING
         latch.open()
@@ -144,9 +145,9 @@ async def test_a_thread_that_looks_stops_by_itself() -> None:
     id = await app.enqueue("polite")
     async with app.worker():
         await latch.arrived.calls(1)
-        await settled()
+        await idle()
         runtime.advance(2)
-        await settled()
+        await idle()
         latch.open()
         assert (await latch.arrived.calls(2))[1] == (True, AbortReason.TIMEOUT)
     job = await app.look(id)
@@ -174,13 +175,13 @@ async def test_a_handler_that_swallows_the_cancellation_keeps_its_slot_and_count
     id = await app.enqueue("stubborn")
     async with app.worker() as worker:
         await running.calls(1)
-        await settled()
+        await idle()
         runtime.advance(1)
         await told.calls(1)
         for _ in range(4):
-            await settled()
+            await idle()
             runtime.advance(5)
-        await settled()
+        await idle()
         assert told.seen == [None]  # told once, not over and over
         assert worker.running == 1
         assert (await app.look(id)).state is JobState.RUNNING

@@ -1,7 +1,6 @@
 """The worker's part, played by a test: take a job through the App's engine, and say how it ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import App
@@ -76,13 +75,3 @@ def fail_now(app: App[Any], task: Task[..., Any], reason: Reason = Reason.EXHAUS
 
 def report_in_now(app: App[Any], name: str, *tasks: str, queues: tuple[str, ...] = (), busy: int = 0) -> None:
     asyncio.run(report_in(app, name, *tasks, queues=queues, busy=busy))
-
-
-async def until(look: Callable[[], object], *, turns: int = 10_000) -> None:
-    """Let the loop turn until what is looked at, or awaited, is true."""
-    for _ in range(turns):
-        seen = look()
-        if await seen if isinstance(seen, Awaitable) else seen:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("It did not come to pass.")

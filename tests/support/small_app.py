@@ -198,9 +198,3 @@ class Latch:
 
 def names(events: Sequence[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
-
-
-async def settled(turns: int = 20) -> None:
-    """Let everything that is ready have its turn, so many times over."""
-    for _ in range(turns):
-        await asyncio.sleep(0)

@@ -34,6 +34,7 @@ FRESH = 100_000_000
 """Nanoseconds for which another change in a folder may leave no trace: file systems' clocks tick slowly."""
 
 
+# N6: a socket for notifications, and a lock that others can look at.
 class Ear:
     """A datagram socket of this process, and the thread that listens at it."""
 

@@ -129,13 +129,13 @@ def decide(
             settle = _retry_or_fail(settle, Reason.RETRY_ASKED, lease, policy, None, now, draw, asked)
         case Snoozed(delay=delay, due=due, note=note):
             settle = replace(settle, target=JobState.SCHEDULED, reason=Reason.SNOOZED, note=note)
-            settle = replace(settle, delay=delay or 0, due=due, refund=True)
+            settle = replace(settle, delay=delay or 0, due=due, refund=True)  # A5
         case GaveUp(note=note, info=info):
             settle = replace(settle, target=JobState.FAILED, reason=Reason.GAVE_UP, note=note, error=info)
         case CancelledByHandler(note=note):
             settle = replace(settle, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
         case Released():
-            return replace(settle, reason=Reason.RELEASED, refund=True)
+            return replace(settle, reason=Reason.RELEASED, refund=True)  # A5
         case Refused(reason=reason, info=info):
             settle = replace(settle, target=JobState.FAILED, reason=reason, error=info)
         case _:
@@ -194,9 +194,10 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
         target=JobState.RETRYING,
         reason=Reason.WORKER_LOST,
         note=f"{lost.owner} went away with it",
-        refund=not begun,
+        refund=not begun,  # A5
         listed_expiry=lost.lease_expires,
     )
+    # A7: too many losses, or a loss in the last attempt allowed.
     if spent or losses >= lost.max_losses:
         return replace(settle, target=JobState.FAILED)
     return replace(settle, delay=loss_delay(policy, losses, draw))

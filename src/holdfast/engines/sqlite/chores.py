@@ -23,7 +23,7 @@ from holdfast.model.instants import SECOND, At
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold
 
-PIECE = 1_000
+PIECE = 1_000  # CL2: jobs in a piece
 ABANDONED_AFTER = 10 * SECOND
 ABOVE_ALL = 2**63 - 1
 """Above every arrival."""
@@ -152,7 +152,7 @@ def do_piece(state: Chores, chore: Chore, at: At, *, ours: bool = True) -> Piece
         scopes.clear_some(step, jobs)
     else:
         jobs, following = state.epoch_piece(chore.queue, chore.begun, chore.next)
-        pools.let_go(step, jobs)
+        pools.release_held(step, jobs)
     step.close()
     if not following:
         state.drop_chore(chore)

@@ -344,6 +344,7 @@ class SqliteState(Chores):
 
     def look_at_lanes(self, limit: int) -> None:
         """Look whether the heads of so many lanes are there; of the next ones, each time it is called."""
+        # PR3: the next ones after the last call.
         rows = self.db.rows("next_lanes", *self._looked_at, limit)
         for *_, body in rows:
             self._with_head(unpack_lane(body))

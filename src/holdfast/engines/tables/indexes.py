@@ -75,6 +75,7 @@ class Queue:
         self.by_state: dict[JobState, dict[int, str]] = {state: {} for state in JobState}
         """Arrival → id, per state."""
         self.live = 0
+        # R2: in claim order per task.
         self.ready: dict[str, LazyHeap[Ready]] = {}
         """One heap per task, so that work nobody here can do is never looked at."""
         self.due: LazyHeap[ByTime] = LazyHeap(self._is_due)

@@ -28,6 +28,7 @@ bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes b
 
 long: $(INSTALLED) ## Run the long proofs: the differential machine at full length
 	$(BIN)/python -m pytest -m long
+	HOLDFAST_FAST_PATHS=0 $(BIN)/python -m pytest tests/contract tests/differential -k "postgres and not general"
 
 chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backends and workers killed, wires cut
 	$(BIN)/python -m pytest -m chaos -rP

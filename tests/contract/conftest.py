@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from postgres import server
 from postgres_roles import app_role
-from postgres_stock import fresh_namespace
+from postgres_stock import FAST_PATHS, fresh_namespace
 
 import holdfast.testing.contract
 from holdfast.engine import Engine
@@ -55,16 +55,16 @@ def sqlite_transaction(engine: Engine) -> UserTransaction:
     return transaction
 
 
-def postgres_engine() -> Engine:
+def postgres_engine(*, fast_paths: bool = FAST_PATHS) -> Engine:
     store = fresh_namespace(server())
-    return open_engine(store.url, namespace=store.namespace)
+    return open_engine(store.url, namespace=store.namespace, fast_paths=fast_paths)
 
 
 def least_privilege_engine() -> Engine:
     """By a role that may do nothing but call the functions of the schema."""
     store, role = fresh_namespace(server()), app_role(server())
     server().execute(grants(store.namespace, role.name))
-    return open_engine(role.url, namespace=store.namespace)
+    return open_engine(role.url, namespace=store.namespace, fast_paths=FAST_PATHS)
 
 
 def postgres_transaction(engine: Engine) -> UserTransaction:
@@ -97,6 +97,13 @@ ENGINES = (
         lambda folder: least_privilege_engine(),
         transaction=postgres_transaction,
         only=frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"}),
+    ),
+    # What has a fast path, without it. `make long` runs the whole suite that way.
+    Maker(
+        "postgres-general",
+        lambda folder: postgres_engine(fast_paths=False),
+        transaction=postgres_transaction,
+        only=frozenset({"test_enqueue", "test_exchange", "test_settle", "test_clear", "test_transactions"}),
     ),
 )
 

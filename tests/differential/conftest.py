@@ -24,11 +24,19 @@ def still_postgres() -> Engine:
     return StillPostgres()
 
 
+def general_postgres() -> Engine:
+    """Without its fast paths: the general functions do everything."""
+    from kept_postgres import KeptPostgres
+
+    return KeptPostgres(fast_paths=False)
+
+
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
     "sqlite": lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", runtime=FrozenRuntime(), durability="none"),
     "postgres": lambda folder: postgres(),
     "still-postgres": lambda folder: still_postgres(),
+    "general-postgres": lambda folder: general_postgres(),
 }
 
 
@@ -40,16 +48,22 @@ class Pace(NamedTuple):
     audit_every: int = 1
 
 
-PACES = {"postgres": Pace(30, 600, 5), "still-postgres": Pace(42, 900, 5)}
+PACES = {
+    "postgres": Pace(30, 600, 5),
+    "still-postgres": Pace(42, 900, 5),
+    "general-postgres": Pace(12, 600, 5),
+}
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
 
 def many_postgres(count: int) -> list[Engine]:
     from postgres import server
-    from postgres_stock import fresh_namespace
+    from postgres_stock import FAST_PATHS, fresh_namespace
 
     store = fresh_namespace(server())
-    return [open_engine(store.url, namespace=store.namespace, notify=False) for _ in range(count)]
+    return [
+        open_engine(store.url, namespace=store.namespace, notify=False, fast_paths=FAST_PATHS) for _ in range(count)
+    ]
 
 
 def many_sqlite(folder: Path, count: int) -> list[Engine]:

@@ -45,7 +45,7 @@ WRONGS = {
     "UPDATE pool SET old_live = 0": "it holds 1 jobs back for those of an older size, and has none",
     "DELETE FROM pool": "it has jobs and no record",
     "UPDATE job SET lane = '77' WHERE id = 'new'": "1 jobs of its size are in a lane it does not have",
-    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "ended in a transaction, and is not there",
+    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "and is not there",
     "UPDATE job SET hold = 8, state = 'blocked' WHERE id = 'free'": "came in a transaction, and no call will admit it",
 }
 

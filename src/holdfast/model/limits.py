@@ -12,10 +12,10 @@ MOST_EXPIRED = 1_000
 MOST_RESOLVED = 1_000
 """Edges that one call resolves, so that the end of a parent of many children stays a short transaction."""
 
-REAP_UNKNOWN_AFTER = 10
+REAPED_BY_ALL_AFTER = 10
 """Lease lengths. An expired lease that is overdue for longer may be reaped by a worker without the job's task."""
 
-SILENT_INTERVALS = 10
+SILENT_AFTER_INTERVALS = 10
 """Heartbeat intervals without a heartbeat, after which a worker's record is removed."""
 SILENT_AT_LEAST = HOUR
 """Microseconds. No worker's record is removed earlier, however short its interval is."""

@@ -66,7 +66,7 @@ BEGIN
         WHERE token IS NOT NULL AND lease_expires <= v_now
             -- Several lease lengths may be more than a bigint holds.
             AND (v_tasks IS NULL OR task = ANY (v_tasks)
-                OR v_now - lease_expires > {{reap_unknown_after}}::numeric * lease_len)
+                OR v_now - lease_expires > {{reaped_by_all_after}}::numeric * lease_len)
         ORDER BY lease_expires, queue, id LIMIT greatest(v_limit, 20 * least(v_limit, 10000))
     ), numbered AS (
         SELECT *, row_number() OVER (ORDER BY lease_expires, queue, id) - 1 AS place, count(*) OVER () AS size

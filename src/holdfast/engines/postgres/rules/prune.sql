@@ -118,7 +118,7 @@ CREATE FUNCTION prune_workers(p_now bigint) RETURNS json LANGUAGE sql AS $$
         DELETE FROM worker AS w USING (
             SELECT worker FROM worker
             WHERE p_now - seen > greatest(
-                {{silent_intervals}} * coalesce((record ->> 'interval')::bigint, 0), {{silent_at_least}})
+                {{silent_after_intervals}} * coalesce((record ->> 'interval')::bigint, 0), {{silent_at_least}})
             FOR UPDATE SKIP LOCKED
         ) AS silent WHERE w.worker = silent.worker RETURNING w.worker
     )

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.engines.sqlite.transactor import Transactor
+from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -61,7 +61,7 @@ def limit_pages(engine: SqliteEngine, pages: int) -> None:
     """A disk of so many pages, as SQLite itself can pretend it."""
     assert engine._writer is not None
     runner = engine._writer.runner
-    assert isinstance(runner, Transactor)
+    assert isinstance(runner, Writer)
     runner.connection.execute(f"PRAGMA max_page_count = {pages}")
 
 

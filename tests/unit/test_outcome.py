@@ -7,12 +7,12 @@ from holdfast.model.job import NOTHING_GIVEN
 from holdfast.model.outcome import (
     CancelledByHandler,
     GaveUp,
+    NotRetryable,
     Raised,
-    Refused,
     Released,
-    RetryAsked,
+    RetryRequested,
+    Returned,
     Snoozed,
-    Succeeded,
     TimedOut,
     decide,
     decide_loss,
@@ -49,7 +49,7 @@ def decided(outcome: object, lease: Lease = LEASE, policy: RetryPolicy = POLICY)
 
 
 def test_success_carries_its_result_and_clocks() -> None:
-    settlement = decided(Succeeded(b"41"))
+    settlement = decided(Returned(b"41"))
     assert (settlement.target, settlement.result) == (JobState.SUCCEEDED, b"41")
     assert (settlement.result_ttl, settlement.retention, settlement.refund) == (5, 6, False)
 
@@ -90,10 +90,10 @@ def test_a_timeout_counts_as_a_failure_and_keeps_its_name_at_the_end() -> None:
 
 
 def test_a_handler_that_asks_for_a_retry_chooses_the_delay_and_pays_an_attempt() -> None:
-    settlement = decided(RetryAsked("slow down", delay=3))
+    settlement = decided(RetryRequested("slow down", delay=3))
     assert (settlement.target, settlement.delay, settlement.refund) == (JobState.RETRYING, 3, False)
     assert (settlement.reason, settlement.note) == (Reason.RETRY_ASKED, "slow down")
-    assert decided(RetryAsked(), replace(LEASE, attempt=3)).target is JobState.FAILED
+    assert decided(RetryRequested(), replace(LEASE, attempt=3)).target is JobState.FAILED
 
 
 # A5
@@ -119,7 +119,7 @@ def test_a_release_costs_nothing() -> None:
 
 
 def test_what_cannot_be_run_at_all_fails_without_a_retry() -> None:
-    settlement = decided(Refused(Reason.UNDECODABLE, INFO))
+    settlement = decided(NotRetryable(Reason.UNDECODABLE, INFO))
     assert (settlement.target, settlement.reason, settlement.error) == (JobState.FAILED, Reason.UNDECODABLE, INFO)
 
 

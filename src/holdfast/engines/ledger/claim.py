@@ -18,13 +18,9 @@ from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import rank_of
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobRecord
+from holdfast.model.limits import MOST_EXPIRED, MOST_PROMOTED
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim
-
-MOST_PROMOTED = 1_000
-"""Jobs per queue and claim, so that a claim stays short after a long pause."""
-MOST_EXPIRED = 1_000
-"""Jobs per queue and claim."""
 
 
 def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:

@@ -6,7 +6,7 @@ from holdfast.engines.ledger import lanes, pools
 from holdfast.engines.ledger.step import Step
 from holdfast.model import history
 from holdfast.model.clocks import untils
-from holdfast.model.job import Attempt, AttemptOutcome, JobRecord
+from holdfast.model.job import AttemptOutcome, AttemptRecord, JobRecord
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 
@@ -65,7 +65,7 @@ def finish(
 def end_attempt(job: JobRecord, outcome: AttemptOutcome, error: ErrorInfo | None, now: int) -> JobRecord:
     """Write a counted run that did not succeed into the history."""
     # H3: under its generation. H4: the first entry and the last ones stay.
-    entry = Attempt(
+    entry = AttemptRecord(
         number=job.attempt,
         generation=job.generation,
         worker=job.owner,

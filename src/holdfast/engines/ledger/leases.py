@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger.settle import scope_paused
 from holdfast.engines.ledger.step import Step
 from holdfast.model.job import JobRecord
+from holdfast.model.limits import REAPED_BY_ALL_AFTER
 from holdfast.model.states import JobState
 from holdfast.model.work import (
     Disown,
@@ -30,9 +31,6 @@ from holdfast.model.work import (
     Workers,
     WorkersAnswer,
 )
-
-REAP_UNKNOWN_AFTER = 10
-"""Lease lengths past the expiry. From then on a reaper that does not know the task may reap the job too."""
 
 
 def renew(step: Step, command: Renew) -> RenewAnswer:
@@ -71,7 +69,7 @@ def expired(step: Step, command: Expired) -> ExpiredAnswer:
 def is_listed(step: Step, command: Expired, job: JobRecord) -> bool:
     assert job.lease_expires is not None
     late = step.at.lease - job.lease_expires
-    return command.tasks is None or job.task in command.tasks or late > REAP_UNKNOWN_AFTER * job.lease_len
+    return command.tasks is None or job.task in command.tasks or late > REAPED_BY_ALL_AFTER * job.lease_len
 
 
 def _listed(job: JobRecord) -> ExpiredLease:

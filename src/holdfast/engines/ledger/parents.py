@@ -11,12 +11,10 @@ from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import Name
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.limits import MOST_RESOLVED
 from holdfast.model.produce import Parent
 from holdfast.model.records import Edge
 from holdfast.model.states import TERMINAL, Hold, JobState, Reason
-
-MOST_RESOLVED = 1_000
-"""Edges per step, so that a command stays short however many children wait."""
 
 
 def link(step: Step, child: JobKey, arrival: int, parents: tuple[Parent, ...]) -> tuple[int, bool]:

@@ -8,13 +8,10 @@ from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.pools import is_pool_lane
 from holdfast.engines.ledger.step import Step
 from holdfast.model.clocks import RETENTION
-from holdfast.model.instants import HOUR
+from holdfast.model.limits import SILENT_AFTER_INTERVALS, SILENT_AT_LEAST
 from holdfast.model.observe import Prune, PruneAnswer
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import Reason
-
-SILENT_INTERVALS = 10
-"""A worker is forgotten after this many heartbeat intervals without a heartbeat, and at least an hour."""
 
 
 def prune(step: Step, command: Prune, chosen: PruneAnswer | None = None) -> PruneAnswer:
@@ -47,4 +44,4 @@ def prune(step: Step, command: Prune, chosen: PruneAnswer | None = None) -> Prun
 
 
 def is_silent(worker: WorkerRecord, now: int) -> bool:
-    return now - worker.seen > max(SILENT_INTERVALS * worker.interval, HOUR)
+    return now - worker.seen > max(SILENT_AFTER_INTERVALS * worker.interval, SILENT_AT_LEAST)

@@ -14,11 +14,8 @@ from holdfast.engines.ledger.claim import claim
 from holdfast.engines.ledger.ends import end_attempt, finish
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import AttemptOutcome, JobRecord
-from holdfast.model.states import TERMINAL, JobState, Reason
+from holdfast.model.states import ENDS_A_RUN, TERMINAL, JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Start, StartStatus
-
-ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
-"""Targets that write a run into the history. A snooze or a release is no failure."""
 
 
 def exchange(step: Step, command: Exchange) -> ExchangeAnswer:

@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-from holdfast.engines.ledger.state import BY_DUE
 from holdfast.engines.tables.heap import LazyHeap
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord, QueueRecord
-from holdfast.model.states import WAITING, Hold, JobState
+from holdfast.model.states import BY_DUE, WAITING, Hold, JobState
 
 QUEUED = JobState.QUEUED
 LAST = chr(0x10FFFF)

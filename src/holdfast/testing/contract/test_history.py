@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.job import Attempt, AttemptOutcome
+from holdfast.model.job import AttemptOutcome, AttemptRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.testing.contract.bench import Bench
@@ -31,7 +31,7 @@ async def test_a_failed_attempt_is_noted_in_full(bench: Bench) -> None:
     settled = await bench.engine.settle(retry(claimed.leases[0]))
 
     assert (await bench.look()).history == (
-        Attempt(
+        AttemptRecord(
             number=1,
             generation=0,
             worker="w",

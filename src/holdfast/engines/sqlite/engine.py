@@ -62,13 +62,14 @@ class SqliteEngine(Engine):
         durability: str = "durable",
         auto_migrate: bool = True,
         busy_timeout: float = 10.0,
+        fast_paths: bool = True,
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(
                 f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
             )
         self._runtime = runtime
-        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout)
+        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
         self._clock = EngineClock(runtime)

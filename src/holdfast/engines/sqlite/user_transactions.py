@@ -145,8 +145,7 @@ class UserTransactions:
         if not self._schema_fits:
             self._check_schema(rows)
         rows.execute(self._sql["lock"])
-        state = SqliteState(rows.connection, self._sql)
-        state.trusts_fresh_ids = False  # an insert that the unique index refuses could not be tried again here
+        state = SqliteState(rows.connection, self._sql)  # without fast paths: a refused insert cannot be tried again
         ledger = Ledger(state)
         _, wall, lease, state.arrival = rows.execute(self._sql["begin_meta"]).fetchone()
         ledger.clock = At(wall, lease).after(self._clock.last)

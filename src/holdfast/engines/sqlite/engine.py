@@ -130,7 +130,7 @@ class SqliteEngine(Engine):
 
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
-        kind = self._runtime.fs.kind_of_disk(folder)
+        kind = self._runtime.fs.file_system_type(folder)
         if kind in NETWORK_FILE_SYSTEMS:
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "

@@ -346,6 +346,7 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
     with_engine(store(path), story)
 
 
+# N6
 def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     program = (
@@ -369,6 +370,7 @@ def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
     with_engine(store(path), story)
 
 
+# TM2
 def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.db"
 

@@ -244,6 +244,7 @@ def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(tmp_pa
     play(tmp_path, story)
 
 
+# PR3
 def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "LANES_PER_PRUNE", 2)
 

@@ -24,8 +24,6 @@ Record = JobRecord | QueueRecord | LaneRecord | PoolRecord | WorkerRecord | Sche
 Name: TypeAlias = tuple[str, str]
 """A job's (queue, id), as dictionary key."""
 
-BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
-
 
 class Change(Struct, frozen=True, gc=False):
     """One record was `before` and is `after`."""

@@ -346,6 +346,7 @@ class SqliteState(UnfinishedRecords):
 
     def check_lanes(self, limit: int) -> None:
         """Check the heads of the next `limit` lanes; every call continues where the last one stopped."""
+        # PR3: the next ones after the last call.
         rows = self.db.rows("next_lanes", *self._last_checked_lane, limit)
         for *_, body in rows:
             self._with_checked_head(unpack_lane(body))

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
-from holdfast.engines.ledger.state import BY_DUE
 from holdfast.engines.sqlite.rows import COLUMNS, ID_COLUMNS, NARROW_COLUMNS, STATE_NUMBERS
-from holdfast.model.states import LIVE, TERMINAL, JobState
+from holdfast.model.states import BY_DUE, LIVE, TERMINAL, JobState
 
 HEADING = "-- name: "
 """Begins a statement; the rest of the line is its name."""

@@ -24,7 +24,7 @@ from holdfast.model.instants import SECOND, At
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold
 
-CHUNK_JOBS = 1_000
+CHUNK_JOBS = 1_000  # CL2
 """Jobs of one chunk: some 50 ms of work, for which other writers wait."""
 ABANDONED_AFTER_US = 10 * SECOND
 """A process that is alive does a chunk far more often, so its work is not done twice for nothing."""
@@ -152,7 +152,7 @@ def do_chunk(state: UnfinishedRecords, work: UnfinishedWork, at: At, *, keep_tim
         scopes.clear_some(step, jobs)
     else:
         jobs, following = state.epoch_chunk(work.queue, work.number, work.next)
-        pools.let_go(step, jobs)
+        pools.release_held(step, jobs)
     step.close()
     if not following:
         state.drop_unfinished(work)

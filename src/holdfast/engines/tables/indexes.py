@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-from holdfast.engines.ledger.state import BY_DUE
 from holdfast.engines.tables.heap import LazyHeap
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord, QueueRecord
-from holdfast.model.states import WAITING, Hold, JobState
+from holdfast.model.states import BY_DUE, WAITING, Hold, JobState
 
 QUEUED = JobState.QUEUED
 LAST = chr(0x10FFFF)
@@ -76,6 +75,7 @@ class Queue:
         self.by_state: dict[JobState, dict[int, str]] = {state: {} for state in JobState}
         """Arrival → id, per state."""
         self.live = 0
+        # R2: in claim order per task.
         self.ready: dict[str, LazyHeap[Ready]] = {}
         """One heap per task, so that work nobody here can do is never looked at."""
         self.due: LazyHeap[ByTime] = LazyHeap(self._is_due)

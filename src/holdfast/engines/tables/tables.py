@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from holdfast.engines.ledger.state import BY_DUE, Name, Record, State, claim_of
+from holdfast.engines.ledger.state import Name, Record, State, claim_of
 from holdfast.engines.tables.heap import LazyHeap
 from holdfast.engines.tables.indexes import ABOVE_ALL, LAST, ByTime, Ended, InLane, Lane, Queue, Ready
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
-from holdfast.model.states import LIVE, TERMINAL, WAITING, Hold, JobState
+from holdfast.model.states import BY_DUE, LIVE, TERMINAL, WAITING, Hold, JobState
 
 QUEUED = JobState.QUEUED
 FREE = Hold.NONE

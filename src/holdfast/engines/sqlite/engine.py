@@ -20,7 +20,7 @@ from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransacti
 from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
-from holdfast.engines.sqlite.user_transactions import UserTransactions
+from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
@@ -79,7 +79,7 @@ class SqliteEngine(Engine):
         self._processes: HostProcesses | None = None
         self._poller: CommitPoller | None = None
         self._gate_queue = GateQueue(runtime)
-        self._user_transactions = UserTransactions(
+        self._user_transactions = SqliteUserTransactions(
             self._store, runtime, self._clock, self._notify_processes, self._gate_queue, auto_migrate=auto_migrate
         )
 
@@ -204,11 +204,11 @@ class SqliteEngine(Engine):
 
     def join(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return self._user_transactions.perform(command, user)
+        return self._user_transactions.perform_in(command, user)
 
     async def ajoin(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return await self._user_transactions.aperform(command, user)
+        return await self._user_transactions.aperform_in(command, user)
 
     def transaction(self) -> SqliteOwnTransaction:
         refuse_inside(self._store.path)

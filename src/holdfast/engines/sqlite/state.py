@@ -4,7 +4,7 @@ Inside one write transaction the rules see the database only through this class.
 cached. Changed jobs are written in batches (`flush`), at the latest before the next question that an index answers. So
 a hundred settlements and a hundred claims cost a few calls of `executemany`.
 
-This is the general path: it reads everything anew in every transaction. `FastState` adds the fast paths.
+This is the general path: it reads everything again in every transaction. `FastState` adds the fast paths.
 """
 
 import sqlite3

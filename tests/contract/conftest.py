@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from fast_paths import FAST_PATHS, SHORT
 from postgres import server
 from postgres_roles import app_role
 from postgres_stock import FAST_PATHS, fresh_namespace
@@ -32,6 +33,10 @@ class Maker:
     damage: DamageOneChange | None = None
     only: frozenset[str] = frozenset()
     """The files of the suite that are run on it; none: all."""
+
+
+def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    return open_engine(f"sqlite:///{folder}/jobs.db", durability="none", fast_paths=fast_paths)
 
 
 def sqlite_transaction(engine: Engine) -> UserTransaction:
@@ -85,10 +90,12 @@ def postgres_transaction(engine: Engine) -> UserTransaction:
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
     # What is tested here is behaviour; that commits are synced is tested in tests/engines.
+    Maker("sqlite", sqlite_engine, transaction=sqlite_transaction),
     Maker(
-        "sqlite",
-        lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", durability="none"),
+        "sqlite-general",
+        lambda folder: sqlite_engine(folder, fast_paths=False),
         transaction=sqlite_transaction,
+        only=SHORT,
     ),
     Maker("postgres", lambda folder: postgres_engine(), transaction=postgres_transaction),
     # That every verb has the rights of its owner is tested in tests/engines; here, that they are enough.

@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from postgres import GIVEN, RUN, PostgresServer, private_server
-from postgres_binaries import CHOSEN
+from postgres_binaries import CHOICE
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -28,7 +28,7 @@ class User:
     """Another process that uses the server of a run."""
 
     def __init__(self, **environment: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if name not in {GIVEN, RUN, CHOSEN}}
+        kept = {name: value for name, value in os.environ.items() if name not in {GIVEN, RUN, CHOICE}}
         self.process = subprocess.Popen(
             [sys.executable, "-c", USES_ONE],
             cwd=SUPPORT,
@@ -85,7 +85,7 @@ def test_a_server_goes_with_a_process_that_is_killed() -> None:
 
 
 def test_without_a_server_the_error_says_what_to_install(tmp_path: Path) -> None:
-    user = User(**{CHOSEN: str(tmp_path)})
+    user = User(**{CHOICE: str(tmp_path)})
     said = user.end()
     assert user.process.returncode != 0
     assert "apt install postgresql" in said

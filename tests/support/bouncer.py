@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from postgres import PostgresServer
-from postgres_binaries import _unprivileged, base_folder
+from postgres_binaries import unprivileged_user, base_folder
 from postgres_cluster import free_port
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -27,7 +27,7 @@ class Bouncer:
         parts = urlsplit(server.url())
         self.port = free_port()
         self._server = server
-        run_as = _unprivileged()
+        run_as = unprivileged_user()
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-bouncer-", dir=base_folder(run_as)))
         settings = {
             "listen_addr": "127.0.0.1",

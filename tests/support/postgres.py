@@ -5,7 +5,7 @@ loopback port; the other xdist workers find it; a keeper removes it when the las
 Each worker has a database of its own there, so that one may end all connections of its own. It is set for speed and
 keeps nothing: what has to do with durability, limits or stops asks for a `private_server`.
 
-`HOLDFAST_TEST_POSTGRES_URL` names a server to use instead, `HOLDFAST_TEST_POSTGRES_BIN` the programs to start one with.
+`HOLDFAST_TEST_POSTGRES_URL` names a server to use instead, `HOLDFAST_TEST_POSTGRES` chooses the one to start (see `postgres_binaries`).
 """
 
 import atexit

@@ -82,7 +82,7 @@ class Cluster:
         folder.chmod(0o711)
         users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(users, fcntl.LOCK_SH)
-        binaries = binaries.within_reach(folder / "programs")
+        binaries = binaries.copied_if_closed(folder / "programs")
         # From here on the folder goes when we do.
         keeper = [sys.executable, str(Path(__file__).with_name("postgres_keeper.py")), str(folder)]
         keeper += [str(meeting or ""), str(binaries.folder / "pg_ctl"), binaries.run_as or ""]

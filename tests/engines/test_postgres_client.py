@@ -375,7 +375,7 @@ def test_a_statement_that_takes_too_long_is_given_up(store: Store, postgres_serv
 
 
 def test_a_call_that_is_not_answered_ends_as_unknown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.dialling.ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr("holdfast.engines.postgres.connect.STATEMENT_TIMEOUT_S", 0.3)
 
     async def story(engine: PostgresEngine) -> None:
         await engine.enqueue(Group((new_job("a", lane="l"),)))

@@ -11,7 +11,7 @@ from postgres_stock import Store
 from postgres_stories import Stores, made, opened, with_engine
 
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.tower import Tower
+from holdfast.engines.postgres.notifier import Notifier
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
@@ -55,23 +55,23 @@ def test_bells_rung_just_before_the_end_are_heard(store: Store) -> None:
 
 
 def test_a_connection_that_went_deaf_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.tower.PROBE_EVERY", 0.2)
-    monkeypatch.setattr("holdfast.engines.postgres.tower.PROBE_WITHIN", 0.5)
+    monkeypatch.setattr("holdfast.engines.postgres.notifier.PROBE_INTERVAL_S", 0.2)
+    monkeypatch.setattr("holdfast.engines.postgres.notifier.PROBE_TIMEOUT_S", 0.5)
     listened: list[Any] = []
-    listen = Tower._listen
+    listen = Notifier._listen
 
-    async def noting(tower: Tower, connection: asyncpg.Connection) -> None:
+    async def noting(notifier: Notifier, connection: asyncpg.Connection) -> None:
         listened.append(connection)
-        await listen(tower, connection)
+        await listen(notifier, connection)
 
-    monkeypatch.setattr(Tower, "_listen", noting)
+    monkeypatch.setattr(Notifier, "_listen", noting)
 
     async def story(engine: PostgresEngine) -> None:
         with engine.subscribe(f"queue:{QUEUE}") as subscription:
-            tower, connection = engine._tower, listened[-1]
-            assert tower is not None
-            assert tower._loop is not None
-            tower._loop.call_soon_threadsafe(connection._listeners.clear)
+            notifier, connection = engine._notifier, listened[-1]
+            assert notifier is not None
+            assert notifier._loop is not None
+            notifier._loop.call_soon_threadsafe(connection._listeners.clear)
             assert await subscription.wait(30)  # all bells, after it has connected anew
         assert len(listened) > 1
 

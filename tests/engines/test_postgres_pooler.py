@@ -111,8 +111,8 @@ def test_with_a_way_around_it_bells_are_heard(store: Store, shared: Bouncer) -> 
 def test_where_listen_is_lost_it_is_noticed_and_said_once(
     store: Store, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.tower.DEAF_PAUSE", 0.2)
-    monkeypatch.setattr("holdfast.engines.postgres.tower.PROBE_WITHIN", 0.3)
+    monkeypatch.setattr("holdfast.engines.postgres.notifier.LISTEN_RETRY_S", 0.2)
+    monkeypatch.setattr("holdfast.engines.postgres.notifier.PROBE_TIMEOUT_S", 0.3)
 
     async def story(url: str) -> None:
         async with opened(store._replace(url=url)) as engine:

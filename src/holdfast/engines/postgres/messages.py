@@ -11,6 +11,11 @@ from holdfast.model.command import A
 encode = msgspec.json.Encoder().encode
 
 
+def listeners_lock(namespace: str) -> str:
+    """The advisory lock that a session holds, shared, while it listens for jobs of the namespace's queues."""
+    return f"{namespace} bells"
+
+
 class Reply(Struct, Generic[A], frozen=True, gc=False):
     """What a function gives back: the answer, and the bells to ring now that it is committed."""
 

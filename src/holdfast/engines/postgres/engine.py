@@ -36,7 +36,7 @@ from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
-OLDEST_SERVER = 14  # major version
+OLDEST_SERVER = 15  # major version
 MAX_USER_TRANSACTIONS = 100_000  # in effect no limit: the worker's slots limit them already
 
 CAPABILITIES = Capabilities(

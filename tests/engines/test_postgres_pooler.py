@@ -120,7 +120,7 @@ def test_where_listen_is_lost_it_is_noticed_and_said_once(
             await asyncio.sleep(1.5)  # it looks again now and then, and stays silent about it
 
     with (
-        Bouncer(postgres_server, "transaction", ignored=IGNORED) as bouncer,
+        Bouncer(postgres_server, "transaction", ignored_settings=IGNORED) as bouncer,
         caplog.at_level(logging.WARNING, "holdfast"),
     ):
         asyncio.run(story(bouncer.url))
@@ -136,7 +136,7 @@ def test_a_proxy_that_keeps_sessions_is_as_good_as_none(store: Store, postgres_s
                 await direct.enqueue(Group((new_job("a"),)))
                 assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
-    with Bouncer(postgres_server, "session", sessions=20, ignored=IGNORED) as bouncer:
+    with Bouncer(postgres_server, "session", sessions=20, ignored_settings=IGNORED) as bouncer:
         asyncio.run(story(bouncer.url))
 
 

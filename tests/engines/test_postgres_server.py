@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from postgres import GIVEN, RUN, PostgresServer, private_server
+from postgres import RUN_VARIABLE, URL_VARIABLE, PostgresServer, private_server
 from postgres_binaries import CHOICE
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -28,7 +28,7 @@ class User:
     """Another process that uses the server of a run."""
 
     def __init__(self, **environment: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if name not in {GIVEN, RUN, CHOICE}}
+        kept = {name: value for name, value in os.environ.items() if name not in {URL_VARIABLE, RUN_VARIABLE, CHOICE}}
         self.process = subprocess.Popen(
             [sys.executable, "-c", USES_ONE],
             cwd=SUPPORT,
@@ -62,7 +62,7 @@ def wait_until_gone(folder: Path) -> None:
 
 
 def test_the_processes_of_one_run_share_a_server_that_goes_with_the_last_of_them() -> None:
-    run = {RUN: f"test-{uuid4().hex}"}
+    run = {RUN_VARIABLE: f"test-{uuid4().hex}"}
     first, second = User(**run, PYTEST_XDIST_WORKER="gw0"), User(**run, PYTEST_XDIST_WORKER="gw1")
     port, folder = first.told()
     assert second.told() == (port, folder)
@@ -93,12 +93,12 @@ def test_without_a_server_the_error_says_what_to_install(tmp_path: Path) -> None
 
 
 def test_a_given_server_that_does_not_answer_is_an_error_too() -> None:
-    user = User(**{GIVEN: "postgresql://nobody@127.0.0.1:1/nothing"})
-    assert f"the one named in {GIVEN} does not answer" in user.end()
+    user = User(**{URL_VARIABLE: "postgresql://nobody@127.0.0.1:1/nothing"})
+    assert f"the one named in {URL_VARIABLE} does not answer" in user.end()
 
 
 def test_a_given_server_is_used(postgres_server: PostgresServer) -> None:
-    user = User(**{GIVEN: postgres_server.url()})
+    user = User(**{URL_VARIABLE: postgres_server.url()})
     assert user.process.stdout is not None
     assert user.process.stdout.readline().split()[0] == str(postgres_server.port)
     assert user.end() == ""

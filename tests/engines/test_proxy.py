@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from postgres import PostgresServer
 from postgres_stock import unused_name
-from proxy import Cut, Proxy, Way
+from proxy import Cut, Direction, Proxy
 
 Connection = psycopg.Connection[tuple[int]]
 
@@ -116,7 +116,7 @@ def test_neither_connecting_nor_leaving_is_a_request(
 def test_what_is_held_on_its_way_to_the_server_is_not_done_until_released(
     proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
 ) -> None:
-    proxy.hold(Way.TO_SERVER)
+    proxy.hold(Direction.TO_SERVER)
     asking = threading.Thread(target=insert, args=(client, table))
     asking.start()
     asking.join(0.2)
@@ -130,7 +130,7 @@ def test_what_is_held_on_its_way_to_the_server_is_not_done_until_released(
 def test_what_is_held_on_its_way_to_the_client_is_done(
     proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
 ) -> None:
-    proxy.hold(Way.TO_CLIENT)
+    proxy.hold(Direction.TO_CLIENT)
     asking = threading.Thread(target=insert, args=(client, table))
     asking.start()
     pause = threading.Event()

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from opened_engine import opened_engine
 from postgres import PostgresServer
 from postgres_stock import Store
 
@@ -23,23 +24,8 @@ def made(store: Store, **options: Any) -> PostgresEngine:
 
 @asynccontextmanager
 async def opened(store: Store, **options: Any) -> AsyncIterator[PostgresEngine]:
-    engine = made(store, **options)
-    await engine.open()
-    try:
+    async with opened_engine(made(store, **options)) as engine:
         yield engine
-    finally:
-        await engine.close()
-
-
-def with_engine(engine: PostgresEngine, story: Callable[[PostgresEngine], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        await engine.open()
-        try:
-            return await story(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(main())
 
 
 def backends(server: PostgresServer) -> set[int]:

@@ -11,7 +11,7 @@ import pytest
 from bouncer import PROGRAM, WHY_NOT, Bouncer
 from postgres import PostgresServer
 from postgres_load import Load
-from postgres_stock import Store
+from postgres_stock import Store, drop_namespace
 from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine
@@ -76,7 +76,7 @@ async def test_a_schema_can_be_migrated_through_a_proxy(postgres_server: Postgre
         async with opened(Store(shared.url, name), **POOLED) as migrated:
             await migrated.enqueue(Group((new_job("a"),)))
     finally:
-        postgres_server.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+        drop_namespace(postgres_server, name)
 
 
 async def test_notifications_sent_through_a_proxy_arrive(store: Store, shared: Bouncer) -> None:

@@ -1,6 +1,6 @@
 """The PostgreSQL engine: many hosts, one database.
 
-The rules run in the server, one function per verb (`sql/`); a call is one round trip and one commit. This package
+The rules run in the server, one function per verb (`rules/`); a call is one round trip and one commit. This package
 holds the client: connections for each event loop that uses the engine, notifications on a thread of their own, errors
 that say whether anything was written, and calls inside users' transactions.
 
@@ -24,18 +24,18 @@ from holdfast.engines.postgres.calls import Caller
 from holdfast.engines.postgres.connect import Connector
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.durability import Durability
-from holdfast.engines.postgres.joined import Joiner, OwnTransaction
 from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopConnections
+from holdfast.engines.postgres.migrations import PRESENT, Rules, check_namespace
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.engines.postgres.schema import Schema
+from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.topics import Topics
-from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
+from holdfast.errors import EngineUnavailable, SchemaMismatch
 from holdfast.model.command import A, Command
 from holdfast.model.instants import MILLISECOND
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
-NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 OLDEST_SERVER = 15  # major version
 MAX_USER_TRANSACTIONS = 100_000  # in effect no limit: the worker's slots limit them already
 
@@ -52,7 +52,10 @@ WITHOUT_PUSH = replace(CAPABILITIES, push=False)
 
 
 class PostgresEngine(Engine):
-    """`pooled`: the address is a proxy that shares sessions. `listen_url`: a direct address for notifications."""
+    """`pooled`: the address is a proxy that shares sessions. `listen_url`: a direct address for notifications.
+
+    For tests: `fast_paths` false leaves everything to the general functions, `rules` is another version of them.
+    """
 
     scheme = "postgresql"
 
@@ -68,15 +71,13 @@ class PostgresEngine(Engine):
         notify: bool = True,
         pooled: bool = False,
         listen_url: str | None = None,
+        fast_paths: bool = True,
+        rules: Rules = PRESENT,
     ) -> None:
-        if not NAMESPACE.fullmatch(namespace):
-            raise ConfigError(
-                f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
-                key="namespace",
-            )
+        check_namespace(namespace)
         self._url = _without_driver(url)
         self._runtime = runtime
-        self._schema = namespace
+        self._namespace = namespace
         self._durability = Durability(durability, pooled=pooled)
         self._connect = Connector(self._url, self.place, self._durability, pooled=pooled)
         self._connect_notifier = self._connect
@@ -86,14 +87,25 @@ class PostgresEngine(Engine):
             )
         self._topics = Topics()
         self._offset = 0
-        self._floor = 0
+        self._not_before_us = 0
         self._pid = 0
         self._notify = notify
         self._notifier: Notifier | None = None
-        self._tables = Schema(namespace, self.place, self._connect.without_timeout, auto_migrate=auto_migrate)
-        self._joiner = Joiner(namespace, self.place, self._connect, self._send_notifications, notify=notify)
+        self._schema = Schema(
+            namespace, self.place, self._connect.without_timeout, auto_migrate=auto_migrate, version=rules
+        )
+        self._user_transactions = UserTransactions(
+            self._schema.rules, self.place, self._connect, self._send_notifications, notify=notify, fast=fast_paths
+        )
         self._caller = Caller(
-            namespace, self.place, runtime, self._times, self._note_time, self._send_notifications, shared=pooled
+            self._schema.rules,
+            self.place,
+            runtime,
+            self._times,
+            self._note_time,
+            self._send_notifications,
+            shared=pooled,
+            fast=fast_paths,
         )
         self._pool_size = pool_size
         self._by_loop = ConnectionsByLoop(runtime, self._new_loop_connections)
@@ -126,7 +138,7 @@ class PostgresEngine(Engine):
                     wanted=str(OLDEST_SERVER),
                     engine=self.scheme,
                 )
-            await self._tables.check(connection)
+            await self._schema.check(connection)
             await self._durability.check(connection)
         finally:
             connection.terminate()
@@ -135,7 +147,7 @@ class PostgresEngine(Engine):
         if self._notify:
             notifier = self._notifier = Notifier(
                 self._connect_notifier,
-                self._schema,
+                self._namespace,
                 self._topics,
                 self._runtime,
                 send_only=self._connect_notifier.pooled,
@@ -171,13 +183,13 @@ class PostgresEngine(Engine):
             self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
-        return await self._tables.migrate()
+        return await self._schema.migrate()
 
     async def grant(self, role: str) -> None:
-        await self._tables.grant(role)
+        await self._schema.grant(role)
 
     async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
-        return await self._tables.script(after, roles)
+        return await self._schema.script(after, roles)
 
     # Commands
 
@@ -185,10 +197,10 @@ class PostgresEngine(Engine):
         return await self._caller.perform(command, self._loop_connections().commands)
 
     def _times(self) -> tuple[int, int]:
-        return self._offset, self._floor
+        return self._offset, self._not_before_us
 
     def _note_time(self, wall: int) -> None:
-        self._floor = max(self._floor, wall)
+        self._not_before_us = max(self._not_before_us, wall)
 
     def _loop_connections(self) -> LoopConnections:
         if self._pid != os.getpid():
@@ -211,10 +223,10 @@ class PostgresEngine(Engine):
     # Transactions of users
 
     def join(self, command: Command[A], user: UserConnection) -> A:
-        return self._joiner.join(command, user, self._offset, self._floor)
+        return self._user_transactions.join(command, user, self._offset, self._not_before_us)
 
     async def ajoin(self, command: Command[A], user: UserConnection) -> A:
-        return await self._joiner.ajoin(command, user, self._offset, self._floor)
+        return await self._user_transactions.ajoin(command, user, self._offset, self._not_before_us)
 
     def transaction(self) -> OwnTransaction:
         return OwnTransaction(self._connection_for_user, self._url)

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from postgres import PostgresServer
 from postgres_stock import Store
-from postgres_stories import Stores, opened
+from postgres_stories import Stores, backends, opened, wait_until
 
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.model.instants import SECOND
@@ -66,7 +66,11 @@ async def test_a_connection_that_stopped_receiving_is_replaced(store: Store, mon
         assert len(connections) > 1
 
 
-async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(store: Store) -> None:
+async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(
+    store: Store, postgres_server: PostgresServer
+) -> None:
+    # A session of an earlier test may still be ending, and hold the lock that says that it subscribes.
+    await asyncio.to_thread(wait_until, lambda: not backends(postgres_server))
     async with opened(store) as engine:
         payloads: asyncio.Queue[str] = asyncio.Queue()
         observer = await asyncpg.connect(store.url)

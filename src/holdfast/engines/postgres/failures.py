@@ -62,7 +62,7 @@ def may_try_again(error: BaseException, *, reads: bool, unknown: bool) -> bool:
     return _is_broken(error) and (reads or not unknown) and not isinstance(error, TimeoutError | ValueError)
 
 
-def undone(error: BaseException, *, shared: bool) -> bool:
+def wrote_nothing(error: BaseException, *, shared: bool) -> bool:
     """True if it is certain that a call that was sent, and failed with this error, wrote nothing."""
     if _is_unsent(error):
         return True

@@ -23,12 +23,12 @@ from holdfast.handle import Handle
 from holdfast.lanes import Scope
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
-from holdfast.pull.pulling import Pulling
+from holdfast.pull.workers import PullWorkers
 from holdfast.views import QueueStatus
 
 if TYPE_CHECKING:
     from holdfast.lease import Lease
-    from holdfast.pull.leases import Leases, Request
+    from holdfast.pull.leases import ClaimOptions, Leases
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Queue(Scope, Generic[T]):
     def __init__(
         self,
         link: Link,
-        pulling: Pulling,
+        pull_workers: PullWorkers,
         name: str,
         payload: type[T],
         /,
@@ -52,7 +52,7 @@ class Queue(Scope, Generic[T]):
         lane_max_depth: int | None = None,
     ) -> None:
         super().__init__(link, check_name(name, "queue"))
-        self._pulling = pulling
+        self._pull_workers = pull_workers
         self._task = PayloadTask(link, f"Queue {name!r}", "", name, payload)
         declare_room(link, name, max_depth, lane_max_depth)
         self.name = name
@@ -76,15 +76,15 @@ class Queue(Scope, Generic[T]):
 
     enqueue = blocking(aenqueue)
 
-    # Taking
+    # PayloadClaims
 
     async def aclaim(self, limit: int = 1, /, *, lease: Duration = LEASE, wait: Duration = 0.0) -> "list[Lease[T]]":
         """Up to so many payloads, each to be settled before its lease runs out. None there: wait so many seconds."""
-        from holdfast.pull.leases import Taking
+        from holdfast.pull.leases import PayloadClaims
 
         asked = _request(limit, lease, "limit")
         seconds = duration_us(wait, "wait") / 1_000_000
-        return await Taking(self._link, self._pulling, self._task).within(asked, seconds)
+        return await PayloadClaims(self._link, self._pull_workers, self._task).claim_within(asked, seconds)
 
     claim = blocking(aclaim)
 
@@ -93,12 +93,12 @@ class Queue(Scope, Generic[T]):
 
         A batch is claimed at a time; what is left of it when the loop is left goes back untouched.
         """
-        from holdfast.pull.leases import Leases, Taking
+        from holdfast.pull.leases import Leases, PayloadClaims
 
         one = _request(batch, lease, "batch")
         asked = one._replace(limit=1, prefetch=batch - 1)
-        taking = Taking(self._link, self._pulling, self._task)
-        return Leases(taking, self._link, self._pulling, asked, until_empty=until_empty)
+        claims = PayloadClaims(self._link, self._pull_workers, self._task)
+        return Leases(claims, self._link, self._pull_workers, asked, until_empty=until_empty)
 
     # Looking
 
@@ -113,12 +113,12 @@ class Queue(Scope, Generic[T]):
         return f"<Queue {self.name!r}>"
 
 
-def _request(count: int, lease: Duration, option: str) -> "Request":
-    from holdfast.pull.leases import Request
+def _request(count: int, lease: Duration, option: str) -> "ClaimOptions":
+    from holdfast.pull.leases import ClaimOptions
 
     if type(count) is not int or not 1 <= count <= MOST:
         raise InvalidOption(f"`{option}` must be a whole number from 1 to {MOST}.", option=option)
     length = duration_us(lease, "lease")
     if length < SHORTEST_LEASE:
         raise InvalidOption(f"`lease` must be at least {SHORTEST_LEASE / 1_000_000:g} seconds.", option="lease")
-    return Request(count, length)
+    return ClaimOptions(count, length)

@@ -29,8 +29,8 @@ from holdfast.core.link import Link
 from holdfast.core.producing import enqueue
 from holdfast.declare.envelope import answering_to, call_hash, with_own
 from holdfast.declare.policy import (
+    JobDefaults,
     TaskPolicy,
-    Terms,
     UsingOptions,
     check_factory,
     make_policy,
@@ -76,7 +76,7 @@ class Task(Generic[P, R]):
         self._link = definition.link
         self._definition = definition
         self._chosen: dict[str, Any] = {}
-        self._made: Terms | None = None
+        self._made: JobDefaults | None = None
         self.name = definition.name
         self.takes_context = definition.signature.takes_context
         self.is_async = definition.is_async
@@ -171,10 +171,10 @@ class Task(Generic[P, R]):
         return Draft(job, self, room=terms.room)
 
     @property
-    def _terms(self) -> Terms:
+    def _terms(self) -> JobDefaults:
         """The terms of its jobs, put together when the first one is made."""
         if self._made is None:
-            self._made = Terms.of(self.policy, self._chosen, self._codec, self._link.config.limits.payload)
+            self._made = JobDefaults.of(self.policy, self._chosen, self._codec, self._link.config.limits.payload)
         return self._made
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:

@@ -142,6 +142,7 @@ class Suite(pytest.File):
     """Stands for `suite.py` in a test's name, and holds the modules of the public suite."""
 
     def collect(self) -> Iterator[pytest.Collector]:
+        self.config.pluginmanager.import_plugin("holdfast.testing.conformance")
         for path in sorted(SUITE.glob("test_*.py")):
             yield pytest.Module.from_parent(self, path=path, name=path.stem, nodeid=f"{self.nodeid}::{path.stem}")
 

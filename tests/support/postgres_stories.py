@@ -1,4 +1,4 @@
-"""Stories told about an open PostgreSQL engine, and waiting for what a server shows of it."""
+"""Open PostgreSQL engines for tests, and what the server shows of their connections."""
 
 import asyncio
 import threading
@@ -29,9 +29,9 @@ async def opened(store: Store, **options: Any) -> AsyncIterator[PostgresEngine]:
 
 
 def backends(server: PostgresServer) -> set[int]:
-    """Connections of engines to the database of this test process. Those of an earlier test may still be ending."""
-    asked = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
-    return {pid for (pid,) in server.execute(asked)}
+    """Process ids of engines' sessions in this worker's database. Those of an earlier test may still be ending."""
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
+    return {pid for (pid,) in server.execute(query)}
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -44,6 +44,6 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 async def until_one_waits(server: PostgresServer) -> None:
-    """Until some call of an engine waits for a lock."""
-    asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
-    await asyncio.to_thread(wait_until, lambda: bool(server.execute(asked)))
+    """Wait until a call of an engine waits for a lock."""
+    query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
+    await asyncio.to_thread(wait_until, lambda: bool(server.execute(query)))

@@ -110,7 +110,7 @@ ENGINES = (
         "postgres-general",
         lambda folder: postgres_engine(fast_paths=False),
         transaction=postgres_transaction,
-        only=frozenset({"test_enqueue", "test_exchange", "test_settle", "test_clear", "test_transactions"}),
+        only=SHORT,
     ),
 )
 

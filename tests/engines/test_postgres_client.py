@@ -119,7 +119,7 @@ def test_an_engine_works_after_the_event_loop_that_opened_it_has_ended(
     wait_until(lambda: backends(postgres_server) <= before)
 
 
-async def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
+def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
     store: Store, postgres_server: PostgresServer
 ) -> None:
     before = backends(postgres_server)
@@ -136,7 +136,7 @@ async def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
             loop.run_until_complete(use(name))
             loop.close()
             del loop
-        await engine.close()
+        asyncio.run(engine.close())
         gc.collect()
         wait_until(lambda: backends(postgres_server) <= before)
 
@@ -216,10 +216,10 @@ async def test_a_forked_child_opens_its_own_connections_and_does_not_touch_its_p
             assert await subscription.wait(30)
 
 
-async def test_an_engine_can_be_closed_without_a_loop(store: Store, postgres_server: PostgresServer) -> None:
+def test_an_engine_can_be_closed_without_a_loop(store: Store, postgres_server: PostgresServer) -> None:
     before = backends(postgres_server)
     engine = made(store)
-    await engine.open()
+    asyncio.run(engine.open())
     engine.close_now()
     wait_until(lambda: backends(postgres_server) <= before)
 

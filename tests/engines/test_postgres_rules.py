@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from opened_engine import opened_engine
 from postgres import PostgresServer
 from postgres_roles import app_role
 from postgres_stock import Store, drop_namespace, unused_name
@@ -258,24 +259,18 @@ async def test_what_a_dropped_namespace_has_left_is_replaced(
     await opened_and_closed(release(1))
 
 
-async def test_without_fast_paths_no_function_of_them_is_called(
-    postgres_server: PostgresServer, name: str, release: Release
-) -> None:
+async def test_without_fast_paths_no_function_of_them_is_called(release: Release) -> None:
     """They are not even installed here."""
     general = tuple(rule for rule in rules.source() if not rule.stem.startswith("fast_"))
-
     engine = release(1, general, fast_paths=False)
     await engine.migrate()
-    await engine.open()
-    try:
+    async with opened_engine(engine):
         await engine.enqueue(Group(tuple(new_job(f"a{number}", fresh_id=True) for number in range(3))))
         await engine.enqueue(Group((new_job("b", fresh_id=True, priority=1), new_job("c", fresh_id=True))))
         leases = (await engine.claim(claim("a" * 32, limit=3))).leases
         await engine.exchange(map(succeed, leases), claim=claim("b" * 32, limit=1))
         assert (await engine.clear(QUEUE)).count == 2
         assert await engine.audit() == ()
-    finally:
-        await engine.close()
     with pytest.raises(SchemaMismatch, match="enqueue_alike"):
         await put_one(release(1, general))
 

@@ -1,7 +1,7 @@
 """Events between Apps that share a store: who hears what, who is left alone, and what a broken one does to the rest.
 
 Two Apps in one process are to each other as two processes are: each has a record and sockets of its own.
-`test_bus_processes.py` has real ones.
+`test_bus_processes.py` uses real processes.
 """
 
 import asyncio

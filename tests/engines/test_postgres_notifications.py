@@ -6,9 +6,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from eventually import eventually
 from postgres import PostgresServer
 from postgres_stock import Store
-from postgres_stories import Stores, backends, opened, wait_until
+from postgres_stories import Stores, backends, opened
 
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.model.instants import SECOND
@@ -70,7 +71,7 @@ async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(
     store: Store, postgres_server: PostgresServer
 ) -> None:
     # A session of an earlier test may still be ending, and hold the lock that says that it subscribes.
-    await asyncio.to_thread(wait_until, lambda: not backends(postgres_server))
+    await eventually(lambda: not backends(postgres_server))
     async with opened(store) as engine:
         payloads: asyncio.Queue[str] = asyncio.Queue()
         observer = await asyncpg.connect(store.url)

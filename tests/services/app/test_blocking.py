@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from played import succeed
+from manual_worker import succeed
 
 from holdfast import App, BlockingCall, Client, Control, EngineUnavailable, Handle, Task
 from holdfast.blocking import Portal, away_from_here, run_here

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from small_app import SmallApp, SmallTask
+from minimal_app import MinimalApp, MinimalTask
 
 from holdfast.context import AbortReason, Context
 from holdfast.errors import InvalidOption, UsageError
@@ -29,7 +29,7 @@ async def test_a_context_tells_of_job_attempt_and_worker() -> None:
         )
         ctx.check()
 
-    app = SmallApp(SmallTask(looks, takes_context=True))
+    app = MinimalApp(MinimalTask(looks, takes_context=True))
     await app.enqueue("looks", "cat", id="a", lane="left")
     worker = app.worker(name="ada", until_empty=True)
     await worker.arun()
@@ -60,7 +60,7 @@ async def test_helpers_deep_down_find_the_context_on_the_loop_and_in_threads() -
     def in_a_thread() -> None:
         helper()
 
-    app = SmallApp(SmallTask(on_the_loop), SmallTask(in_a_thread))
+    app = MinimalApp(MinimalTask(on_the_loop), MinimalTask(in_a_thread))
     await app.enqueue("on_the_loop", id="a")
     await app.enqueue("in_a_thread", id="b")
     await app.drain()
@@ -96,7 +96,7 @@ async def test_sync_handlers_run_in_threads_of_their_own() -> None:
         seen.add(threading.get_ident())
         together.wait()
 
-    app = SmallApp(SmallTask(blocks))
+    app = MinimalApp(MinimalTask(blocks))
     ids = await app.put(*(app.job("blocks") for _ in range(40)))
     await app.drain(concurrency=20)
     assert {(await app.look(id)).state for id in ids} == {JobState.SUCCEEDED}

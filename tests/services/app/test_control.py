@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from played import fail_now, report_in_now, succeed_now, take_now
+from manual_worker import fail_now, report_in_now, succeed_now, take_now
 
 from holdfast import (
     AmbiguousId,

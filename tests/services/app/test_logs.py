@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from small_app import SmallApp, SmallTask
+from minimal_app import MinimalApp, MinimalTask
 
 from holdfast.telemetry.logs import JobFilter, JsonFormatter, TextFormatter, configure
 
@@ -38,7 +38,7 @@ async def _awork(name: str) -> None:
 async def test_a_line_from_deep_inside_carries_job_task_attempt_and_worker(
     function: object, lines: io.StringIO
 ) -> None:
-    app = SmallApp(SmallTask(function, name="resize"))  # type: ignore[arg-type]
+    app = MinimalApp(MinimalTask(function, name="resize"))  # type: ignore[arg-type]
     await app.enqueue("resize", "cat", id="a")
     await app.enqueue("resize", "dog", id="b")
     await app.drain(name="ada")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import pytest
-from played import take_now
+from manual_worker import take_now
 
 from holdfast import App, Codec, Context, CorruptRecord, InvalidArguments, InvalidOption, PayloadTooLarge, content_id
 from holdfast.codec import MsgpackCodec

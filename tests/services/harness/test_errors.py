@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from harness_shop import Shop
+from shop_app import Shop
 
 from holdfast import (
     Cancel,

@@ -176,7 +176,7 @@ def holdfast_app():
         ("", 'holdfast_app = "shop.jobs:jobs"'),
         ("jobs", 'holdfast_app = "shop.jobs:jobs"'),
         ("no_such_shop.jobs:jobs", "there is no module 'no_such_shop'"),
-        ("small_app:SmallApp", "is not an App"),
+        ("small_app:MinimalApp", "is not an App"),
         ("small_app:nothing.at.all", "is not an App"),
     ],
 )

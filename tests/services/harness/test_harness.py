@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from harness_shop import NOWHERE, Shop
+from shop_app import NOWHERE, Shop
 
 from holdfast import (
     App,

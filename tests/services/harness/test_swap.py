@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness_shop import NOWHERE, Shop
+from shop_app import NOWHERE, Shop
 
 from holdfast import (
     App,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from eventually import eventually_now
-from faulty import FaultyEngine, times
+from failing_engine import FailingEngine, fail_times
 
 from holdfast import (
     Aborted,
@@ -186,14 +186,14 @@ def test_another_puller_has_the_higher_fence_and_the_last_word(monkeypatch: pyte
 
 def test_a_verb_that_could_not_be_told_may_be_tried_again() -> None:
     jobs, runtime = App("memory://"), SystemRuntime()
-    engine = FaultyEngine(runtime)
+    engine = FailingEngine(runtime)
     with jobs.swapped(engine, runtime):
         scans = jobs.queue("scans", Scan)
         lease = one(scans)
-        engine.before = times(1, Exchange, EngineUnavailable)
+        engine.before = fail_times(1, Exchange, EngineUnavailable)
         with pytest.raises(EngineUnavailable):
             lease.complete(1)
-        engine.after = times(1, Exchange, lambda: OutcomeUnknown(verb="exchange"))
+        engine.after = fail_times(1, Exchange, lambda: OutcomeUnknown(verb="exchange"))
         with pytest.raises(OutcomeUnknown):
             lease.complete(2)
         lease.complete(3)
@@ -202,11 +202,11 @@ def test_a_verb_that_could_not_be_told_may_be_tried_again() -> None:
 
 def test_a_claim_whose_answer_was_lost_is_asked_for_again() -> None:
     jobs, runtime = App("memory://"), SystemRuntime()
-    engine = FaultyEngine(runtime)
+    engine = FailingEngine(runtime)
     with jobs.swapped(engine, runtime):
         scans = jobs.queue("scans", Scan)
         scans.enqueue(Scan("x"), id="a")
-        engine.after = times(2, Exchange, lambda: OutcomeUnknown(verb="exchange"))
+        engine.after = fail_times(2, Exchange, lambda: OutcomeUnknown(verb="exchange"))
         (lease,) = scans.claim()
         assert (lease.job.id, lease.attempt) == ("a", 1)
         lease.complete()
@@ -230,11 +230,11 @@ def test_an_app_that_nobody_has_any_more_lets_its_keeper_go() -> None:
 
 def test_a_puller_that_could_not_go_on_record_tries_again() -> None:
     jobs, runtime = App("memory://"), SystemRuntime()
-    engine = FaultyEngine(runtime)
+    engine = FailingEngine(runtime)
     with jobs.swapped(engine, runtime):
         scans = jobs.queue("scans", Scan)
         scans.enqueue(Scan("x"), id="a")
-        engine.before = times(1, Heartbeat, EngineUnavailable)
+        engine.before = fail_times(1, Heartbeat, EngineUnavailable)
         with pytest.raises(EngineUnavailable):
             scans.claim()
         (lease,) = scans.claim()

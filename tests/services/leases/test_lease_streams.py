@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from eventually import eventually
-from faulty import FaultyEngine
+from failing_engine import FailingEngine
 
 from holdfast import App, EngineUnavailable, InvalidOption, Job, JobState, events
 from holdfast.queue import Queue
@@ -83,7 +83,7 @@ def test_what_waits_for_its_turn_is_assigned_and_begins_with_the_end_of_the_one_
 
 def test_a_batch_costs_one_write_per_job_and_one_for_the_claim() -> None:
     jobs, runtime = App("memory://"), SystemRuntime()
-    engine = FaultyEngine(runtime)
+    engine = FailingEngine(runtime)
     with jobs.swapped(engine, runtime):
         numbers = jobs.queue("numbers", int)
         fill(numbers, 10)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from faulty import FaultyEngine
-from played import fail_now, succeed, succeed_now
+from failing_engine import FailingEngine
+from manual_worker import fail_now, succeed, succeed_now
 
 from holdfast import (
     App,
@@ -134,13 +134,13 @@ def test_equal_content_makes_one_job(resize: Task[[str], str]) -> None:
 
 
 def test_many_are_one_round_trip_and_answered_in_order(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = FaultyEngine(SystemRuntime())
+    engine = FailingEngine(SystemRuntime())
     with jobs.swapped(engine, jobs.runtime):
         drafts = [resize.draft(f"{n}.png") for n in range(100)]
         handles = jobs.client.enqueue_many([*drafts, drafts[0]])
     assert [handle.id for handle in handles[:100]] == [draft.id for draft in drafts]
     assert [handle.created for handle in handles] == [True] * 100 + [False]
-    assert [type(command) for command in engine.asked] == [Enqueue]
+    assert [type(command) for command in engine.commands] == [Enqueue]
 
 
 def test_many_are_all_or_nothing(jobs: App[object], resize: Task[[str], str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from faulty import FaultyEngine, times
+from failing_engine import FailingEngine, fail_times
 
 from holdfast import App, EngineUnavailable, IdConflict, JobState, OutcomeUnknown, Task
 from holdfast.model.command import A, Command
@@ -32,7 +32,7 @@ def resize(jobs: App[object]) -> Task[[str], str]:
 # Concurrent callers
 
 
-class Gated(FaultyEngine):
+class GatedEngine(FailingEngine):
     """An engine whose writes wait until the test lets them go."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Gated(FaultyEngine):
     @property
     def writes(self) -> list[int]:
         """How many groups each write had."""
-        return [len(command.groups) for command in self.asked if isinstance(command, Enqueue)]
+        return [len(command.groups) for command in self.commands if isinstance(command, Enqueue)]
 
 
-async def at_once(jobs: App[Any], engine: Gated, *asked: Any) -> list[Any]:
+async def at_once(jobs: App[Any], engine: GatedEngine, *asked: Any) -> list[Any]:
     """Start all, let the first write and the gathering begin, then open the gate."""
     with jobs.swapped(engine, jobs.runtime):
         await jobs.aopen()
@@ -63,7 +63,7 @@ async def at_once(jobs: App[Any], engine: Gated, *asked: Any) -> list[Any]:
 async def test_concurrent_enqueues_share_a_write_and_keep_their_own_answers(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
-    engine = Gated()
+    engine = GatedEngine()
     answers = await at_once(jobs, engine, *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(20)))
     assert [handle.id for handle in answers] == [str(n) for n in range(20)]
     assert engine.writes == [1, 19]
@@ -72,7 +72,7 @@ async def test_concurrent_enqueues_share_a_write_and_keep_their_own_answers(
 async def test_many_part_into_two_writes_that_are_under_way_at_once(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
-    engine = Gated()
+    engine = GatedEngine()
     answers = await at_once(jobs, engine, *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(100)))
     assert [handle.id for handle in answers] == [str(n) for n in range(100)]
     assert engine.writes == [1, 49, 50]
@@ -83,14 +83,14 @@ async def test_jobs_with_a_lane_stay_in_one_write_in_the_order_of_their_calls(
 ) -> None:
     """Two writes would take the lanes in any order."""
 
-    engine = Gated()
+    engine = GatedEngine()
     laned = (resize.using(id=f"{n}", lane=f"{n % 3}").aenqueue(f"{n}") for n in range(100))
     answers = await at_once(jobs, engine, *laned)
     assert [handle.id for handle in answers] == [str(n) for n in range(100)]
     assert engine.writes == [1, 99]
 
 
-class Unhurried(Gated):
+class SlowWrites(GatedEngine):
     """An engine whose writes take a few turns of the event loop."""
 
     async def perform(self, command: Command[A]) -> A:
@@ -105,7 +105,7 @@ async def test_callers_that_were_answered_share_their_next_write_too(
         for _ in range(3):
             await resize.aenqueue("cat.png")
 
-    engine = Unhurried()
+    engine = SlowWrites()
     with jobs.swapped(engine, jobs.runtime):
         await jobs.aopen()
         await asyncio.gather(*(caller() for _ in range(10)))
@@ -113,7 +113,7 @@ async def test_callers_that_were_answered_share_their_next_write_too(
 
 
 async def test_one_caller_alone_waits_for_nobody(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = Gated()
+    engine = GatedEngine()
     engine.gate.set()
     with jobs.swapped(engine, jobs.runtime):
         for n in range(3):
@@ -122,7 +122,7 @@ async def test_one_caller_alone_waits_for_nobody(jobs: App[object], resize: Task
 
 
 async def test_a_group_that_is_refused_fails_only_its_caller(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = Gated()
+    engine = GatedEngine()
     created, conflict, other, duplicate = await at_once(
         jobs,
         engine,
@@ -138,7 +138,7 @@ async def test_a_group_that_is_refused_fails_only_its_caller(jobs: App[object], 
 async def test_what_the_engine_cannot_take_of_one_is_tried_for_each_alone(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
-    engine = Gated()
+    engine = GatedEngine()
 
     def poisoned(command: Command[Any]) -> BaseException | None:
         bad = isinstance(command, Enqueue) and any(g.jobs[0].id == "bad" for g in command.groups)
@@ -153,15 +153,15 @@ async def test_what_the_engine_cannot_take_of_one_is_tried_for_each_alone(
 
 
 async def test_an_engine_that_is_gone_is_told_to_every_caller(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = Gated()
-    engine.before = times(2, Enqueue, lambda: EngineUnavailable(engine="memory"))
+    engine = GatedEngine()
+    engine.before = fail_times(2, Enqueue, lambda: EngineUnavailable(engine="memory"))
     answers = await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4)))
     assert [type(answer) for answer in answers] == [EngineUnavailable] * 4
     assert len({id(answer) for answer in answers}) == 4
 
 
 async def test_a_caller_that_goes_away_takes_nobody_with_it(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = Gated()
+    engine = GatedEngine()
     with jobs.swapped(engine, jobs.runtime):
         await jobs.aopen()
         calls = [asyncio.ensure_future(resize.aenqueue(str(n))) for n in range(4)]
@@ -175,11 +175,11 @@ async def test_a_caller_that_goes_away_takes_nobody_with_it(jobs: App[object], r
 
 
 async def test_a_merge_holds_a_thousand_jobs_or_a_mebibyte(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = Gated()
+    engine = GatedEngine()
     batches = [[resize.draft(str(n)) for n in range(400)] for _ in range(6)]
     await at_once(jobs, engine, *(jobs.client.aenqueue_many(batch) for batch in batches))
     assert engine.writes == [1, 2, 2, 1]
-    engine = Gated()
+    engine = GatedEngine()
     await at_once(jobs, engine, *(resize.aenqueue("x" * 400_000) for _ in range(6)))
     assert engine.writes == [1, 2, 2, 1]
 
@@ -188,8 +188,8 @@ async def test_a_merge_holds_a_thousand_jobs_or_a_mebibyte(jobs: App[object], re
 
 
 def test_a_lost_answer_is_found_again_by_the_id_we_made(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = FaultyEngine(SystemRuntime())
-    engine.after = times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    engine = FailingEngine(SystemRuntime())
+    engine.after = fail_times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
     with jobs.swapped(engine, jobs.runtime):
         handle = resize.enqueue("a")
         assert handle.created
@@ -197,8 +197,8 @@ def test_a_lost_answer_is_found_again_by_the_id_we_made(jobs: App[object], resiz
 
 
 def test_a_write_of_which_nothing_is_found_stays_unknown(jobs: App[object], resize: Task[[str], str]) -> None:
-    engine = FaultyEngine(SystemRuntime())
-    engine.before = times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    engine = FailingEngine(SystemRuntime())
+    engine.before = fail_times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
     with jobs.swapped(engine, jobs.runtime), pytest.raises(OutcomeUnknown) as unknown:
         resize.using(id="cat").enqueue("a")
     assert unknown.value.job_ids == ("cat",)
@@ -206,9 +206,9 @@ def test_a_write_of_which_nothing_is_found_stays_unknown(jobs: App[object], resi
 
 def test_a_write_that_nobody_can_look_up_stays_unknown(jobs: App[object], resize: Task[[str], str]) -> None:
     """Never "nothing was written": it may have been."""
-    engine = FaultyEngine(SystemRuntime())
-    engine.after = times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
-    engine.before = times(1, Get, lambda: EngineUnavailable("It is gone."))
+    engine = FailingEngine(SystemRuntime())
+    engine.after = fail_times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    engine.before = fail_times(1, Get, lambda: EngineUnavailable("It is gone."))
     with jobs.swapped(engine, jobs.runtime), pytest.raises(OutcomeUnknown) as unknown:
         resize.using(id="cat").enqueue("a")
     assert unknown.value.job_ids == ("cat",)
@@ -217,8 +217,8 @@ def test_a_write_that_nobody_can_look_up_stays_unknown(jobs: App[object], resize
 async def test_a_lost_answer_to_many_callers_is_found_again_for_each(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
-    engine = Gated()
-    engine.after = times(2, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    engine = GatedEngine()
+    engine.after = fail_times(2, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
     assert [
         handle.created for handle in (await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4))))
     ] == [True] * 4

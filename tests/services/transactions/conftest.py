@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ways import Store
+    from user_transactions import Store
 
     from holdfast import App
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> "Iterator[Store]":
     """Which kind, the test says by a parameter; without one, SQLite."""
-    from ways import Store
+    from user_transactions import Store
 
     if getattr(request, "param", "sqlite") == "sqlite":
         found = Store("sqlite", f"sqlite:///{tmp_path}/shop.db", f"{tmp_path}/shop.db")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from ways import STORES, Store
+from user_transactions import STORES, Store
 
 from holdfast import App, Context, GiveUp, JobState, LeaseLost, UsageError, events, fixed
 from holdfast.errors import InvalidOption

@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ways import ASYNC_WAYS, STORES, WAYS, AsyncWay, Store, Way
+from user_transactions import ASYNC_DRIVERS, DRIVERS, STORES, OpenAsync, OpenBlocking, Store
 
 from holdfast import App, JobNotFound, QueueFull, UsageError, events
 from holdfast.queue import Queue
 from holdfast.testing import Probe
 
-ways = pytest.mark.parametrize(
-    ("store", "way"),
-    [(kind, way) for kind in STORES for way in WAYS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in WAYS[kind]],
+each_driver = pytest.mark.parametrize(
+    ("store", "open_transaction"),
+    [(kind, opener) for kind in STORES for opener in DRIVERS[kind].values()],
+    ids=[f"{kind}-{name}" for kind in STORES for name in DRIVERS[kind]],
     indirect=["store"],
 )
-async_ways = pytest.mark.parametrize(
-    ("store", "way"),
-    [(kind, way) for kind in STORES for way in ASYNC_WAYS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_WAYS[kind]],
+each_async_driver = pytest.mark.parametrize(
+    ("store", "open_transaction"),
+    [(kind, opener) for kind in STORES for opener in ASYNC_DRIVERS[kind].values()],
+    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_DRIVERS[kind]],
     indirect=["store"],
 )
 each_store = pytest.mark.parametrize("store", STORES, indirect=True)
 
 
-class ChangedMyMind(Exception):
+class RolledBack(Exception):
     pass
 
 
@@ -49,9 +49,11 @@ def ship(jobs: App[Any]) -> Any:
 # Commit, or nothing
 
 
-@ways
-def test_a_job_and_a_row_of_yours_come_together(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
-    with way(store) as given:
+@each_driver
+def test_a_job_and_a_row_of_yours_come_together(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
+    with open_transaction(store) as given:
         given.write("order 1")
         handle = ship.using(transaction=given.transaction).enqueue("1")
         with pytest.raises(JobNotFound):
@@ -61,23 +63,27 @@ def test_a_job_and_a_row_of_yours_come_together(jobs: App[Any], ship: Any, store
         assert handle.result(timeout=30) == "shipped 1"
 
 
-@ways
-def test_neither_is_there_after_a_rollback(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+@each_driver
+def test_neither_is_there_after_a_rollback(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
     try:
-        with way(store) as given:
+        with open_transaction(store) as given:
             given.write("order 1")
             handle = ship.using(transaction=given.transaction, lane="orders").enqueue("1")
-            raise ChangedMyMind
-    except ChangedMyMind:
+            raise RolledBack
+    except RolledBack:
         pass
     assert store.effects() == {}
     with pytest.raises(JobNotFound):
         handle.refresh()
 
 
-@async_ways
-async def test_a_job_and_a_row_come_together_on_a_loop(jobs: App[Any], ship: Any, store: Store, way: AsyncWay) -> None:
-    async with way(store) as given:
+@each_async_driver
+async def test_a_job_and_a_row_come_together_on_a_loop(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenAsync
+) -> None:
+    async with open_transaction(store) as given:
         handle = await ship.using(transaction=given.transaction).aenqueue("1")  # ours first, then yours
         await given.write("order 1")
         with pytest.raises(JobNotFound):
@@ -88,16 +94,16 @@ async def test_a_job_and_a_row_come_together_on_a_loop(jobs: App[Any], ship: Any
     await jobs.aclose()
 
 
-@async_ways
+@each_async_driver
 async def test_neither_is_there_after_a_rollback_on_a_loop(
-    jobs: App[Any], ship: Any, store: Store, way: AsyncWay
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenAsync
 ) -> None:
     try:
-        async with way(store) as given:
+        async with open_transaction(store) as given:
             await given.write("order 1")
             handle = await ship.using(transaction=given.transaction).aenqueue("1")
-            raise ChangedMyMind
-    except ChangedMyMind:
+            raise RolledBack
+    except RolledBack:
         pass
     assert store.effects() == {}
     with pytest.raises(JobNotFound):
@@ -105,11 +111,11 @@ async def test_neither_is_there_after_a_rollback_on_a_loop(
     await jobs.aclose()
 
 
-@ways
-def test_every_door_for_jobs_joins(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+@each_driver
+def test_every_door_for_jobs_joins(jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking) -> None:
     scans = jobs.queue("scans", Scan)
     pool = jobs.pool("pool", Scan, lanes=3)
-    with way(store) as given:
+    with open_transaction(store) as given:
         jobs.client.enqueue_many([ship.draft("1"), ship.draft("2")], transaction=given.transaction)
         scans.enqueue(Scan("a"), transaction=given.transaction)
         pool.enqueue(Scan("b"), key="b", transaction=given.transaction)
@@ -117,10 +123,12 @@ def test_every_door_for_jobs_joins(jobs: App[Any], ship: Any, store: Store, way:
     assert [jobs.control.status(name).depth for name in ("default", "scans", "pool")] == [2, 1, 1]
 
 
-@ways
-def test_a_refusal_leaves_the_transaction_to_go_on(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+@each_driver
+def test_a_refusal_leaves_the_transaction_to_go_on(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
     scans: Queue[Scan] = jobs.queue("scans", Scan, max_depth=1)
-    with way(store) as given:
+    with open_transaction(store) as given:
         given.write("before")
         scans.enqueue(Scan("a"), transaction=given.transaction)
         with pytest.raises(QueueFull):
@@ -130,10 +138,12 @@ def test_a_refusal_leaves_the_transaction_to_go_on(jobs: App[Any], ship: Any, st
     assert jobs.control.status("scans").depth == 1
 
 
-@ways
-def test_one_id_is_one_job_whoever_commits(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+@each_driver
+def test_one_id_is_one_job_whoever_commits(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
     ship.using(id="order-1").enqueue("1")
-    with way(store) as given:
+    with open_transaction(store) as given:
         again = ship.using(id="order-1", transaction=given.transaction).enqueue("1")
         assert not again.created
         assert ship.using(id="order-2", transaction=given.transaction).enqueue("2").created
@@ -143,8 +153,10 @@ def test_one_id_is_one_job_whoever_commits(jobs: App[Any], ship: Any, store: Sto
 # After the commit
 
 
-@ways
-async def test_an_idle_worker_hears_of_the_commit(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+@each_driver
+async def test_an_idle_worker_hears_of_the_commit(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
     """Without waiting for its next look: those are an hour apart here."""
 
     done = Probe[events.Event]("the listener")
@@ -157,7 +169,7 @@ async def test_an_idle_worker_hears_of_the_commit(jobs: App[Any], ship: Any, sto
         await done.calls(1)
 
         def commit() -> None:
-            with way(store) as given:
+            with open_transaction(store) as given:
                 given.write("order 1")
                 ship.using(transaction=given.transaction).enqueue("1")
 
@@ -186,9 +198,11 @@ def test_a_session_tells_of_a_new_job_only_after_its_commit(jobs: App[Any], ship
 # What is refused
 
 
-@ways
-def test_a_result_cannot_be_waited_for_before_the_commit(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
-    with way(store) as given:
+@each_driver
+def test_a_result_cannot_be_waited_for_before_the_commit(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
+    with open_transaction(store) as given:
         handle = ship.using(transaction=given.transaction).enqueue("1")
         with pytest.raises(UsageError, match="Commit first"):
             handle.result()
@@ -212,20 +226,22 @@ def test_a_draft_for_another_transaction_is_refused(jobs: App[Any], ship: Any, s
     assert jobs.control.status("default").depth == 1
 
 
-@async_ways
+@each_async_driver
 async def test_a_blocking_method_refuses_what_is_awaited(
-    jobs: App[Any], ship: Any, store: Store, way: AsyncWay
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenAsync
 ) -> None:
-    async with way(store) as given:
+    async with open_transaction(store) as given:
         with pytest.raises(UsageError, match="is awaited"):
             await asyncio.to_thread(ship.using(transaction=given.transaction).enqueue, "1")
     assert (await jobs.control.astatus("default")).depth == 0
     await jobs.aclose()
 
 
-@ways
-async def test_an_awaited_method_refuses_what_blocks(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
-    with way(store) as given, pytest.raises(UsageError, match="would stop the event loop"):
+@each_driver
+async def test_an_awaited_method_refuses_what_blocks(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
+    with open_transaction(store) as given, pytest.raises(UsageError, match="would stop the event loop"):
         await ship.using(transaction=given.transaction).aenqueue("1")
     assert (await jobs.control.astatus("default")).depth == 0
     await jobs.aclose()

@@ -3,27 +3,27 @@
 from typing import Any
 
 import pytest
-from ways import ASYNC_WAYS, STORES, WAYS, AsyncWay, Store, Way
+from user_transactions import ASYNC_DRIVERS, DRIVERS, STORES, OpenAsync, OpenBlocking, Store
 
 from holdfast import App, JobState, LeaseLost, UsageError
 from holdfast.lease import Lease
 from holdfast.queue import Queue
 
-ways = pytest.mark.parametrize(
-    ("store", "way"),
-    [(kind, way) for kind in STORES for way in WAYS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in WAYS[kind]],
+each_driver = pytest.mark.parametrize(
+    ("store", "open_transaction"),
+    [(kind, opener) for kind in STORES for opener in DRIVERS[kind].values()],
+    ids=[f"{kind}-{name}" for kind in STORES for name in DRIVERS[kind]],
     indirect=["store"],
 )
-async_ways = pytest.mark.parametrize(
-    ("store", "way"),
-    [(kind, way) for kind in STORES for way in ASYNC_WAYS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_WAYS[kind]],
+each_async_driver = pytest.mark.parametrize(
+    ("store", "open_transaction"),
+    [(kind, opener) for kind in STORES for opener in ASYNC_DRIVERS[kind].values()],
+    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_DRIVERS[kind]],
     indirect=["store"],
 )
 
 
-class ChangedMyMind(Exception):
+class RolledBack(Exception):
     pass
 
 
@@ -42,10 +42,12 @@ def state(jobs: App[Any]) -> JobState:
     return jobs.control.get("a", queue="scans").state
 
 
-@ways
-def test_it_is_completed_by_the_commit(jobs: App[Any], scans: Queue[str], store: Store, way: Way) -> None:
+@each_driver
+def test_it_is_completed_by_the_commit(
+    jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking
+) -> None:
     lease = one(scans)
-    with way(store) as given:
+    with open_transaction(store) as given:
         given.write("scanned")
         lease.complete("clean", transaction=given.transaction)
         assert state(jobs) is JobState.RUNNING
@@ -54,13 +56,13 @@ def test_it_is_completed_by_the_commit(jobs: App[Any], scans: Queue[str], store:
     assert jobs.client.handle("a", queue="scans").result() == "clean"
 
 
-@async_ways
+@each_async_driver
 async def test_it_is_completed_by_an_awaited_commit(
-    store: Store, jobs: App[Any], scans: Queue[str], way: AsyncWay
+    store: Store, jobs: App[Any], scans: Queue[str], open_transaction: OpenAsync
 ) -> None:
     await scans.aenqueue("x", id="a")
     (lease,) = await scans.aclaim()
-    async with lease, way(store) as given:
+    async with lease, open_transaction(store) as given:
         await given.write("scanned")
         await lease.acomplete("clean", transaction=given.transaction)
     assert (await jobs.control.aget("a", queue="scans")).state is JobState.SUCCEEDED
@@ -68,36 +70,40 @@ async def test_it_is_completed_by_an_awaited_commit(
     assert store.effects() == {"scanned": 1}
 
 
-@ways
-def test_after_a_rollback_it_is_tried_again_at_once(jobs: App[Any], scans: Queue[str], store: Store, way: Way) -> None:
+@each_driver
+def test_after_a_rollback_it_is_tried_again_at_once(
+    jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking
+) -> None:
     try:
-        with one(scans) as lease, way(store) as given:
+        with one(scans) as lease, open_transaction(store) as given:
             given.write("scanned")
             lease.complete("clean", transaction=given.transaction)
-            raise ChangedMyMind
-    except ChangedMyMind:
+            raise RolledBack
+    except RolledBack:
         pass
     assert (state(jobs), store.effects()) == (JobState.RETRYING, {})
 
 
-@ways
+@each_driver
 def test_a_block_inside_the_transaction_waits_for_nobody(
-    jobs: App[Any], scans: Queue[str], store: Store, way: Way
+    jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking
 ) -> None:
     lease = one(scans)
-    with way(store) as given, lease:
+    with open_transaction(store) as given, lease:
         given.write("scanned")
         lease.complete("clean", transaction=given.transaction)
     assert (state(jobs), store.effects()) == (JobState.SUCCEEDED, {"scanned": 1})
 
 
-@ways
-def test_whoever_has_lost_it_is_told(jobs: App[Any], scans: Queue[str], store: Store, way: Way) -> None:
+@each_driver
+def test_whoever_has_lost_it_is_told(
+    jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking
+) -> None:
     lease = one(scans)
     jobs.control.clear("scans")
 
     def late() -> None:
-        with way(store) as given:
+        with open_transaction(store) as given:
             given.write("scanned")
             lease.complete(transaction=given.transaction)
 

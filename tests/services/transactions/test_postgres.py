@@ -12,7 +12,7 @@ import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import text
 from sqlalchemy.exc import DataError
-from ways import Store
+from user_transactions import Store
 
 from holdfast import App, Context, UsageError, WrongDatabase, fixed
 from holdfast.transactions import adapt

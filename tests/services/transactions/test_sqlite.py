@@ -11,9 +11,9 @@ from typing import Any
 
 import aiosqlite
 import pytest
-from eventually import idle
+from eventually import eventually_now, idle
 from sqlalchemy import event, text
-from ways import Store, by_sqlite3
+from user_transactions import Store, by_sqlite3
 
 from holdfast import App, Busy, Context, JobState, UsageError, WrongDatabase, fixed
 from holdfast.engines.sqlite import own_transaction
@@ -316,7 +316,7 @@ def test_many_handlers_take_turns(jobs: App[Any], store: Store) -> None:
     assert store.effects() == {f"row {number}": 1 for number in range(30)}
 
 
-class Stretched(SystemRuntime):
+class ShiftedRuntime(SystemRuntime):
     """On whose monotonic clock any amount of time may pass at once."""
 
     ahead = 0
@@ -330,12 +330,12 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast.worker")
     jobs = store.app()
-    runtime = jobs._link.runtime = Stretched()
-    pause = threading.Event()
+    runtime = jobs._link.runtime = ShiftedRuntime()
 
     def wait_for(words: str) -> None:
-        while not any(words in record.getMessage() for record in caplog.records):
-            pause.wait(0.01)
+        eventually_now(
+            lambda: any(words in record.getMessage() for record in caplog.records), f"the log to say {words!r}"
+        )
 
     @jobs.task(transaction=True, backoff=fixed(0))
     def work(ctx: Context) -> int:
@@ -344,7 +344,7 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
             runtime.ahead += round(own_transaction.BUDGET_S * 1_100_000)
             wait_for("has held the store's only write lock")
             runtime.ahead += round(own_transaction.BUDGET_S * worker_transaction.TAKE_BACK_AFTER_BUDGETS * 1_000_000)
-            wait_for("has lost it")
+            wait_for("was rolled back")
         ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
         return ctx.attempt
 

@@ -5,7 +5,7 @@ import dataclasses
 import math
 
 import pytest
-from played import fail_now, settle, settle_now, succeed_now, take, take_now
+from manual_worker import fail_now, settle, settle_now, succeed_now, take, take_now
 
 from holdfast import (
     AmbiguousId,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from faulty import FaultyEngine, times
-from played import fail, settle, succeed, succeed_now, take
+from failing_engine import FailingEngine, fail_times
+from manual_worker import fail, settle, succeed, succeed_now, take
 
 from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobState, ResultExpired, Task, WaitTimeout
 from holdfast.model.command import A, Command
@@ -77,7 +77,7 @@ async def test_a_request_from_a_thread_is_answered_too(jobs: App[object], double
         assert asked.result(20) == 42
 
 
-class Instant(FaultyEngine):
+class Instant(FailingEngine):
     """A worker so quick that each job of its task has ended before the enqueue is answered."""
 
     def __init__(self, app: App[Any], task: Task[..., Any]) -> None:
@@ -108,17 +108,17 @@ async def test_an_end_before_the_answer_to_the_enqueue_is_not_missed(
 
 @pytest.mark.usefixtures("only_bells")
 async def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int], int]) -> None:
-    engine = FaultyEngine(SystemRuntime())
+    engine = FailingEngine(SystemRuntime())
 
     with jobs.swapped(engine, jobs.runtime):
         asked = [asyncio.ensure_future(double.arequest(n)) for n in range(100)]
         await eventually(lambda: waited_for(jobs) == 100)
-        engine.asked.clear()
+        engine.commands.clear()
         leases = [await take(jobs, double) for _ in range(100)]
         for lease in leases:
             await settle(jobs, lease, JobState.SUCCEEDED, result=b"1")
         answers = list(await asyncio.gather(*asked))
-        looks = sum(isinstance(command, Get) for command in engine.asked)
+        looks = sum(isinstance(command, Get) for command in engine.commands)
     assert answers == [1] * 100
     assert looks <= 3
 
@@ -152,12 +152,12 @@ async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
-    engine = FaultyEngine(SystemRuntime())
+    engine = FailingEngine(SystemRuntime())
 
     with caplog.at_level(logging.WARNING, "holdfast"), jobs.swapped(engine, jobs.runtime):
         asked = asyncio.ensure_future(double.arequest(21))
         await eventually(lambda: waited_for(jobs))
-        engine.before = times(3, Get, lambda: EngineUnavailable(engine="memory"))
+        engine.before = fail_times(3, Get, lambda: EngineUnavailable(engine="memory"))
         await succeed(jobs, double, 42)
         assert (await asked) == 42
     assert "cannot be asked" in caplog.text

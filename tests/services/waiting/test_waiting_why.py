@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually, idle
-from played import report_in, report_in_now, settle, take, take_now
+from manual_worker import report_in, report_in_now, settle, take, take_now
 
 from holdfast import App, JobState, Task, WaitTimeout
 from holdfast.core.asking import _target

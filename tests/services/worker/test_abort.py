@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from eventually import idle
-from small_app import Latch, SmallApp, SmallTask
+from minimal_app import MinimalApp, MinimalTask, ThreadGate
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -27,7 +27,7 @@ async def test_a_cancel_request_rings_and_reaches_the_handler_at_once() -> None:
         finally:
             ended(ctx.abort_reason)
 
-    app = SmallApp(SmallTask(slow, takes_context=True))
+    app = MinimalApp(MinimalTask(slow, takes_context=True))
     id = await app.enqueue("slow")
     seen = app.record_events(events.Cancelled)
     async with app.worker():
@@ -50,7 +50,7 @@ async def test_a_handler_that_finishes_all_the_same_has_succeeded() -> None:
             return "done anyway"
         return ""
 
-    app = SmallApp(SmallTask(quick_enough))
+    app = MinimalApp(MinimalTask(quick_enough))
     id = await app.enqueue("quick_enough")
     seen = app.record_events(events.Succeeded)
     async with app.worker():
@@ -70,7 +70,7 @@ async def test_a_handler_that_fails_after_a_cancel_request_is_cancelled_not_retr
         except asyncio.CancelledError:
             raise ValueError("while tidying up") from None
 
-    app = SmallApp(SmallTask(fails))
+    app = MinimalApp(MinimalTask(fails))
     id = await app.enqueue("fails")
     seen = app.record_events(events.Cancelled)
     async with app.worker():
@@ -81,7 +81,7 @@ async def test_a_handler_that_fails_after_a_cancel_request_is_cancelled_not_retr
 
 
 async def test_a_thread_hears_of_a_cancel_request_through_its_context() -> None:
-    latch = Latch()
+    latch = ThreadGate()
 
     def looks(ctx: Context) -> None:
         latch.tell("running")
@@ -89,7 +89,7 @@ async def test_a_thread_hears_of_a_cancel_request_through_its_context() -> None:
             threading.Event().wait(0.001)
         raise Aborted("seen")
 
-    app = SmallApp(SmallTask(looks, takes_context=True))
+    app = MinimalApp(MinimalTask(looks, takes_context=True))
     id = await app.enqueue("looks")
     seen = app.record_events(events.Cancelled)
     async with app.worker():
@@ -107,7 +107,7 @@ async def test_one_of_many_is_cancelled_and_the_others_go_on() -> None:
         await gate.wait()
         return number
 
-    app = SmallApp(SmallTask(waits))
+    app = MinimalApp(MinimalTask(waits))
     ids = await app.put(*(app.job("waits", n) for n in range(5)))
     seen = app.record_events(events.Cancelled)
     async with app.worker():
@@ -125,7 +125,7 @@ async def test_one_of_many_is_cancelled_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_a_lost_lease_aborts_the_handler_and_its_outcome_is_dropped(colour: str) -> None:
-    latch, told = Latch(), Probe[Any]("its end")
+    latch, told = ThreadGate(), Probe[Any]("its end")
 
     async def on_the_loop(ctx: Context) -> str:
         latch.arrived(None)
@@ -140,7 +140,7 @@ async def test_a_lost_lease_aborts_the_handler_and_its_outcome_is_dropped(colour
         return "late"
 
     function: Any = on_the_loop if colour == "async" else in_a_thread
-    app = SmallApp(SmallTask(function, name="task", takes_context=True))
+    app = MinimalApp(MinimalTask(function, name="task", takes_context=True))
     id = await app.enqueue("task")
     lost = app.record_events(events.OwnershipLost)
     async with app.worker() as worker:
@@ -168,7 +168,7 @@ async def test_a_late_answer_is_refused_told_once_and_harms_nobody() -> None:
         await gate.wait()
         return "mine"
 
-    app = SmallApp(SmallTask(waits))
+    app = MinimalApp(MinimalTask(waits))
     id = await app.enqueue("waits")
     lost = app.record_events(events.OwnershipLost)
     async with app.worker():

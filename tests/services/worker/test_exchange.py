@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from eventually import idle
-from faulty import FaultyEngine, times
+from failing_engine import FailingEngine, fail_times
+from minimal_app import QUICK, GatedHandler, MinimalApp, MinimalTask, ShortSleepRuntime
 from msgspec.structs import replace
-from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask
 
 from holdfast.engines.memory import MemoryEngine
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
@@ -24,17 +24,19 @@ async def noop() -> str:
     return "done"
 
 
-def faulty(*tasks: SmallTask, runtime: SystemRuntime | None = None, **settings: Any) -> tuple[SmallApp, FaultyEngine]:
+def faulty(
+    *tasks: MinimalTask, runtime: SystemRuntime | None = None, **settings: Any
+) -> tuple[MinimalApp, FailingEngine]:
     runtime = SystemRuntime() if runtime is None else runtime
-    engine = FaultyEngine(runtime)
-    return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
+    engine = FailingEngine(runtime)
+    return MinimalApp(*tasks, runtime=runtime, engine=engine, **settings), engine
 
 
 # Batches
 
 
 async def test_outcomes_that_come_together_are_settled_together() -> None:
-    app, engine = faulty(SmallTask(noop))
+    app, engine = faulty(MinimalTask(noop))
     await app.put(*(app.job("noop") for _ in range(300)))
     await app.drain(concurrency=100)
     sizes = [len(exchange.settlements) for exchange in engine.exchanges]
@@ -44,7 +46,7 @@ async def test_outcomes_that_come_together_are_settled_together() -> None:
 
 
 async def test_an_exchange_carries_at_most_500_settlements() -> None:
-    app, engine = faulty(SmallTask(noop))
+    app, engine = faulty(MinimalTask(noop))
     await app.put(*(app.job("noop") for _ in range(1000)))
     await app.put(*(app.job("noop") for _ in range(300)))
     await app.drain(concurrency=1300)
@@ -56,7 +58,7 @@ async def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
     async def large() -> str:
         return "x" * 400_000
 
-    app, engine = faulty(SmallTask(large))
+    app, engine = faulty(MinimalTask(large))
     await app.put(*(app.job("large") for _ in range(7)))
     await app.drain(concurrency=7)
     sizes = [sum(len(one.result or b"") for one in exchange.settlements) for exchange in engine.exchanges]
@@ -64,7 +66,7 @@ async def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
     assert await app.counts() == {JobState.SUCCEEDED: 7}
 
 
-class FarEngine(FaultyEngine):
+class RemoteEngine(FailingEngine):
     """As a server elsewhere: it takes several calls at once, and no answer comes at once."""
 
     capabilities = replace(MemoryEngine.capabilities, shared_between_hosts=True)
@@ -89,14 +91,14 @@ class FarEngine(FaultyEngine):
         return answer  # type: ignore[return-value]  # mypy narrows the other way
 
 
-def far(*tasks: SmallTask, **settings: Any) -> tuple[SmallApp, FarEngine]:
+def far(*tasks: MinimalTask, **settings: Any) -> tuple[MinimalApp, RemoteEngine]:
     runtime = SystemRuntime()
-    engine = FarEngine(runtime)
-    return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
+    engine = RemoteEngine(runtime)
+    return MinimalApp(*tasks, runtime=runtime, engine=engine, **settings), engine
 
 
 async def test_a_large_batch_is_settled_while_another_call_claims() -> None:
-    app, engine = far(SmallTask(noop))
+    app, engine = far(MinimalTask(noop))
     await app.put(*(app.job("noop") for _ in range(500)))
     await app.drain(concurrency=100)
     large = [exchange for exchange in engine.exchanges if len(exchange.settlements) >= SETTLE_SEPARATELY_FROM]
@@ -110,7 +112,7 @@ async def test_a_large_batch_is_settled_while_another_call_claims() -> None:
 async def test_what_a_large_batch_lets_go_is_still_worked_on_until_nothing_is_left() -> None:
     """The claim beside it has come back empty, since every job waited for one that was being settled."""
 
-    app, engine = far(SmallTask(noop))
+    app, engine = far(MinimalTask(noop))
     heads = [app.job("noop", lane=str(lane)) for lane in range(60)]
     await app.put(*heads, *(app.job("noop", lane=head.lane) for head in heads))
     await app.drain(concurrency=100)
@@ -119,7 +121,7 @@ async def test_what_a_large_batch_lets_go_is_still_worked_on_until_nothing_is_le
 
 
 async def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
-    app, engine = far(SmallTask(noop))
+    app, engine = far(MinimalTask(noop))
     await app.put(*(app.job("noop") for _ in range(60)))
     await app.drain(concurrency=SETTLE_SEPARATELY_FROM - 1)
     assert engine.most_under_way == 1
@@ -128,7 +130,7 @@ async def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
 
 
 async def test_where_tasks_have_limits_one_call_is_under_way_at_a_time() -> None:
-    app, engine = far(SmallTask(noop, concurrency=50))
+    app, engine = far(MinimalTask(noop, concurrency=50))
     await app.put(*(app.job("noop") for _ in range(300)))
     await app.drain(concurrency=100)
     assert engine.most_under_way == 1
@@ -137,7 +139,7 @@ async def test_where_tasks_have_limits_one_call_is_under_way_at_a_time() -> None
 
 
 async def test_a_claim_beside_a_settlement_that_fails_is_sent_again() -> None:
-    app, engine = far(SmallTask(noop))
+    app, engine = far(MinimalTask(noop))
     await app.put(*(app.job("noop") for _ in range(300)))
     failures = 0
 
@@ -164,8 +166,8 @@ async def test_a_claim_beside_a_settlement_that_fails_is_sent_again() -> None:
     ids=["unavailable", "full", "unknown"],
 )
 async def test_a_failed_exchange_is_sent_again_word_for_word(moment: str, error: Any) -> None:
-    app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
-    setattr(engine, moment, times(3, Exchange, error))
+    app, engine = faulty(MinimalTask(noop), runtime=ShortSleepRuntime())
+    setattr(engine, moment, fail_times(3, Exchange, error))
     ids = await app.put(*(app.job("noop") for _ in range(5)))
     await app.drain(concurrency=2)
     first, *again = engine.exchanges[:4]
@@ -176,7 +178,7 @@ async def test_a_failed_exchange_is_sent_again_word_for_word(moment: str, error:
 
 
 async def test_a_settlement_whose_answer_was_lost_is_settled_once() -> None:
-    app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
+    app, engine = faulty(MinimalTask(noop), runtime=ShortSleepRuntime())
     id = await app.enqueue("noop")
 
     def lose(command: Command[Any]) -> BaseException | None:
@@ -193,7 +195,7 @@ async def test_a_settlement_whose_answer_was_lost_is_settled_once() -> None:
 
 
 async def test_outcomes_gather_while_the_engine_is_away_and_none_is_lost() -> None:
-    gated = Gated()
+    gated = GatedHandler()
     runtime = FrozenRuntime()
     app, engine = faulty(gated.task(), runtime=runtime)
     ids = await app.put(*(app.job("gated") for _ in range(10)))
@@ -216,7 +218,7 @@ async def test_outcomes_gather_while_the_engine_is_away_and_none_is_lost() -> No
     "error", [ValueError("bad bytes"), InvalidOption("no", option="x"), CorruptRecord(where="row")]
 )
 async def test_data_the_store_refuses_is_found_by_halving_and_set_aside(error: Exception) -> None:
-    app, engine = faulty(SmallTask(noop))
+    app, engine = faulty(MinimalTask(noop))
     ids = await app.put(*(app.job("noop", id=f"job-{n}") for n in range(100)))
     culprit = ids[41]
 
@@ -234,7 +236,7 @@ async def test_data_the_store_refuses_is_found_by_halving_and_set_aside(error: E
 
 
 async def test_a_job_that_cannot_even_be_set_aside_leaves_the_others_alone() -> None:
-    app, engine = faulty(SmallTask(noop))
+    app, engine = faulty(MinimalTask(noop))
     ids = await app.put(*(app.job("noop", id=f"job-{n}") for n in range(10)))
 
     def refuse(command: Command[Any]) -> BaseException | None:
@@ -251,7 +253,7 @@ async def test_a_job_that_cannot_even_be_set_aside_leaves_the_others_alone() -> 
 
 
 async def test_no_more_is_claimed_than_there_are_free_slots() -> None:
-    gated = Gated()
+    gated = GatedHandler()
     app, engine = faulty(gated.task())
     await app.put(*(app.job("gated") for _ in range(10)))
     async with app.worker(concurrency=3):
@@ -264,7 +266,7 @@ async def test_no_more_is_claimed_than_there_are_free_slots() -> None:
 
 
 async def test_only_tasks_with_a_handler_here_are_claimed() -> None:
-    app = SmallApp(SmallTask(noop), SmallTask(noop, name="elsewhere", remote=True))
+    app = MinimalApp(MinimalTask(noop), MinimalTask(noop, name="elsewhere", remote=True))
     known = await app.enqueue("noop")
     others = [await app.enqueue("stranger"), await app.enqueue("elsewhere")]
     await app.drain()
@@ -273,8 +275,8 @@ async def test_only_tasks_with_a_handler_here_are_claimed() -> None:
 
 
 async def test_a_task_runs_no_more_often_at_once_than_its_concurrency() -> None:
-    gated = Gated()
-    app = SmallApp(gated.task("narrow", concurrency=2), gated.task("wide"))
+    gated = GatedHandler()
+    app = MinimalApp(gated.task("narrow", concurrency=2), gated.task("wide"))
     jobs = [app.job(task, task) for task in ("narrow", "wide") for _ in range(6)]
     await app.put(*jobs)
     async with app.worker(concurrency=20):
@@ -287,8 +289,8 @@ async def test_a_task_runs_no_more_often_at_once_than_its_concurrency() -> None:
 
 
 async def test_a_limited_task_keeps_its_limit_over_several_queues() -> None:
-    gated = Gated()
-    app = SmallApp(gated.task("narrow", concurrency=2))
+    gated = GatedHandler()
+    app = MinimalApp(gated.task("narrow", concurrency=2))
     jobs = [app.job("narrow", "narrow", queue=queue) for queue in ("a", "b", "c") for _ in range(3)]
     await app.put(*jobs)
     async with app.worker(concurrency=20, queues=["a", "b", "c"]):
@@ -301,8 +303,8 @@ async def test_a_limited_task_keeps_its_limit_over_several_queues() -> None:
 
 
 async def test_a_queue_takes_no_more_slots_than_it_was_given() -> None:
-    gated = Gated()
-    app = SmallApp(gated.task())
+    gated = GatedHandler()
+    app = MinimalApp(gated.task())
     await app.put(*(app.job("gated", queue, queue=queue) for queue in ("mails", "other") for _ in range(5)))
     async with app.worker(concurrency=8, queues={"mails": 2, "other": None}):
         await gated.started.calls(7)
@@ -319,7 +321,7 @@ async def test_queues_take_turns_so_that_a_full_one_starves_nobody() -> None:
     async def note(queue: str) -> None:
         order.append(queue)
 
-    app = SmallApp(SmallTask(note))
+    app = MinimalApp(MinimalTask(note))
     await app.put(*(app.job("note", queue, queue=queue) for queue in ("a", "b") for _ in range(20)))
     await app.drain(concurrency=1, queues=["a", "b"])
     assert set(order[:4]) == {"a", "b"}
@@ -331,16 +333,16 @@ async def test_a_strict_worker_takes_the_first_queue_first() -> None:
     async def note(queue: str) -> None:
         order.append(queue)
 
-    app = SmallApp(SmallTask(note))
+    app = MinimalApp(MinimalTask(note))
     await app.put(*(app.job("note", queue, queue=queue) for queue in ("low", "high") for _ in range(20)))
     await app.drain(concurrency=1, queues=["high", "low"], strict=True)
     assert order == ["high"] * 20 + ["low"] * 20
 
 
 async def test_new_work_is_taken_as_soon_as_it_is_there() -> None:
-    gated = Gated()
+    gated = GatedHandler()
     runtime = FrozenRuntime()
-    app = SmallApp(gated.task(), runtime=runtime)
+    app = MinimalApp(gated.task(), runtime=runtime)
     gated.gate.set()
     async with app.worker():
         await idle()
@@ -349,9 +351,9 @@ async def test_new_work_is_taken_as_soon_as_it_is_there() -> None:
 
 
 async def test_a_job_that_falls_due_is_taken_without_a_bell_or_a_poll() -> None:
-    gated = Gated()
+    gated = GatedHandler()
     runtime = FrozenRuntime()
-    app = SmallApp(gated.task(), runtime=runtime, poll_interval=600.0)
+    app = MinimalApp(gated.task(), runtime=runtime, poll_interval=600.0)
     gated.gate.set()
     await app.enqueue("gated", "later", delay=5_000_000)
     async with app.worker():
@@ -373,7 +375,7 @@ async def test_a_retry_without_delay_runs_again_at_once() -> None:
             raise ConnectionError("not yet")
         return tries
 
-    app = SmallApp(SmallTask(third_time_lucky, retry=QUICK))
+    app = MinimalApp(MinimalTask(third_time_lucky, retry=QUICK))
     id = await app.enqueue("third_time_lucky")
     await app.drain()
     job = await app.look(id)

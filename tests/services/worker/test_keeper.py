@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from eventually import idle
-from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask
+from failing_engine import FailingEngine
+from minimal_app import MinimalApp, MinimalTask
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -37,8 +37,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.runtime = FrozenRuntime()
-        self.engine = FaultyEngine(self.runtime)
-        self.app = SmallApp(SmallTask(nothing), runtime=self.runtime, engine=self.engine)
+        self.engine = FailingEngine(self.runtime)
+        self.app = MinimalApp(MinimalTask(nothing), runtime=self.runtime, engine=self.engine)
         self.slots = Slots(100)
         self.delivered: list[tuple[str, RenewStatus]] = []
         self.stops = 0
@@ -77,7 +77,7 @@ class Bench:
 
     def renewed(self) -> list[list[str]]:
         """The ids of each renewal that was sent."""
-        return [[job.id for job in command.jobs] for command in self.engine.asked if isinstance(command, Renew)]
+        return [[job.id for job in command.jobs] for command in self.engine.commands if isinstance(command, Renew)]
 
 
 async def test_a_lease_is_renewed_at_a_third_of_its_length() -> None:
@@ -120,7 +120,7 @@ async def test_progress_rides_on_the_renewal_and_is_sent_once() -> None:
     assert (await bench.app.look("a")).progress == Progress(0.5, "half way")
     bench.runtime.advance(10)
     bench.keeper.run_once()
-    last = [command for command in bench.engine.asked if isinstance(command, Renew)][-1]
+    last = [command for command in bench.engine.commands if isinstance(command, Renew)][-1]
     assert last.jobs[0].progress is None
 
 
@@ -174,7 +174,7 @@ async def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon()
 async def test_the_worker_record_is_written_every_few_seconds() -> None:
     bench = Bench()
     bench.keeper.run_once()
-    beats = [command for command in bench.engine.asked if isinstance(command, Heartbeat)]
+    beats = [command for command in bench.engine.commands if isinstance(command, Heartbeat)]
     assert beats == []
     bench.runtime.advance(HEARTBEAT_US / SECOND)
     bench.keeper.run_once()
@@ -217,8 +217,8 @@ async def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
         return "in time"
 
     runtime = FrozenRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(waits), runtime=runtime, engine=engine)
     id = await app.enqueue("waits")
     async with app.worker() as worker:
         await running.calls(1)
@@ -246,8 +246,8 @@ async def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
         return "too late"
 
     runtime = FrozenRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(SmallTask(stubborn), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(stubborn), runtime=runtime, engine=engine)
     id = await app.enqueue("stubborn")
     lost = app.record_events(events.OwnershipLost)
     async with app.worker() as worker:
@@ -258,7 +258,7 @@ async def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
         assert services is not None
         services._check_attempts()
         await lost.calls(1)
-        engine.asked.clear()
+        engine.commands.clear()
         gate.set()
         await idle()
         assert [one for exchange in engine.exchanges for one in exchange.settlements] == []
@@ -274,7 +274,7 @@ async def test_leases_live_while_a_handler_blocks_the_event_loop() -> None:
     renewed, blocked = threading.Event(), threading.Event()
     told: list[events.LoopBlocked] = []
 
-    class Watched(FaultyEngine):
+    class Watched(FailingEngine):
         def perform_now(self, command: Any) -> Any:
             answer = super().perform_now(command)
             if isinstance(command, Renew):
@@ -290,7 +290,7 @@ async def test_leases_live_while_a_handler_blocks_the_event_loop() -> None:
         assert renewed.wait(5)
 
     runtime = SystemRuntime()
-    app = SmallApp(SmallTask(careless, lease=2 * SECOND), runtime=runtime, engine=Watched(runtime))
+    app = MinimalApp(MinimalTask(careless, lease=2 * SECOND), runtime=runtime, engine=Watched(runtime))
     app.bus.on(events.LoopBlocked, hear)
     id = await app.enqueue("careless", id="culprit")
     await app.drain()
@@ -315,9 +315,9 @@ async def test_progress_of_a_running_job_can_be_seen() -> None:
         await gate.wait()
 
     runtime = SystemRuntime()
-    engine = FaultyEngine(runtime)
+    engine = FailingEngine(runtime)
     engine.after = notice
-    app = SmallApp(SmallTask(works, takes_context=True), runtime=runtime, engine=engine)
+    app = MinimalApp(MinimalTask(works, takes_context=True), runtime=runtime, engine=engine)
     id = await app.enqueue("works")
     async with app.worker() as worker:
         await said.calls(1)

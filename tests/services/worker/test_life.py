@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from eventually import idle
-from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask
+from failing_engine import FailingEngine
+from minimal_app import MinimalApp, MinimalTask
 
 from holdfast import events
 from holdfast.context import Context
@@ -40,7 +40,7 @@ async def test_two_workers_of_one_name_are_two_workers() -> None:
         running(ctx.worker)
         await gate.wait()
 
-    app = SmallApp(SmallTask(waits, takes_context=True))
+    app = MinimalApp(MinimalTask(waits, takes_context=True))
     await app.put(*(app.job("waits") for _ in range(4)))
     async with app.worker(name="twin", concurrency=2) as one, app.worker(name="twin", concurrency=2) as two:
         seen = await running.calls(4)
@@ -54,7 +54,7 @@ async def test_two_workers_of_one_name_are_two_workers() -> None:
 
 
 async def test_a_worker_is_on_record_with_what_it_can_do() -> None:
-    app = SmallApp(SmallTask(works), SmallTask(works, name="mail", queue="mails"))
+    app = MinimalApp(MinimalTask(works), MinimalTask(works, name="mail", queue="mails"))
     async with app.worker(concurrency=7):
         (record,) = (await app.engine.workers()).workers
     assert record.tasks == ("mail", "works")
@@ -77,7 +77,7 @@ async def test_what_the_lifespan_yields_is_the_state_of_every_handler() -> None:
         order.append("used")
         return ctx.state
 
-    app = SmallApp(SmallTask(uses, takes_context=True), lifespan=resources)
+    app = MinimalApp(MinimalTask(uses, takes_context=True), lifespan=resources)
     id = await app.enqueue("uses")
     await app.drain()
     assert await app.result(id) == "connection"
@@ -85,7 +85,7 @@ async def test_what_the_lifespan_yields_is_the_state_of_every_handler() -> None:
 
 
 async def test_a_lifespan_that_cannot_start_starts_no_worker() -> None:
-    app = SmallApp(SmallTask(works), lifespan=no_database)
+    app = MinimalApp(MinimalTask(works), lifespan=no_database)
     id = await app.enqueue("works")
     with pytest.raises(OSError, match="no database"):
         await app.worker().arun()
@@ -102,7 +102,7 @@ async def test_a_lifespan_that_fails_at_the_end_still_lets_go_of_everything() ->
         yield
         raise OSError("could not close")
 
-    app = SmallApp(SmallTask(works), lifespan=broken)
+    app = MinimalApp(MinimalTask(works), lifespan=broken)
     await app.enqueue("works")
     with pytest.raises(OSError, match="could not close"):
         await app.drain()
@@ -110,7 +110,7 @@ async def test_a_lifespan_that_fails_at_the_end_still_lets_go_of_everything() ->
 
 
 def test_run_works_until_there_is_nothing_left() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     asyncio.run(app.put(app.job("works", id="a")))
     app.worker(until_empty=True).run()
     assert asyncio.run(app.look("a")).state is JobState.SUCCEEDED
@@ -118,11 +118,11 @@ def test_run_works_until_there_is_nothing_left() -> None:
 
 async def test_run_refuses_to_block_a_running_loop() -> None:
     with pytest.raises(BlockingCall, match="arun"):
-        SmallApp(SmallTask(works)).worker().run()
+        MinimalApp(MinimalTask(works)).worker().run()
 
 
 def test_a_worker_in_a_with_block_works_in_a_thread_of_its_own() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     done = threading.Event()
     app.bus.on(events.Succeeded, lambda event: done.set())
     with app.worker():
@@ -134,18 +134,18 @@ def test_a_worker_in_a_with_block_works_in_a_thread_of_its_own() -> None:
     assert asyncio.run(_workers(app)) == ()
 
 
-async def _workers(app: SmallApp) -> tuple[object, ...]:
+async def _workers(app: MinimalApp) -> tuple[object, ...]:
     return (await app.engine.workers()).workers
 
 
 def test_a_thread_that_cannot_start_says_so_where_it_was_asked_for() -> None:
-    app = SmallApp(SmallTask(works), lifespan=no_database)
+    app = MinimalApp(MinimalTask(works), lifespan=no_database)
     with pytest.raises(OSError, match="no database"), app.worker():
         pass
 
 
 async def test_one_worker_runs_once_at_a_time() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     async with app.worker() as worker:
         with pytest.raises(UsageError, match="runs already"):
             await worker.arun()
@@ -165,12 +165,12 @@ async def test_one_worker_runs_once_at_a_time() -> None:
 )
 def test_odd_options_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(InvalidOption) as refused:
-        SmallApp(SmallTask(works)).worker(**options)
+        MinimalApp(MinimalTask(works)).worker(**options)
     assert refused.value.option in options
 
 
 async def test_until_empty_leaves_what_is_not_due() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     now, later = await app.enqueue("works"), await app.enqueue("works", delay=60 * SECOND)
     await app.drain()
     assert (await app.look(now)).state is JobState.SUCCEEDED
@@ -178,15 +178,15 @@ async def test_until_empty_leaves_what_is_not_due() -> None:
 
 
 async def test_a_worker_without_tasks_is_no_error() -> None:
-    async with SmallApp().worker():
+    async with MinimalApp().worker():
         await idle()
 
 
 async def test_two_apps_share_one_store() -> None:
     runtime = SystemRuntime()
     engine = open_engine("memory://", runtime=runtime)
-    producer = SmallApp(engine=engine, runtime=runtime)
-    worker = SmallApp(SmallTask(works), engine=engine, runtime=runtime)
+    producer = MinimalApp(engine=engine, runtime=runtime)
+    worker = MinimalApp(MinimalTask(works), engine=engine, runtime=runtime)
     id = await producer.enqueue("works")
     await worker.drain()
     assert (await producer.look(id)).state is JobState.SUCCEEDED
@@ -197,7 +197,7 @@ async def test_two_apps_share_one_store() -> None:
 
 async def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
     seen = app.record_events(events.UnknownTask)
     id = await app.enqueue("resise")
     async with app.worker():
@@ -214,8 +214,8 @@ async def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None
 
 async def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
-    other = SmallApp(SmallTask(works, name="elsewhere"), runtime=runtime, engine=app.engine)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
+    other = MinimalApp(MinimalTask(works, name="elsewhere"), runtime=runtime, engine=app.engine)
     seen = app.record_events(events.UnknownTask)
     await app.engine.pause("default")
     await app.enqueue("elsewhere")
@@ -226,7 +226,7 @@ async def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
 
 async def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime, unknown_task_after=100.0)
+    app = MinimalApp(MinimalTask(works), runtime=runtime, unknown_task_after=100.0)
     old = await app.enqueue("resise")
     runtime.advance(90)
     async with app.worker():
@@ -244,9 +244,9 @@ async def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
 
 async def test_a_worker_that_cannot_reach_the_store_says_so_at_once() -> None:
     runtime = SystemRuntime()
-    engine = FaultyEngine(runtime)
+    engine = FailingEngine(runtime)
     engine.before = lambda command: EngineUnavailable()
-    app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
+    app = MinimalApp(MinimalTask(works), runtime=runtime, engine=engine)
     began = asyncio.get_running_loop().time()
     with pytest.raises(EngineUnavailable):
         await app.worker().arun()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from small_app import QUICK, SmallApp, SmallTask
+from minimal_app import QUICK, MinimalApp, MinimalTask
 
 from holdfast.context import Context, Next
 from holdfast.errors import GiveUp
@@ -53,8 +53,8 @@ def _in_thread() -> str:
 async def test_the_application_is_outside_of_the_task_and_onions_outside_of_generators(
     function: Any, main: bool
 ) -> None:
-    task = SmallTask(function, name="task", middleware=[surround("C"), onion("D")])
-    app = SmallApp(task, middlewares=[onion("A"), surround("B")])
+    task = MinimalTask(function, name="task", middleware=[surround("C"), onion("D")])
+    app = MinimalApp(task, middlewares=[onion("A"), surround("B")])
     id = await app.enqueue("task")
     await app.drain()
     assert await app.result(id) == "result"
@@ -78,7 +78,7 @@ async def test_an_onion_may_replace_the_result_or_try_again() -> None:
             except ConnectionError:
                 continue
 
-    app = SmallApp(SmallTask(flaky, middleware=[patient]))
+    app = MinimalApp(MinimalTask(flaky, middleware=[patient]))
     id = await app.enqueue("flaky")
     await app.drain()
     assert await app.result(id) == "after 3 tries"
@@ -89,7 +89,7 @@ async def test_an_onion_may_refuse() -> None:
     async def refuses(ctx: Context, proceed: Next) -> object:
         raise GiveUp("not on a Sunday")
 
-    app = SmallApp(SmallTask(_on_loop, name="task", middleware=[refuses]))
+    app = MinimalApp(MinimalTask(_on_loop, name="task", middleware=[refuses]))
     id = await app.enqueue("task")
     await app.drain()
     job = await app.look(id)
@@ -111,7 +111,7 @@ async def test_a_generator_that_swallows_an_error_does_not_hide_it(sync: bool) -
     def fails_in_thread() -> None:
         raise ValueError("for real")
 
-    app = SmallApp(SmallTask(fails_in_thread if sync else fails, name="task", middleware=[swallows], retry=QUICK))
+    app = MinimalApp(MinimalTask(fails_in_thread if sync else fails, name="task", middleware=[swallows], retry=QUICK))
     id = await app.enqueue("task")
     await app.drain()
     job = await app.look(id)
@@ -142,8 +142,8 @@ def _breaks_after(ctx: Context) -> Iterator[None]:
 
 @pytest.mark.parametrize("broken", [_never, _twice, _breaks_before, _breaks_after])
 async def test_a_broken_generator_fails_the_attempt_and_not_the_worker(broken: Any) -> None:
-    app = SmallApp(
-        SmallTask(_on_loop, name="task", middleware=[surround("outer"), broken], retry=QUICK), SmallTask(_on_loop)
+    app = MinimalApp(
+        MinimalTask(_on_loop, name="task", middleware=[surround("outer"), broken], retry=QUICK), MinimalTask(_on_loop)
     )
     id = await app.enqueue("task")
     fine = await app.enqueue("_on_loop")
@@ -158,7 +158,7 @@ async def test_middleware_sees_the_context_of_its_attempt() -> None:
         log.append(f"{ctx.job.task} {ctx.attempt} {Context.current() is ctx}")
         return await proceed()
 
-    app = SmallApp(SmallTask(_on_loop, name="task"), middlewares=[looks])
+    app = MinimalApp(MinimalTask(_on_loop, name="task"), middlewares=[looks])
     await app.enqueue("task")
     await app.drain()
     assert log == ["task 1 True", "handler"]

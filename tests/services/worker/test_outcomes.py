@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from small_app import QUICK, SmallApp, SmallTask
+from minimal_app import QUICK, MinimalApp, MinimalTask
 
 from holdfast.errors import Cancel, GiveUp, Retry, Snooze
 from holdfast.model.instants import SECOND
@@ -21,7 +21,7 @@ async def attempt(function: Callable[..., Any], *args: Any, **policy: Any) -> Jo
     async def witness() -> str:
         return "alive"
 
-    app = SmallApp(SmallTask(function, name="task", **policy), SmallTask(witness))
+    app = MinimalApp(MinimalTask(function, name="task", **policy), MinimalTask(witness))
     id = await app.enqueue("task", *args)
     await app.drain()
     after = await app.enqueue("witness")
@@ -221,7 +221,7 @@ async def test_a_payload_that_cannot_be_read_fails_and_its_bytes_are_kept(payloa
     async def never() -> None:
         raise AssertionError
 
-    app = SmallApp(SmallTask(never))
+    app = MinimalApp(MinimalTask(never))
     id = await app.enqueue("never", payload=payload)
     await app.drain()
     job = await app.look(id)

@@ -3,14 +3,14 @@
 from collections import Counter
 
 from eventually import idle
-from small_app import Gated, SmallApp
+from minimal_app import GatedHandler, MinimalApp
 
 from holdfast.model.states import JobState
 
 
 async def test_prefetched_jobs_are_assigned_and_run_when_a_slot_is_free() -> None:
-    gated = Gated()
-    app = SmallApp(gated.task())
+    gated = GatedHandler()
+    app = MinimalApp(gated.task())
     seen = app.record_events()
     ids = await app.put(*(app.job("gated") for _ in range(5)))
     async with app.worker(concurrency=1, prefetch=2):
@@ -28,8 +28,8 @@ async def test_prefetched_jobs_are_assigned_and_run_when_a_slot_is_free() -> Non
 
 
 async def test_a_prefetched_job_that_runs_is_running_for_others_to_see() -> None:
-    first, second = Gated(), Gated()
-    app = SmallApp(first.task("first"), second.task("second"))
+    first, second = GatedHandler(), GatedHandler()
+    app = MinimalApp(first.task("first"), second.task("second"))
     await app.enqueue("first")
     id = await app.enqueue("second")
     async with app.worker(concurrency=1, prefetch=1):
@@ -44,8 +44,8 @@ async def test_a_prefetched_job_that_runs_is_running_for_others_to_see() -> None
 
 
 async def test_a_stopping_worker_gives_prefetched_jobs_back_at_once() -> None:
-    gated = Gated()
-    app = SmallApp(gated.task())
+    gated = GatedHandler()
+    app = MinimalApp(gated.task())
     ids = await app.put(*(app.job("gated") for _ in range(3)))
     async with app.worker(concurrency=1, prefetch=2) as worker:
         await gated.started.calls(1)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stopping import put_to_sleep
+from pause_process import pause_process
 
 from holdfast import App, JobState, events
 
@@ -142,7 +142,7 @@ def test_a_worker_that_was_paused_past_its_lease_is_refused_when_it_comes_back(j
     with child(tmp_path) as worker:
         handle = jobs.registry["waits"].enqueue(str(gate))
         worker.wait_for("running")
-        put_to_sleep(worker.process.pid, tmp_path / "jobs.db")
+        pause_process(worker.process.pid, tmp_path / "jobs.db")
         with jobs.worker(name="other"):
             assert done.wait(20)  # the lease ran out, and this one took over
         gate.touch()

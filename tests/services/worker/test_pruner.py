@@ -1,8 +1,8 @@
 """The pruner: what is past its time goes, in every worker, piece by piece."""
 
 from eventually import idle
-from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask
+from failing_engine import FailingEngine
+from minimal_app import MinimalApp, MinimalTask
 
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -15,7 +15,7 @@ async def works() -> None: ...
 
 async def test_a_finished_job_goes_when_its_clocks_have_run_out() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works, result_ttl=10 * SECOND, retention=20 * SECOND), runtime=runtime)
+    app = MinimalApp(MinimalTask(works, result_ttl=10 * SECOND, retention=20 * SECOND), runtime=runtime)
     id = await app.enqueue("works")
     async with app.worker():
         await idle()
@@ -28,8 +28,8 @@ async def test_a_finished_job_goes_when_its_clocks_have_run_out() -> None:
 
 async def test_much_to_delete_goes_in_pieces_without_waiting_for_the_next_minute() -> None:
     runtime = FrozenRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(SmallTask(works, result_ttl=SECOND, retention=SECOND), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(works, result_ttl=SECOND, retention=SECOND), runtime=runtime, engine=engine)
     await app.put(*(app.job("works", expires=None) for _ in range(1000)))
     async with app.worker(concurrency=500):
         await idle()
@@ -38,6 +38,6 @@ async def test_much_to_delete_goes_in_pieces_without_waiting_for_the_next_minute
             runtime.advance(1)
             await idle()
         assert (await engine.stats("default")).queues[0].counts == {}
-    prunes = [command for command in engine.asked if isinstance(command, Prune)]
+    prunes = [command for command in engine.commands if isinstance(command, Prune)]
     assert len(prunes) >= 2
     assert max(prune.limit for prune in prunes) == 500

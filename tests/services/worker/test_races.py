@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from eventually import idle
-from faulty import FaultyEngine
-from small_app import QUEUE, QUICK, SmallApp, SmallTask
+from failing_engine import FailingEngine
+from minimal_app import QUEUE, QUICK, MinimalApp, MinimalTask
 
 from holdfast import events
 from holdfast.model.command import Command
@@ -22,10 +22,10 @@ async def works() -> str:
     return "done"
 
 
-def faulty(*tasks: SmallTask, runtime: Runtime | None = None, **settings: Any) -> tuple[SmallApp, FaultyEngine]:
+def faulty(*tasks: MinimalTask, runtime: Runtime | None = None, **settings: Any) -> tuple[MinimalApp, FailingEngine]:
     runtime = SystemRuntime() if runtime is None else runtime
-    engine = FaultyEngine(runtime)
-    return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
+    engine = FailingEngine(runtime)
+    return MinimalApp(*tasks, runtime=runtime, engine=engine, **settings), engine
 
 
 async def test_of_sixty_four_claimers_one_gets_the_job() -> None:
@@ -35,7 +35,7 @@ async def test_of_sixty_four_claimers_one_gets_the_job() -> None:
         nonlocal runs
         runs += 1
 
-    app = SmallApp(SmallTask(counts))
+    app = MinimalApp(MinimalTask(counts))
     seen = app.record_events(events.Succeeded)
     workers = [app.worker(concurrency=1) for _ in range(64)]
     lives = [asyncio.create_task(worker.arun()) for worker in workers]
@@ -51,7 +51,7 @@ async def test_of_sixty_four_claimers_one_gets_the_job() -> None:
 @pytest.mark.parametrize("owner", ["completes", "renews"])
 async def test_between_the_reapers_list_and_its_write_the_owner_is_quicker(owner: str) -> None:
     runtime = FrozenRuntime()
-    app, engine = faulty(SmallTask(works), runtime=runtime)
+    app, engine = faulty(MinimalTask(works), runtime=runtime)
     reaped = app.record_events(events.Reaped)
     id = await app.enqueue("works")
     terms = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=30 * SECOND),)),)
@@ -81,7 +81,7 @@ async def test_between_the_reapers_list_and_its_write_the_owner_is_quicker(owner
 
 async def test_a_lease_is_not_reaped_a_tick_before_it_expires_and_is_a_tick_after() -> None:
     runtime = FrozenRuntime()
-    app, engine = faulty(SmallTask(works), runtime=runtime, reap_interval=0.001)
+    app, engine = faulty(MinimalTask(works), runtime=runtime, reap_interval=0.001)
     id = await app.enqueue("works")
     terms = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=30 * SECOND),)),)
     await engine.claim(Claim(claim_id=runtime.new_claim_id(), worker="dead", queues=terms, limit=1))
@@ -99,7 +99,7 @@ async def test_a_cancel_between_the_failure_and_its_settlement_wins_over_the_ret
     async def fails() -> None:
         raise ValueError
 
-    app, engine = faulty(SmallTask(fails, retry=QUICK))
+    app, engine = faulty(MinimalTask(fails, retry=QUICK))
     id = await app.enqueue("fails")
     answers: list[CancelStatus] = []
 
@@ -119,7 +119,7 @@ async def test_a_cancel_between_the_failure_and_its_settlement_wins_over_the_ret
 
 
 async def test_a_cancel_between_the_success_and_its_settlement_comes_too_late() -> None:
-    app, engine = faulty(SmallTask(works))
+    app, engine = faulty(MinimalTask(works))
     id = await app.enqueue("works")
 
     def in_between(command: Command[Any]) -> BaseException | None:
@@ -143,7 +143,7 @@ async def test_a_pause_gives_prefetched_jobs_back_and_lets_running_ones_finish()
         await gate.wait()
         return "done"
 
-    app = SmallApp(SmallTask(waits))
+    app = MinimalApp(MinimalTask(waits))
     ids = await app.put(*(app.job("waits") for _ in range(3)))
     given_back = app.record_events(events.Retrying)
     async with app.worker(concurrency=1, prefetch=2) as worker:
@@ -168,7 +168,7 @@ async def test_a_cancelled_prefetched_job_never_starts() -> None:
         running(name)
         await gate.wait()
 
-    app = SmallApp(SmallTask(waits))
+    app = MinimalApp(MinimalTask(waits))
     await app.enqueue("waits", "first")
     id = await app.enqueue("waits", "second")
     cancelled = app.record_events(events.Cancelled)

@@ -3,7 +3,7 @@
 import asyncio
 
 from eventually import idle
-from small_app import QUEUE, SmallApp, SmallTask, names
+from minimal_app import QUEUE, MinimalApp, MinimalTask, names
 
 from holdfast import events
 from holdfast.model.instants import SECOND
@@ -21,7 +21,7 @@ async def works() -> str:
     return "done"
 
 
-async def lose(app: SmallApp, *tasks: str, max_losses: int = 5, max_attempts: int = 20) -> None:
+async def lose(app: MinimalApp, *tasks: str, max_losses: int = 5, max_attempts: int = 20) -> None:
     """A worker takes all there is of these tasks, and is never heard of again."""
     terms = [TaskClaim(task=task, lease_len=LEASE, max_losses=max_losses, max_attempts=max_attempts) for task in tasks]
     claim = Claim(
@@ -35,7 +35,7 @@ async def lose(app: SmallApp, *tasks: str, max_losses: int = 5, max_attempts: in
 
 async def test_a_job_of_a_lost_worker_runs_again_when_its_lease_has_run_out() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
     seen = app.record_events()
     id = await app.enqueue("works")
     await lose(app, "works")
@@ -54,7 +54,7 @@ async def test_a_job_of_a_lost_worker_runs_again_when_its_lease_has_run_out() ->
 
 async def test_a_new_worker_reaps_at_once() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
     id = await app.enqueue("works")
     await lose(app, "works")
     runtime.advance(31)
@@ -71,7 +71,7 @@ async def test_a_saturated_worker_reaps_too() -> None:
         running(None)
         await gate.wait()
 
-    app = SmallApp(SmallTask(works), SmallTask(occupies, lease=3600 * SECOND), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), MinimalTask(occupies, lease=3600 * SECOND), runtime=runtime)
     lost = await app.enqueue("works")
     await lose(app, "works")
     await app.enqueue("occupies")
@@ -94,7 +94,7 @@ async def test_a_worker_never_reaps_what_it_runs_itself() -> None:
         await gate.wait()
         return "mine"
 
-    app = SmallApp(SmallTask(waits), runtime=runtime)
+    app = MinimalApp(MinimalTask(waits), runtime=runtime)
     seen = app.record_events(events.Reaped)
     id = await app.enqueue("waits")
     async with app.worker() as worker:
@@ -116,10 +116,10 @@ async def test_a_worker_never_reaps_what_it_runs_itself() -> None:
 
 async def test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_runs() -> None:
     runtime = FrozenRuntime()
-    task = SmallTask(works)
+    task = MinimalTask(works)
     dead = Probe[str]("the hook")
     task.dead_letter_hooks.append(lambda job, error: dead(job.id))
-    app = SmallApp(task, runtime=runtime)
+    app = MinimalApp(task, runtime=runtime)
     seen = app.record_events(events.Failed)
     id = await app.enqueue("works")
     await lose(app, "works", max_losses=1)
@@ -133,7 +133,7 @@ async def test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_r
 
 async def test_a_second_loss_waits_for_the_back_off() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works, retry=RetryPolicy(backoff=fixed(100))), runtime=runtime)
+    app = MinimalApp(MinimalTask(works, retry=RetryPolicy(backoff=fixed(100))), runtime=runtime)
     id = await app.enqueue("works")
     for _ in range(2):
         await lose(app, "works")
@@ -149,7 +149,7 @@ async def test_a_second_loss_waits_for_the_back_off() -> None:
 
 async def test_other_peoples_tasks_are_left_to_them_until_long_expired() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
     id = await app.enqueue("stranger")
     await lose(app, "stranger")
     async with app.worker():
@@ -165,7 +165,7 @@ async def test_other_peoples_tasks_are_left_to_them_until_long_expired() -> None
 
 async def test_a_thousand_lost_jobs_are_reaped_in_bounded_pieces() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
     ids = await app.put(*(app.job("works") for _ in range(1000)))
     await lose(app, "works")
     runtime.advance(31)
@@ -176,7 +176,7 @@ async def test_a_thousand_lost_jobs_are_reaped_in_bounded_pieces() -> None:
 
 async def test_a_worker_that_was_disowned_is_not_waited_for() -> None:
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(works), runtime=runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
     id = await app.enqueue("works")
     await app.engine.heartbeat(WorkerRecord(worker="dead"))
     await lose(app, "works")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from eventually import idle
-from faulty import FaultyEngine
-from small_app import QUEUE, QUICK, SmallApp, SmallTask, names
+from failing_engine import FailingEngine
+from minimal_app import QUEUE, QUICK, MinimalApp, MinimalTask, names
 
 from holdfast import events
 from holdfast.errors import Cancel, GiveUp, Snooze
@@ -43,7 +43,7 @@ async def snoozes() -> None:
 
 
 async def test_a_life_in_events() -> None:
-    app = SmallApp(SmallTask(fails, retry=QUICK))
+    app = MinimalApp(MinimalTask(fails, retry=QUICK))
     seen = app.record_events(events.JobEvent)
     id = await app.enqueue("fails")
     await app.drain(name="ada")
@@ -69,7 +69,7 @@ async def test_a_life_in_events() -> None:
     ],
 )
 async def test_each_end_has_its_event(function: Any, kind: type[events.JobEvent], reason: Reason) -> None:
-    app = SmallApp(SmallTask(function))
+    app = MinimalApp(MinimalTask(function))
     seen = app.record_events(kind)
     await app.enqueue(function.__name__)
     await app.drain()
@@ -85,7 +85,7 @@ async def test_events_tell_how_long_a_job_waited_and_ran() -> None:
         await gate.wait()
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(waits), runtime=runtime)
+    app = MinimalApp(MinimalTask(waits), runtime=runtime)
     started, ended = app.record_events(events.Started), app.record_events(events.Succeeded)
     await app.enqueue("waits")
     runtime.advance(3)
@@ -101,7 +101,7 @@ async def test_events_tell_how_long_a_job_waited_and_ran() -> None:
 
 
 async def test_a_broken_listener_does_not_harm_the_job() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
 
     def broken(event: events.Event) -> None:
         raise RuntimeError("broken listener")
@@ -114,7 +114,7 @@ async def test_a_broken_listener_does_not_harm_the_job() -> None:
 
 async def test_failures_are_logged_with_their_error(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "holdfast.worker"):
-        app = SmallApp(SmallTask(fails, retry=QUICK))
+        app = MinimalApp(MinimalTask(fails, retry=QUICK))
         await app.enqueue("fails", id="j1")
         await app.drain()
     assert caplog.text.count("Job j1 (fails) runs again in") == 2
@@ -134,9 +134,9 @@ async def test_a_dead_letter_hook_sees_the_failed_job_and_its_error() -> None:
     async def async_hook(job: Any, error: Any) -> None:
         seen(("async", job.state, error.message))
 
-    task = SmallTask(gives_up)
+    task = MinimalTask(gives_up)
     task.dead_letter_hooks += [sync_hook, async_hook]
-    app = SmallApp(task)
+    app = MinimalApp(task)
     await app.enqueue("gives_up")
     await app.drain()
     assert sorted(await seen.calls(2)) == [("async", "failed", "card expired"), ("sync", "failed", "card expired")]
@@ -154,9 +154,9 @@ async def test_a_hook_that_fails_is_logged_and_blocks_nothing(caplog: pytest.Log
     async def second(job: Any, error: Any) -> None:
         seen(job.id)
 
-    task = SmallTask(gives_up)
+    task = MinimalTask(gives_up)
     task.dead_letter_hooks += [broken, exits, second]
-    app = SmallApp(task, SmallTask(works))
+    app = MinimalApp(task, MinimalTask(works))
     await app.enqueue("gives_up", id="dead")
     fine = await app.enqueue("works")
     await app.drain()
@@ -167,10 +167,10 @@ async def test_a_hook_that_fails_is_logged_and_blocks_nothing(caplog: pytest.Log
 
 async def test_hooks_run_only_for_dead_letters() -> None:
     seen: list[Any] = []
-    tasks = [SmallTask(works), SmallTask(cancels), SmallTask(snoozes)]
+    tasks = [MinimalTask(works), MinimalTask(cancels), MinimalTask(snoozes)]
     for task in tasks:
         task.dead_letter_hooks.append(lambda job, error: seen.append(job))
-    app = SmallApp(*tasks)
+    app = MinimalApp(*tasks)
     for task in tasks:
         await app.enqueue(task.policy.name)
     await app.drain()
@@ -181,7 +181,7 @@ async def test_hooks_run_only_for_dead_letters() -> None:
 
 
 async def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     seen = app.record_events(events.QueueEmpty)
     for drains in (1, 2):
         await app.put(*(app.job("works") for _ in range(30)))
@@ -190,7 +190,7 @@ async def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
 
 
 async def test_a_lane_that_runs_empty_is_told() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     seen = app.record_events(events.LaneEmpty)
     await app.put(*(app.job("works", lane=lane) for lane in ("a", "b") for _ in range(3)))
     await app.drain()
@@ -199,7 +199,7 @@ async def test_a_lane_that_runs_empty_is_told() -> None:
 
 
 async def test_a_queue_with_work_left_is_not_empty() -> None:
-    app = SmallApp(SmallTask(works))
+    app = MinimalApp(MinimalTask(works))
     seen = app.record_events(events.QueueEmpty)
     await app.enqueue("works")
     await app.enqueue("works", delay=60 * SECOND)
@@ -209,11 +209,11 @@ async def test_a_queue_with_work_left_is_not_empty() -> None:
 
 async def test_the_store_is_not_asked_when_nobody_listens() -> None:
     runtime = SystemRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime, engine=engine)
     await app.enqueue("works")
     await app.drain()
-    assert not any(isinstance(command, Emptied) for command in engine.asked)
+    assert not any(isinstance(command, Emptied) for command in engine.commands)
 
 
 async def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> None:
@@ -223,7 +223,7 @@ async def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> 
         running(None)
         await gate.wait()
 
-    app = SmallApp(SmallTask(works), SmallTask(waits))
+    app = MinimalApp(MinimalTask(works), MinimalTask(waits))
     seen = app.record_events(events.QueueEmpty)
     await app.enqueue("waits", queue="long")
     await app.enqueue("works", queue="short")
@@ -239,7 +239,7 @@ async def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> 
 
 
 def test_an_async_listener_finishes_before_the_worker_is_done() -> None:
-    app, told = SmallApp(), list[str]()
+    app, told = MinimalApp(), list[str]()
 
     async def listen(event: events.WorkerStopped) -> None:
         await asyncio.sleep(0.05)
@@ -253,7 +253,7 @@ def test_an_async_listener_finishes_before_the_worker_is_done() -> None:
 
 def test_an_async_listener_that_does_not_end_does_not_keep_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.worker.LAST_LISTENERS", 0.01)
-    app, ends = SmallApp(), list[str]()
+    app, ends = MinimalApp(), list[str]()
 
     async def listen(event: events.WorkerStopped) -> None:
         try:

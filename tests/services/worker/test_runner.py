@@ -4,8 +4,8 @@ import asyncio
 import gc
 from contextvars import ContextVar
 
-from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask
+from failing_engine import FailingEngine
+from minimal_app import MinimalApp, MinimalTask
 
 from holdfast.context import Context
 from holdfast.model.states import JobState
@@ -21,7 +21,7 @@ async def test_handlers_that_never_wait_follow_each_other_in_one_task() -> None:
     async def quick() -> None:
         seen.append(asyncio.current_task())
 
-    app = SmallApp(SmallTask(quick))
+    app = MinimalApp(MinimalTask(quick))
     await app.put(*(app.job("quick") for _ in range(50)))
     await app.drain(concurrency=50)
     assert len(seen) == 50
@@ -36,7 +36,7 @@ async def test_handlers_that_wait_run_side_by_side_each_in_its_own_task() -> Non
         running(name)
         await gate.wait()
 
-    app = SmallApp(SmallTask(waits))
+    app = MinimalApp(MinimalTask(waits))
     await app.put(*(app.job("waits", str(n)) for n in range(20)))
     async with app.worker(concurrency=20):
         assert await running.calls(20) == [str(n) for n in range(20)]
@@ -55,7 +55,7 @@ async def test_a_task_that_was_suspended_in_a_handler_runs_no_further_one() -> N
     async def runs() -> None:
         quick.add(asyncio.current_task())
 
-    app = SmallApp(SmallTask(waits), SmallTask(runs))
+    app = MinimalApp(MinimalTask(waits), MinimalTask(runs))
     await app.put(*(app.job(task) for _ in range(20) for task in ("waits", "runs")))
     await app.drain(concurrency=10)
     assert len(waited) == 20
@@ -66,8 +66,8 @@ async def test_handlers_known_to_wait_start_together_and_are_settled_together() 
         await asyncio.sleep(0)
 
     runtime = SystemRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(waits), runtime=runtime, engine=engine)
     await app.put(*(app.job("waits") for _ in range(1000)))
     await app.drain(concurrency=100)
     assert sum(len(exchange.settlements) for exchange in engine.exchanges) == 1000
@@ -81,7 +81,7 @@ async def test_context_variables_do_not_leak_from_one_job_to_the_next() -> None:
         found.append(tasks_seen.get())
         tasks_seen.set(name)
 
-    app = SmallApp(SmallTask(leaves_a_mark))
+    app = MinimalApp(MinimalTask(leaves_a_mark))
     await app.put(*(app.job("leaves_a_mark", str(n)) for n in range(10)))
     await app.drain()
     assert found == ["untouched"] * 10
@@ -95,7 +95,7 @@ async def test_each_job_sees_its_own_context() -> None:
         await asyncio.sleep(0)
         seen.append((name, Context.current().job.id))
 
-    app = SmallApp(SmallTask(says))
+    app = MinimalApp(MinimalTask(says))
     await app.put(*(app.job("says", str(n), id=str(n)) for n in range(10)))
     await app.drain()
     assert len(seen) == 20
@@ -118,7 +118,7 @@ async def test_a_long_row_of_quick_handlers_lets_others_have_their_turn() -> Non
         if ran < 30:
             loop.call_soon(turn)
 
-    app = SmallApp(SmallTask(busy))
+    app = MinimalApp(MinimalTask(busy))
     loop = asyncio.get_running_loop()
     await app.put(*(app.job("busy") for _ in range(30)))
     loop.call_soon(turn)
@@ -131,7 +131,7 @@ async def test_no_attempt_is_lost_to_the_garbage_collector() -> None:
 
     gc.freeze()  # what other tests left behind is not worth a thousand looks
     try:
-        app = SmallApp(SmallTask(_naps))
+        app = MinimalApp(MinimalTask(_naps))
         ids = await app.put(*(app.job("_naps") for _ in range(60)))
         stop = False
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from eventually import idle
-from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, names
+from failing_engine import FailingEngine
+from minimal_app import MinimalApp, MinimalTask, names
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -27,7 +27,7 @@ class Waits:
         self.ended = Probe[AbortReason | None]("its end")
         self.gate = asyncio.Event()
 
-    def task(self, **policy: Any) -> SmallTask:
+    def task(self, **policy: Any) -> MinimalTask:
         async def waits(ctx: Context) -> str:
             self.started(ctx.job.id)
             try:
@@ -36,17 +36,17 @@ class Waits:
                 self.ended(ctx.abort_reason)
             return "finished"
 
-        return SmallTask(waits, takes_context=True, **policy)
+        return MinimalTask(waits, takes_context=True, **policy)
 
 
-async def leases_of(app: SmallApp) -> int:
+async def leases_of(app: MinimalApp) -> int:
     counts = (await app.engine.stats("default")).queues[0].counts
     return counts.get(JobState.RUNNING, 0) + counts.get(JobState.ASSIGNED, 0)
 
 
 async def test_a_stopping_worker_claims_nothing_more_and_lets_handlers_finish() -> None:
     waits = Waits()
-    app = SmallApp(waits.task())
+    app = MinimalApp(waits.task())
     seen = app.record_events()
     first = await app.enqueue("waits")
     worker = app.worker()
@@ -68,7 +68,7 @@ async def test_a_stopping_worker_claims_nothing_more_and_lets_handlers_finish() 
 async def test_after_the_grace_handlers_are_aborted_and_their_jobs_given_back_for_nothing() -> None:
     waits = Waits()
     runtime = FrozenRuntime()
-    app = SmallApp(waits.task(), runtime=runtime)
+    app = MinimalApp(waits.task(), runtime=runtime)
     ids = await app.put(*(app.job("waits") for _ in range(5)))
     worker = app.worker(concurrency=5)
     life = asyncio.create_task(worker.arun())
@@ -90,7 +90,7 @@ async def test_after_the_grace_handlers_are_aborted_and_their_jobs_given_back_fo
 async def test_the_second_wish_ends_the_grace_at_once() -> None:
     waits = Waits()
     runtime = FrozenRuntime()
-    app = SmallApp(waits.task(), runtime=runtime)
+    app = MinimalApp(waits.task(), runtime=runtime)
     id = await app.enqueue("waits")
     worker = app.worker(grace=3600)
     life = asyncio.create_task(worker.arun())
@@ -107,7 +107,7 @@ async def test_the_second_wish_ends_the_grace_at_once() -> None:
 async def test_a_signal_stops_gently_and_a_second_one_at_once(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     waits = Waits()
-    app = SmallApp(waits.task())
+    app = MinimalApp(waits.task())
     stopping, stopped = app.record_events(events.WorkerStopping), app.record_events(events.WorkerStopped)
     id = await app.enqueue("waits")
     life = asyncio.create_task(app.worker(signals=True, grace=3600).arun())
@@ -124,7 +124,7 @@ async def test_a_signal_stops_gently_and_a_second_one_at_once(number: signal.Sig
 
 
 async def test_an_operator_can_stop_a_worker_by_its_name() -> None:
-    app = SmallApp(Waits().task())
+    app = MinimalApp(Waits().task())
     worker = app.worker()
     life = asyncio.create_task(worker.arun())
     started = app.record_events(events.WorkerStarted)
@@ -149,7 +149,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_back_and_cannot
         return "far too late"
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(stubborn), runtime=runtime)
+    app = MinimalApp(MinimalTask(stubborn), runtime=runtime)
     seen = app.record_events(events.WorkerStopped)
     id = await app.enqueue("stubborn")
     worker = app.worker(grace=5)
@@ -178,7 +178,7 @@ async def test_a_thread_that_does_not_end_is_given_back_as_the_last_call() -> No
         return "late"
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(blocks), runtime=runtime)
+    app = MinimalApp(MinimalTask(blocks), runtime=runtime)
     id = await app.enqueue("blocks")
     worker = app.worker(grace=1)
     life = asyncio.create_task(worker.arun())
@@ -198,7 +198,7 @@ async def test_a_thread_that_does_not_end_is_given_back_as_the_last_call() -> No
 def test_run_returns_although_a_handler_never_does() -> None:
     """The loop is closed over a coroutine that swallows every cancellation."""
     gate = threading.Event()
-    app: SmallApp
+    app: MinimalApp
     woken: list[int] = []
 
     async def immortal() -> None:
@@ -209,7 +209,7 @@ def test_run_returns_although_a_handler_never_does() -> None:
             except asyncio.CancelledError:
                 woken.append(1)
 
-    app = SmallApp(SmallTask(immortal))
+    app = MinimalApp(MinimalTask(immortal))
     worker = app.worker()
     asyncio.run(app.put(app.job("immortal", id="a")))
     worker.run()
@@ -229,7 +229,7 @@ async def test_a_handler_that_finishes_in_spite_of_the_abort_has_succeeded() -> 
             return "saved"
         return ""
 
-    app = SmallApp(SmallTask(tidy))
+    app = MinimalApp(MinimalTask(tidy))
     id = await app.enqueue("tidy")
     worker = app.worker()
     life = asyncio.create_task(worker.arun())
@@ -241,7 +241,7 @@ async def test_a_handler_that_finishes_in_spite_of_the_abort_has_succeeded() -> 
 
 async def test_cancelling_the_worker_itself_gives_everything_back() -> None:
     waits = Waits()
-    app = SmallApp(waits.task())
+    app = MinimalApp(waits.task())
     id = await app.enqueue("waits")
     life = asyncio.create_task(app.worker().arun())
     await waits.started.calls(1)
@@ -255,8 +255,8 @@ async def test_cancelling_the_worker_itself_gives_everything_back() -> None:
 async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
     waits = Waits()
     runtime = FrozenRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(waits.task(), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(waits.task(), runtime=runtime, engine=engine)
     await app.enqueue("waits")
     worker = app.worker(grace=1)
     life = asyncio.create_task(worker.arun())
@@ -273,8 +273,8 @@ async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
 async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> None:
     waits = Waits()
     runtime = FrozenRuntime()
-    engine = FaultyEngine(runtime)
-    app = SmallApp(waits.task(), runtime=runtime, engine=engine)
+    engine = FailingEngine(runtime)
+    app = MinimalApp(waits.task(), runtime=runtime, engine=engine)
     id = await app.enqueue("waits")
     worker = app.worker()
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from eventually import idle
-from small_app import QUICK, Latch, SmallApp, SmallTask
+from minimal_app import QUICK, MinimalApp, MinimalTask, ThreadGate
 
 from holdfast.context import AbortReason, Context
 from holdfast.model.instants import SECOND
@@ -28,7 +28,7 @@ async def test_an_async_handler_is_cancelled_when_its_time_is_over() -> None:
             raise
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(slow, timeout=5 * SECOND, retry=ONCE), runtime=runtime)
+    app = MinimalApp(MinimalTask(slow, timeout=5 * SECOND, retry=ONCE), runtime=runtime)
     id = await app.enqueue("slow")
     async with app.worker():
         await running.calls(1)
@@ -57,7 +57,7 @@ async def test_a_timeout_is_retried_like_any_failure() -> None:
         return "quick now"
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(slow_at_first, takes_context=True, timeout=SECOND, retry=QUICK), runtime=runtime)
+    app = MinimalApp(MinimalTask(slow_at_first, takes_context=True, timeout=SECOND, retry=QUICK), runtime=runtime)
     id = await app.enqueue("slow_at_first")
     async with app.worker():
         await tries.calls(1)
@@ -76,7 +76,7 @@ async def test_a_timeout_given_at_enqueue_wins() -> None:
         await asyncio.Event().wait()
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(slow, timeout=3600 * SECOND, retry=ONCE), runtime=runtime)
+    app = MinimalApp(MinimalTask(slow, timeout=3600 * SECOND, retry=ONCE), runtime=runtime)
     id = await app.enqueue("slow", given=Given(timeout=2 * SECOND))
     async with app.worker():
         await running.calls(1)
@@ -97,7 +97,7 @@ async def test_each_of_many_handlers_has_its_own_deadline() -> None:
             ended(number)
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(slow, retry=ONCE), runtime=runtime)
+    app = MinimalApp(MinimalTask(slow, retry=ONCE), runtime=runtime)
     await app.put(*(app.job("slow", n, given=Given(timeout=n * SECOND)) for n in (3, 1, 2)))
     async with app.worker():
         await running.calls(3)
@@ -110,14 +110,14 @@ async def test_each_of_many_handlers_has_its_own_deadline() -> None:
 
 
 async def test_a_timed_out_thread_keeps_slot_and_lease_until_it_returns_and_then_counts_as_timed_out() -> None:
-    latch = Latch()
+    latch = ThreadGate()
 
     def slow() -> str:
         latch.wait()
         return "too late"
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(slow, timeout=SECOND, retry=ONCE), runtime=runtime)
+    app = MinimalApp(MinimalTask(slow, timeout=SECOND, retry=ONCE), runtime=runtime)
     id = await app.enqueue("slow")
     async with app.worker() as worker:
         await latch.arrived.calls(1)
@@ -132,7 +132,7 @@ async def test_a_timed_out_thread_keeps_slot_and_lease_until_it_returns_and_then
 
 
 async def test_a_thread_that_looks_stops_by_itself() -> None:
-    latch = Latch()
+    latch = ThreadGate()
 
     def polite(ctx: Context) -> None:
         latch.wait()
@@ -141,7 +141,7 @@ async def test_a_thread_that_looks_stops_by_itself() -> None:
         raise AssertionError("not reached")
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(polite, takes_context=True, timeout=SECOND, retry=ONCE), runtime=runtime)
+    app = MinimalApp(MinimalTask(polite, takes_context=True, timeout=SECOND, retry=ONCE), runtime=runtime)
     id = await app.enqueue("polite")
     async with app.worker():
         await latch.arrived.calls(1)
@@ -171,7 +171,7 @@ async def test_a_handler_that_swallows_the_cancellation_keeps_its_slot_and_count
         return "I did it my way"
 
     runtime = FrozenRuntime()
-    app = SmallApp(SmallTask(stubborn, timeout=SECOND, retry=ONCE), runtime=runtime)
+    app = MinimalApp(MinimalTask(stubborn, timeout=SECOND, retry=ONCE), runtime=runtime)
     id = await app.enqueue("stubborn")
     async with app.worker() as worker:
         await running.calls(1)

@@ -1,4 +1,4 @@
-"""The least that a worker works for: tasks that are plain functions, a memory engine, and shorthands for tests."""
+"""The smallest App that a worker can run: tasks that are plain functions, a memory engine, and helpers for tests."""
 
 import asyncio
 import threading
@@ -32,15 +32,15 @@ QUICK = RetryPolicy(max_attempts=3, backoff=fixed(0))
 """Three attempts, one right after the other."""
 
 
-class HastyRuntime(SystemRuntime):
-    """Sleeps a millisecond where others sleep longer: for what would otherwise be waited for in real time."""
+class ShortSleepRuntime(SystemRuntime):
+    """Sleeps at most a millisecond, for tests of code that sleeps longer in real time."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(min(seconds, 0.001))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallPolicy:
+class MinimalPolicy:
     name: str
     queue: str = QUEUE
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -53,7 +53,7 @@ class SmallPolicy:
     remote: bool = False
 
 
-class SmallTask:
+class MinimalTask:
     """A function and its policy."""
 
     def __init__(
@@ -69,7 +69,7 @@ class SmallTask:
         self.takes_context = takes_context
         self.middleware = tuple(middleware)
         self.dead_letter_hooks: list[Callable[[Any, Any], object]] = []
-        self.policy = SmallPolicy(**{"name": function.__name__, **policy})
+        self.policy = MinimalPolicy(**{"name": function.__name__, **policy})
 
     def decode_arguments(self, payload: bytes, codec: str) -> tuple[Sequence[Any], Mapping[str, Any]]:
         args, kwargs = CODEC.decode(payload, tuple[list[Any], dict[str, Any]])
@@ -79,12 +79,12 @@ class SmallTask:
         return CODEC.encode(value)
 
 
-class SmallApp:
+class MinimalApp:
     """What `holdfast.worker.protocols.WorkerApp` asks for."""
 
     def __init__(
         self,
-        *tasks: SmallTask,
+        *tasks: MinimalTask,
         runtime: Runtime | None = None,
         engine: Engine | None = None,
         middlewares: Sequence[Middleware] = (),
@@ -152,8 +152,8 @@ class SmallApp:
             await self.worker(until_empty=True, **options).arun()
 
 
-class Gated:
-    """A handler that reports, and then waits until the test lets it go."""
+class GatedHandler:
+    """A handler that reports its start, and then waits until the test opens the gate."""
 
     def __init__(self) -> None:
         self.started = Probe[str]("the handler")
@@ -170,15 +170,15 @@ class Gated:
         finally:
             self.running[name] -= 1
 
-    def task(self, name: str = "gated", **policy: Any) -> SmallTask:
+    def task(self, name: str = "gated", **policy: Any) -> MinimalTask:
         async def function(label: str = "") -> None:
             await self(label)
 
-        return SmallTask(function, name=name, **policy)
+        return MinimalTask(function, name=name, **policy)
 
 
-class Latch:
-    """A thread waits here until the test opens it. `arrived` tells the test's loop."""
+class ThreadGate:
+    """A gate where a thread waits until the test opens it. `arrived` is called on the test's loop."""
 
     def __init__(self) -> None:
         self.arrived = Probe[Any]("the thread")

@@ -8,10 +8,10 @@ line must name the place. A few are told to the machine as well, to show that it
 from typing import Any
 
 import pytest
+from every_verb import use_every_verb
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from lies import ANSWERS, DEEDS, Liar, Lie
-from scenario import play
+from wrong_engines import ANSWERS, WRONG_ACTIONS, WrongAnswer, WrongAnswerEngine
 
 from holdfast.engines.memory import MemoryEngine
 from holdfast.testing import FrozenRuntime
@@ -30,25 +30,25 @@ MACHINE = settings(
 )
 
 
-def liar(lie: Lie) -> type[MemoryEngine]:
-    kind: Any = type("Liar", (Liar,), {"lie": lie})
+def liar(lie: WrongAnswer) -> type[MemoryEngine]:
+    kind: Any = type("WrongAnswerEngine", (WrongAnswerEngine,), {"lie": lie})
     return kind  # type: ignore[no-any-return]
 
 
 def test_the_truth_is_accepted() -> None:
-    play(MemoryEngine("memory://", FrozenRuntime()))
+    use_every_verb(MemoryEngine("memory://", FrozenRuntime()))
 
 
 @pytest.mark.parametrize("lie", ANSWERS, ids=[lie.name for lie in ANSWERS])
-def test_a_wrong_answer_is_found_out(lie: Lie) -> None:
+def test_a_wrong_answer_is_found_out(lie: WrongAnswer) -> None:
     with pytest.raises(AssertionError, match=f"^{lie.found_in}"):
-        play(liar(lie)("memory://", FrozenRuntime()))
+        use_every_verb(liar(lie)("memory://", FrozenRuntime()))
 
 
-@pytest.mark.parametrize("deed", DEEDS, ids=[deed.__name__ for deed in DEEDS])
+@pytest.mark.parametrize("deed", WRONG_ACTIONS, ids=[deed.__name__ for deed in WRONG_ACTIONS])
 def test_a_wrong_deed_is_found_out(deed: type[MemoryEngine]) -> None:
     with pytest.raises(AssertionError, match=r"^\w+: .*(the ledger has|is left|which|not among)"):
-        play(deed("memory://", FrozenRuntime()))
+        use_every_verb(deed("memory://", FrozenRuntime()))
 
 
 @pytest.mark.parametrize("name", ["attempt", "late-called-applied", "dropped-lease", "depth", "kept-for-longer"])

@@ -1,4 +1,4 @@
-"""A memory engine that fails when told to, before or after it has done what it was asked."""
+"""A memory engine that fails where a test wants it to: before or after it has carried out a command."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +9,20 @@ from holdfast.model.work import Exchange
 from holdfast.runtime import Runtime
 
 Fault = Callable[[Command[Any]], BaseException | None]
-"""Looks at a command and says what to raise, or None."""
+"""Takes a command. Returns the error to raise, or None."""
 
 
-class FaultyEngine(MemoryEngine):
-    """`before`: nothing happens, and it raises. `after`: it happens, and the answer is lost."""
+class FailingEngine(MemoryEngine):
+    """`before` raises instead of carrying out the command. `after` carries it out, and the answer is lost."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("memory://", runtime)
         self.before: Fault | None = None
         self.after: Fault | None = None
-        self.asked: list[Command[Any]] = []
+        self.commands: list[Command[Any]] = []
 
     def perform_now(self, command: Command[A]) -> A:
-        self.asked.append(command)
+        self.commands.append(command)
         if self.before is not None and (error := self.before(command)) is not None:
             raise error
         answer = super().perform_now(command)
@@ -32,11 +32,11 @@ class FaultyEngine(MemoryEngine):
 
     @property
     def exchanges(self) -> list[Exchange]:
-        return [command for command in self.asked if isinstance(command, Exchange)]
+        return [command for command in self.commands if isinstance(command, Exchange)]
 
 
-def times(count: int, kind: type[Command[Any]], error: Callable[[], BaseException]) -> Fault:
-    """Fails so many times on commands of this kind."""
+def fail_times(count: int, kind: type[Command[Any]], error: Callable[[], BaseException]) -> Fault:
+    """Fails the first `count` commands of this kind."""
     left = count
 
     def fault(command: Command[Any]) -> BaseException | None:

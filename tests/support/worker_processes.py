@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import NamedTuple, Self
+
+from eventually import eventually
 
 SUPPORT = Path(__file__).parent
 
@@ -25,44 +26,41 @@ class Run(NamedTuple):
     fence: int
 
 
-class Fleet:
-    """So many worker processes on one store; every killed one is replaced."""
+class WorkerProcesses:
+    """`size` worker processes on one store. A killed one is replaced."""
 
     def __init__(self, url: str, log: Path, *, size: int, concurrency: int = 20, seed: int = 0) -> None:
         self.log = log
         self._environment = {**os.environ, "KILL_URL": url, "KILL_LOG": str(log)}
         self._concurrency = concurrency
         self._random = Random(seed)
-        self.workers = [self._start() for _ in range(size)]
+        self.processes = [self._start() for _ in range(size)]
 
     def _start(self) -> "subprocess.Popen[str]":
         program = [sys.executable, str(SUPPORT / "kill_app.py"), str(self._concurrency)]
         return subprocess.Popen(program, env=self._environment, stdout=subprocess.PIPE, text=True)
 
     def kill_one(self, *, replace: bool = True) -> int:
-        """Kill -9 one of them at random; answers its process id."""
-        index = self._random.randrange(len(self.workers))
-        victim = self.workers[index]
+        """Kill one at random by SIGKILL. Returns its process id."""
+        index = self._random.randrange(len(self.processes))
+        victim = self.processes[index]
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=30)
         if victim.stdout is not None:
             victim.stdout.close()
         if replace:
-            self.workers[index] = self._start()
+            self.processes[index] = self._start()
         else:
-            del self.workers[index]
+            del self.processes[index]
         return victim.pid
 
     async def first_run(self) -> Run:
-        """Wait until something runs. The log is a plain file, so it is looked at again and again."""
-        pause = asyncio.Event()
-        while not (runs := self.runs()):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(pause.wait(), 0.02)
-        return runs[0]
+        """Wait until a job has started. The log is a plain file, so it is read again and again."""
+        await eventually(self.runs, "the first job to start", limit_s=60)
+        return self.runs()[0]
 
     async def stop_at_once(self, worker: "subprocess.Popen[str]") -> int:
-        """SIGTERM, and again until it has ended; answers the exit code."""
+        """Send SIGTERM again and again until the worker has ended. Returns the exit code."""
         while True:
             worker.send_signal(signal.SIGTERM)
             try:
@@ -71,7 +69,7 @@ class Fleet:
                 continue
 
     def runs(self) -> list[Run]:
-        """What has run so far."""
+        """The lines of the log so far."""
         if not self.log.exists():
             return []
         lines = [line.split() for line in self.log.read_text().splitlines()]
@@ -86,9 +84,9 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self.workers:
+        for worker in self.processes:
             worker.terminate()
-        for worker in self.workers:
+        for worker in self.processes:
             try:
                 worker.wait(timeout=20)
             except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""One story in which every verb is used, and every answer judged by the oracle: an occasion for every lie."""
+"""Commands that use every verb, in one sequence. The oracle judges every answer."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def settle(lease: Lease | ExpiredLease, target: JobState, **fields: Any) -> Exch
     return Exchange(settlements=(Settlement(**fields),))
 
 
-def play(engine: MemoryEngine) -> None:
+def use_every_verb(engine: MemoryEngine) -> None:
     oracle = Oracle()
 
     def ask(command: Command[A]) -> A:

@@ -1,7 +1,8 @@
-"""Ways in which users reach the database of their jobs, and a table of theirs beside these.
+"""Transactions of users, by every driver that Holdfast knows, and a table of the user beside the jobs.
 
-A `Way` opens a transaction as a user of some driver would: leaving commits, leaving by an error rolls back. It gives
-what `transaction=` takes, and a function that writes a row in the same transaction.
+An `OpenBlocking` opens a transaction as a user of one driver does: leaving the block commits, leaving it by an error
+rolls back. It yields what `transaction=` takes, and a function that writes a row in the same transaction.
+`OpenAsync` does the same on an event loop.
 """
 
 import sqlite3
@@ -26,7 +27,7 @@ STORES = ("sqlite", "postgres")
 
 @dataclass
 class Store:
-    """Where the jobs are, and a table `effects` of the user's."""
+    """Where the jobs are, and a table `effects` of the user."""
 
     kind: str
     url: str
@@ -53,7 +54,7 @@ class Store:
             self.execute(f"DROP TABLE {self.table}")
 
     def execute(self, statement: str) -> list[Any]:
-        """Beside everything, committed at once."""
+        """On a connection of its own, committed at once."""
         if self.kind == "sqlite":
             db = sqlite3.connect(self.place, isolation_level=None)
             try:
@@ -66,7 +67,7 @@ class Store:
             return cursor.fetchall() if cursor.description else []
 
     def effects(self) -> dict[str, int]:
-        """The rows of the user's table, by name."""
+        """How many rows of each name the user's table has."""
         return dict(Counter(name for (name,) in self.execute(f"SELECT name FROM {self.table}")))
 
     # SQLAlchemy
@@ -88,18 +89,18 @@ class Store:
         return async_sessionmaker(self.async_engine(driver))
 
 
-class Given(NamedTuple):
+class BlockingTransaction(NamedTuple):
     transaction: Any
     write: Callable[[str], Any]
 
 
-class AsyncGiven(NamedTuple):
+class AsyncTransaction(NamedTuple):
     transaction: Any
     write: Callable[[str], Awaitable[Any]]
 
 
-Way = Callable[[Store], AbstractContextManager[Given]]
-AsyncWay = Callable[[Store], AbstractAsyncContextManager[AsyncGiven]]
+OpenBlocking = Callable[[Store], AbstractContextManager[BlockingTransaction]]
+OpenAsync = Callable[[Store], AbstractAsyncContextManager[AsyncTransaction]]
 
 
 def _insert(store: Store, mark: str) -> str:
@@ -110,35 +111,37 @@ def _insert(store: Store, mark: str) -> str:
 
 
 @contextmanager
-def by_sqlite3(store: Store) -> Iterator[Given]:
+def by_sqlite3(store: Store) -> Iterator[BlockingTransaction]:
     db = sqlite3.connect(store.place)
     try:
         with db:
-            yield Given(db, lambda name: db.execute(_insert(store, "?"), (name,)))
+            yield BlockingTransaction(db, lambda name: db.execute(_insert(store, "?"), (name,)))
     finally:
         db.close()
 
 
 @contextmanager
-def by_psycopg(store: Store) -> Iterator[Given]:
+def by_psycopg(store: Store) -> Iterator[BlockingTransaction]:
     with psycopg.connect(store.place) as connection:
         insert = _insert(store, "%s").encode()
-        yield Given(connection, lambda name: connection.execute(insert, (name,)))
+        yield BlockingTransaction(connection, lambda name: connection.execute(insert, (name,)))
 
 
 @contextmanager
-def by_session(store: Store) -> Iterator[Given]:
+def by_session(store: Store) -> Iterator[BlockingTransaction]:
     with store.sessions().begin() as session:
-        yield Given(session, lambda name: session.execute(text(_insert(store, ":name")), {"name": name}))
+        yield BlockingTransaction(session, lambda name: session.execute(text(_insert(store, ":name")), {"name": name}))
 
 
 @contextmanager
-def by_connection(store: Store) -> Iterator[Given]:
+def by_connection(store: Store) -> Iterator[BlockingTransaction]:
     with store.engine().begin() as connection:
-        yield Given(connection, lambda name: connection.execute(text(_insert(store, ":name")), {"name": name}))
+        yield BlockingTransaction(
+            connection, lambda name: connection.execute(text(_insert(store, ":name")), {"name": name})
+        )
 
 
-WAYS: dict[str, dict[str, Way]] = {
+DRIVERS: dict[str, dict[str, OpenBlocking]] = {
     "sqlite": {"sqlite3": by_sqlite3, "session": by_session, "connection": by_connection},
     "postgres": {"psycopg": by_psycopg, "session": by_session, "connection": by_connection},
 }
@@ -148,10 +151,10 @@ WAYS: dict[str, dict[str, Way]] = {
 
 
 @asynccontextmanager
-async def by_aiosqlite(store: Store) -> AsyncIterator[AsyncGiven]:
+async def by_aiosqlite(store: Store) -> AsyncIterator[AsyncTransaction]:
     async with aiosqlite.connect(store.place) as db:
         try:
-            yield AsyncGiven(db, lambda name: db.execute(_insert(store, "?"), (name,)))
+            yield AsyncTransaction(db, lambda name: db.execute(_insert(store, "?"), (name,)))
         except BaseException:
             await db.rollback()
             raise
@@ -159,51 +162,53 @@ async def by_aiosqlite(store: Store) -> AsyncIterator[AsyncGiven]:
 
 
 @asynccontextmanager
-async def by_asyncpg(store: Store) -> AsyncIterator[AsyncGiven]:
+async def by_asyncpg(store: Store) -> AsyncIterator[AsyncTransaction]:
     connection = await asyncpg.connect(store.place)
     try:
         async with connection.transaction():
-            yield AsyncGiven(connection, lambda name: connection.execute(_insert(store, "$1"), name))
+            yield AsyncTransaction(connection, lambda name: connection.execute(_insert(store, "$1"), name))
     finally:
         await connection.close()
 
 
 @asynccontextmanager
-async def by_asyncpg_pool(store: Store) -> AsyncIterator[AsyncGiven]:
+async def by_asyncpg_pool(store: Store) -> AsyncIterator[AsyncTransaction]:
     async with (
         asyncpg.create_pool(store.place, min_size=1, max_size=1) as pool,
         pool.acquire() as connection,
         connection.transaction(),
     ):
-        yield AsyncGiven(connection, lambda name: connection.execute(_insert(store, "$1"), name))
+        yield AsyncTransaction(connection, lambda name: connection.execute(_insert(store, "$1"), name))
 
 
 @asynccontextmanager
-async def by_async_psycopg(store: Store) -> AsyncIterator[AsyncGiven]:
+async def by_async_psycopg(store: Store) -> AsyncIterator[AsyncTransaction]:
     async with await psycopg.AsyncConnection.connect(store.place) as connection:
         insert = _insert(store, "%s").encode()
-        yield AsyncGiven(connection, lambda name: connection.execute(insert, (name,)))
+        yield AsyncTransaction(connection, lambda name: connection.execute(insert, (name,)))
 
 
-def by_async_session(driver: str = "") -> AsyncWay:
+def by_async_session(driver: str = "") -> OpenAsync:
     @asynccontextmanager
-    async def way(store: Store) -> AsyncIterator[AsyncGiven]:
+    async def open_transaction(store: Store) -> AsyncIterator[AsyncTransaction]:
         async with store.async_sessions(driver).begin() as session:
-            yield AsyncGiven(session, lambda name: session.execute(text(_insert(store, ":name")), {"name": name}))
+            yield AsyncTransaction(session, lambda name: session.execute(text(_insert(store, ":name")), {"name": name}))
 
-    return way
+    return open_transaction
 
 
-def by_async_connection(driver: str = "") -> AsyncWay:
+def by_async_connection(driver: str = "") -> OpenAsync:
     @asynccontextmanager
-    async def way(store: Store) -> AsyncIterator[AsyncGiven]:
+    async def open_transaction(store: Store) -> AsyncIterator[AsyncTransaction]:
         async with store.async_engine(driver).begin() as connection:
-            yield AsyncGiven(connection, lambda name: connection.execute(text(_insert(store, ":name")), {"name": name}))
+            yield AsyncTransaction(
+                connection, lambda name: connection.execute(text(_insert(store, ":name")), {"name": name})
+            )
 
-    return way
+    return open_transaction
 
 
-ASYNC_WAYS: dict[str, dict[str, AsyncWay]] = {
+ASYNC_DRIVERS: dict[str, dict[str, OpenAsync]] = {
     "sqlite": {
         "aiosqlite": by_aiosqlite,
         "session": by_async_session(),

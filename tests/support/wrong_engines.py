@@ -16,7 +16,7 @@ Bend = Callable[[Any], Any]
 """An answer turned into a lie, or left alone where there is nothing to lie about."""
 
 
-class Lie(NamedTuple):
+class WrongAnswer(NamedTuple):
     """`found_in` is how the oracle's line begins, as a pattern."""
 
     name: str
@@ -25,10 +25,10 @@ class Lie(NamedTuple):
     found_in: str
 
 
-class Liar(MemoryEngine):
+class WrongAnswerEngine(MemoryEngine):
     """Tells one lie whenever it can."""
 
-    lie: Lie
+    lie: WrongAnswer
 
     def perform_now(self, command: Command[A]) -> A:
         answer: Any = super().perform_now(command)
@@ -39,7 +39,7 @@ class Liar(MemoryEngine):
 
 
 def first(field: str, bend: Bend, which: Callable[[Any], object] = lambda item: True) -> Bend:
-    """Lie about the first item of a list that can be lied about."""
+    """WrongAnswer about the first item of a list that can be lied about."""
 
     def bent(answer: Any) -> Any:
         items = list(getattr(answer, field))
@@ -92,94 +92,110 @@ CREATED, DONE = produce.EnqueueStatus.CREATED, operate.OperateStatus.DONE
 HELD, LATE, APPLIED = work.RenewStatus.HELD, work.SettleStatus.LOST, work.SettleStatus.APPLIED
 
 ANSWERS = (
-    Lie(
+    WrongAnswer(
         "time-goes-back",
         observe.GetAnswer,
         lambda a: replace(a, at=At(a.at.wall - HOUR, a.at.lease - HOUR)),
         "Get: time",
     ),
     # Enqueue
-    Lie(
+    WrongAnswer(
         "state",
         produce.EnqueueAnswer,
         in_groups(first("jobs", with_(state=JobState.RUNNING))),
         r".*\.jobs\[\d\]\.state",
     ),
-    Lie("depth", produce.EnqueueAnswer, in_groups(first("jobs", more("depth"))), r"Enqueue: .*\.depth is"),
-    Lie("position", produce.EnqueueAnswer, in_groups(first("jobs", more("position"))), r"Enqueue: .*\.position is"),
-    Lie("arrivals-swapped", produce.EnqueueAnswer, in_groups(swapped_arrivals), r"Enqueue: .*\.arrival is"),
-    Lie("duplicate-created", produce.EnqueueAnswer, in_groups(first("jobs", with_(status=CREATED))), r".*\.status is"),
-    Lie("result-forgotten", produce.EnqueueAnswer, in_groups(first("jobs", with_(result=None))), r".*\.result is None"),
-    Lie(
+    WrongAnswer("depth", produce.EnqueueAnswer, in_groups(first("jobs", more("depth"))), r"Enqueue: .*\.depth is"),
+    WrongAnswer(
+        "position", produce.EnqueueAnswer, in_groups(first("jobs", more("position"))), r"Enqueue: .*\.position is"
+    ),
+    WrongAnswer("arrivals-swapped", produce.EnqueueAnswer, in_groups(swapped_arrivals), r"Enqueue: .*\.arrival is"),
+    WrongAnswer(
+        "duplicate-created", produce.EnqueueAnswer, in_groups(first("jobs", with_(status=CREATED))), r".*\.status is"
+    ),
+    WrongAnswer(
+        "result-forgotten", produce.EnqueueAnswer, in_groups(first("jobs", with_(result=None))), r".*\.result is None"
+    ),
+    WrongAnswer(
         "full-at-another-depth",
         produce.EnqueueAnswer,
         first("groups", more("depth"), lambda group: isinstance(group, produce.GroupFull)),
         r"Enqueue: groups\[0\]\.depth is",
     ),
-    Lie("group-dropped", produce.EnqueueAnswer, without_last("groups"), "Enqueue: groups has 0"),
+    WrongAnswer("group-dropped", produce.EnqueueAnswer, without_last("groups"), "Enqueue: groups has 0"),
     # Exchange
-    Lie("attempt", work.ExchangeAnswer, first("leases", more("attempt")), r"Exchange: leases\[0\]\.attempt"),
-    Lie("due", work.ExchangeAnswer, first("leases", more("due")), r"Exchange: leases\[0\]\.due"),
-    Lie("fence", work.ExchangeAnswer, first("leases", more("fence", -1)), r"Exchange: leases\[0\]\.fence"),
-    Lie("expiry", work.ExchangeAnswer, first("leases", more("lease_expires")), r"Exchange: .*\.lease_expires"),
-    Lie("token", work.ExchangeAnswer, first("leases", with_(token="c9.9")), r"Exchange: leases\[0\]\.token"),
-    Lie("order-of-leases", work.ExchangeAnswer, backwards("leases"), r"Exchange: leases\[0\]\."),
-    Lie("dropped-lease", work.ExchangeAnswer, without_last("leases"), r"Exchange: leases has \d"),
-    Lie("next-due", work.ExchangeAnswer, more("next_due"), "Exchange: next_due"),
-    Lie("lane-emptied-untold", work.ExchangeAnswer, without_last("emptied"), "Exchange: emptied"),
-    Lie(
+    WrongAnswer("attempt", work.ExchangeAnswer, first("leases", more("attempt")), r"Exchange: leases\[0\]\.attempt"),
+    WrongAnswer("due", work.ExchangeAnswer, first("leases", more("due")), r"Exchange: leases\[0\]\.due"),
+    WrongAnswer("fence", work.ExchangeAnswer, first("leases", more("fence", -1)), r"Exchange: leases\[0\]\.fence"),
+    WrongAnswer("expiry", work.ExchangeAnswer, first("leases", more("lease_expires")), r"Exchange: .*\.lease_expires"),
+    WrongAnswer("token", work.ExchangeAnswer, first("leases", with_(token="c9.9")), r"Exchange: leases\[0\]\.token"),
+    WrongAnswer("order-of-leases", work.ExchangeAnswer, backwards("leases"), r"Exchange: leases\[0\]\."),
+    WrongAnswer("dropped-lease", work.ExchangeAnswer, without_last("leases"), r"Exchange: leases has \d"),
+    WrongAnswer("next-due", work.ExchangeAnswer, more("next_due"), "Exchange: next_due"),
+    WrongAnswer("lane-emptied-untold", work.ExchangeAnswer, without_last("emptied"), "Exchange: emptied"),
+    WrongAnswer(
         "late-called-applied", work.ExchangeAnswer, first("settled", instead(APPLIED, LATE)), r"Exchange: settled\[0\]"
     ),
-    Lie(
+    WrongAnswer(
         "applied-called-late", work.ExchangeAnswer, first("settled", instead(LATE, APPLIED)), r"Exchange: settled\[0\]"
     ),
-    Lie(
+    WrongAnswer(
         "late-start-allowed",
         work.ExchangeAnswer,
         first("started", instead(work.StartStatus.STARTED, work.StartStatus.LOST)),
         r"Exchange: started\[\d\]",
     ),
     # Leases
-    Lie("lost-called-held", work.RenewAnswer, first("jobs", with_(status=HELD)), r"Renew: jobs\[\d\]\.status"),
-    Lie("renewed-for-longer", work.RenewAnswer, first("jobs", more("lease_expires")), r"Renew: jobs.*lease_expires"),
-    Lie("expired-left-out", work.ExpiredAnswer, without_last("leases"), "Expired: leases has"),
-    Lie("expired-twice", work.ExpiredAnswer, lambda a: replace(a, leases=a.leases * 2), "Expired: leases names"),
-    Lie("losses-at-reaping", work.ExpiredAnswer, first("leases", more("losses")), r"Expired: leases\[0\]\.losses"),
-    Lie("disowned-left-out", work.DisownAnswer, without_last("leases"), "Disown: leases has"),
-    Lie("nobody-is-to-stop", work.HeartbeatAnswer, with_(stop=False), "Heartbeat: stop"),
+    WrongAnswer("lost-called-held", work.RenewAnswer, first("jobs", with_(status=HELD)), r"Renew: jobs\[\d\]\.status"),
+    WrongAnswer(
+        "renewed-for-longer", work.RenewAnswer, first("jobs", more("lease_expires")), r"Renew: jobs.*lease_expires"
+    ),
+    WrongAnswer("expired-left-out", work.ExpiredAnswer, without_last("leases"), "Expired: leases has"),
+    WrongAnswer(
+        "expired-twice", work.ExpiredAnswer, lambda a: replace(a, leases=a.leases * 2), "Expired: leases names"
+    ),
+    WrongAnswer(
+        "losses-at-reaping", work.ExpiredAnswer, first("leases", more("losses")), r"Expired: leases\[0\]\.losses"
+    ),
+    WrongAnswer("disowned-left-out", work.DisownAnswer, without_last("leases"), "Disown: leases has"),
+    WrongAnswer("nobody-is-to-stop", work.HeartbeatAnswer, with_(stop=False), "Heartbeat: stop"),
     # Operating
-    Lie(
+    WrongAnswer(
         "cancelled-called-finished",
         operate.CancelJobsAnswer,
         first("jobs", with_(status=operate.CancelStatus.FINISHED)),
         r"Cancel: jobs\[\d\]\.status",
     ),
-    Lie("operator-told-done", operate.OperateAnswer, first("jobs", with_(status=DONE)), r".*: jobs\[\d\]\.status"),
-    Lie("count-of-a-scope", operate.ScopeAnswer, more("count"), ".*: count is"),
-    Lie("emptied-again", operate.EmptiedAnswer, with_(emptied=True), "Emptied: emptied"),
-    Lie("pool-made-anew", operate.PoolAnswer, with_(changed=True), "PutPool: changed"),
-    Lie("schedule-forgotten", operate.SchedulesAnswer, without_last("schedules"), ".*: schedules has"),
+    WrongAnswer(
+        "operator-told-done", operate.OperateAnswer, first("jobs", with_(status=DONE)), r".*: jobs\[\d\]\.status"
+    ),
+    WrongAnswer("count-of-a-scope", operate.ScopeAnswer, more("count"), ".*: count is"),
+    WrongAnswer("emptied-again", operate.EmptiedAnswer, with_(emptied=True), "Emptied: emptied"),
+    WrongAnswer("pool-made-anew", operate.PoolAnswer, with_(changed=True), "PutPool: changed"),
+    WrongAnswer("schedule-forgotten", operate.SchedulesAnswer, without_last("schedules"), ".*: schedules has"),
     # Looking and keeping house
-    Lie("record-missing", observe.GetAnswer, first("jobs", lambda job: None), r"Get: jobs\[\d+\] is None"),
-    Lie("history-forgotten", observe.GetAnswer, first("jobs", with_(history=())), "Get: .*history has 0"),
-    Lie("kept-for-longer", observe.GetAnswer, first("jobs", more("visible_until")), "Get: .*visible_until"),
-    Lie("found-in-another-order", observe.FindAnswer, backwards("jobs"), r"Find: jobs\[0\]"),
-    Lie("last-page", observe.FindAnswer, with_(cursor=None), "Find: cursor"),
-    Lie("due-count", observe.StatsAnswer, first("queues", more("due")), r"Stats: queues\[0\]\.due"),
-    Lie("lane-depth", observe.LanesAnswer, first("lanes", more("depth")), r"Lanes: lanes\[0\]\.depth"),
-    Lie("pruned-a-stranger", observe.PruneAnswer, with_(deleted=(JobKey("q", "z"),)), "Prune: deleted has"),
-    Lie("pruned-unsaid", observe.PruneAnswer, without_last("deleted"), "Prune: more is False"),
-    Lie("nothing-more-to-prune", observe.PruneAnswer, with_(more=False), "Prune: more is False"),
-    Lie("always-more-to-prune", observe.PruneAnswer, with_(more=True), "Prune: more is True"),
-    Lie("worker-forgotten-unsaid", observe.PruneAnswer, without_last("workers"), "Prune: workers is"),
-    Lie("audit-finds-something", observe.AuditAnswer, with_(problems=("oh",)), "Audit: the engine's structure.*oh"),
+    WrongAnswer("record-missing", observe.GetAnswer, first("jobs", lambda job: None), r"Get: jobs\[\d+\] is None"),
+    WrongAnswer("history-forgotten", observe.GetAnswer, first("jobs", with_(history=())), "Get: .*history has 0"),
+    WrongAnswer("kept-for-longer", observe.GetAnswer, first("jobs", more("visible_until")), "Get: .*visible_until"),
+    WrongAnswer("found-in-another-order", observe.FindAnswer, backwards("jobs"), r"Find: jobs\[0\]"),
+    WrongAnswer("last-page", observe.FindAnswer, with_(cursor=None), "Find: cursor"),
+    WrongAnswer("due-count", observe.StatsAnswer, first("queues", more("due")), r"Stats: queues\[0\]\.due"),
+    WrongAnswer("lane-depth", observe.LanesAnswer, first("lanes", more("depth")), r"Lanes: lanes\[0\]\.depth"),
+    WrongAnswer("pruned-a-stranger", observe.PruneAnswer, with_(deleted=(JobKey("q", "z"),)), "Prune: deleted has"),
+    WrongAnswer("pruned-unsaid", observe.PruneAnswer, without_last("deleted"), "Prune: more is False"),
+    WrongAnswer("nothing-more-to-prune", observe.PruneAnswer, with_(more=False), "Prune: more is False"),
+    WrongAnswer("always-more-to-prune", observe.PruneAnswer, with_(more=True), "Prune: more is True"),
+    WrongAnswer("worker-forgotten-unsaid", observe.PruneAnswer, without_last("workers"), "Prune: workers is"),
+    WrongAnswer(
+        "audit-finds-something", observe.AuditAnswer, with_(problems=("oh",)), "Audit: the engine's structure.*oh"
+    ),
 )
 
 
 # --- Wrong deeds ---
 
 
-class Deed(MemoryEngine):
+class WrongActionEngine(MemoryEngine):
     """Carries out something else than it was asked, and answers as if nothing were amiss."""
 
     def perform_now(self, command: Command[A]) -> A:
@@ -203,33 +219,33 @@ class Deed(MemoryEngine):
         return super().perform_now(observe.Get(jobs=(JobKey(queue, id),))).jobs[0]
 
 
-class SettlesAnyToken(Deed):
+class SettlesAnyToken(WrongActionEngine):
     def bent_settlement(self, settlement: work.Settlement) -> work.Settlement:
         job = self.job(settlement.queue, settlement.id)
         return settlement if job is None or job.token is None else replace(settlement, token=job.token)
 
 
-class CountsNoLoss(Deed):
+class CountsNoLoss(WrongActionEngine):
     def bent_settlement(self, settlement: work.Settlement) -> work.Settlement:
         return replace(settlement, listed_expiry=None)
 
 
-class ReleasesAtTheCostOfAnAttempt(Deed):
+class ReleasesAtTheCostOfAnAttempt(WrongActionEngine):
     def bent_settlement(self, settlement: work.Settlement) -> work.Settlement:
         return replace(settlement, refund=False)
 
 
-class ForgetsDelays(Deed):
+class ForgetsDelays(WrongActionEngine):
     def bent_group(self, group: produce.Group) -> produce.Group:
         return replace(group, jobs=tuple(replace(job, delay=0) for job in group.jobs))
 
 
-class IgnoresLimits(Deed):
+class IgnoresLimits(WrongActionEngine):
     def bent_group(self, group: produce.Group) -> produce.Group:
         return replace(group, limits=())
 
 
-class RunsOnWhilePaused(Deed):
+class RunsOnWhilePaused(WrongActionEngine):
     def perform_now(self, command: Command[A]) -> A:
         answer = super().perform_now(command)
         if isinstance(command, operate.Pause):
@@ -237,7 +253,7 @@ class RunsOnWhilePaused(Deed):
         return answer
 
 
-class ClaimsTwiceByOneId(Deed):
+class ClaimsTwiceByOneId(WrongActionEngine):
     claims = 0
 
     def bent(self, command: Any) -> Any:
@@ -257,7 +273,7 @@ class ClaimsTwiceByOneId(Deed):
         return replace(lease, token=f"{claim_id}.{rest.partition('.')[2]}")
 
 
-class LosesFinishedJobs(Deed):
+class LosesFinishedJobs(WrongActionEngine):
     def perform_now(self, command: Command[A]) -> A:
         answer = super().perform_now(command)
         if isinstance(command, observe.Get):
@@ -268,7 +284,7 @@ class LosesFinishedJobs(Deed):
         return answer
 
 
-class ClearsNothing(Deed):
+class ClearsNothing(WrongActionEngine):
     def perform_now(self, command: Command[A]) -> A:
         if not isinstance(command, operate.Clear):
             return super().perform_now(command)
@@ -276,7 +292,7 @@ class ClearsNothing(Deed):
         return replace(counted, changed=True)  # type: ignore[no-any-return]
 
 
-class RenewsNothing(Deed):
+class RenewsNothing(WrongActionEngine):
     def perform_now(self, command: Command[A]) -> A:
         renewals = command.jobs if isinstance(command, work.Renew) else ()
         before = [self.job(renewal.queue, renewal.id) for renewal in renewals]
@@ -288,7 +304,7 @@ class RenewsNothing(Deed):
         return answer
 
 
-DEEDS: tuple[type[Deed], ...] = (
+WRONG_ACTIONS: tuple[type[WrongActionEngine], ...] = (
     SettlesAnyToken,
     CountsNoLoss,
     ReleasesAtTheCostOfAnAttempt,

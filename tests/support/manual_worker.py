@@ -1,4 +1,4 @@
-"""The worker's part, played by a test: take a job through the App's engine, and say how it ended."""
+"""A test acts as the worker: it claims a job through the App's engine, and settles it."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ async def take(app: App[Any], task: Task[..., Any], *, queue: str | None = None)
     wanted = TaskClaim(task=task.name, lease_len=30 * SECOND)
     claim = Claim(
         claim_id=app.runtime.new_claim_id(),
-        worker="played",
+        worker="test",
         queues=(QueueClaim(queue or task.queue, (wanted,)),),
         limit=1,
     )
@@ -28,19 +28,19 @@ async def take(app: App[Any], task: Task[..., Any], *, queue: str | None = None)
 
 async def settle(app: App[Any], lease: Lease, target: JobState, **facts: Any) -> None:
     settlement = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=target, **facts)
-    (said,) = (await app.engine.settle(settlement)).settled
-    assert said == "applied"
+    (status,) = (await app.engine.settle(settlement)).settled
+    assert status == "applied"
 
 
 async def succeed(app: App[Any], task: Task[..., Any], result: object = None, **facts: Any) -> Lease:
-    """Take the next job of a task, and let it return `result`."""
+    """Claim the next job of a task, and settle it as succeeded with `result`."""
     lease = await take(app, task)
     await settle(app, lease, JobState.SUCCEEDED, result=task.encode_result(result, lease.codec), **facts)
     return lease
 
 
 async def fail(app: App[Any], task: Task[..., Any], reason: Reason = Reason.EXHAUSTED, note: str = "") -> Lease:
-    """Take the next job of a task, and let it fail for good."""
+    """Claim the next job of a task, and settle it as failed."""
     lease = await take(app, task)
     error = ErrorInfo("builtins.ValueError", "no funds", "Traceback ...")
     await settle(app, lease, JobState.FAILED, reason=reason, note=note, error=error)

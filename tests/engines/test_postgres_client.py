@@ -14,7 +14,7 @@ from postgres import PostgresServer, private_server
 from postgres_stock import Store, fresh_namespace
 from postgres_stories import Stores, backends, made, until_one_waits, wait_until, with_engine
 
-from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.postgres.engine import PostgresEngine
 from holdfast.errors import Busy, ConfigError, EngineUnavailable, InvalidArguments, OutcomeUnknown
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, Group

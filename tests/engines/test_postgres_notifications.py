@@ -10,7 +10,7 @@ from postgres import PostgresServer
 from postgres_stock import Store
 from postgres_stories import Stores, made, opened, with_engine
 
-from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.postgres.engine import PostgresEngine
 from holdfast.engines.postgres.tower import Tower
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group

@@ -16,7 +16,7 @@ from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.errors import ConfigError
 from holdfast.model.job import JobKey
-from holdfast.model.produce import Group
+from holdfast.model.produce import Enqueue, Group
 from holdfast.model.states import JobState
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
@@ -160,7 +160,7 @@ def test_a_handler_s_transaction_goes_by_way_of_it(store: Store, shared: Bouncer
     async def story() -> None:
         async with opened(store._replace(url=shared.url), **POOLED) as engine:
             async with engine.transaction() as connection:
-                await engine.enqueue(Group((new_job("a"),)), join=connection)
+                await engine.in_transaction(Enqueue(groups=(Group((new_job("a"),)),)), connection)
             assert (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
 
     asyncio.run(story())

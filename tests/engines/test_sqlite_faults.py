@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.transactor import Transactor
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND

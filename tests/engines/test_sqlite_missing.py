@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import transactor as transactor_module
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, Group, GroupAccepted, NewJob, Parent, PoolPlace

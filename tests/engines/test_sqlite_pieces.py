@@ -13,7 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.ledger.accept import Oracle
-from holdfast.engines.sqlite import SqliteEngine, chores
+from holdfast.engines.sqlite import chores
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.transactor import Transactor
 from holdfast.errors import OutcomeUnknown
 from holdfast.model.command import A, Command

@@ -24,8 +24,9 @@ class MemoryEngine(Engine):
         shared_between_processes=False,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=False,
+        user_transactions=False,
         cross_queue_atomic=True,
+        blocking_calls=True,
     )
 
     def __init__(

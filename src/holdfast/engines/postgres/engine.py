@@ -27,6 +27,7 @@ from holdfast.engines.postgres.desks import Desk, Desks
 from holdfast.engines.postgres.dialling import Dialler
 from holdfast.engines.postgres.joined import Joiner, OwnTransaction
 from holdfast.engines.postgres.schema import Schema
+from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.tower import Tower
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
@@ -45,7 +46,7 @@ CAPABILITIES = Capabilities(
     shared_between_processes=True,
     shared_between_hosts=True,
     push=True,
-    joins_transactions=True,
+    user_transactions=True,
     cross_queue_atomic=True,
     order_slack=250 * MILLISECOND,
 )
@@ -56,6 +57,7 @@ class PostgresEngine(Engine):
     """`pooled`: by way of a proxy that shares sessions. `listen_url`: a way around it, for bells alone."""
 
     scheme = "postgresql"
+    settings = PostgresSettings
 
     def __init__(
         self,
@@ -203,11 +205,11 @@ class PostgresEngine(Engine):
 
     # Transactions of users
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
-        return self._joiner.join(command, user, self._offset, self._floor)
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
+        return self._joiner.perform_in(command, user, self._offset, self._floor)
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
-        return await self._joiner.ajoin(command, user, self._offset, self._floor)
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
+        return await self._joiner.aperform_in(command, user, self._offset, self._floor)
 
     def transaction(self) -> OwnTransaction:
         return OwnTransaction(self._lend, self._url)

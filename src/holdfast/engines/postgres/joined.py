@@ -34,7 +34,7 @@ class Joiner:
         self._notify = notify
         self._identity = ""
 
-    def join(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
+    def perform_in(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
         self._check_dialect(user)
         found = user.identity()
         if found != self._identity:
@@ -46,7 +46,7 @@ class Joiner:
         topics.update(reply.topics)
         return reply.answer
 
-    async def ajoin(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
+    async def aperform_in(self, command: Command[A], user: UserConnection, offset: int, floor: int) -> A:
         self._check_dialect(user)
         found = await user.aidentity()
         if found != self._identity:
@@ -117,7 +117,7 @@ class OwnTransaction:
             raise Unsupported(
                 "A transaction in a plain (not async) handler on PostgreSQL needs psycopg. Install it with: "
                 "pip install 'psycopg[binary]', or make the handler async.",
-                capability="joins_transactions",
+                capability="user_transactions",
                 engine="postgresql",
             ) from missing
         with psycopg.connect(self._url) as connection, connection.transaction():

@@ -5,6 +5,7 @@ of its own: the writer, which takes everything that waits into one transaction (
 reader, which never waits for the writer; and a renewal connection per worker for renewals and heartbeats.
 """
 
+import asyncio
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.joined import Joiner
 from holdfast.engines.sqlite.lookout import Lookout
 from holdfast.engines.sqlite.own import BUDGET, OwnTransaction, refuse_inside
+from holdfast.engines.sqlite.settings import SqliteSettings
 from holdfast.engines.sqlite.threads import CommandThread
 from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
 from holdfast.engines.sqlite.turns import Turns
@@ -42,12 +44,14 @@ class SqliteEngine(Engine):
         shared_between_processes=True,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=True,
+        user_transactions=True,
         cross_queue_atomic=True,
+        blocking_calls=True,
         concurrent_writers=False,
     )
-    transaction_budget = BUDGET
-    joins_unopened = True
+    settings = SqliteSettings
+    transaction_budget_s = BUDGET
+    transactions_before_open = True
 
     def __init__(
         self,
@@ -156,6 +160,8 @@ class SqliteEngine(Engine):
     # Commands
 
     async def perform(self, command: Command[A]) -> A:
+        if asyncio._get_running_loop() is None:
+            return self.perform_now(command)
         try:
             answer: A = await self._thread_for(command).perform(command)
         except CorruptRecord:
@@ -193,13 +199,13 @@ class SqliteEngine(Engine):
 
     # Transactions
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return self._joiner.join(command, user)
+        return self._joiner.perform_in(command, user)
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return await self._joiner.ajoin(command, user)
+        return await self._joiner.aperform_in(command, user)
 
     def transaction(self) -> OwnTransaction:
         refuse_inside(self._place.path)
@@ -251,6 +257,10 @@ class SqliteEngine(Engine):
 
     def renewal_connection(self) -> RenewalConnection:
         return SqliteRenewalConnection(Transactor(self._place, self._runtime, self._clock), self._ring)
+
+    @classmethod
+    def shown_address(cls, url: str) -> str:
+        return path_of(url)
 
     @property
     def clock_offset(self) -> int:

@@ -65,7 +65,7 @@ class Joiner:
         self._turns = turns
         self._sql = load("statements.sql", place.namespace)
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_dialect(user)
         with self._errors(command):
             begins = user.run(self._look_at)
@@ -78,7 +78,7 @@ class Joiner:
         answer: A = done.answer
         return answer
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
         """The same; the loop does not wait at the gate."""
         self._check_dialect(user)
         with self._errors(command):

@@ -175,7 +175,7 @@ class OwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncContext
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             finally:
-                connection.taken = TAKEN_BACK
+                connection.revoked = TAKEN_BACK
                 connection.set_authorizer(_nothing)  # also for cursors that are there already
                 gate.close()
         return True

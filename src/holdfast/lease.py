@@ -19,10 +19,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
-from holdfast.blocking import ALLOW, blocking
+from holdfast.blocking import ALLOW, blocking, run_coroutine
 from holdfast.context import CURRENT, AbortReason
-from holdfast.core.joined import join
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
+from holdfast.core.transaction import perform_in_transaction
 from holdfast.declare.payload import PayloadTask
 from holdfast.errors import (
     Aborted,
@@ -61,10 +61,10 @@ class Lease(Generic[T]):
     """It belongs to one attempt and to whoever works on it. Not shared between threads."""
 
     def __init__(
-        self, link: Link, station: Station, task: PayloadTask[T], attempt: Attempt, payload: T, at: At
+        self, store: StoreConnection, station: Station, task: PayloadTask[T], attempt: Attempt, payload: T, at: At
     ) -> None:
         """`at`: the engine's time when it was claimed."""
-        self._link = link
+        self._store = store
         self._station = station
         self._task = task
         self._attempt = attempt
@@ -83,7 +83,7 @@ class Lease(Generic[T]):
     @property
     def job(self) -> Job:
         """The job as it was when this attempt began."""
-        job = Job.from_lease(self._attempt.lease, self._link.codec_named)
+        job = Job.from_lease(self._attempt.lease, self._store.codec_named)
         return replace(job, state=JobState.RUNNING) if self._begun else job
 
     @property
@@ -114,7 +114,7 @@ class Lease(Generic[T]):
     @property
     def abort_reason(self) -> AbortReason | None:
         attempt = self._attempt
-        if self._link.runtime.boot() - attempt.renewed >= fence_age(attempt.lease.lease_len):
+        if self._store.runtime.boot() - attempt.renewed >= fence_age(attempt.lease.lease_len):
             attempt.mark(AbortReason.OWNERSHIP_LOST)
         return attempt.abort_reason
 
@@ -181,8 +181,8 @@ class Lease(Generic[T]):
         """Hold it for its whole length again, from now on."""
         self._check_open("renew")
         attempt, lease = self._attempt, self._attempt.lease
-        said, sent = attempt.progress, self._link.runtime.boot()
-        engine = await self._link.engine()
+        said, sent = attempt.progress, self._store.runtime.boot()
+        engine = await self._store.engine()
         progress = None if said is attempt.sent_progress else said
         (renewed,) = (await engine.renew(Renewal(lease.queue, lease.id, lease.token, progress))).jobs
         if renewed.status is RenewStatus.LOST:
@@ -209,9 +209,9 @@ class Lease(Generic[T]):
     async def _settle(self, verb: str, outcome: Outcome) -> None:
         """Tell the engine; if it cannot be told, the lease stays open and the verb may be tried again."""
         self._check_open("settle")
-        attempt, runtime = self._attempt, self._link.runtime
+        attempt, runtime = self._attempt, self._store.runtime
         settlement = self._decide(outcome)
-        engine = await self._link.engine()
+        engine = await self._store.engine()
         following = self._following()  # the next one in line begins with the same write
         starts = () if following is None else (following._start,)
         answer = await engine.exchange((settlement,), starts)
@@ -229,7 +229,7 @@ class Lease(Generic[T]):
             self._check_open("settle")
 
     def _decide(self, outcome: Outcome) -> Settlement:
-        policy, runtime = self._attempt.plan.policy, self._link.runtime
+        policy, runtime = self._attempt.plan.policy, self._store.runtime
         return decide(
             outcome,
             self._attempt.lease,
@@ -244,14 +244,14 @@ class Lease(Generic[T]):
     async def _settle_in(self, transaction: Any, outcome: Outcome) -> None:
         """The commit is the user's. The lease is renewed no more; if nothing comes of it, it runs out."""
         settlement = self._decide(outcome)
-        answer, user = await join(self._link, Exchange(settlements=(settlement,)), transaction)
+        answer, user = await perform_in_transaction(self._store, Exchange(settlements=(settlement,)), transaction)
         if answer.settled[0] is not SettleStatus.APPLIED:
             self._lose()
             self._check_open("settle")
         self._station.drop(self._attempt)
         self._attempt.told = settlement
         self._joined = user
-        news = self._station.news(self._link.process.engine)
+        news = self._station.news(self._store.process.engine)
         user.after_commit(lambda: news.settled(self._attempt, settlement, SettleStatus.APPLIED, answer.at.wall))
 
     async def _stands(self) -> bool:
@@ -259,7 +259,7 @@ class Lease(Generic[T]):
         lease = self._attempt.lease
         if self._joined is not None and self._joined.is_open:  # nor may anybody wait for it here
             return True
-        (record,) = (await (await self._link.engine()).get(lease.key)).jobs
+        (record,) = (await (await self._store.engine()).get(lease.key)).jobs
         return record is None or record.settled_token == lease.token
 
     # Its turn
@@ -285,7 +285,7 @@ class Lease(Generic[T]):
 
     def _begins(self, at: int) -> None:
         if self._attempt.began is None:
-            self._attempt.began = self._link.runtime.monotonic()
+            self._attempt.began = self._store.runtime.monotonic()
             self._station.news(self._station.puller.engine).started((self._attempt,), at)
 
     async def _begin(self, following: "Callable[[], Lease[T] | None]") -> bool:
@@ -294,7 +294,7 @@ class Lease(Generic[T]):
         self._station.show(self._attempt)
         if self._begun:
             return True
-        engine = await self._link.engine()
+        engine = await self._store.engine()
         answer = await engine.exchange((), (self._start,))
         match answer.started[0]:
             case StartStatus.STARTED:
@@ -316,7 +316,7 @@ class Lease(Generic[T]):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._exit()
-        self._link.run(self._left(error), here=asyncio._get_running_loop() is None)
+        run_coroutine(self._left(error), self._store.loop_thread)
 
     async def __aenter__(self) -> Self:
         return self._enter()

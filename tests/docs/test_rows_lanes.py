@@ -141,7 +141,7 @@ def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]) -> N
                     if lanes[handle] == "0":
                         await handle.aresult(timeout=SECONDS)
                 status = await pool.lane(1).astatus()
-                assert (status.state, status.pending, status.processed) == ("paused", 2, 0)
+                assert (status.state, status.depth, status.processed) == ("paused", 2, 0)
                 assert await pool.lane(1).aresume()
                 for handle in handles:
                     await handle.aresult(timeout=SECONDS)
@@ -151,7 +151,7 @@ def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]) -> N
                 assert await pool.aclear() == 1  # the event in flight is fenced
             assert (await flying.arefresh()).state == "cancelled"
             status_of_all = await pool.astatus()
-            assert (status_of_all.pending, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
+            assert (status_of_all.depth, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
 
     run(scenario())
 

@@ -164,7 +164,7 @@ def test_middleware_and_lifespan_of_a_dead_worker_do_not_reach_the_store() -> No
             unwound.append("lifespan")
             await note.aenqueue("lifespan")
 
-    app = App(jobs._link.url, lifespan=resources)
+    app = App(jobs._store.url, lifespan=resources)
 
     @app.task
     async def note(what: str) -> None: ...

@@ -142,7 +142,7 @@ def test_closing_the_app_gives_back_what_nobody_has_seen(tmp_path: Path) -> None
             first = next(stream)
         assert states(other, 4) == ["running", "queued", "queued", "queued"]
         del stream
-        assert not jobs._link.process.open  # what was given back is not given back again
+        assert not jobs._store.process.open  # what was given back is not given back again
         first.complete()
         assert states(other, 4) == ["succeeded", "queued", "queued", "queued"]
         jobs.close()

@@ -584,7 +584,7 @@ def test_a_factory_of_the_other_colour_is_refused_when_it_is_used(
     with jobs.worker():
         report = plain.enqueue().report(timeout=30)
     assert report.job.last_error is not None
-    assert "is awaited" in report.job.last_error.message
+    assert "needs an event loop" in report.job.last_error.message
 
 
 def test_the_handler_of_a_pool_may_have_a_transaction(jobs: App[Any], store: Store) -> None:

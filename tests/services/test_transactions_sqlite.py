@@ -190,7 +190,7 @@ def test_the_first_call_may_come_while_its_user_holds_the_lock(store: Store) -> 
     with by_sqlite3(store) as given:
         given.write("order 1")
         handle = ship.using(transaction=given.transaction).enqueue("1")
-        assert not jobs._link.process.open
+        assert not jobs._store.process.open
     with jobs, jobs.worker():
         assert handle.result(timeout=30) == "shipped 1"
 
@@ -332,7 +332,7 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast.worker")
     jobs = store.app()
-    runtime = jobs._link.runtime = Stretched()
+    runtime = jobs._store.runtime = Stretched()
     pause = threading.Event()
 
     def wait_for(words: str) -> None:

@@ -26,4 +26,4 @@ class StoreFacts:
 
 
 def facts_of(app: App[Any]) -> StoreFacts:
-    return StoreFacts(app.engine.scheme, app.place, app.durability)
+    return StoreFacts(app.engine.scheme, app.address, app.durability)

@@ -47,7 +47,7 @@ def migrate(
         else:
             click.echo(f"{'applied' if kind == 'step' else 'granted'}  {safe(done)}")
     if not as_json:
-        click.echo(f"{safe(app.place)} is up to date.")
+        click.echo(f"{safe(app.address)} is up to date.")
 
 
 def _print(app: App[Any], script: str, *, as_json: bool) -> None:
@@ -57,4 +57,4 @@ def _print(app: App[Any], script: str, *, as_json: bool) -> None:
     elif script:
         click.echo(script, nl=False)
     else:
-        say(f"{app.place} is up to date.")
+        say(f"{app.address} is up to date.")

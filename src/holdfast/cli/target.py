@@ -172,10 +172,10 @@ def opened(found: Found, *, create: bool = False) -> Iterator[App[Any]]:
     app = found.app
     can = app.engine.capabilities
     if not can.shared_between_processes:
-        said = f"{app.place} lives inside one process, so no command can see its jobs. Use SQLite to look at them."
+        said = f"{app.address} lives inside one process, so no command can see its jobs. Use SQLite to look at them."
         raise Unsupported(said, capability="shared_between_processes", engine=app.engine.scheme)
-    if not create and not can.shared_between_hosts and not app.runtime.fs.exists(app.place):
-        said = f"There is no store at {app.place} yet. The first enqueue or worker makes it: {found.start_a_worker}"
+    if not create and not can.shared_between_hosts and not app.runtime.fs.exists(app.address):
+        said = f"There is no store at {app.address} yet. The first enqueue or worker makes it: {found.start_a_worker}"
         raise EngineUnavailable(said, engine=app.engine.scheme)
     with app:
         yield app

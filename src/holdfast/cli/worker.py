@@ -79,7 +79,7 @@ def worker(
     config = app.config
     shown = as_json or (sys.stdout.isatty() and config.log_format == "text" if lines is None else lines)
     set_up(config, lines=shown)
-    created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.place)
+    created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address)
     if migrate:
         app.migrate()
     worker = Worker(app, queues=limits or None, signals=True, **options)

@@ -99,14 +99,9 @@ def _dumped(value: object) -> object:
     raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
-def with_own(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
-    """The same job, with what is its own."""
+def with_fields(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
+    """A copy of the job with these fields."""
     return msgspec.structs.replace(job, **fields)
-
-
-def answering_to(job: NewJob, reply: str) -> NewJob:
-    """The same job, with an address to tell when it has ended."""
-    return msgspec.structs.replace(job, reply=reply)
 
 
 def canonical(value: object) -> bytes | None:

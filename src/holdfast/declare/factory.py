@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, final, overload
 
 from holdfast.context import Context
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskOptions, read_task_options
 from holdfast.task import AsyncTask, Registry, SyncTask, Task, declare
 
@@ -26,9 +26,9 @@ class _Anything:
 class TaskDecorator:
     """`@jobs.task(...)`: the options are given, the function comes."""
 
-    def __init__(self, link: Link, registry: Registry, options: TaskOptions) -> None:
+    def __init__(self, store: StoreConnection, registry: Registry, options: TaskOptions) -> None:
         read_task_options(options)  # a mistake in them is shown where they stand
-        self._link = link
+        self._store = store
         self._registry = registry
         self._options = options
 
@@ -49,7 +49,7 @@ class TaskDecorator:
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
-        task = declare(self._link, function, self._options)
+        task = declare(self._store, function, self._options)
         self._registry.add(task)
         return task
 
@@ -57,8 +57,8 @@ class TaskDecorator:
 class TaskFactory:
     """`jobs.task`."""
 
-    def __init__(self, link: Link, registry: Registry) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection, registry: Registry) -> None:
+        self._store = store
         self._registry = registry
 
     @overload
@@ -80,5 +80,5 @@ class TaskFactory:
     @overload
     def __call__(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
-        decorate = TaskDecorator(self._link, self._registry, options)
+        decorate = TaskDecorator(self._store, self._registry, options)
         return decorate if function is None else decorate(function)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from holdfast.context import Context, Middleware
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
@@ -75,7 +75,7 @@ class HandlerDecorator(Generic[T]):
 
     def __init__(
         self,
-        link: Link,
+        store: StoreConnection,
         registry: Registry,
         pool: str,
         payload: type[T],
@@ -84,7 +84,7 @@ class HandlerDecorator(Generic[T]):
         options: HandlerOptions,
     ) -> None:
         self._given = read_task_options({**_known(options), "queue": pool})
-        self._link = link
+        self._store = store
         self._registry = registry
         self._pool = pool
         self._payload = payload
@@ -110,7 +110,7 @@ class HandlerDecorator(Generic[T]):
             f"Pool {pool!r}", pool, self._payload, takes_context=takes_context, returns=_returns(function)
         )
         definition = Definition(
-            self._link, pool, signature, self._given, function, is_async, dead_letter_hooks=self._dead_letter_hooks
+            self._store, pool, signature, self._given, function, is_async, dead_letter_hooks=self._dead_letter_hooks
         )
         if self._given.get("timeout") is not None and not is_async:
             _logger.warning(

@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from typing import Any, Generic, TypedDict, TypeVar
 
 from holdfast.context import Context
-from holdfast.core.link import Link
-from holdfast.declare.envelope import problem_with
+from holdfast.core.connection import StoreConnection
+from holdfast.declare.envelope import problem_with, with_fields
 from holdfast.declare.policy import Scope
 from holdfast.declare.signature import DOES_NOT_FIT, Signature
 from holdfast.draft import Draft
 from holdfast.errors import InvalidArguments, InvalidOption
-from holdfast.model.produce import NewJob, PoolPlace
+from holdfast.model.produce import PoolPlace
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
 from holdfast.task import Definition, Task
@@ -99,8 +99,8 @@ class PayloadTask(Task[[T], Any], Generic[T]):
     A bare payload has the empty name as its task; those of a pool have the pool's name.
     """
 
-    def __init__(self, link: Link, owner: str, name: str, queue: str, kind: type[T]) -> None:
-        super().__init__(Definition(link, name, PayloadSignature(owner, name, kind), {"queue": queue}))
+    def __init__(self, store: StoreConnection, owner: str, name: str, queue: str, kind: type[T]) -> None:
+        super().__init__(Definition(store, name, PayloadSignature(owner, name, kind), {"queue": queue}))
 
     def decode(self, data: bytes, codec: str) -> T:
         """A stored payload, as the declared type."""
@@ -121,16 +121,14 @@ def chosen(given: Mapping[str, Any], known: type) -> dict[str, Any]:
 
 def in_pool(draft: Draft[Any], place: PoolPlace) -> Draft[Any]:
     """The same job, for a lane that the engine will choose."""
-    job = draft.job
     if place.key is not None:
         check_name(place.key, "key")
-    fields = {name: getattr(job, name) for name in job.__struct_fields__}
-    return Draft(NewJob(**{**fields, "pool": place}), draft.task, room=draft.room)
+    return Draft(with_fields(draft.job, {"pool": place}), draft.task, wait_for_room_us=draft.wait_for_room_us)
 
 
-def declare_room(link: Link, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:
+def declare_depth_limits(store: StoreConnection, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:
     """Limits as code gives them."""
     for option, given in (("max_depth", max_depth), ("lane_max_depth", lane_max_depth)):
         if given is not None and (type(given) is not int or given < 1):
             raise InvalidOption(f"`{option}` must be a whole number from 1 on, or None for no limit.", option=option)
-    link.limit_depth(queue, max_depth, lane_max_depth)
+    store.limit_depth(queue, max_depth, lane_max_depth)

@@ -179,8 +179,8 @@ class Terms:
     """What is made from the arguments: `lane`, `unique_key`."""
     lasts: int | None
     """From the enqueue until it expires."""
-    room: int | None
-    """How long to wait for room in a full queue."""
+    wait_for_room_us: int | None
+    """How long to wait while a queue is full."""
     codec: Codec
     limit: int
     """Bytes of a payload."""
@@ -212,7 +212,12 @@ class Terms:
             **{field: name for field, name in named.items() if field not in templates},
         )
         return cls(
-            job=job, templates=templates, lasts=lasts, room=chosen.get("wait_for_room"), codec=codec, limit=limit
+            job=job,
+            templates=templates,
+            lasts=lasts,
+            wait_for_room_us=chosen.get("wait_for_room"),
+            codec=codec,
+            limit=limit,
         )
 
 

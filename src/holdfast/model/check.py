@@ -100,7 +100,8 @@ def group(group: Group) -> None:
         raise InvalidOption(f"A group holds at most {MAX_BATCH} jobs, not {len(group.jobs)}. Split it.", option="jobs")
     for job in group.jobs:
         new_job(job)
-    limits(group.limits)
+    if group.limits:
+        limits(group.limits)
 
 
 def limits(limits: Iterable[DepthLimit]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, instant_us
 from holdfast.model.observe import Find
@@ -68,18 +68,18 @@ class Search:
             metadata=check_metadata(metadata or {}),
         )
 
-    async def page(self, link: Link, limit: int, cursor: str | None) -> Page:
+    async def page(self, store: StoreConnection, limit: int, cursor: str | None) -> Page:
         """The next `limit` jobs, or fewer: a page may be short, even empty, and still have a cursor."""
         if type(limit) is not int or not 1 <= limit <= MOST:
             raise InvalidOption(f"`limit` must be a whole number from 1 to {MOST}.", option="limit")
-        engine = await link.engine()
+        engine = await store.engine()
         places = await self._places(engine)
         start, inside = _read(cursor, places)
         jobs: list[Job] = []
         for place in range(start, len(places)):
             queue, state = places[place]
             found = await engine.find(self._find(queue, state, limit - len(jobs), inside))
-            jobs += [Job.from_record(record, link.codec_named) for record in found.jobs]
+            jobs += [Job.from_record(record, store.codec_named) for record in found.jobs]
             inside = found.cursor
             if inside is not None:
                 return Page(tuple(jobs), _write(queue, state, inside))

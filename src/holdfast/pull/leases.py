@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from holdfast.blocking import ALLOW, away_from_here
-from holdfast.core.link import Link
+from holdfast.blocking import ALLOW, move_to_loop, run_coroutine
+from holdfast.core.connection import StoreConnection
 from holdfast.core.process import Process
 from holdfast.declare.payload import PayloadTask
 from holdfast.engine import Engine
@@ -49,20 +49,20 @@ class Request(NamedTuple):
 class Taking(Generic[T]):
     """Claims payloads of one queue."""
 
-    def __init__(self, link: Link, pulling: Pulling, task: PayloadTask[T]) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection, pulling: Pulling, task: PayloadTask[T]) -> None:
+        self._store = store
         self._pulling = pulling
         self._task = task
 
     async def now(self, request: Request, process: Process) -> tuple[list[Lease[T]], ExchangeAnswer]:
         """What is there; all of it readable."""
-        link, queue = self._link, self._task.queue
+        store, queue = self._store, self._task.queue
         await self._engine(process)
         station = self._pulling.station()
         await station.upkeep()
         while True:
             engine = await self._engine(process)
-            sent = link.runtime.boot()
+            sent = store.runtime.boot()
             answer = await station.claim(
                 engine, queue, limit=request.limit, prefetch=request.prefetch, lease=request.lease
             )
@@ -74,15 +74,15 @@ class Taking(Generic[T]):
                 except Exception as error:
                     await self._set_aside(engine, station, attempt, error)
                 else:
-                    leases.append(Lease(link, station, self._task, attempt, payload, answer.at))
+                    leases.append(Lease(store, station, self._task, attempt, payload, answer.at))
             if leases or not answer.leases:
                 return leases, answer
 
     async def _engine(self, process: Process) -> Engine:
         """The engine, unless the App has been closed since: then whoever waited must not open it again."""
-        if self._link.process is not process:
+        if self._store.process is not process:
             raise EngineUnavailable("The App has been closed while somebody waited for work. Open it again.")
-        return await self._link.engine()
+        return await self._store.engine()
 
     async def _set_aside(self, engine: Engine, station: Station, attempt: Attempt, error: Exception) -> None:
         policy = attempt.plan.policy
@@ -104,11 +104,11 @@ class Taking(Generic[T]):
         self, request: Request, seconds: float | None, over: Callable[[], bool] = lambda: False
     ) -> list[Lease[T]]:
         """What is there, or comes within so many seconds. None: for ever, or until it is `over`."""
-        process, runtime = self._link.process, self._link.runtime
+        process, runtime = self._store.process, self._store.runtime
         leases, _ = await self.now(request, process)
         if leases or seconds == 0 or over():
             return leases
-        await away_from_here()
+        await move_to_loop()
         engine = await self._engine(process)
         poll = POLL_WITH_PUSH if engine.capabilities.push else POLL_WITHOUT
         deadline = None if seconds is None else runtime.monotonic() + round(seconds * SECOND)
@@ -126,8 +126,10 @@ class Taking(Generic[T]):
 class Leases(Generic[T]):
     """`for` or `async for`. Each loop over it is a stream of its own; `close` ends them, from any thread."""
 
-    def __init__(self, taking: Taking[T], link: Link, pulling: Pulling, request: Request, *, until_empty: bool) -> None:
-        self._link = link
+    def __init__(
+        self, taking: Taking[T], store: StoreConnection, pulling: Pulling, request: Request, *, until_empty: bool
+    ) -> None:
+        self._store = store
         self._pulling = pulling
         self._taking = taking
         self._request = request
@@ -160,12 +162,11 @@ class Leases(Generic[T]):
                 self._run(stream.give_back())
 
     def _run(self, asked: Any) -> Any:
-        on_loop = asyncio._get_running_loop() is not None
-        if on_loop and os.environ.get(ALLOW) != "1":
+        if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":
             asked.close()
             said = "`for` over leases would block the running event loop. Use `async for` here."
             raise BlockingCall(said, method="next", twin="anext")
-        return self._link.run(asked, here=not on_loop)
+        return run_coroutine(asked, self._store.loop_thread)
 
     def __aiter__(self) -> AsyncIterator[Lease[T]]:
         return self._awaiting(self._stream())

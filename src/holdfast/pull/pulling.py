@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, finalize
 
-from holdfast.blocking import away_from_here
-from holdfast.core.link import Link
+from holdfast.blocking import move_to_loop
+from holdfast.core.connection import StoreConnection
 from holdfast.core.process import Process
 
 if TYPE_CHECKING:
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 class Pulling:
     """Finds the station of this process. A producer never needs one, so it is loaded when it is asked for."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection) -> None:
+        self._store = store
         self._stations: WeakKeyDictionary[Process, Station] = WeakKeyDictionary()
 
     def station(self) -> "Station":
-        process = self._link.process
+        process = self._store.process
         found = self._stations.get(process)
         if found is None:
             from holdfast.pull.station import Station
 
-            made = Station(self._link, process.engine)
+            made = Station(self._store, process.engine)
             found = self._stations.setdefault(process, made)
             if found is made:
                 finalize(process, made.keeper.stop).atexit = False
@@ -32,6 +32,6 @@ class Pulling:
 
     async def stop(self) -> None:
         """The App is about to close: leases are renewed no more, and those that nobody has seen are given back."""
-        if self._stations and (station := self._stations.pop(self._link.process, None)) is not None:
-            await away_from_here()
+        if self._stations and (station := self._stations.pop(self._store.process, None)) is not None:
+            await move_to_loop()
             await station.stop()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.blocking import away_from_here
+from holdfast.blocking import move_to_loop
 from holdfast.context import AbortReason
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
 from holdfast.errors import EngineError, OutcomeUnknown, UsageError
@@ -101,11 +101,11 @@ class Puller:
 class Station:
     """One per App and process."""
 
-    def __init__(self, link: Link, engine: Engine) -> None:
-        runtime, settings = link.runtime, link.config.worker
+    def __init__(self, store: StoreConnection, engine: Engine) -> None:
+        runtime, settings = store.runtime, store.config.worker
         self._runtime: Runtime = runtime
         self._engine = engine
-        self._bus = link.bus
+        self._bus = store.bus
         self._begun = False
         self.name = f"{socket.gethostname() or 'host'}-pull-{runtime.token_bytes(4).hex()}"
         self.slots = Slots(0)
@@ -113,7 +113,7 @@ class Station:
         self._unseen: dict[str, Attempt] = {}
         self.puller = Puller(self.name, engine, self.slots, runtime.wall())
         crew = Crew(runtime)
-        task = BarePayloads(make_policy(BARE, {}, link.config.task))
+        task = BarePayloads(make_policy(BARE, {}, store.config.task))
         self.plan = Plan(task, worker=self.name, state=None, middleware=(), crew=crew)
         self._hooks = Hooks(runtime, engine, crew)
         self.keeper = Keeper(
@@ -130,7 +130,7 @@ class Station:
             worker=self.name,
             plans={BARE: self.plan},
             slots=self.slots,
-            bus=link.bus,
+            bus=store.bus,
             news=self.news(engine),
             freed=lambda: None,
             interval=settings.reap_interval,
@@ -177,7 +177,7 @@ class Station:
     async def upkeep(self) -> None:
         """Reap and prune, if it is time to. Moves to an event loop if it is."""
         if self._rounds.due():
-            await away_from_here()
+            await move_to_loop()
             try:
                 await self._rounds.make()
             except EngineError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.app import App
-from holdfast.blocking import away_from_here, blocking
+from holdfast.blocking import blocking, move_to_loop
 from holdfast.errors import JobFailed, UsageError, duration_us
 from holdfast.model.instants import SECOND
 from holdfast.model.observe import Stats
@@ -68,7 +68,7 @@ class Harness:
         self.clock = clock
         self.events = []
         """All that has happened since the test began, in order."""
-        self._link = app._link
+        self._store = app._store
         self._engine = engine
         self._point: CrashPoint | None = None
         self._workers = 0
@@ -86,7 +86,7 @@ class Harness:
         that ended its job. `Retry`, `Snooze`, `GiveUp` and `Cancel` are no errors. `raises=False`: look at the jobs.
         """
         length = None if until is None else duration_us(until, "until")
-        await away_from_here()
+        await move_to_loop()
         before = self._totals()
         stage: Stage | None = None
         crashed = False
@@ -153,7 +153,7 @@ class Harness:
         known = self.app.registry.get(task.name)
         if known is None or known.policy.remote:
             raise UsageError(f"The code of task {task.name!r} is not in this process, so it cannot be tried here.")
-        await away_from_here()
+        await move_to_loop()
         engine = HarnessEngine(self.clock.time)
         await engine.enqueue(Group((job,)))
         async with self._worker(engine, Life()) as stage:
@@ -200,7 +200,7 @@ class Harness:
             self._check(task)
         name = None if task is None else task.name
         found = stored(self._engine, task=name, queue=queue, state=None if state is None else JobState(state))
-        return [Job.from_record(record, self._link.codec_named) for record in found]
+        return [Job.from_record(record, self._store.codec_named) for record in found]
 
     def assert_enqueued(self, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Find the job of this call, whatever has become of it. Options count where `task.using(...)` names them."""
@@ -209,7 +209,7 @@ class Harness:
         expected = Expected(task, args, kwargs)
         for record in stored(self._engine, task=task.name):
             if not expected.differences(record):
-                return Job.from_record(record, self._link.codec_named)
+                return Job.from_record(record, self._store.codec_named)
         raise AssertionError(expected.complaint(self._engine))
 
     def assert_not_enqueued(self, task: Task[..., Any], /) -> None:
@@ -224,7 +224,7 @@ class Harness:
     # Inside
 
     def _check(self, task: Task[..., Any]) -> None:
-        if task._link is not self._link:
+        if task._store is not self._store:
             raise UsageError(f"Task {task.name!r} belongs to another App than this harness. {contents(self._engine)}")
 
     @asynccontextmanager

@@ -164,11 +164,11 @@ def bench(engine: Engine) -> Bench:
 def user_transaction(engine: Engine) -> UserTransaction:
     """Opens a transaction of a user's on the engine's own database, by a connection that is not the engine's.
 
-    Entering answers what `enqueue(join=...)` takes; leaving commits, leaving by an exception rolls back.
+    Entering returns what `in_transaction` takes; leaving commits, leaving by an exception rolls back.
     """
-    if not engine.capabilities.joins_transactions:
+    if not engine.capabilities.user_transactions:
         pytest.skip(f"not offered: the {engine.scheme} engine does not take part in transactions of its users")
-    pytest.fail("This engine joins transactions: override the fixture `user_transaction` so that one can be opened.")
+    pytest.fail("This engine has the capability `user_transactions`: override the fixture `user_transaction`.")
 
 
 @pytest.fixture

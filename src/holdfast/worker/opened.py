@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from holdfast.core.joined import adapted
+from holdfast.core.transaction import adapt_for_call
 from holdfast.engine import Engine
 from holdfast.errors import Unsupported
 
@@ -59,7 +59,7 @@ async def of_engine(engine: Engine) -> Opened:
         return Opened(await made.__aenter__(), _leaving(made), take_back)
     if not hasattr(made, "__enter__"):
         said = f"The {engine.scheme} engine has no transactions for plain functions. Make the handler async."
-        raise Unsupported(said, capability="joins_transactions", engine=engine.scheme)
+        raise Unsupported(said, capability="user_transactions", engine=engine.scheme)
     return Opened(made.__enter__(), _leaving_at_once(made), take_back)
 
 
@@ -91,7 +91,7 @@ async def of_factory(factory: Callable[[], Any]) -> Opened:
             await _quietly(session.close)
 
     try:
-        await adapted(session)  # refuses what is no session, or of the other colour
+        await adapt_for_call(session)  # refuses what is no session, or of the other colour
     except BaseException:
         if hasattr(session, "close"):
             await _quietly(session.close)

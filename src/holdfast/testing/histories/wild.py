@@ -42,7 +42,7 @@ class Wild(Caller):
             (3, self.trigger),
             (2, self.disown),
             (1, self.audit),
-            *(((5, self.transaction),) if self.engine.capabilities.joins_transactions else ()),
+            *(((5, self.transaction),) if self.engine.capabilities.user_transactions else ()),
         )
 
     # Producing
@@ -86,7 +86,7 @@ class Wild(Caller):
         try:
             async with self.engine.transaction() as connection:
                 for _ in range(1 + self.dice.below(2)):
-                    await self.engine.joined(self.joinable(), connection)
+                    await self.engine.in_transaction(self.joinable(), connection)
                     await self.runtime.sleep(self.dice.below(8) / 1000)
                 if self.chance(25):
                     raise RolledBackError

@@ -38,7 +38,7 @@ async def adapt_for_call(transaction: object) -> UserConnection:
         )
     if connection.mode is Mode.ASYNC and not on_loop:
         raise UsageError(
-            f"This {connection.name} needs an event loop. Use the method that begins with `a`, such as `await aenqueue()`."
+            f"This {connection.name} needs an event loop. Use the async method, such as `await aenqueue()`."
         )
     return connection
 

@@ -14,7 +14,7 @@ PAYLOAD = "x" * 82
 """With the JSON around it, a payload of 100 bytes."""
 
 
-DONE: list[float] = []
+FINISHED: list[float] = []
 """When `counted` ran, in this process."""
 
 
@@ -33,7 +33,7 @@ def make(url: str) -> App[Any]:
 
     @jobs.task(name="counted")
     async def counted(text: str) -> None:
-        DONE.append(time.perf_counter())
+        FINISHED.append(time.perf_counter())
 
     @jobs.task(name="stamp")
     async def stamp(sent: int) -> int:
@@ -43,7 +43,7 @@ def make(url: str) -> App[Any]:
 
 
 def drain(url: str) -> None:
-    """A worker process that works until nothing is left, and says what it cost. The store is open by then, as the bare
+    """A worker process that drains the queue and prints what it cost. The store is already open, as the bare
     loop's connection is."""
     jobs = make(url)
     with jobs:
@@ -57,7 +57,7 @@ def drain(url: str) -> None:
 
 
 def share(url: str) -> None:
-    """One of several worker processes that begin at the word go, and say when nothing is left."""
+    """One of several worker processes that start together and print a line when no job is left."""
     jobs = make(url)
     with jobs:
         print("ready", flush=True)
@@ -67,7 +67,7 @@ def share(url: str) -> None:
 
 
 def enqueue(url: str, count: str) -> None:
-    """One of several producers that begin at the word go, each with one caller."""
+    """One of several producers that start together, each with one caller."""
     jobs = make(url)
     with jobs:
         task = jobs.registry["nothing"]
@@ -80,7 +80,7 @@ def enqueue(url: str, count: str) -> None:
 
 
 def pace(url: str, seconds: str, window: str) -> None:
-    """A worker process that says how many `counted` jobs per second it ran in each window."""
+    """A worker process that prints how many `counted` jobs per second it ran in each window."""
     jobs = make(url)
     with jobs:
         began = time.perf_counter()
@@ -88,7 +88,7 @@ def pace(url: str, seconds: str, window: str) -> None:
             time.sleep(float(seconds))
     length = float(window)
     windows = [0] * int(float(seconds) / length)
-    for at in DONE:
+    for at in FINISHED:
         place = int((at - began) / length)
         if place < len(windows):
             windows[place] += 1

@@ -45,30 +45,30 @@ def alternate(
 def fill(url: str, count: int, task: str = "nothing") -> None:
     jobs = make(url)
     with jobs:
-        asked = jobs.registry[task]
+        drained = jobs.registry[task]
         for _ in range(0, count, 1_000):
-            jobs.client.enqueue_many([asked.draft(PAYLOAD) for _ in range(1_000)])
+            jobs.client.enqueue_many([drained.draft(PAYLOAD) for _ in range(1_000)])
 
 
 def start(what: str, url: str, *more: object, of: str = "benchmarks.apps") -> "subprocess.Popen[str]":
-    """A process of that module, which has programs."""
+    """A process that runs one of a module's programs."""
     program = [sys.executable, "-m", of, what, url, *map(str, more)]
     return subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def line(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
-    said = process.stdout.readline()
-    if not said:
-        raise RuntimeError(f"process {process.pid} of the benchmark ended without a word")
-    return said
+    text = process.stdout.readline()
+    if not text:
+        raise RuntimeError(f"process {process.pid} of the benchmark ended without printing anything")
+    return text
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
-    said, _ = process.communicate("", timeout=600)
+    text, _ = process.communicate("", timeout=600)
     if process.returncode != 0:
         raise RuntimeError(f"a process of the benchmark ended with {process.returncode}")
-    return said
+    return text
 
 
 def worker(what: str, url: str) -> tuple[float, float, float]:
@@ -78,7 +78,7 @@ def worker(what: str, url: str) -> tuple[float, float, float]:
 
 
 def together(what: str, urls: list[str], *more: object, of: str = "benchmarks.apps") -> float:
-    """Seconds from the word go until the last of these processes has ended its work."""
+    """Seconds from the common start until the last of these processes has finished."""
     processes = [start(what, url, *more, of=of) for url in urls]
     for process in processes:
         line(process)
@@ -115,7 +115,7 @@ def singles(url: str, calls: int = 300) -> float:
 
 
 def batches(url: str, calls: int, size: int) -> float:
-    """Jobs per second in batches of so many."""
+    """Jobs per second in batches of this size."""
     jobs = make(url)
     with jobs:
         task = jobs.registry["nothing"]
@@ -124,7 +124,7 @@ def batches(url: str, calls: int, size: int) -> float:
 
 
 def callers(url: str, count: int) -> float:
-    """Enqueues per second of so many concurrent callers in one process."""
+    """Enqueues per second of this many concurrent callers in one process."""
     return asyncio.run(_callers(url, count))
 
 
@@ -138,7 +138,7 @@ async def _callers(url: str, count: int) -> float:
             for _ in range(each):
                 await task.aenqueue(PAYLOAD)
 
-        for _ in range(3):  # all connections are there, and what they do is prepared
+        for _ in range(3):  # open all connections and prepare their statements
             await asyncio.gather(*(task.aenqueue(PAYLOAD) for _ in range(count)))
         began = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(count)))

@@ -1,7 +1,7 @@
 """The PostgreSQL part of `make bench-quick`.
 
 On a private server of its own, as PostgreSQL comes: `fsync` and `synchronous_commit` are on. Every store is a database
-of its own, so that no measure finds the leavings of another.
+of its own, so that no measure meets the rows of another.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from postgres import PostgresServer
 
 JOBS = 50_000
-"""In a drain: so many that its first and last moments do not count."""
+"""In a drain: enough that starting and stopping do not count."""
 OLD = 60
 """Seconds for which an old snapshot is held."""
 
@@ -58,7 +58,7 @@ class Stores:
         return self._server.url(name)
 
     def filled(self, jobs: int, task: str) -> str:
-        """The address of a database with so many jobs, tidied up as the bare loops tidy up theirs."""
+        """The address of a database with this many jobs, vacuumed and analysed as in the bare loops."""
         url = self.fresh()
         fill(url, jobs, task)
         asyncio.run(postgres_loop.tidy_up(url))
@@ -83,7 +83,7 @@ def postgres_drain(stores: Stores) -> Figures:
 
 
 def postgres_take_out(stores: Stores) -> Figures:
-    """Nothing kept: retention and result TTL of 0, beside a loop that deletes what it has done."""
+    """Nothing kept: retention and result TTL of 0, beside a loop that deletes finished rows."""
     return _drained(stores, "postgres.take_out", "forgotten", postgres_loop.take_out)
 
 
@@ -167,13 +167,13 @@ def postgres_enqueue(stores: Stores) -> Figures:
 
 
 def producers(url: str, processes: int, each: int = 300) -> float:
-    """Enqueues per second of so many processes with one caller each."""
+    """Enqueues per second of this many processes with one caller each."""
     fill(url, 0)
     return processes * each / together("enqueue", [url] * processes, each)
 
 
 def bare_producers(url: str, processes: int, each: int = 300) -> float:
-    """The same with bare inserts: what this machine has to give."""
+    """The same with bare inserts."""
     postgres_loop.prepare(url)
     return processes * each / together("insert", [url] * processes, each, of=postgres_loop.__name__)
 
@@ -198,11 +198,11 @@ def _bare_latency(url: str) -> Figures:
     }
 
 
-# Somebody's long transaction
+# A long transaction of another client
 
 
 def postgres_old_snapshot(stores: Stores) -> Figures:
-    """Jobs per second over time while another client holds a snapshot, beside the pinned loop in the same plight."""
+    """Jobs per second over time while another client holds an old snapshot, beside the pinned loop under one too."""
     window = postgres_loop.WINDOW
     bare = postgres_loop.drain_over_time(stores.fresh(), 500_000, RAW, OLD)
     ours = asyncio.run(_paced(stores.filled(OLD * 20_000, "counted"), window))
@@ -221,9 +221,9 @@ def postgres_old_snapshot(stores: Stores) -> Figures:
 async def _paced(url: str, window: float) -> list[float]:
     other = await postgres_loop.old_snapshot(url)
     process = start("pace", url, OLD, window)
-    said = await asyncio.to_thread(finish, process)
+    output = await asyncio.to_thread(finish, process)
     await other.close()
-    return [float(rate) for rate in said.split()]
+    return [float(rate) for rate in output.split()]
 
 
 MEASURES = (

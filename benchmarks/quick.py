@@ -36,11 +36,11 @@ def main(chosen: list[str]) -> None:
                 print(f"… {name.replace('_', ' ')}", file=sys.stderr, flush=True)
                 figures |= measure()
     if not figures:
-        sys.exit(f"Nothing begins with {' or '.join(chosen)}. There is: {', '.join(measures)}.")
+        sys.exit(f"No measure begins with {' or '.join(chosen)}. Measures: {', '.join(measures)}.")
     written = build() / "bench.json"
-    # What was not measured now stays as it was measured before.
-    known: Figures = json.loads(written.read_text()) if chosen and written.exists() else {}
-    written.write_text(json.dumps(known | figures, indent=2, sort_keys=True) + "\n")
+    # Keys that were not measured now keep their earlier figures.
+    earlier: Figures = json.loads(written.read_text()) if chosen and written.exists() else {}
+    written.write_text(json.dumps(earlier | figures, indent=2, sort_keys=True) + "\n")
     show(figures)
 
 

@@ -1,4 +1,4 @@
-"""Bare loops: what the machine and the storage can do with nothing of Holdfast in between.
+"""Bare loops: what the machine and the storage can do without Holdfast.
 
-Written once and not tuned afterwards: they are the yardstick, not a competitor.
+They were written once and are not tuned: they measure the machine, they do not compete.
 """

@@ -65,7 +65,7 @@ def drain_over_time(url: str, jobs: int, payload: bytes, seconds: float) -> list
 
 
 def inserts(url: str, calls: int, batch: int, payload: bytes) -> float:
-    """Rows per second in batches of so many, each committed."""
+    """Rows per second in batches of this size, each committed."""
 
     async def loop() -> float:
         connection = await _connected(url)
@@ -88,7 +88,7 @@ def prepare(url: str) -> None:
 
 
 def insert(url: str, count: str) -> None:
-    """One of several producers that begin at the word go: a row and a commit at a time."""
+    """One of several producers that start together: a row and a commit at a time."""
 
     async def loop() -> None:
         connection = await asyncpg.connect(url)
@@ -103,17 +103,17 @@ def insert(url: str, count: str) -> None:
 
 
 def claim(url: str) -> None:
-    """Claims a row at each notification, and says at the end how long after it was sent, in milliseconds."""
+    """Claims a row at each notification, and prints how long after the insert, in milliseconds."""
 
     async def loop() -> None:
-        connection, ears = await asyncpg.connect(url), await asyncpg.connect(url)
+        connection, listener = await asyncpg.connect(url), await asyncpg.connect(url)
         statement = await connection.prepare(CLAIM.replace("$3", "$1"))
-        rung = asyncio.Event()
-        await ears.add_listener("rows", lambda *_: rung.set())
+        notified = asyncio.Event()
+        await listener.add_listener("rows", lambda *_: notified.set())
         print("ready", flush=True)
         while True:
-            await rung.wait()
-            rung.clear()
+            await notified.wait()
+            notified.clear()
             for row in await statement.fetch("t-"):
                 if row[2] == b"end":
                     return
@@ -123,7 +123,7 @@ def claim(url: str) -> None:
 
 
 def starts(url: str, pauses: list[float], answer: Callable[[], str]) -> list[float]:
-    """Milliseconds from an insert to its claim in a process that runs `claim`, each after so long a pause."""
+    """Milliseconds from an insert to its claim in a process that runs `claim`, each after its pause."""
 
     async def loop() -> list[float]:
         connection = await asyncpg.connect(url)
@@ -144,7 +144,7 @@ def starts(url: str, pauses: list[float], answer: Callable[[], str]) -> list[flo
 
 
 async def old_snapshot(url: str) -> asyncpg.Connection:
-    """A client that has looked once and keeps its transaction open: nothing newer than that may be cleaned away."""
+    """A client that keeps a transaction open: vacuum may not remove rows newer than its snapshot."""
     connection = await asyncpg.connect(url)
     await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     await connection.fetch("SELECT 1")
@@ -152,7 +152,7 @@ async def old_snapshot(url: str) -> asyncpg.Connection:
 
 
 async def tidy_up(url: str) -> None:
-    """What autovacuum and the next checkpoint would do sooner or later, done before anything is measured."""
+    """Vacuum, analyse and checkpoint before anything is measured, as autovacuum would do later."""
     connection = await asyncpg.connect(url)
     await connection.execute("VACUUM ANALYZE")
     await connection.execute("CHECKPOINT")
@@ -169,7 +169,7 @@ async def _drain(url: str, jobs: int, payload: bytes, exchange: str) -> float:
 
 
 async def _exchanges(connection: asyncpg.Connection, exchange: str, until: float | None = None) -> list[float]:
-    """Until nothing is left, or that time has come; the rates in each window."""
+    """Exchange until no job is left or until this time; the rates in each window."""
     statement = await connection.prepare(exchange)
     rates: list[float] = []
     ids: list[str] = []

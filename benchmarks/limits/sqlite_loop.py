@@ -56,7 +56,7 @@ def drain(path: Path, jobs: int, payload: bytes) -> float:
 
 
 def inserts(path: Path, calls: int, batch: int, payload: bytes) -> float:
-    """Rows per second in batches of so many, each committed."""
+    """Rows per second in batches of this size, each committed."""
     db = connect(path)
     began = time.perf_counter()
     for _ in range(calls):

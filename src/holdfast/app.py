@@ -24,7 +24,7 @@ from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
 from holdfast.model.retry import Duration
 from holdfast.pool import Pool
-from holdfast.pull.pulling import Pulling
+from holdfast.pull.workers import PullWorkers
 from holdfast.queue import Queue
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
@@ -61,7 +61,7 @@ class App(Generic[S]):
     ) -> None:
         read_app_options(url=url, modules=modules, namespace=namespace, durability=durability, codec=codec)
         self._store = StoreConnection(url, codec, namespace=namespace, durability=durability, auto_migrate=auto_migrate)
-        self._pulling = Pulling(self._store)
+        self._pull_workers = PullWorkers(self._store)
         self._entered = 0
         self.lifespan = lifespan
         self.modules = tuple(modules)
@@ -118,7 +118,7 @@ class App(Generic[S]):
 
     async def aclose(self, /) -> None:
         """Let go of the store in this process. The next call that needs it opens it again."""
-        await self._pulling.stop()
+        await self._pull_workers.stop()
         await self._store.close()
 
     close = blocking(aclose)
@@ -178,7 +178,7 @@ class App(Generic[S]):
         lane_max_depth: int | None = None,
     ) -> Queue[T]:
         """A queue of payloads of this type, which your own code pulls."""
-        return Queue(self._store, self._pulling, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth)
+        return Queue(self._store, self._pull_workers, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth)
 
     def pool(
         self,

@@ -62,17 +62,17 @@ class AttemptView(Protocol):
     @property
     def context(self) -> "Context[Any]": ...
     @property
-    def joint(self) -> "JointView": ...
+    def transactions(self) -> "TransactionsView": ...
 
 
-class JointView(Protocol):
+class TransactionsView(Protocol):
     """The transactions of an attempt."""
 
     @property
     def tx(self) -> Any: ...
     def block(self) -> "Transaction": ...
     async def complete(self, result: Any, given: object) -> None: ...
-    def complete_now(self, result: Any, given: object) -> None: ...
+    def complete_sync(self, result: Any, given: object) -> None: ...
 
 
 class Transaction(Protocol):
@@ -194,28 +194,28 @@ class Context(Generic[S]):
 
         A connection of the store's own (`transaction=True`; in an async handler `await ctx.tx`), or your session.
         """
-        return self._attempt.joint.tx
+        return self._attempt.transactions.tx
 
     def transaction(self) -> Transaction:
         """A transaction for a part of the handler: `with ctx.transaction() as connection:`, or `async with`.
 
         It is committed together with the job's end, when the handler returns; or by itself, when the next one begins.
         """
-        return self._attempt.joint.block()
+        return self._attempt.transactions.block()
 
     async def acomplete(self, /, result: Any = None, *, transaction: Any) -> None:
         """End the job inside your own transaction. If that is rolled back, the job is tried again.
 
         Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
         """
-        await self._attempt.joint.complete(result, transaction)
+        await self._attempt.transactions.complete(result, transaction)
 
     def complete(self, /, result: Any = None, *, transaction: Any) -> None:
         """End the job inside your own transaction. If that is rolled back, the job is tried again.
 
         Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
         """
-        self._attempt.joint.complete_now(result, transaction)
+        self._attempt.transactions.complete_sync(result, transaction)
 
     def __repr__(self) -> str:
         lease = self._attempt.lease
@@ -261,7 +261,7 @@ class _Detached:
         self.context: Context[Any] = Context(self)
 
     @property
-    def joint(self) -> JointView:
+    def transactions(self) -> TransactionsView:
         raise UsageError("This task was called here and now; only a worker makes transactions and completes jobs.")
 
 

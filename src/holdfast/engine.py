@@ -26,7 +26,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.instants import At
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
-from holdfast.transactions.contract import UserTransactions
+from holdfast.transactions.contract import TransactionSupport
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -88,8 +88,8 @@ class RenewalConnection(ABC):
     def close(self) -> None: ...
 
 
-class Engine(UserTransactions, ABC):
-    """Storage for jobs, leases and what belongs to them. `UserTransactions` is its part in users' transactions."""
+class Engine(TransactionSupport, ABC):
+    """Storage for jobs, leases and what belongs to them. `TransactionSupport` is its part in users' transactions."""
 
     scheme: ClassVar[str]
     """The first part of its address, and its name in messages."""

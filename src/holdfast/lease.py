@@ -38,15 +38,15 @@ from holdfast.errors import (
     duration_us,
 )
 from holdfast.model.instants import At
-from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryAsked, Succeeded, decide
+from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryRequested, Returned, decide
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Exchange, Renewal, RenewStatus, Settlement, SettleStatus, Start, StartStatus
-from holdfast.pull.station import Station
+from holdfast.pull.worker import PullWorker
 from holdfast.transactions import UserConnection
 from holdfast.views import Job, moment
-from holdfast.worker.attempt import Attempt, fence_age
+from holdfast.worker.attempt import LeasedAttempt, fence_age
 from holdfast.worker.outcomes import raised, unwrapped
 
 T = TypeVar("T")
@@ -61,16 +61,22 @@ class Lease(Generic[T]):
     """It belongs to one attempt and to whoever works on it. Not shared between threads."""
 
     def __init__(
-        self, store: StoreConnection, station: Station, task: PayloadTask[T], attempt: Attempt, payload: T, at: At
+        self,
+        store: StoreConnection,
+        pull_worker: PullWorker,
+        task: PayloadTask[T],
+        attempt: LeasedAttempt,
+        payload: T,
+        at: At,
     ) -> None:
         """`at`: the engine's time when it was claimed."""
         self._store = store
-        self._station = station
+        self._pull_worker = pull_worker
         self._task = task
         self._attempt = attempt
         self._verb = ""
         """How it was settled."""
-        self._expires = at.wall + attempt.lease.lease_expires - at.lease - attempt.renewed
+        self._expires = at.wall + attempt.lease.lease_expires - at.lease - attempt.renewed_at
         self._outer: list[Token[Any]] = []
         self._joined: UserConnection | None = None
         self._following: Callable[[], Lease[T] | None] = lambda: None
@@ -99,12 +105,12 @@ class Lease(Generic[T]):
     @property
     def expires_at(self) -> datetime:
         """When somebody else may take the job, unless the lease is renewed before."""
-        return moment(self._expires + self._attempt.renewed)
+        return moment(self._expires + self._attempt.renewed_at)
 
     @property
     def settled(self) -> bool:
         """Whether one of the verbs has ended it."""
-        return bool(self._verb) or self._attempt.told is not None
+        return bool(self._verb) or self._attempt.transaction_settlement is not None
 
     @property
     def aborted(self) -> bool:
@@ -114,7 +120,7 @@ class Lease(Generic[T]):
     @property
     def abort_reason(self) -> AbortReason | None:
         attempt = self._attempt
-        if self._store.runtime.boot() - attempt.renewed >= fence_age(attempt.lease.lease_len):
+        if self._store.runtime.boot() - attempt.renewed_at >= fence_age(attempt.lease.lease_len):
             attempt.mark(AbortReason.OWNERSHIP_LOST)
         return attempt.abort_reason
 
@@ -133,7 +139,7 @@ class Lease(Generic[T]):
     async def acomplete(self, /, result: Any = None, *, transaction: Any | None = None) -> None:
         """It succeeded, with this result. `transaction`: if, and only if, your own is committed."""
         self._check_open("complete")
-        outcome = Succeeded(self._task.encode_result(result, self._attempt.lease.codec))
+        outcome = Returned(self._task.encode_result(result, self._attempt.lease.codec))
         if transaction is None:
             await self._settle("completed", outcome)
         else:
@@ -148,7 +154,7 @@ class Lease(Generic[T]):
         elif delay is None:
             outcome = self._outcome_of(error)
         else:
-            outcome = RetryAsked("", duration_us(delay, "delay"), describe(error))
+            outcome = RetryRequested("", duration_us(delay, "delay"), describe(error))
         await self._settle("retried", outcome)
 
     retry = blocking(aretry)
@@ -188,7 +194,7 @@ class Lease(Generic[T]):
         if renewed.status is RenewStatus.LOST:
             self._lose()
             self._check_open("renew")
-        attempt.renewed, attempt.sent_progress = sent, said
+        attempt.renewed_at, attempt.sent_progress = sent, said
         if renewed.status is RenewStatus.CANCEL:
             attempt.mark(AbortReason.CANCEL)
 
@@ -203,7 +209,7 @@ class Lease(Generic[T]):
 
     def _lose(self) -> None:
         self._attempt.mark(AbortReason.OWNERSHIP_LOST)
-        self._station.drop(self._attempt)
+        self._pull_worker.drop(self._attempt)
         self._verb = LOST
 
     async def _settle(self, verb: str, outcome: Outcome) -> None:
@@ -216,14 +222,14 @@ class Lease(Generic[T]):
         starts = () if following is None else (following._start,)
         answer = await engine.exchange((settlement,), starts)
         self._verb = verb
-        self._station.drop(attempt)
+        self._pull_worker.drop(attempt)
         attempt.settlement = settlement
-        attempt.ran = 0 if attempt.began is None else runtime.monotonic() - attempt.began
+        attempt.ran_us = 0 if attempt.began_at is None else runtime.monotonic() - attempt.began_at
         if following is not None and answer.started == (StartStatus.STARTED,):
             following._begins(answer.at.wall)
-        news = self._station.news(engine)
-        news.settled(attempt, settlement, answer.settled[0], answer.at.wall)
-        await news.after((settlement,), answer)
+        reporter = self._pull_worker.reporter(engine)
+        reporter.settled(attempt, settlement, answer.settled[0], answer.at.wall)
+        await reporter.after_exchange((settlement,), answer)
         if answer.settled[0] in (SettleStatus.LOST, SettleStatus.GONE):
             self._lose()
             self._check_open("settle")
@@ -248,29 +254,29 @@ class Lease(Generic[T]):
         if answer.settled[0] is not SettleStatus.APPLIED:
             self._lose()
             self._check_open("settle")
-        self._station.drop(self._attempt)
-        self._attempt.told = settlement
+        self._pull_worker.drop(self._attempt)
+        self._attempt.transaction_settlement = settlement
         self._joined = user
-        news = self._station.news(self._store.process.engine)
-        user.after_commit(lambda: news.settled(self._attempt, settlement, SettleStatus.APPLIED, answer.at.wall))
+        reporter = self._pull_worker.reporter(self._store.process.engine)
+        user.after_commit(lambda: reporter.settled(self._attempt, settlement, SettleStatus.APPLIED, answer.at.wall))
 
     async def _stands(self) -> bool:
         """Whether the transaction in which it was completed is committed, or may still be."""
         lease = self._attempt.lease
         if self._joined is not None and self._joined.is_open:  # nor may anybody wait for it here
             return True
-        (record,) = (await (await self._store.engine()).get(lease.key)).jobs
+        (record,) = (await (await self._store.engine()).get(lease.job_key)).jobs
         return record is None or record.settled_token == lease.token
 
     # Its turn
 
-    def _wait_unseen(self) -> None:
+    def _wait_for_turn(self) -> None:
         """It waits for its turn, renewed, and nobody has it yet."""
-        self._station.keep(self._attempt, unseen=True)
+        self._pull_worker.keep(self._attempt, unstarted=True)
 
     async def _give_back(self) -> None:
         """It waited for nothing. Told once, by whoever comes first: its stream, or the App that closes."""
-        if self._station.show(self._attempt):
+        if self._pull_worker.mark_started(self._attempt):
             await self.arelease()
 
     @property
@@ -281,17 +287,17 @@ class Lease(Generic[T]):
     @property
     def _begun(self) -> bool:
         """Claimed ahead of need, it begins when its turn comes."""
-        return self._attempt.began is not None
+        return self._attempt.began_at is not None
 
     def _begins(self, at: int) -> None:
-        if self._attempt.began is None:
-            self._attempt.began = self._store.runtime.monotonic()
-            self._station.news(self._station.puller.engine).started((self._attempt,), at)
+        if self._attempt.began_at is None:
+            self._attempt.began_at = self._store.runtime.monotonic()
+            self._pull_worker.reporter(self._pull_worker.info.engine).started((self._attempt,), at)
 
     async def _begin(self, following: "Callable[[], Lease[T] | None]") -> bool:
         """Its turn has come. False: it cannot be worked on after all, and has been dealt with."""
         self._following = following
-        self._station.show(self._attempt)
+        self._pull_worker.mark_started(self._attempt)
         if self._begun:
             return True
         engine = await self._store.engine()
@@ -332,7 +338,7 @@ class Lease(Generic[T]):
 
     def _enter(self) -> Self:
         if not self._verb:
-            self._station.keep(self._attempt)
+            self._pull_worker.keep(self._attempt)
         self._outer.append(CURRENT.set(self._attempt))
         return self
 
@@ -346,11 +352,11 @@ class Lease(Generic[T]):
     async def _left(self, error: BaseException | None) -> None:
         if self._verb:
             return
-        if self._attempt.told is not None:
+        if self._attempt.transaction_settlement is not None:
             if await self._stands():
                 self._verb = "completed"
                 return
-            self._attempt.told = None
+            self._attempt.transaction_settlement = None
             error = error or UsageError("The transaction in which this job was completed was not committed.")
         if error is None:
             await self.acomplete()
@@ -366,9 +372,9 @@ class Lease(Generic[T]):
         return raised(self._attempt, error) if isinstance(error, Exception | Interrupt) else Released()
 
     def __del__(self) -> None:
-        if not getattr(self, "_verb", "unmade") and self._attempt.told is None:
-            self._station.drop(self._attempt)
-            if self._begun and not self._station.show(self._attempt):
+        if not getattr(self, "_verb", "unmade") and self._attempt.transaction_settlement is None:
+            self._pull_worker.drop(self._attempt)
+            if self._begun and not self._pull_worker.mark_started(self._attempt):
                 _logger.warning(
                     "The lease on job %s was let go without a word: it runs out, and costs an attempt.",
                     self._attempt.lease.id,

@@ -23,12 +23,12 @@ from holdfast.handle import Handle
 from holdfast.lanes import QueueOrLane
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
-from holdfast.pull.pulling import Pulling
+from holdfast.pull.workers import PullWorkers
 from holdfast.views import QueueStatus
 
 if TYPE_CHECKING:
     from holdfast.lease import Lease
-    from holdfast.pull.leases import Leases, Request
+    from holdfast.pull.leases import ClaimOptions, Leases
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Queue(QueueOrLane, Generic[T]):
     def __init__(
         self,
         store: StoreConnection,
-        pulling: Pulling,
+        pull_workers: PullWorkers,
         name: str,
         payload: type[T],
         /,
@@ -53,7 +53,7 @@ class Queue(QueueOrLane, Generic[T]):
         lane_max_depth: int | None = None,
     ) -> None:
         super().__init__(store, check_name(name, "queue"))
-        self._pulling = pulling
+        self._pull_workers = pull_workers
         self._task = PayloadTask(store, f"Queue {name!r}", "", name, payload)
         declare_depth_limits(store, name, max_depth, lane_max_depth)
         self.name = name
@@ -83,11 +83,11 @@ class Queue(QueueOrLane, Generic[T]):
 
     async def aclaim(self, limit: int = 1, /, *, lease: Duration = LEASE, wait: Duration = 0.0) -> "list[Lease[T]]":
         """Up to `limit` payloads, each to be settled before its lease expires. If there is none, wait up to `wait`."""
-        from holdfast.pull.leases import Taking
+        from holdfast.pull.leases import PayloadClaims
 
         request = _request(limit, lease, "limit")
         wait_s = duration_us(wait, "wait") / 1_000_000
-        return await Taking(self._store, self._pulling, self._task).within(request, wait_s)
+        return await PayloadClaims(self._store, self._pull_workers, self._task).claim_within(request, wait_s)
 
     claim = blocking(aclaim)
 
@@ -96,11 +96,11 @@ class Queue(QueueOrLane, Generic[T]):
 
         Jobs are claimed in batches. When your loop ends, the unused rest of a batch is released.
         """
-        from holdfast.pull.leases import Leases, Taking
+        from holdfast.pull.leases import Leases, PayloadClaims
 
         request = _request(batch, lease, "batch")._replace(limit=1, prefetch=batch - 1)
-        taking = Taking(self._store, self._pulling, self._task)
-        return Leases(taking, self._store, self._pulling, request, until_empty=until_empty)
+        claims = PayloadClaims(self._store, self._pull_workers, self._task)
+        return Leases(claims, self._store, self._pull_workers, request, until_empty=until_empty)
 
     # Observing
 
@@ -115,12 +115,12 @@ class Queue(QueueOrLane, Generic[T]):
         return f"<Queue {self.name!r}>"
 
 
-def _request(count: int, lease: Duration, option: str) -> "Request":
-    from holdfast.pull.leases import Request
+def _request(count: int, lease: Duration, option: str) -> "ClaimOptions":
+    from holdfast.pull.leases import ClaimOptions
 
     if type(count) is not int or not 1 <= count <= MAX_LEASES:
         raise InvalidOption(f"`{option}` must be a whole number from 1 to {MAX_LEASES}.", option=option)
     lease_us = duration_us(lease, "lease")
     if lease_us < SHORTEST_LEASE:
         raise InvalidOption(f"`lease` must be at least {SHORTEST_LEASE / 1_000_000:g} seconds.", option="lease")
-    return Request(count, lease_us)
+    return ClaimOptions(count, lease_us)

@@ -29,8 +29,8 @@ from holdfast.core.enqueue import enqueue
 from holdfast.core.job_end import wait_for_end
 from holdfast.declare.envelope import call_hash, with_fields
 from holdfast.declare.policy import (
+    JobDefaults,
     TaskPolicy,
-    Terms,
     UsingOptions,
     check_factory,
     make_policy,
@@ -78,7 +78,7 @@ class Task(Generic[P, R]):
         self._store = definition.store
         self._definition = definition
         self._chosen: dict[str, Any] = {}
-        self._made: Terms | None = None
+        self._made: JobDefaults | None = None
         self.name = definition.name
         self.takes_context = definition.signature.takes_context
         self.is_async = definition.is_async
@@ -160,24 +160,24 @@ class Task(Generic[P, R]):
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """A job, checked but not enqueued: for `client.enqueue_many`. It has its id already."""
         signature = self._definition.signature
-        terms = self._made
-        if terms is None:  # the first job of this task, or of this copy
+        defaults = self._made
+        if defaults is None:  # the first job of this task, or of this copy
             limit = self._store.config.limits.payload
-            terms = self._made = Terms.of(self.policy, self._chosen, self._codec, limit)
-        payload = signature.encode(terms.codec, args, kwargs)
-        if len(payload) > terms.limit:  # a codec of the user's has no limit of its own
-            raise PayloadTooLarge(size=len(payload), limit=terms.limit)
+            defaults = self._made = JobDefaults.of(self.policy, self._chosen, self._codec, limit)
+        payload = signature.encode(defaults.codec, args, kwargs)
+        if len(payload) > defaults.limit:  # a codec of the user's has no limit of its own
+            raise PayloadTooLarge(size=len(payload), limit=defaults.limit)
         fields: dict[str, Any] = {"payload": payload}
-        if terms.job.fresh_id:
+        if defaults.job.fresh_id:
             fields["id"] = self._store.runtime.new_id()
         else:  # compared with that of a second job with this id
             fields["payload_hash"] = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
-        if terms.lasts is not None:
-            fields["expires"] = self._store.runtime.wall() + terms.lasts
-        if terms.templates:
-            arguments = signature.decode(terms.codec, payload)
-            fields |= {field: template.render(signature, arguments) for field, template in terms.templates.items()}
-        return Draft(with_fields(terms.job, fields), self, wait_for_room_us=terms.wait_for_room_us)
+        if defaults.lasts is not None:
+            fields["expires"] = self._store.runtime.wall() + defaults.lasts
+        if defaults.templates:
+            arguments = signature.decode(defaults.codec, payload)
+            fields |= {field: template.render(signature, arguments) for field, template in defaults.templates.items()}
+        return Draft(with_fields(defaults.job, fields), self, wait_for_room_us=defaults.wait_for_room_us)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Make a job of this call. It is as durable as the store says before this returns."""

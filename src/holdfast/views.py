@@ -108,7 +108,7 @@ class Attempt(Shown):
         return (self.ended_at - self.started_at).total_seconds()
 
     @classmethod
-    def of(cls, entry: stored.Attempt) -> "Attempt":
+    def of(cls, entry: stored.AttemptRecord) -> "Attempt":
         return cls(
             entry.number,
             entry.worker,
@@ -231,11 +231,11 @@ def _progress(said: stored.Progress | None) -> Progress | None:
     return None if said is None else Progress(said.fraction, said.note)
 
 
-def runs_of(record: JobRecord) -> tuple[stored.Attempt, ...]:
+def runs_of(record: JobRecord) -> tuple[stored.AttemptRecord, ...]:
     """Every run that has ended: the history, and the one that succeeded, of which only the record itself tells."""
     if record.state is not JobState.SUCCEEDED or record.finished is None:
         return record.history
-    last = stored.Attempt(
+    last = stored.AttemptRecord(
         number=record.attempt,
         generation=record.generation,
         worker=record.owner,

@@ -39,6 +39,7 @@ def test_import_contracts_hold() -> None:
         ("model/job.py", "import os", "The model is pure"),
         ("model/job.py", "import holdfast.runtime", "The model is pure"),
         ("engines/ledger/__init__.py", "import holdfast.engines.memory", "Engines do not know each other"),
+        ("engines/sqlite/audit.py", "import holdfast.engines.tables", "The in-memory tables belong to"),
         ("engine.py", "import holdfast.engines.memory", "Engines are opened in one place"),
         ("testing/contract/__init__.py", "import holdfast.engines.ledger", "Judges do not import the ledger"),
         ("testing/histories/check.py", "import holdfast.engines.ledger", "Judges do not import the ledger"),

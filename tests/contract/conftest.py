@@ -40,7 +40,7 @@ def sqlite_transaction(engine: Engine) -> UserTransaction:
 
     @asynccontextmanager
     async def transaction() -> AsyncIterator[object]:
-        db = sqlite3.connect(store._place.path, isolation_level=None)
+        db = sqlite3.connect(store._store.path, isolation_level=None)
         try:
             db.execute("BEGIN IMMEDIATE")
             try:

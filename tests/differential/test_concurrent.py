@@ -20,8 +20,17 @@ from holdfast.model.records import Totals
 from holdfast.model.states import JobState
 from holdfast.model.work import Exchange, Renew, RenewStatus, SettleStatus
 from holdfast.testing import FrozenRuntime
-from holdfast.testing.histories import Call, History, Load, Verdict, Wild, check, check_roughly, overlap
-from holdfast.testing.histories.callers import Caller
+from holdfast.testing.histories import (
+    AllVerbsCaller,
+    History,
+    Load,
+    RecordedCall,
+    Verdict,
+    check,
+    check_roughly,
+    overlap,
+)
+from holdfast.testing.histories.callers import RandomCaller
 
 SURELY_MET = ["grants", "limits", "key holders", "EnqueueStatus.CREATED", "EnqueueStatus.DUPLICATE", "GroupFull"]
 MET = [
@@ -38,7 +47,7 @@ MET = [
 Judge = Callable[[History], Verdict]
 
 
-async def judged(engines: list[Engine], seed: int, load: Load, kind: type[Caller], judge: Judge) -> Counter[str]:
+async def judged(engines: list[Engine], seed: int, load: Load, kind: type[RandomCaller], judge: Judge) -> Counter[str]:
     """What was seen, if there was nothing wrong."""
     async with AsyncExitStack() as stack:
         for engine in engines:
@@ -51,12 +60,12 @@ async def judged(engines: list[Engine], seed: int, load: Load, kind: type[Caller
 
 
 def test_overlapping_calls_are_answered_in_some_order(make_engines: Callable[[int], list[Engine]]) -> None:
-    seen = asyncio.run(judged(make_engines(6), 1, Load(callers=6, calls=120), Caller, check))
+    seen = asyncio.run(judged(make_engines(6), 1, Load(callers=6, calls=120), RandomCaller, check))
     assert [what for what in SURELY_MET if not seen[what]] == []
 
 
 def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
-    seen = asyncio.run(judged(make_engines(6), 2, Load(callers=6, calls=80), Wild, check_roughly))
+    seen = asyncio.run(judged(make_engines(6), 2, Load(callers=6, calls=80), AllVerbsCaller, check_roughly))
     assert [what for what in ("grants", "Clear", "Resize", "Requeue", "Audit") if not seen[what]] == []
 
 
@@ -65,7 +74,7 @@ def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable
 def test_overlapping_calls_are_answered_in_some_order_for_long(
     make_engines: Callable[[int], list[Engine]], seed: int
 ) -> None:
-    seen = asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=400), Caller, check))
+    seen = asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=400), RandomCaller, check))
     assert [what for what in MET if not seen[what]] == []
 
 
@@ -74,7 +83,7 @@ def test_overlapping_calls_are_answered_in_some_order_for_long(
 def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
     make_engines: Callable[[int], list[Engine]], seed: int
 ) -> None:
-    asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=300), Wild, check_roughly))
+    asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=300), AllVerbsCaller, check_roughly))
 
 
 # --- The judge can fail: a true history, and one thing in it altered ---
@@ -115,7 +124,7 @@ def test_the_truth_is_accepted(truth: History) -> None:
     assert check(truth).problems == []
 
 
-Alter = Callable[[Call], Any]
+Alter = Callable[[RecordedCall], Any]
 """The answer that is put in place of a call's own; None: it stays."""
 
 
@@ -125,7 +134,7 @@ def altered(truth: History, alter: Alter, *, once: bool = True) -> History:
     for call in truth.calls:
         answer = None if done and once else alter(call)
         done = done or answer is not None
-        calls.append(call if answer is None else Call(call.caller, call.command, answer, call.moment))
+        calls.append(call if answer is None else RecordedCall(call.caller, call.command, answer, call.moment))
     assert done, "nothing to alter"
     return History(calls, drained=True)
 
@@ -137,7 +146,7 @@ def problems(history: History) -> str:
 def test_a_lease_that_is_given_twice_is_found_out(truth: History) -> None:
     first: list[Any] = []
 
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if not isinstance(call.command, Exchange) or call.command.claim is None or call.answer.leases:
             return None if not isinstance(call.command, Exchange) else first.extend(call.answer.leases[:1])
         if not first:
@@ -151,7 +160,7 @@ def test_a_lease_that_is_given_twice_is_found_out(truth: History) -> None:
 
 
 def test_a_settlement_that_is_applied_twice_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Exchange) and SettleStatus.LOST in call.answer.settled:
             reaps = all(one.listed_expiry is not None for one in call.command.settlements)
             return replace(call.answer, settled=(SettleStatus.APPLIED,) * len(call.answer.settled)) if reaps else None
@@ -161,7 +170,7 @@ def test_a_settlement_that_is_applied_twice_is_found_out(truth: History) -> None
 
 
 def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Exchange) and call.answer.settled[:1] == (SettleStatus.APPLIED,):
             return replace(call.answer, settled=(SettleStatus.LOST, *call.answer.settled[1:]))
         return None
@@ -170,7 +179,7 @@ def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) ->
 
 
 def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Enqueue):
             for group in call.answer.groups:
                 if isinstance(group, GroupAccepted) and group.jobs[0].status is EnqueueStatus.DUPLICATE:
@@ -184,7 +193,7 @@ def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
 def test_lanes_out_of_order_are_found_out(truth: History) -> None:
     """As if every job of a lane had come in front of those that were there."""
 
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Enqueue) and call.command.groups[0].jobs[0].queue == "lanes":
             group = call.answer.groups[0]
             if isinstance(group, GroupAccepted):
@@ -196,7 +205,7 @@ def test_lanes_out_of_order_are_found_out(truth: History) -> None:
 
 
 def test_a_fence_that_goes_back_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Exchange) and call.caller == "last":
             leases = tuple(replace(one, fence=1 if one.lane else one.fence) for one in call.answer.leases)
             return replace(call.answer, leases=leases) if leases else None
@@ -206,7 +215,7 @@ def test_a_fence_that_goes_back_is_found_out(truth: History) -> None:
 
 
 def test_a_claim_out_of_order_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Exchange) and len({lease.arrival for lease in call.answer.leases}) > 1:
             first, second, *rest = call.answer.leases
             swapped = (replace(second, token=first.token), replace(first, token=second.token), *rest)
@@ -223,7 +232,7 @@ def test_a_claim_that_leaves_a_ready_job_is_found_out(truth: History) -> None:
         command = call.command
         if isinstance(command, Exchange) and command.claim is not None and call.caller != "last":
             command = replace(command, claim=replace(command.claim, prefetch=command.claim.prefetch + 1))
-        calls.append(Call(call.caller, command, call.answer, call.moment))
+        calls.append(RecordedCall(call.caller, command, call.answer, call.moment))
     assert "had room, and left" in problems(History(calls, drained=True))
 
 
@@ -243,12 +252,12 @@ def test_a_limit_that_is_exceeded_is_found_out(truth: History) -> None:
             group = command.groups[0]
             limits = tuple(DepthLimit(limit.queue, 2, each_lane=limit.each_lane) for limit in group.limits)
             command = Enqueue(groups=(replace(group, limits=limits),))
-        calls.append(Call(call.caller, command, call.answer, call.moment))
+        calls.append(RecordedCall(call.caller, command, call.answer, call.moment))
     assert "jobs lived at once in small; the limit is 2" in problems(History(calls, drained=True))
 
 
 def test_a_renewal_of_what_has_ended_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Renew) and any(one.status is RenewStatus.LOST for one in call.answer.jobs):
             return replace(call.answer, jobs=tuple(replace(one, status=RenewStatus.HELD) for one in call.answer.jobs))
         return None
@@ -257,7 +266,7 @@ def test_a_renewal_of_what_has_ended_is_found_out(truth: History) -> None:
 
 
 def test_a_reap_of_what_was_renewed_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Renew):
             jobs = [replace(one, lease_expires=one.lease_expires and FOREVER) for one in call.answer.jobs]
             return replace(call.answer, jobs=tuple(jobs))
@@ -267,7 +276,7 @@ def test_a_reap_of_what_was_renewed_is_found_out(truth: History) -> None:
 
 
 def test_a_wrong_count_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Stats) and call.caller == "last":
             first, *rest = call.answer.queues
             more = Totals(first.totals.succeeded + 1, first.totals.failed, first.totals.cancelled)
@@ -278,7 +287,7 @@ def test_a_wrong_count_is_found_out(truth: History) -> None:
 
 
 def test_a_job_that_is_nowhere_in_the_end_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Get):
             return replace(call.answer, jobs=(None,) * len(call.answer.jobs))
         return None
@@ -287,7 +296,7 @@ def test_a_job_that_is_nowhere_in_the_end_is_found_out(truth: History) -> None:
 
 
 def test_a_job_that_never_ends_is_found_out(truth: History) -> None:
-    def alter(call: Call) -> Any:
+    def alter(call: RecordedCall) -> Any:
         if isinstance(call.command, Exchange) and call.caller == "last" and call.command.settlements:
             return replace(call.answer, settled=(SettleStatus.LOST,) * len(call.answer.settled))
         return None
@@ -304,5 +313,5 @@ def test_what_was_asked_to_cancel_does_not_run_again(truth: History) -> None:
             told = [SettleStatus.APPLIED if one is SettleStatus.CANCELLED_INSTEAD else one for one in answer.settled]
             answer = replace(answer, settled=tuple(told))
             assert any(one.target is not JobState.CANCELLED for one in call.command.settlements)
-        calls.append(Call(call.caller, call.command, answer, call.moment))
+        calls.append(RecordedCall(call.caller, call.command, answer, call.moment))
     assert "asked to cancel it, and it was let run again" in problems(History(calls, drained=True))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from holdfast.engine import Engine
-from holdfast.engines.ledger.accept import Oracle
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -16,6 +15,7 @@ from holdfast.model.operate import Cancel
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob, Parent
 from holdfast.model.states import JobState
 from holdfast.model.work import Claim, Exchange, ExchangeAnswer, QueueClaim, Settlement, TaskClaim
+from holdfast.testing.oracle import Oracle
 
 
 def new(id: str, queue: str = "q", **fields: Any) -> NewJob:

@@ -61,5 +61,5 @@ def test_an_engine_may_use_its_freedom() -> None:
         ),
     )
     assert machine.seen["ExpiredLease"]
-    assert machine.seen["Pruned"]
-    assert machine.seen["Found"]
+    assert machine.seen["PruneAnswer"]
+    assert machine.seen["FindAnswer"]

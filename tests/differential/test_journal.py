@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.ledger.tables import Tables
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.tables import Tables
 from holdfast.model.command import A, Command
 from holdfast.runtime import Runtime
 from holdfast.testing import FrozenRuntime
@@ -21,7 +21,8 @@ class Journaled(MemoryEngine):
 
     def __init__(self, url: str, runtime: Runtime) -> None:
         super().__init__(url, runtime)
-        self.replica = Ledger()
+        self._ledger = Ledger(Tables(), record_changes=True)
+        self.replica = Ledger(Tables())
 
     def perform_now(self, command: Command[A]) -> A:
         decision = self._ledger.decide(command, self._time())
@@ -45,7 +46,7 @@ def everything(ledger: Ledger) -> dict[str, object]:
         "pools": tables.pools(),
         "workers": tables.workers(),
         "schedules": tables.schedules(),
-        "next": tables.new_arrival(),
+        "next": {name: tables.new_arrival(name) for name in names},
     }
 
 

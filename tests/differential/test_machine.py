@@ -32,13 +32,13 @@ OFTEN = [
     "GroupFull",
     "GroupConflict",
     "GroupOrphan",
-    "Settled.APPLIED",
-    "Settled.CANCELLED_INSTEAD",
-    "Settled.LOST",
-    "Settled.GONE",
-    "Started.STARTED",
-    "Started.CANCEL",
-    "Started.LOST",
+    "SettleStatus.APPLIED",
+    "SettleStatus.CANCELLED_INSTEAD",
+    "SettleStatus.LOST",
+    "SettleStatus.GONE",
+    "StartStatus.STARTED",
+    "StartStatus.CANCEL",
+    "StartStatus.LOST",
     "RenewStatus.HELD",
     "RenewStatus.LOST",
     "RenewStatus.CANCEL",
@@ -47,9 +47,9 @@ OFTEN = [
     "CancelStatus.REQUESTED",
     "CancelStatus.FINISHED",
     "CancelStatus.NOT_FOUND",
-    "Done.DONE",
-    "Done.WRONG_STATE",
-    "Done.NOT_FOUND",
+    "OperateStatus.DONE",
+    "OperateStatus.WRONG_STATE",
+    "OperateStatus.NOT_FOUND",
     "ExpiredLease",
     "LaneName",
     "PoolRecord",
@@ -76,7 +76,7 @@ OFTEN = [
 ]
 """What any run of some length comes across."""
 
-SELDOM = ["Done.KEY_TAKEN", "Done.QUEUE_FULL", "Hold.PAUSED", "Started.HOLD", "WorkerRecord"]
+SELDOM = ["OperateStatus.KEY_TAKEN", "OperateStatus.QUEUE_FULL", "Hold.PAUSED", "StartStatus.HOLD", "WorkerRecord"]
 """What a long run comes across."""
 
 

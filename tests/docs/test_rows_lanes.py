@@ -1,4 +1,4 @@
-"""Lanes, pools and pull, as `docs/seeds.md` has it row by row: through the public API, on both engines."""
+"""Lanes, pools and pull, as `docs/contributing/seeds.md` has it row by row: through the public API, on every engine."""
 
 import asyncio
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The life of a job and the work on it, as `docs/seeds.md` has it row by row: the public API, on both engines."""
+"""The life of a job, row by row as in `docs/contributing/seeds.md`: through the public API, on every engine."""
 
 import asyncio
 import io

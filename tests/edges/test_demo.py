@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.demo.screen import Screen
-from holdfast.demo.story import Demo, Failed
+from holdfast.demo.steps import Demo, DemoFailed
 
 
 def test_the_demo_comes_out_as_promised(tmp_path: Path) -> None:
@@ -47,5 +47,5 @@ def test_the_demo_fails_when_a_job_is_missing(tmp_path: Path) -> None:
         finally:
             await demo.jobs.aclose()
 
-    with pytest.raises((Failed, KeyError)):
+    with pytest.raises((DemoFailed, KeyError)):
         asyncio.run(story())

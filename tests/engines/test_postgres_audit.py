@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from holdfast.engines import open_engine
+from holdfast.engines.postgres.rules import schema_of
 from holdfast.model.produce import PoolPlace
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, after, jobs, new_job
@@ -44,7 +45,7 @@ WRONGS = {
     "UPDATE pool SET old_live = 0": "it holds 1 jobs back for those of an older size, and has none",
     "DELETE FROM pool": "it has jobs and no record",
     "UPDATE job SET lane = '77' WHERE id = 'new'": "1 jobs of its size are in a lane it does not have",
-    "INSERT INTO chore (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "is not there to be told of",
+    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "is not there to be told of",
     "UPDATE job SET hold = 8, state = 'blocked' WHERE id = 'free'": "came in a transaction, and nobody will admit it",
 }
 
@@ -71,7 +72,7 @@ async def said_of_each_wrong(connection: asyncpg.Connection) -> dict[str, str]:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute(wrong)
-        said[wrong] = await connection.fetchval("SELECT audit_1('{}', 0, 0)")
+        said[wrong] = await connection.fetchval("SELECT audit('{}', 0, 0)")
         await transaction.rollback()
     return said
 
@@ -82,7 +83,9 @@ def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Callable
     async def scenario() -> tuple[tuple[str, ...], dict[str, str]]:
         engine = open_engine(store.url, namespace=store.namespace)
         await engine.open()
-        connection = await asyncpg.connect(store.url, server_settings={"search_path": store.namespace})
+        connection = await asyncpg.connect(
+            store.url, server_settings={"search_path": f"{store.namespace}, {schema_of(store.namespace)}"}
+        )
         try:
             await fill(Bench(engine))
             return await engine.audit(), await said_of_each_wrong(connection)

@@ -9,7 +9,7 @@ import pytest
 from bouncer import PROGRAM, WHY_NOT, Bouncer
 from postgres import PostgresServer
 from postgres_load import Load
-from postgres_stock import Store
+from postgres_stock import Store, drop_namespace
 from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine
@@ -82,7 +82,7 @@ def test_the_schema_can_be_made_by_way_of_it(postgres_server: PostgresServer, sh
     try:
         asyncio.run(story())
     finally:
-        postgres_server.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+        drop_namespace(postgres_server, name)
 
 
 def test_whoever_rings_by_way_of_it_is_heard_by_those_who_listen(store: Store, shared: Bouncer) -> None:

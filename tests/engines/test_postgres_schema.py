@@ -11,13 +11,14 @@ import asyncpg
 import pytest
 from postgres import PostgresServer
 from postgres_roles import Role, app_role, new_role
-from postgres_stock import Store, unused_name
+from postgres_stock import Store, drop_namespace, unused_name
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.postgres.encode_calls import call_of, verb_of
 from holdfast.engines.postgres.migrations import migrations, newest, script
+from holdfast.engines.postgres.rules import RULES_VERSION, entry_functions, schema_of
 from holdfast.engines.postgres.schema import grants
-from holdfast.engines.postgres.wire import call_of, verb_of
 from holdfast.errors import ConfigError, EngineError, SchemaMismatch, Unsupported
 from holdfast.model.command import Command
 from holdfast.model.produce import Enqueue, Group
@@ -45,18 +46,22 @@ ORDER BY oid::regprocedure::text
 
 
 def dump(server: PostgresServer, schema: str) -> list[str]:
-    """Everything that stands in a schema, without its name and without rows, but for the list of migrations."""
+    """Everything that stands in a namespace, without its name and without rows, but for what is installed."""
     rows = [
-        row for query in (RELATIONS, INDEXES, CONSTRAINTS, VIEWS, FUNCTIONS) for row in server.execute(query, schema)
+        row
+        for query in (RELATIONS, INDEXES, CONSTRAINTS, VIEWS, FUNCTIONS)
+        for part in (schema, schema_of(schema))
+        for row in server.execute(query, part)
     ]
     rows += server.execute(f"SELECT number, name FROM {schema}.migration ORDER BY 1")
+    rows += server.execute(f"SELECT version, checksum FROM {schema}.rules ORDER BY 1")
     return [repr(row).replace(schema, "SCHEMA") for row in rows]
 
 
 def fresh(server: PostgresServer, request: pytest.FixtureRequest) -> str:
     """A namespace that is not there, and will not be there after the test."""
     name = unused_name()
-    request.addfinalizer(lambda: server.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+    request.addfinalizer(lambda: drop_namespace(server, name))
     return name
 
 
@@ -79,7 +84,8 @@ def test_the_script_makes_the_same_schema_as_the_call(
     steps = asyncio.run(of(postgres_server, called).migrate())
     postgres_server.execute(asyncio.run(of(postgres_server, scripted).migration_script()))
 
-    assert len(steps) == len(migrations())
+    assert len(steps) == len(migrations()) + 1
+    assert steps[-1] == f"rules {RULES_VERSION}"
     assert len(dump(postgres_server, called)) > 300
     assert dump(postgres_server, scripted) == dump(postgres_server, called)
     asyncio.run(opened_and_closed(of(postgres_server, scripted)))
@@ -97,6 +103,9 @@ def test_the_script_holds_only_what_the_store_lacks(
     assert asyncio.run(engine.migration_script(after=0)) == everything == script(name)
     last = asyncio.run(engine.migration_script(after=newest() - 1))
     assert re.findall(r"INSERT INTO migration .*VALUES \((\d+),", last) == [str(newest())]
+    rules = asyncio.run(engine.migration_script(after=newest()))
+    assert "CREATE TABLE job" not in rules
+    assert f"CREATE SCHEMA {schema_of(name)};" in rules
 
 
 def test_a_script_that_was_run_already_changes_nothing(
@@ -120,7 +129,7 @@ def test_of_many_that_migrate_at_once_one_does_it(
         return await asyncio.gather(*(of(postgres_server, name).migrate() for _ in range(5)))
 
     done = asyncio.run(race())
-    assert sorted(len(steps) for steps in done) == [0, 0, 0, 0, len(migrations())]
+    assert sorted(len(steps) for steps in done) == [0, 0, 0, 0, len(migrations()) + 1]
 
 
 def test_a_schema_that_is_newer_is_accepted(postgres_store: Stores, postgres_server: PostgresServer) -> None:
@@ -138,13 +147,20 @@ def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
     name = fresh(postgres_server, request)
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as missing:
         asyncio.run(of(postgres_server, name).open())
-    assert (missing.value.found, missing.value.wanted) == ("0", str(newest()))
+    wanted = f"tables {newest()}, rules {RULES_VERSION}"
+    assert (missing.value.found, missing.value.wanted) == ("no rules", wanted)
 
     asyncio.run(of(postgres_server, name).migrate())
-    postgres_server.execute(f"DELETE FROM {name}.migration WHERE number = %s", newest())
+    postgres_server.execute(f"UPDATE {name}.migration SET number = 0 WHERE number = %s", newest())
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as older:
         asyncio.run(of(postgres_server, name).open())
-    assert older.value.found == str(migrations()[-2].number)
+    assert older.value.found == f"tables unknown, rules {RULES_VERSION}"
+
+    postgres_server.execute(f"UPDATE {name}.migration SET number = %s WHERE number = 0", newest())
+    postgres_server.execute(f"ALTER SCHEMA {schema_of(name)} RENAME TO {schema_of(name, 77)}")
+    with pytest.raises(SchemaMismatch, match="holdfast migrate") as without:
+        asyncio.run(of(postgres_server, name).open())
+    assert without.value.found == f"tables {newest()}, rules 77"
 
 
 def test_with_auto_migrate_the_first_one_to_open_makes_the_schema(
@@ -217,26 +233,35 @@ def test_a_granted_role_works_and_can_touch_no_table(
     asyncio.run(touch(f"CREATE TABLE {store.namespace}.mine (n int)"))
 
 
-def test_a_grant_reaches_functions_of_later_releases(
+def test_the_script_grants_what_the_call_grants(
     postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
 ) -> None:
     name = fresh(postgres_server, request)
     postgres_server.execute(asyncio.run(of(postgres_server, name).migration_script(roles=[role.name])))
-    postgres_server.execute(f"CREATE FUNCTION {name}.enqueue_9() RETURNS int LANGUAGE sql AS 'SELECT 1'")
-    postgres_server.execute(f"REVOKE ALL ON FUNCTION {name}.enqueue_9() FROM PUBLIC")
-    allowed = postgres_server.execute(
-        "SELECT has_function_privilege(%s, %s, 'EXECUTE')", role.name, f"{name}.enqueue_9()"
+    asyncio.run(put_one(as_role(role, name), "a"))
+
+
+def test_a_role_may_call_the_verbs_and_no_helper(
+    postgres_store: Stores, postgres_server: PostgresServer, role: Role
+) -> None:
+    store = postgres_store()
+    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
+    callable = postgres_server.execute(
+        "SELECT prosecdef, bool_and(allowed), bool_or(allowed) FROM pg_proc,"
+        " has_function_privilege(%s, oid, 'EXECUTE') AS allowed"
+        " WHERE pronamespace = %s::regnamespace GROUP BY prosecdef ORDER BY prosecdef",
+        role.name,
+        schema_of(store.namespace),
     )
-    assert allowed == [(True,)]
+    assert callable == [(False, False, False), (True, True, True)]
 
 
 def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgres_server: PostgresServer) -> None:
     store = postgres_store()
     strange = new_role(postgres_server, f'Odd "{unused_name()}"; DROP SCHEMA {store.namespace} CASCADE; --')
     asyncio.run(of(postgres_server, store.namespace).grant(strange.name))
-    assert postgres_server.execute("SELECT has_schema_privilege(%s, %s, 'USAGE')", strange.name, store.namespace) == [
-        (True,)
-    ]
+    usage = "SELECT has_schema_privilege(%s, %s, 'USAGE')"
+    assert postgres_server.execute(usage, strange.name, schema_of(store.namespace)) == [(True,)]
     for nobody in ("", "public", "a\0b"):
         with pytest.raises(ConfigError):
             grants(store.namespace, nobody)
@@ -256,7 +281,7 @@ def test_nobody_may_call_a_function_who_was_not_granted_it(
         CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
         WHERE p.pronamespace = %s::regnamespace AND a.grantee = 0
         """,
-        postgres_store().namespace,
+        schema_of(postgres_store().namespace),
     )
     assert open_to_all == []
 
@@ -266,26 +291,35 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
 ) -> None:
     name = postgres_store().namespace
     found = postgres_server.execute(
-        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosecdef", name
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosecdef", schema_of(name)
     )
-    called = {f"{verb_of(command)}_1" for command in Command.__subclasses__()}
+    called = {verb_of(command) for command in Command.__subclasses__()}
     assert len(called) > 30
-    also = {"version_1", "enqueue_alike_1", "enqueue_plain_1", "enqueue_joined_1", "settle_joined_1"}
-    assert {verb for verb, _ in found} == called | also
-    assert [verb for verb, settings in found if f"search_path={name}, pg_temp" not in settings] == []
+    also = {"installed", "enqueue_alike", "enqueue_fast", "enqueue_in_transaction", "settle_in_transaction"}
+    assert {verb for verb, _ in found} == called | also == {*entry_functions()}
+    path = f"search_path={schema_of(name)}, {name}, pg_temp"
+    assert [verb for verb, settings in found if path not in settings] == []
 
 
 def test_the_only_dynamic_statements_have_names_in_them_that_the_server_made(
     postgres_store: Stores, postgres_server: PostgresServer
 ) -> None:
+    namespace = postgres_store().namespace
     bodies = postgres_server.execute(
-        "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace", postgres_store().namespace
+        "SELECT proname, replace(replace(prosrc, %s, 'RULES'), %s, 'TABLES') FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace",
+        schema_of(namespace),
+        namespace,
+        schema_of(namespace),
     )
-    dynamic = {name: re.findall(r"\bEXECUTE\b(.{0,40})", body, re.DOTALL) for name, body in bodies}
+    dynamic = {name: re.findall(r"\bEXECUTE (format.{0,30})", body, re.DOTALL) for name, body in bodies}
+    assert sum(len(re.findall(r"^ *(?:FOR \w+ IN )?EXECUTE\b", body, re.MULTILINE)) for _, body in bodies) == 6
     assert {name: found for name, found in dynamic.items() if found} == {
-        "declare_pool_1": [" format('CREATE SEQUENCE %I', v_turns);\n"],
-        "turn_1": [" format('SELECT CASE WHEN is_called THEN"],
-        "find_1": [" format($find$\n        SELECT j.arrival,"],  # one of two constant conditions goes into it
+        "declare_pool": ["format('CREATE SEQUENCE TABLES.%I', "],
+        "turns_given": ["format('SELECT CASE WHEN is_called T"],
+        "find": ["format($find$\n        SELECT j.arriv"],  # one of two constant conditions goes into it
+        "adopt_grants": ["format('GRANT USAGE ON SCHEMA RULES ", "format('GRANT EXECUTE ON FUNCTION RU"],
+        "drop_old_versions": ["format('DROP SCHEMA IF EXISTS %I CAS"],
     }
 
 
@@ -301,7 +335,9 @@ def test_objects_of_the_caller_do_not_stand_in_for_those_of_the_schema(
         try:
             await connection.execute("CREATE TEMP TABLE job (n int); CREATE TEMP TABLE tally (n int)")
             await connection.execute('SET search_path = pg_temp; SET holdfast.moves = \'["planted", "queued", 5, 0]\'')
-            await connection.fetchval(f"SELECT {store.namespace}.{verb.function}($1, $2, 0, 0)", *verb.arguments)
+            await connection.fetchval(
+                f"SELECT {schema_of(store.namespace)}.{verb.function}($1, $2, $3, 0, 0)", *verb.arguments
+            )
         finally:
             await connection.close()
 

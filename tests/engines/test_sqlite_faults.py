@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
-from holdfast.engines.sqlite.transactor import Transactor
+from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -61,7 +61,7 @@ def limit_pages(engine: SqliteEngine, pages: int) -> None:
     """A disk of so many pages, as SQLite itself can pretend it."""
     assert engine._writer is not None
     runner = engine._writer.runner
-    assert isinstance(runner, Transactor)
+    assert isinstance(runner, Writer)
     runner.connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
@@ -346,6 +346,7 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
     with_engine(store(path), story)
 
 
+# N6
 def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     program = (
@@ -369,6 +370,7 @@ def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
     with_engine(store(path), story)
 
 
+# TM2
 def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.db"
 

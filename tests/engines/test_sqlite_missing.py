@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import transactor as transactor_module
+from holdfast.engines.sqlite import writer as writer_module
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -183,7 +183,7 @@ def test_those_who_wait_and_go_missing_do_not_stop_the_last_one(
         assert (lane.depth, lane.totals.failed, lane.totals.succeeded, await store.depth()) == (0, 2, 2, 0)
 
     play(tmp_path, story)
-    assert "Lane L of queue q: 2 jobs that waited are missing from the store." in caplog.messages
+    assert "Lane L of queue q: 2 waiting jobs are missing from the store." in caplog.messages
 
 
 def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> None:
@@ -244,8 +244,9 @@ def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(tmp_pa
     play(tmp_path, story)
 
 
+# PR3
 def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactor_module, "LANES_AT_ONCE", 2)
+    monkeypatch.setattr(writer_module, "LANES_PER_PRUNE", 2)
 
     async def story(store: Store) -> None:
         for lane in "abcde":

@@ -304,12 +304,12 @@ def test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest(anoth
 def test_a_listener_that_does_not_keep_up_loses_events_and_the_others_hear_on(another: Open) -> None:
     here, there = another(), another()
     assert isinstance(there.engine, SqliteEngine)
-    doorbell = there.engine._doorbell
-    assert doorbell is not None
-    folder = doorbell._folder.path
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
-        deaf.bind(str(folder / "1-deaf.ears"))
-        (folder / "1-deaf.kinds").write_bytes(b"holdfast\0Event")
+    processes = there.engine._processes
+    assert processes is not None
+    folder = processes._folder.path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as slow:
+        slow.bind(str(folder / "1-slow.feed"))
+        (folder / "1-slow.kinds").write_bytes(b"holdfast\0Event")
 
         async def scenario() -> None:
             queued, work = heard(here, events.Queued), there.registry["work"]
@@ -321,7 +321,7 @@ def test_a_listener_that_does_not_keep_up_loses_events_and_the_others_hear_on(an
                 number += 1
 
         run(scenario())
-        assert "1-deaf" in doorbell.earshot._lines
+        assert "1-slow" in processes.feed._connections
     enqueue(there, "one more")  # it is gone now
     there.close()
-    assert not (folder / "1-deaf.kinds").exists()
+    assert not (folder / "1-slow.kinds").exists()

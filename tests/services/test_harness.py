@@ -22,7 +22,7 @@ from holdfast import (
     events,
     fixed,
 )
-from holdfast.testing import Drained, Harness, harness, stage
+from holdfast.testing import Drained, Harness, harness, stepped_worker
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_a_handler_may_wait_for_a_job_that_takes_its_time(shop: Shop, h: Harness
 
 
 def test_a_drain_that_never_ends_says_why(shop: Shop, h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "MOST_AT_ONCE", 50)
+    monkeypatch.setattr(stepped_worker, "MAX_ATTEMPTS_AT_ONE_TIME", 50)
 
     @shop.jobs.task
     def looks_again() -> None:

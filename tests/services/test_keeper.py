@@ -21,10 +21,10 @@ from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, Heartbeat, QueueClaim, Renew, RenewStatus, TaskClaim
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
-from holdfast.worker.attempt import Attempt, fence_age
-from holdfast.worker.crew import Crew
-from holdfast.worker.keeper import HEARTBEAT, Keeper
-from holdfast.worker.plan import Plan
+from holdfast.worker.attempt import LeasedAttempt, fence_age
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.handler_threads import HandlerThreads
+from holdfast.worker.keeper import HEARTBEAT_US, Keeper
 from holdfast.worker.slots import Slots
 
 
@@ -45,17 +45,23 @@ class Bench:
             self.runtime,
             self.engine,
             self.slots,
-            record=lambda: WorkerRecord(worker="w", interval=HEARTBEAT),
-            deliver=lambda attempt, status: self.delivered.append((attempt.lease.id, status)),
-            stop_asked=self._stop,
+            record=lambda: WorkerRecord(worker="w", interval=HEARTBEAT_US),
+            on_status=lambda attempt, status: self.delivered.append((attempt.lease.id, status)),
+            on_stop_requested=self._stop,
         )
 
     def _stop(self) -> None:
         self.stops += 1
 
-    async def hold(self, id: str, lease: int = 30 * SECOND, prefetch: bool = False) -> Attempt:
+    async def hold(self, id: str, lease: int = 30 * SECOND, prefetch: bool = False) -> LeasedAttempt:
         await self.app.enqueue("nothing", id=id)
-        plan = Plan(self.app.registry["nothing"], worker="w", state=None, middleware=(), crew=Crew(self.runtime))
+        plan = ExecutionPlan(
+            self.app.registry["nothing"],
+            worker="w",
+            state=None,
+            middleware=(),
+            handler_threads=HandlerThreads(self.runtime),
+        )
         claim = Claim(
             claim_id=self.runtime.new_claim_id(),
             worker="w",
@@ -64,7 +70,7 @@ class Bench:
             prefetch=1 if prefetch else 0,
         )
         (lease_of_it,) = (await self.engine.claim(claim)).leases
-        attempt = Attempt(lease_of_it, plan, self.runtime.boot())
+        attempt = LeasedAttempt(lease_of_it, plan, self.runtime.boot())
         self.slots.admit(attempt)
         return attempt
 
@@ -77,12 +83,12 @@ def test_a_lease_is_renewed_at_a_third_of_its_length() -> None:
     async def scenario() -> None:
         bench = Bench()
         await bench.hold("a")
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.renewed() == []
         bench.runtime.advance(10)
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.renewed() == [["a"]]
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.renewed() == [["a"]]
         assert (await bench.app.look("a")).lease_expires == bench.runtime.boot() + 30 * SECOND
 
@@ -97,7 +103,7 @@ def test_all_that_are_nearly_due_are_renewed_in_one_batch() -> None:
             bench.runtime.advance(1)
         await bench.hold("long", lease=300 * SECOND)
         bench.runtime.advance(8)
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.renewed() == [["a", "b", "c"]]
 
     run(scenario())
@@ -106,9 +112,9 @@ def test_all_that_are_nearly_due_are_renewed_in_one_batch() -> None:
 def test_a_short_lease_is_looked_at_often_enough() -> None:
     async def scenario() -> None:
         bench = Bench()
-        assert bench.keeper.round() <= 0.5
+        assert bench.keeper.run_once() <= 0.5
         await bench.hold("short", lease=SECOND)
-        assert bench.keeper.round() == pytest.approx(1 / 3, abs=0.01)
+        assert bench.keeper.run_once() == pytest.approx(1 / 3, abs=0.01)
 
     run(scenario())
 
@@ -119,10 +125,10 @@ def test_progress_rides_on_the_renewal_and_is_sent_once() -> None:
         attempt = await bench.hold("a")
         attempt.context.progress(0.5, "half way")
         bench.runtime.advance(10)
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert (await bench.app.look("a")).progress == Progress(0.5, "half way")
         bench.runtime.advance(10)
-        bench.keeper.round()
+        bench.keeper.run_once()
         last = [command for command in bench.engine.asked if isinstance(command, Renew)][-1]
         assert last.jobs[0].progress is None
 
@@ -137,13 +143,13 @@ def test_what_the_store_says_is_delivered() -> None:
         await bench.hold("waiting", prefetch=True)
         await bench.engine.cancel("default", "cancelled")
         await bench.engine.pause("default")
-        bench.keeper.hurry()
-        bench.keeper.round()
+        bench.keeper.renew_now()
+        bench.keeper.run_once()
         assert sorted(bench.delivered) == [("cancelled", RenewStatus.CANCEL), ("waiting", RenewStatus.HOLD)]
         await bench.engine.clear("default")
         bench.delivered.clear()
-        bench.keeper.hurry()
-        bench.keeper.round()
+        bench.keeper.renew_now()
+        bench.keeper.run_once()
         assert {status for _, status in bench.delivered} == {RenewStatus.LOST}
 
     run(scenario())
@@ -155,7 +161,7 @@ def test_a_lease_that_is_lost_is_not_renewed_any_more() -> None:
         attempt = await bench.hold("a")
         attempt.mark(AbortReason.OWNERSHIP_LOST)
         bench.runtime.advance(10)
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.renewed() == []
 
     run(scenario())
@@ -167,7 +173,7 @@ def test_an_outcome_that_waits_to_be_sent_keeps_its_lease_alive() -> None:
         attempt = await bench.hold("a")
         bench.slots.end(attempt)
         bench.runtime.advance(10)
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.renewed() == [["a"]]
 
     run(scenario())
@@ -179,11 +185,11 @@ def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon() -> No
         attempt = await bench.hold("a")
         bench.engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
         bench.runtime.advance(10)
-        assert [bench.keeper.round() for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
-        assert attempt.renewed == bench.runtime.boot() - 10 * SECOND
+        assert [bench.keeper.run_once() for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+        assert attempt.renewed_at == bench.runtime.boot() - 10 * SECOND
         bench.engine.before = None
-        bench.keeper.round()
-        assert attempt.renewed == bench.runtime.boot()
+        bench.keeper.run_once()
+        assert attempt.renewed_at == bench.runtime.boot()
 
     run(scenario())
 
@@ -191,17 +197,17 @@ def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon() -> No
 def test_the_worker_record_is_written_every_few_seconds() -> None:
     async def scenario() -> None:
         bench = Bench()
-        bench.keeper.round()
+        bench.keeper.run_once()
         beats = [command for command in bench.engine.asked if isinstance(command, Heartbeat)]
         assert beats == []
-        bench.runtime.advance(HEARTBEAT / SECOND)
-        bench.keeper.round()
+        bench.runtime.advance(HEARTBEAT_US / SECOND)
+        bench.keeper.run_once()
         (record,) = (await bench.engine.workers()).workers
         assert record.worker == "w"
         assert bench.stops == 0
         await bench.engine.stop_worker("w")
-        bench.keeper.hurry()
-        bench.keeper.round()
+        bench.keeper.renew_now()
+        bench.keeper.run_once()
         assert bench.stops == 1
 
     run(scenario())
@@ -221,7 +227,7 @@ def test_an_attempt_whose_lease_cannot_be_renewed_is_fenced_in_time() -> None:
         attempt = await bench.hold("a")
         bench.engine.before = lambda command: EngineUnavailable()
         bench.runtime.advance(24.9)
-        bench.keeper.round()
+        bench.keeper.run_once()
         assert bench.keeper.fence() == []
         bench.runtime.advance(0.1)
         assert bench.keeper.fence() == [attempt]
@@ -250,8 +256,8 @@ def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
             gate.set()
             await settled()
             runtime.advance(29)  # older than the fence, not yet expired
-            assert worker._shift is not None
-            assert worker._shift.keeper.fence() == []
+            assert worker._services is not None
+            assert worker._services.keeper.fence() == []
             engine.before = None
             for _ in range(5):
                 await settled()
@@ -281,9 +287,9 @@ def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
             await running.calls(1)
             engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
             runtime.advance(25)
-            shift = worker._shift
-            assert shift is not None
-            shift._guard()
+            services = worker._services
+            assert services is not None
+            services._check_attempts()
             await lost.calls(1)
             engine.asked.clear()
             gate.set()
@@ -354,8 +360,8 @@ def test_progress_of_a_running_job_can_be_seen() -> None:
         id = await app.enqueue("works")
         async with app.worker() as worker:
             await said.calls(1)
-            assert worker._shift is not None
-            worker._shift.keeper.hurry()
+            assert worker._services is not None
+            worker._services.keeper.renew_now()
             await renewed.calls(1)
             assert (await app.look(id)).progress == Progress(0.25, "first quarter")
             gate.set()

@@ -29,7 +29,7 @@ def pool(jobs: App[object], **options: Any) -> Pool[Transfer]:
 
 
 def queue(jobs: App[object], **options: Any) -> Queue[int]:
-    return Queue(jobs._store, jobs._pulling, "few", int, **options)
+    return Queue(jobs._store, jobs._pull_workers, "few", int, **options)
 
 
 def test_a_full_lane_of_a_pool_says_which_and_how_full_it_is(jobs: App[object]) -> None:

@@ -77,14 +77,14 @@ def test_a_lease_in_a_block_is_renewed_in_the_background(jobs: App[object], scan
             jobs.engine.clock_offset += 15 * SECOND
             eventually(lambda: lease.expires_at > before + timedelta(seconds=29))
             assert not lease.aborted
-        assert jobs._pulling.station().slots.held == {}
+        assert jobs._pull_workers.current().slots.attempts == {}
         assert look(jobs).state is JobState.SUCCEEDED
 
 
 def test_a_lease_outside_a_block_is_left_to_its_owner(jobs: App[object], scans: Queue[Scan]) -> None:
     with jobs:
         lease = one(scans)
-        assert jobs._pulling.station().slots.held == {}
+        assert jobs._pull_workers.current().slots.attempts == {}
         lease.release()
 
 
@@ -94,9 +94,9 @@ def test_a_lease_that_is_let_go_without_a_word_is_renewed_no_more(
     with jobs:
         scans.enqueue(Scan("x"), id="a")
         for lease in scans.leases(until_empty=True):
-            assert len(jobs._pulling.station().slots.held) == 1
+            assert len(jobs._pull_workers.current().slots.attempts) == 1
             del lease
-        assert jobs._pulling.station().slots.held == {}
+        assert jobs._pull_workers.current().slots.attempts == {}
         assert "let go without a word" in caplog.text
         assert look(jobs).state is JobState.RUNNING
 
@@ -109,7 +109,7 @@ def test_a_cancel_reaches_whoever_works_on_it(jobs: App[object], scans: Queue[Sc
             with lease:
                 lease.check()
                 jobs.control.cancel("a", queue="scans")
-                jobs._pulling.station().keeper.hurry()
+                jobs._pull_workers.current().keeper.renew_now()
                 eventually(lambda: lease.aborted)
                 assert lease.abort_reason is AbortReason.CANCEL
                 lease.check()
@@ -167,7 +167,7 @@ def test_the_keeper_tells_of_a_lost_lease(jobs: App[object], scans: Queue[Scan])
     def work() -> None:
         with one(scans) as lease:
             scans.clear()
-            jobs._pulling.station().keeper.hurry()
+            jobs._pull_workers.current().keeper.renew_now()
             eventually(lambda: lease.aborted)
             assert lease.abort_reason is AbortReason.OWNERSHIP_LOST
 
@@ -230,7 +230,7 @@ def test_an_app_that_nobody_has_any_more_lets_its_keeper_go() -> None:
         jobs = App("memory://")
         scans = jobs.queue("scans", Scan)
         with one(scans):
-            keeper = jobs._pulling.station().keeper
+            keeper = jobs._pull_workers.current().keeper
         return keeper.wait_ended
 
     ended = pull()

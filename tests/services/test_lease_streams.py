@@ -177,7 +177,7 @@ def test_a_loop_that_waits_ends_when_the_app_is_closed(jobs: App[object], number
                     pass
 
             waiting = asyncio.create_task(consume())
-            await until(lambda: jobs._pulling.station()._begun)
+            await until(lambda: jobs._pull_workers.current()._begun)
         with pytest.raises(EngineUnavailable, match="closed"):
             await waiting
         await jobs.aclose()
@@ -190,7 +190,7 @@ def test_a_loop_ends_when_an_operator_stops_the_puller(jobs: App[object], number
         fill(numbers, 3)
         for lease in numbers.leases(batch=3):
             lease.complete()
-            jobs._pulling.station().puller.ask_to_stop()
+            jobs._pull_workers.current().info.request_stop()
         assert states(jobs, 3) == ["succeeded", "queued", "queued"]
 
 
@@ -224,12 +224,12 @@ def test_what_is_cancelled_or_lost_while_it_waits_is_not_handed_out(jobs: App[ob
 def test_threads_may_work_on_the_leases_of_one_loop(jobs: App[object], numbers: Queue[int]) -> None:
     with jobs:
         fill(numbers, 60)
-        with ThreadPoolExecutor(4) as crew:
+        with ThreadPoolExecutor(4) as handler_threads:
             for lease in numbers.leases(batch=20, until_empty=True):
-                crew.submit(lease.complete, lease.payload * 2)
+                handler_threads.submit(lease.complete, lease.payload * 2)
         assert numbers.status().succeeded == 60
         assert jobs.client.handle("7", queue="numbers").result() == 14
-        assert jobs._pulling.station().slots.held == {}
+        assert jobs._pull_workers.current().slots.attempts == {}
 
 
 def test_each_lease_of_a_stream_begins_with_an_event_when_its_turn_has_come(

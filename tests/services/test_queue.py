@@ -168,7 +168,7 @@ def test_another_codec_writes_and_reads_payloads(tmp_path: Path) -> None:
         assert handle.result() == b"\2"
 
 
-# Taking
+# PayloadClaims
 
 
 def test_payloads_come_by_priority_and_then_in_order(scans: Queue[Scan]) -> None:

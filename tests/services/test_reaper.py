@@ -109,9 +109,9 @@ def test_a_worker_never_reaps_what_it_runs_itself() -> None:
         async with app.worker() as worker:
             await running.calls(1)
             await settled()
-            assert worker._shift is not None
-            worker._shift.keeper.stop()  # nobody renews
-            worker._shift._watcher.stop()
+            assert worker._services is not None
+            worker._services.keeper.stop()  # nobody renews
+            worker._services._watcher.stop()
             runtime.advance(31)
             for _ in range(3):
                 await settled()

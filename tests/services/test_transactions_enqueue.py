@@ -156,8 +156,8 @@ def test_an_idle_worker_hears_of_the_commit(jobs: App[Any], ship: Any, store: St
         jobs.bus.on(events.Succeeded, done)
         worker = jobs.worker()
         async with worker:
-            assert worker._shift is not None
-            worker._shift.exchanger._poll = 3600.0
+            assert worker._services is not None
+            worker._services.exchanger._poll_s = 3600.0
             await asyncio.to_thread(ship.enqueue, "first")
             await done.calls(1)
 

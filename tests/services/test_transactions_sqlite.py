@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 from ways import Store, by_sqlite3
 
 from holdfast import App, Busy, Context, JobState, UsageError, WrongDatabase, fixed
-from holdfast.engines.sqlite import own
+from holdfast.engines.sqlite import own_transaction
 from holdfast.runtime import SystemRuntime
 from holdfast.worker import transaction as worker_transaction
 
@@ -124,7 +124,7 @@ def test_a_lock_is_waited_for_as_long_as_the_connection_says(jobs: App[Any], shi
     holder = sqlite3.connect(store.place, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     db = sqlite3.connect(store.place, timeout=0.05)
-    with pytest.raises(Busy, match="locked by someone else"):
+    with pytest.raises(Busy, match="locked by another transaction"):
         ship.using(transaction=db).enqueue("1")
     holder.execute("ROLLBACK")
     ship.using(transaction=db).enqueue("1")
@@ -241,8 +241,8 @@ def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any, store
 
 
 def test_nobody_looks_while_nobody_waits(jobs: App[Any]) -> None:
-    lookout = jobs.engine._lookout  # type: ignore[attr-defined]
-    assert lookout._thread is None
+    poller = jobs.engine._poller  # type: ignore[attr-defined]
+    assert poller._thread is None
 
 
 # A transaction of the store's own
@@ -343,9 +343,9 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
     def work(ctx: Context) -> int:
         if ctx.attempt == 1:
             ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
-            runtime.ahead += round(own.BUDGET * 1_100_000)
+            runtime.ahead += round(own_transaction.BUDGET_S * 1_100_000)
             wait_for("has held the store's only write lock")
-            runtime.ahead += round(own.BUDGET * worker_transaction.OVERDRAWN * 1_000_000)
+            runtime.ahead += round(own_transaction.BUDGET_S * worker_transaction.TAKE_BACK_AFTER_BUDGETS * 1_000_000)
             wait_for("has lost it")
         ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
         return ctx.attempt

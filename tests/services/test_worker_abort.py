@@ -161,8 +161,8 @@ def test_a_lost_lease_aborts_the_handler_and_its_outcome_is_dropped(colour: str)
         async with app.worker() as worker:
             await latch.arrived.calls(1)
             await app.engine.clear("default")  # voids the token
-            assert worker._shift is not None
-            worker._shift.keeper.hurry()
+            assert worker._services is not None
+            worker._services.keeper.renew_now()
             await lost.calls(1)
             if colour == "async":
                 assert await told.calls(1) == [AbortReason.OWNERSHIP_LOST]

@@ -16,7 +16,7 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime
-from holdfast.worker.exchange import MANY
+from holdfast.worker.exchange import SETTLE_SEPARATELY_FROM
 
 
 async def noop() -> str:
@@ -108,7 +108,7 @@ def test_a_large_batch_is_settled_while_another_call_claims() -> None:
         app, engine = far(SmallTask(noop))
         await app.put(*(app.job("noop") for _ in range(500)))
         await app.drain(concurrency=100)
-        large = [exchange for exchange in engine.exchanges if len(exchange.settlements) >= MANY]
+        large = [exchange for exchange in engine.exchanges if len(exchange.settlements) >= SETTLE_SEPARATELY_FROM]
         assert len(large) >= 4
         assert all(exchange.claim is None for exchange in large)
         assert engine.most_under_way == 2
@@ -136,7 +136,7 @@ def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
     async def scenario() -> None:
         app, engine = far(SmallTask(noop))
         await app.put(*(app.job("noop") for _ in range(60)))
-        await app.drain(concurrency=MANY - 1)
+        await app.drain(concurrency=SETTLE_SEPARATELY_FROM - 1)
         assert engine.most_under_way == 1
         assert all(exchange.claim is not None for exchange in engine.exchanges if exchange.settlements)
         assert await app.counts() == {JobState.SUCCEEDED: 60}

@@ -165,8 +165,8 @@ def test_a_pause_gives_prefetched_jobs_back_and_lets_running_ones_finish() -> No
             await running.calls(1)
             await settled()
             await app.engine.pause(QUEUE)
-            assert worker._shift is not None
-            worker._shift.keeper.hurry()
+            assert worker._services is not None
+            worker._services.keeper.renew_now()
             await given_back.calls(2)
             gate.set()
             await settled()

@@ -33,7 +33,7 @@ class KeptPostgres(Engine):
         stores = stock(server())
         stores.give_back()  # the run before has ended
         self._engine = opened(stores.fresh())
-        self._engine._offset = self._engine._floor = 0
+        self._engine._offset = self._engine._not_before_us = 0
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # as the engine's own
@@ -71,15 +71,15 @@ class StillPostgres(KeptPostgres):
     def __init__(self) -> None:
         super().__init__()
         self._engine._offset = -START
-        self._engine._floor = START
+        self._engine._not_before_us = START
 
     @property
     def clock_offset(self) -> int:
-        return self._engine._floor - START
+        return self._engine._not_before_us - START
 
     @clock_offset.setter
     def clock_offset(self, value: int) -> None:
-        self._engine._floor = START + value
+        self._engine._not_before_us = START + value
 
 
 @cache

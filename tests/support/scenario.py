@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from holdfast.engines.ledger.accept import Oracle
 from holdfast.engines.memory import MemoryEngine
 from holdfast.model.command import A, Command
 from holdfast.model.instants import DAY, HOUR, SECOND
@@ -41,6 +40,7 @@ from holdfast.model.work import (
     StopWorker,
     TaskClaim,
 )
+from holdfast.testing.oracle import Oracle
 
 LEASE = 10 * SECOND
 IDS = "abcdefghij"

@@ -82,7 +82,7 @@ class SmallTask:
 
 
 class SmallApp:
-    """What `holdfast.worker.host.Host` asks for."""
+    """What `holdfast.worker.protocols.WorkerApp` asks for."""
 
     def __init__(
         self,

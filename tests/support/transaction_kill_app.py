@@ -31,14 +31,14 @@ if store.kind == "postgres":
 WATCHED = (
     "transaction_kill_app.py",
     "holdfast/worker/transaction.py",
-    "holdfast/worker/opened.py",
+    "holdfast/worker/open_transaction.py",
     "holdfast/worker/execute.py",
     "holdfast/worker/exchange.py",
-    "holdfast/worker/courier.py",
-    "holdfast/engines/sqlite/own.py",
-    "holdfast/engines/sqlite/joined.py",
-    "holdfast/engines/sqlite/transactor.py",
-    "holdfast/engines/postgres/joined.py",
+    "holdfast/worker/resend.py",
+    "holdfast/engines/sqlite/own_transaction.py",
+    "holdfast/engines/sqlite/user_transactions.py",
+    "holdfast/engines/sqlite/writer.py",
+    "holdfast/engines/postgres/user_transactions.py",
     "holdfast/engines/postgres/engine.py",
 )
 

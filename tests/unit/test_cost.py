@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.ledger import Ledger, claim, heap
+from holdfast.engines.ledger import Ledger, claim
+from holdfast.engines.tables import Tables, heap
 from holdfast.model.instants import MINUTE, At
 from holdfast.model.produce import Enqueue, Group, NewJob
 from holdfast.model.states import JobState
@@ -43,7 +44,7 @@ class Load:
     """A ledger with a queue full of jobs; time goes on by a microsecond with each command."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(Tables())
         self.now = START
         self.claims = 0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engines.ledger.heap import FEW, LazyHeap
+from holdfast.engines.tables.heap import FEW, LazyHeap
 
 Entry = tuple[int, str]
 

@@ -9,6 +9,7 @@ from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.testing import FakeClock, FrozenRuntime
 
 
+# TM4
 def test_a_fake_clock_moves_the_engines_time() -> None:
     engine = open_engine("memory://")
     clock = FakeClock(engine)

@@ -170,7 +170,7 @@ def read_using_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class JobDefaults:
     """What all jobs of one task, used in one way, have in common."""
 
     job: NewJob
@@ -186,7 +186,7 @@ class Terms:
     """Bytes of a payload."""
 
     @classmethod
-    def of(cls, policy: TaskPolicy, chosen: Mapping[str, Any], codec: Codec, limit: int) -> "Terms":
+    def of(cls, policy: TaskPolicy, chosen: Mapping[str, Any], codec: Codec, limit: int) -> "JobDefaults":
         """The task's policy, and over it what `using` has chosen."""
         expires, lasts = chosen.get("expires", (None, None))
         scope, window = chosen.get("unique_for", (policy.key_scope, policy.key_window))

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from holdfast.demo.screen import Screen
-from holdfast.demo.story import Demo, Failed
+from holdfast.demo.steps import Demo, DemoFailed
 from holdfast.demo.tasks import CARD, work
 from holdfast.runtime import SystemRuntime
 
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     screen = Screen()
     try:
         asyncio.run(Demo(folder, screen).tell())
-    except Failed as failure:
+    except DemoFailed as failure:
         screen.bad(f"This did not come out as promised: {failure}")
         return 1
     return 0

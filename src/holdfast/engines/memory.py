@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ledger import Ledger
+from holdfast.engines.tables import Tables
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError
 from holdfast.model import work
@@ -25,7 +26,7 @@ class MemoryEngine(Engine):
         shared_between_hosts=False,
         push=True,
         user_transactions=False,
-        cross_queue_atomic=True,
+        cross_queue_atomic=True,  # S4: one lock over all queues
         blocking_calls=True,
     )
 
@@ -44,7 +45,7 @@ class MemoryEngine(Engine):
                 key="durability",
             )
         self._runtime = runtime
-        self._ledger = Ledger()
+        self._ledger = Ledger(Tables())
         self._lock = runtime.lock()
         self._topics = Topics()
 
@@ -56,10 +57,11 @@ class MemoryEngine(Engine):
         with self._lock:
             decision = self._ledger.decide(command, self._time())
         if decision.topics:
-            self._topics.notify(decision.topics)
+            self._topics.notify(decision.topics)  # N5: after the write
         return decision.answer
 
     def _time(self) -> At:
+        # TM1, TM2, TM4: the wall clock, and the boot clock for leases; the runtime adds the offset.
         return At(self._runtime.wall(), self._runtime.boot())
 
     async def open(self) -> None: ...

@@ -15,14 +15,14 @@ from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name, clean
 from holdfast.model.work import Claim, Exchange, Settlement
 
-MAX_BATCH = 10_000
-MAX_SETTLEMENTS = 500
-MAX_PAYLOAD = 16 * 1024 * 1024
+MAX_BATCH = 10_000  # B1: jobs in a group
+MAX_SETTLEMENTS = 500  # B3: in an exchange
+MAX_PAYLOAD = 16 * 1024 * 1024  # B2: bytes
 """The engines' own ceiling; the limit that users set is lower and checked by the codec."""
-MIN_LEASE = SECOND // 1_000
+MIN_LEASE = SECOND // 1_000  # B5: microseconds
 """Engines take any positive lease, so that tests can be quick; users cannot go below two seconds."""
 MAX_PRIORITY = 32_767
-NOTE_BYTES = 2_048
+NOTE_BYTES = 2_048  # TX3: of UTF-8
 
 _TARGETS = frozenset(
     {
@@ -36,6 +36,7 @@ _TARGETS = frozenset(
 )
 
 
+# G6: where a reap may lead.
 _REAPED = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -92,7 +93,7 @@ def scope(queue: str, lane: str | None) -> None:
 
 def pool(pool_name: str, lanes: int) -> None:
     name(pool_name, "pool")
-    whole(lanes, "lanes", 1, 100_000)
+    whole(lanes, "lanes", 1, 100_000)  # B6: lanes of a pool
 
 
 def group(group: Group) -> None:
@@ -201,6 +202,7 @@ def _settlement(settlement: Settlement) -> None:
 def _claim(claim: Claim) -> None:
     name(claim.claim_id, "claim_id")
     name(claim.worker, "worker")
+    # B4: jobs of one claim.
     whole(claim.limit, "limit", 0, 100_000)
     whole(claim.prefetch, "prefetch", 0, 100_000)
     for queue in claim.queues:

@@ -1,27 +1,32 @@
-"""The three clocks of a finished job: who may still see what, and until when.
+"""The three lifetimes of a finished job: how long its record, its result and its key are kept.
 
-Retention (`visible_until`), the answer to a caller or a duplicate (`result_until`) and the id or key
-(`key_until`) run apart. When all three have passed the record goes, in the finishing write if they already
-have. What was given at enqueue wins over what the settling worker says, and that over the defaults.
+They are independent: the record can be looked at until `visible_until`, a caller or a duplicate is answered with the
+result until `result_until`, and the id or key stays taken until `key_until`. When all three have passed, the record is
+deleted; if they have already passed when the job ends, it is deleted in the same write. A value given at enqueue wins
+over the settling worker's, and that wins over the defaults.
 """
 
-from holdfast.model.instants import DAY, FOREVER, HOUR
+from holdfast.model.instants import DAY, FOREVER, HOUR, Instant, Micros
 from holdfast.model.job import JobRecord, KeyScope
 from holdfast.model.states import JobState
 
-RESULT_TTL = HOUR
-RETENTION = DAY
-FAILED_RETENTION = 30 * DAY
+RESULT_TTL: Micros = HOUR
+"""Default: a result is answered for this long."""
+RETENTION: Micros = DAY
+"""Default: a succeeded or cancelled job can be looked at for this long."""
+FAILED_RETENTION: Micros = 30 * DAY
+"""Default for failed jobs: long enough to notice and to requeue them."""
 
 
-def later(start: int, duration: int) -> int:
+def later(start: Instant, duration: Micros) -> Instant:
+    """`start` plus `duration`, at most `FOREVER`."""
     return min(start + duration, FOREVER)
 
 
 def untils(
-    job: JobRecord, state: JobState, now: int, result_ttl: int | None, retention: int | None
-) -> tuple[int, int, int]:
-    """The clocks of a job that ends in `state` at `now`: visible, result, key."""
+    job: JobRecord, state: JobState, now: Instant, result_ttl: Micros | None, retention: Micros | None
+) -> tuple[Instant, Instant, Instant]:
+    """The end of each lifetime of a job that ends in `state` at `now`: visible, result, key."""
     given = job.given
     if given.retention is not None:
         retention = given.retention
@@ -35,7 +40,7 @@ def untils(
     return later(now, retention), result, key_until(job, state, now, result)
 
 
-def key_until(job: JobRecord, state: JobState, finished: int, result_until: int) -> int:
+def key_until(job: JobRecord, state: JobState, finished: Instant, result_until: Instant) -> Instant:
     """How long the id or key stays taken. A failed or cancelled job frees it at once."""
     if state is not JobState.SUCCEEDED:
         return finished

@@ -7,16 +7,16 @@ the entries (each names its generation), a replacement starts empty.
 
 import msgspec
 
-from holdfast.model.job import Attempt
+from holdfast.model.job import AttemptRecord
 
 FIRST = 1
 LAST = 19
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[Attempt, ...])
+_decoder = msgspec.msgpack.Decoder(tuple[AttemptRecord, ...])
 
 
-def extend(history: tuple[Attempt, ...], entry: Attempt) -> tuple[Attempt, ...]:
+def extend(history: tuple[AttemptRecord, ...], entry: AttemptRecord) -> tuple[AttemptRecord, ...]:
     """The history with one more entry: the first and the last nineteen stay, the middle goes."""
     longer = (*history, entry)
     if len(longer) <= FIRST + LAST:
@@ -24,10 +24,10 @@ def extend(history: tuple[Attempt, ...], entry: Attempt) -> tuple[Attempt, ...]:
     return longer[:FIRST] + longer[-LAST:]
 
 
-def pack(history: tuple[Attempt, ...]) -> bytes:
+def pack(history: tuple[AttemptRecord, ...]) -> bytes:
     """As an engine stores it. Nothing packs to nothing."""
     return _encoder.encode(history) if history else b""
 
 
-def unpack(data: bytes) -> tuple[Attempt, ...]:
+def unpack(data: bytes) -> tuple[AttemptRecord, ...]:
     return _decoder.decode(data) if data else ()

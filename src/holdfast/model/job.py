@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.states import LEASED, LIVE, TERMINAL, WAITING, Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 
@@ -46,10 +47,10 @@ class Given(Struct, frozen=True, gc=False, array_like=True):
 
     max_attempts: int | None = None
     max_losses: int | None = None
-    timeout: int | None = None
-    lease_len: int | None = None
-    result_ttl: int | None = None
-    retention: int | None = None
+    timeout: Micros | None = None
+    lease_len: Micros | None = None
+    result_ttl: Micros | None = None
+    retention: Micros | None = None
 
 
 NOTHING_GIVEN = Given()
@@ -72,14 +73,14 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Attempt(Struct, frozen=True, gc=False, array_like=True):
+class AttemptRecord(Struct, frozen=True, gc=False, array_like=True):
     """One counted run that did not succeed, as the history keeps it."""
 
     number: int
     generation: int
     worker: str
-    started: int
-    ended: int
+    started: Instant
+    ended: Instant
     outcome: AttemptOutcome
     error: ErrorInfo | None = None
 
@@ -101,12 +102,11 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     lane: str | None = None
     unique_key: str | None = None
     key_scope: KeyScope = KeyScope.RESULT
-    key_window: int = 0
-    expires: int | None = None
+    key_window: Micros = 0
+    expires: Instant | None = None
     """Do not start later than this."""
     reply: tuple[str, ...] = ()
     """Processes to tell when the job ends."""
-    limit_key: str | None = None
     given: Given = NOTHING_GIVEN
 
     # Where it is
@@ -116,8 +116,8 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """How often the record was requeued or replaced."""
     arrival: int = 0
     """Order only; gaps are normal."""
-    created: int = 0
-    due: int = 0
+    created: Instant = 0
+    due: Instant = 0
     parents_left: int = 0
     attempt: int = 0
     """Runs begun, counted at claim."""
@@ -129,15 +129,15 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The last worker to hold it; stays after the lease has ended."""
     token: str | None = None
     fence: int = 0
-    lease_expires: int | None = None
+    lease_expires: Instant | None = None
     """On the lease clock."""
-    lease_len: int = 0
+    lease_len: Micros = 0
     max_attempts: int = 0
     """In force in this lease, so that any reaper can decide without the task's code."""
     max_losses: int = 0
-    started: int | None = None
+    started: Instant | None = None
     """The first start of this generation."""
-    last_started: int | None = None
+    last_started: Instant | None = None
     progress: Progress | None = None
     cancel_asked: bool = False
     cancel_note: str = ""
@@ -145,17 +145,17 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The lease that its owner settled last: a settlement sent again is recognised by it."""
 
     # The end
-    finished: int | None = None
+    finished: Instant | None = None
     reason: Reason | None = None
     note: str = ""
     result: bytes | None = None
     last_error: ErrorInfo | None = None
-    history: tuple[Attempt, ...] = ()
-    visible_until: int = 0
+    history: tuple[AttemptRecord, ...] = ()
+    visible_until: Instant = 0
     """Retention: the record can be looked at."""
-    result_until: int = 0
+    result_until: Instant = 0
     """A waiting caller or a duplicate is answered with the result or the final error."""
-    key_until: int = 0
+    key_until: Instant = 0
     """The id (or the `unique_key`, where there is one) stays taken."""
 
     # The pool
@@ -164,7 +164,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     pool_key: str | None = None
 
     @property
-    def key(self) -> JobKey:
+    def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
 
     @property

@@ -3,6 +3,7 @@
 from msgspec import Struct, field
 
 from holdfast.model.command import Answer, Command
+from holdfast.model.instants import Instant
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.records import LaneRecord, Totals
 from holdfast.model.states import JobState
@@ -33,7 +34,7 @@ class Find(Command[FindAnswer], frozen=True, gc=False, kw_only=True):
     state: JobState
     task: str | None = None
     lane: str | None = None
-    since: int | None = None
+    since: Instant | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     limit: int = 100
     cursor: int | None = None
@@ -49,9 +50,9 @@ class QueueStats(Struct, frozen=True, gc=False, kw_only=True):
     """Stored states, live and finished, without the zeros."""
     due: int
     """Ready now: queued, and due but not yet promoted."""
-    oldest_due: int | None
+    oldest_due: Instant | None
     """The due time of the longest-waiting job among those a claim would meet next."""
-    next_due: int | None
+    next_due: Instant | None
     totals: Totals
 
     @property

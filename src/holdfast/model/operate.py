@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.model.command import Answer, Command
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.produce import DepthLimit
 from holdfast.model.records import PoolRecord, ScheduleRecord
 from holdfast.model.states import JobState
@@ -82,10 +83,10 @@ class Amend(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
 
     queue: str
     ids: tuple[str, ...]
-    result_ttl: int | None = None
-    retention: int | None = None
+    result_ttl: Micros | None = None
+    retention: Micros | None = None
     priority: int | None = None
-    due: int | None = None
+    due: Instant | None = None
     reply: str | None = None
 
 

@@ -12,13 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import InvalidOption
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.retry import DEFAULT_BACKOFF, RetryPolicy, Stop, loss_delay, next_delay
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import ExpiredLease, Lease, Settlement
 
 
-class Succeeded(Struct, frozen=True):
+class Returned(Struct, frozen=True):
     """The handler returned."""
 
     result: bytes
@@ -37,19 +38,19 @@ class TimedOut(Struct, frozen=True):
     info: ErrorInfo
 
 
-class RetryAsked(Struct, frozen=True):
+class RetryRequested(Struct, frozen=True):
     """The handler asked for another attempt, after its own delay or the back-off's."""
 
     note: str = ""
-    delay: int | None = None
+    delay: Micros | None = None
     info: ErrorInfo | None = None
 
 
 class Snoozed(Struct, frozen=True):
     """The handler asked to be called later; this attempt does not count."""
 
-    delay: int | None = None
-    due: int | None = None
+    delay: Micros | None = None
+    due: Instant | None = None
     note: str = ""
 
 
@@ -70,14 +71,16 @@ class Released(Struct, frozen=True):
     """Given back without having been worked on, or cut short by a shutdown; this attempt does not count."""
 
 
-class Refused(Struct, frozen=True):
+class NotRetryable(Struct, frozen=True):
     """It cannot be run or stored at all, however often it is tried."""
 
     reason: Reason
     info: ErrorInfo | None = None
 
 
-Outcome = Succeeded | Raised | TimedOut | RetryAsked | Snoozed | GaveUp | CancelledByHandler | Released | Refused
+Outcome = (
+    Returned | Raised | TimedOut | RetryRequested | Snoozed | GaveUp | CancelledByHandler | Released | NotRetryable
+)
 
 _WHY = {
     Stop.EXHAUSTED: Reason.EXHAUSTED,
@@ -93,14 +96,14 @@ def decide(
     lease: Lease,
     policy: RetryPolicy,
     *,
-    now: int,
+    now: Instant,
     draw: float,
-    result_ttl: int | None = None,
-    retention: int | None = None,
-    failed_retention: int | None = None,
+    result_ttl: Micros | None = None,
+    retention: Micros | None = None,
+    failed_retention: Micros | None = None,
 ) -> Settlement:
     """What to write because of `outcome`. `now` is engine time; the TTLs are those of the task's code."""
-    if isinstance(outcome, Succeeded):
+    if isinstance(outcome, Returned):
         return Settlement(
             queue=lease.queue,
             id=lease.id,
@@ -124,19 +127,19 @@ def decide(
             settle = _retry_or_fail(replace(settle, error=info), Reason.ERROR, lease, policy, error, now, draw, None)
         case TimedOut(info=info):
             settle = _retry_or_fail(replace(settle, error=info), Reason.TIMEOUT, lease, policy, None, now, draw, None)
-        case RetryAsked(note=note, delay=asked, info=info):
+        case RetryRequested(note=note, delay=asked, info=info):
             settle = replace(settle, error=info, note=note)
             settle = _retry_or_fail(settle, Reason.RETRY_ASKED, lease, policy, None, now, draw, asked)
         case Snoozed(delay=delay, due=due, note=note):
             settle = replace(settle, target=JobState.SCHEDULED, reason=Reason.SNOOZED, note=note)
-            settle = replace(settle, delay=delay or 0, due=due, refund=True)
+            settle = replace(settle, delay=delay or 0, due=due, refund=True)  # A5
         case GaveUp(note=note, info=info):
             settle = replace(settle, target=JobState.FAILED, reason=Reason.GAVE_UP, note=note, error=info)
         case CancelledByHandler(note=note):
             settle = replace(settle, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
         case Released():
-            return replace(settle, reason=Reason.RELEASED, refund=True)
-        case Refused(reason=reason, info=info):
+            return replace(settle, reason=Reason.RELEASED, refund=True)  # A5
+        case NotRetryable(reason=reason, info=info):
             settle = replace(settle, target=JobState.FAILED, reason=reason, error=info)
         case _:
             assert_never(outcome)
@@ -149,9 +152,9 @@ def _retry_or_fail(
     lease: Lease,
     policy: RetryPolicy,
     error: BaseException | None,
-    now: int,
+    now: Instant,
     draw: float,
-    asked: int | None,
+    asked: Micros | None,
 ) -> Settlement:
     # What was given at enqueue won at the claim; the lease carries it.
     policy = replace(policy, max_attempts=lease.max_attempts or None)
@@ -194,9 +197,10 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
         target=JobState.RETRYING,
         reason=Reason.WORKER_LOST,
         note=f"{lost.owner} went away with it",
-        refund=not begun,
+        refund=not begun,  # A5
         listed_expiry=lost.lease_expires,
     )
+    # A7: too many losses, or a loss in the last attempt allowed.
     if spent or losses >= lost.max_losses:
         return replace(settle, target=JobState.FAILED)
     return replace(settle, delay=loss_delay(policy, losses, draw))

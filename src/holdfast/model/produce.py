@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.model.command import Answer, Command
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, JobKey, KeyScope
 from holdfast.model.states import JobState
 
@@ -39,9 +40,9 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     payload_hash: bytes = b""
     priority: int = 0
-    delay: int = 0
-    due: int | None = None
-    expires: int | None = None
+    delay: Micros = 0
+    due: Instant | None = None
+    expires: Instant | None = None
     lane: str | None = None
     pool: PoolPlace | None = None
     """Instead of `lane`."""
@@ -50,10 +51,9 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     unique_key: str | None = None
     key_scope: KeyScope | None = None
     """None: `incomplete` where there is a `unique_key`, `result` for the id."""
-    key_window: int = 0
+    key_window: Micros = 0
     parents: tuple[Parent, ...] = ()
     reply: str | None = None
-    limit_key: str | None = None
     given: Given = NOTHING_GIVEN
 
 

@@ -1,10 +1,10 @@
 """What an engine remembers beside jobs: queues, lanes, pools, edges, workers, schedules."""
 
-from hashlib import blake2b
-
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.model.hashing import key_hash
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
 
@@ -54,7 +54,7 @@ class LaneRecord(Struct, frozen=True, gc=False, kw_only=True):
     totals: Totals = Totals()
     fence: int = 0
     """The last fence handed out in this lane."""
-    emptied: int = 0
+    emptied: Instant = 0
     """When it last ran empty."""
 
 
@@ -72,7 +72,7 @@ class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
 
     def lane_of(self, key: str) -> int:
         """The lane of a key, as long as the pool has this size."""
-        return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % self.lanes
+        return key_hash(key) % self.lanes
 
 
 class Edge(Struct, frozen=True, gc=False):
@@ -97,15 +97,15 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     """The name of its process on its host; other processes there can tell by it whether this one is alive."""
     slots: int = 0
     busy: int = 0
-    started: int = 0
-    interval: int = 0
+    started: Instant = 0
+    interval: Micros = 0
     """How often it means to beat, in microseconds."""
-    seen: int = 0
+    seen: Instant = 0
     stop_asked: bool = False
 
 
 class ScheduleRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """A recurring entry. A tick is an enqueue whose id names schedule and time, so nobody leads. (Seat.)"""
+    """A recurring entry. A tick is an enqueue whose id names schedule and time, so no process has to lead."""
 
     name: str
     queue: str

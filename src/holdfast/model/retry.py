@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from msgspec import Struct
 
 from holdfast.errors import LONGEST, Interrupt, InvalidOption, duration_us
-from holdfast.model.instants import HOUR, SECOND
+from holdfast.model.instants import HOUR, SECOND, Instant, Micros
 
 Duration = float | timedelta
 """Seconds or a `timedelta`, as users give it."""
@@ -57,9 +57,9 @@ def _check_errors(errors: object, option: str) -> None:
 class Exponential(Struct, frozen=True):
     """`initial`, then `multiplier` times as long after each attempt, never more than `maximum`."""
 
-    initial: int
+    initial: Micros
     multiplier: float
-    maximum: int
+    maximum: Micros
     jitter: float
 
     def __post_init__(self) -> None:
@@ -71,9 +71,9 @@ class Exponential(Struct, frozen=True):
 class Linear(Struct, frozen=True):
     """`initial`, then `step` longer after each attempt, never more than `maximum`."""
 
-    initial: int
-    step: int
-    maximum: int
+    initial: Micros
+    step: Micros
+    maximum: Micros
     jitter: float
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Linear(Struct, frozen=True):
 class Fixed(Struct, frozen=True):
     """The same after each attempt."""
 
-    delay: int
+    delay: Micros
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
@@ -238,7 +238,7 @@ class RetryPolicy(Struct, frozen=True):
     backoff: Backoff = DEFAULT_BACKOFF
     retry_on: Errors = (Exception,)
     give_up_on: Errors = ()
-    retry_for: int | None = None
+    retry_for: Micros | None = None
     max_losses: int = 5
 
     def __post_init__(self) -> None:
@@ -261,10 +261,10 @@ def next_delay(
     *,
     attempt: int,
     error: BaseException | None,
-    first_started: int | None,
-    now: int,
+    first_started: Instant | None,
+    now: Instant,
     draw: float,
-    asked: int | None = None,
+    asked: Micros | None = None,
 ) -> int | Stop:
     """After `attempt` failed: how long to wait for the next one, or why there is none.
 

@@ -47,11 +47,9 @@ class Hold(IntFlag):
     PAUSED = 4
     """It is the head of a paused lane and would be queued otherwise."""
     ARRIVING = 8
-    """Inserted by a transaction we do not own; its lane has not admitted it yet."""
+    """Inserted by a user's transaction, and its lane, pool and parents come after the commit (PostgreSQL)."""
     EPOCH = 16
     """It has a key and waits for the jobs of an older pool size to end, since its key may have changed lanes."""
-    LIMIT = 32
-    """It waits for a rate or concurrency limit. (Seat.)"""
 
 
 class Reason(StrEnum):
@@ -89,6 +87,12 @@ WAITING = frozenset({JobState.SCHEDULED, JobState.BLOCKED, JobState.QUEUED, JobS
 LEASED = frozenset({JobState.ASSIGNED, JobState.RUNNING})
 LIVE = WAITING | LEASED
 TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+UNSUCCESSFUL = TERMINAL - {JobState.SUCCEEDED}
+"""Ended, and free to be requeued or replaced."""
+BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
+"""Waiting for nothing but the due time."""
+ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
+"""Targets of a settlement that leave an entry in the history. A snooze or a release is no failure."""
 
 _S = JobState
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.model.command import Answer, Command
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.job import Given, JobKey, Progress
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
@@ -22,7 +23,7 @@ class TaskClaim(Struct, frozen=True, gc=False, kw_only=True):
     """What this worker will take of one task, and the terms of the lease (what was given at enqueue wins)."""
 
     task: str
-    lease_len: int
+    lease_len: Micros
     max_attempts: int = 0
     max_losses: int = 5
     limit: int | None = None
@@ -61,23 +62,23 @@ class Lease(Struct, frozen=True, gc=False, array_like=True):
     priority: int
     lane: str | None
     arrival: int
-    created: int
-    due: int
-    expires: int | None
+    created: Instant
+    due: Instant
+    expires: Instant | None
     state: JobState
     attempt: int
     losses: int
     token: str
     fence: int
-    lease_expires: int
-    lease_len: int
+    lease_expires: Instant
+    lease_len: Micros
     max_attempts: int
     max_losses: int
-    started: int | None
+    started: Instant | None
     given: Given
 
     @property
-    def key(self) -> JobKey:
+    def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
 
 
@@ -95,17 +96,17 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     target: JobState
     reason: Reason | None = None
     note: str = ""
-    delay: int = 0
+    delay: Micros = 0
     """For `retrying` and `scheduled`: on the engine's clock."""
-    due: int | None = None
+    due: Instant | None = None
     """For `scheduled`: an instant instead of a delay."""
     refund: bool = False
     """Give the attempt back."""
     result: bytes | None = None
     error: ErrorInfo | None = None
-    result_ttl: int | None = None
-    retention: int | None = None
-    listed_expiry: int | None = None
+    result_ttl: Micros | None = None
+    retention: Micros | None = None
+    listed_expiry: Instant | None = None
     lane: str | None = None
     """The job's lane, where it is known: an engine that locks lanes then takes it before any job. Only a hint."""
 
@@ -148,7 +149,7 @@ class ExchangeAnswer(Answer, frozen=True, gc=False, kw_only=True):
     emptied: tuple[LaneName, ...] = ()
     """Lanes whose last job has just ended."""
     leases: tuple[Lease, ...] = ()
-    next_due: int | None = None
+    next_due: Instant | None = None
     """When the next waiting job of the claimed queues falls due."""
 
 
@@ -176,7 +177,7 @@ class RenewStatus(StrEnum):
 
 class RenewResult(Struct, frozen=True, gc=False):
     status: RenewStatus
-    lease_expires: int | None = None
+    lease_expires: Instant | None = None
 
 
 class RenewAnswer(Answer, frozen=True, gc=False, kw_only=True):
@@ -195,7 +196,7 @@ class ExpiredLease(Struct, frozen=True, gc=False, kw_only=True):
     task: str
     token: str
     owner: str
-    lease_expires: int
+    lease_expires: Instant
     state: JobState
     attempt: int
     losses: int

@@ -31,7 +31,7 @@ async def find_key(store: StoreConnection, job_id: str, queue: str | None) -> Jo
     """The full name of a job; with a queue nobody has to be asked."""
     if queue is not None:
         return JobKey(check_name(queue, "queue"), check_name(job_id, "id"))
-    return (await find_record(store, job_id, None)).key
+    return (await find_record(store, job_id, None)).job_key
 
 
 async def cancel_job(store: StoreConnection, key: JobKey, note: str) -> CancelAnswer:

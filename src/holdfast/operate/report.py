@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.model.job import Attempt as Run
+from holdfast.model.job import AttemptRecord as Run
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.telemetry.events import Cancelled, Failed, JobEvent, Queued, Retrying, Started, Succeeded

@@ -1,1 +1,1 @@
-"""Pulling: a process that takes jobs by itself, beside or instead of a worker."""
+"""PullWorkers: a process that takes jobs by itself, beside or instead of a worker."""

@@ -1,4 +1,4 @@
-"""Taking bare payloads: once, with a wait, or as a stream.
+"""PayloadClaims bare payloads: once, with a wait, or as a stream.
 
 A payload that cannot be read is set aside as failed(undecodable), with its bytes, and the next one is taken.
 
@@ -24,21 +24,21 @@ from holdfast.lease import Lease
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import decide
 from holdfast.model.work import ExchangeAnswer
-from holdfast.pull.pulling import Pulling
-from holdfast.pull.station import Station
-from holdfast.worker.attempt import Attempt
+from holdfast.pull.worker import PullWorker
+from holdfast.pull.workers import PullWorkers
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.outcomes import undecodable
 
 T = TypeVar("T")
 
 POLL_WITH_PUSH = 1.0
 POLL_WITHOUT = 0.25
-SHORTEST_LOOK = 0.001
+MIN_POLL_S = 0.001
 
 _logger = logging.getLogger("holdfast.pull")
 
 
-class Request(NamedTuple):
+class ClaimOptions(NamedTuple):
     """What is asked for: so many to work on and so many ahead of need, for so many microseconds."""
 
     limit: int
@@ -46,35 +46,35 @@ class Request(NamedTuple):
     prefetch: int = 0
 
 
-class Taking(Generic[T]):
+class PayloadClaims(Generic[T]):
     """Claims payloads of one queue."""
 
-    def __init__(self, store: StoreConnection, pulling: Pulling, task: PayloadTask[T]) -> None:
+    def __init__(self, store: StoreConnection, pull_workers: PullWorkers, task: PayloadTask[T]) -> None:
         self._store = store
-        self._pulling = pulling
+        self._pull_workers = pull_workers
         self._task = task
 
-    async def now(self, request: Request, process: Process) -> tuple[list[Lease[T]], ExchangeAnswer]:
+    async def claim_now(self, options: ClaimOptions, process: Process) -> tuple[list[Lease[T]], ExchangeAnswer]:
         """What is there; all of it readable."""
         store, queue = self._store, self._task.queue
         await self._engine(process)
-        station = self._pulling.station()
-        await station.upkeep()
+        pull_worker = self._pull_workers.current()
+        await pull_worker.upkeep()
         while True:
             engine = await self._engine(process)
             sent = store.runtime.boot()
-            answer = await station.claim(
-                engine, queue, limit=request.limit, prefetch=request.prefetch, lease=request.lease
+            answer = await pull_worker.claim(
+                engine, queue, limit=options.limit, prefetch=options.prefetch, lease=options.lease
             )
             leases: list[Lease[T]] = []
             for lease in answer.leases:
-                attempt = Attempt(lease, station.plan, sent)
+                attempt = LeasedAttempt(lease, pull_worker.plan, sent)
                 try:
                     payload = self._task.decode(lease.payload, lease.codec)
                 except Exception as error:
-                    await self._set_aside(engine, station, attempt, error)
+                    await self._set_aside(engine, pull_worker, attempt, error)
                 else:
-                    leases.append(Lease(store, station, self._task, attempt, payload, answer.at))
+                    leases.append(Lease(store, pull_worker, self._task, attempt, payload, answer.at))
             if leases or not answer.leases:
                 return leases, answer
 
@@ -84,7 +84,9 @@ class Taking(Generic[T]):
             raise EngineUnavailable("The App has been closed while somebody waited for work. Open it again.")
         return await self._store.engine()
 
-    async def _set_aside(self, engine: Engine, station: Station, attempt: Attempt, error: Exception) -> None:
+    async def _set_aside(
+        self, engine: Engine, pull_worker: PullWorker, attempt: LeasedAttempt, error: Exception
+    ) -> None:
         policy = attempt.plan.policy
         settlement = decide(
             undecodable(error),
@@ -96,16 +98,16 @@ class Taking(Generic[T]):
             failed_retention=policy.failed_retention,
         )
         answer = await engine.settle(settlement)
-        news = station.news(engine)
-        news.settled(attempt, settlement, answer.settled[0], answer.at.wall)
-        await news.after((settlement,), answer)
+        reporter = pull_worker.reporter(engine)
+        reporter.settled(attempt, settlement, answer.settled[0], answer.at.wall)
+        await reporter.after_exchange((settlement,), answer)
 
-    async def within(
-        self, request: Request, seconds: float | None, over: Callable[[], bool] = lambda: False
+    async def claim_within(
+        self, options: ClaimOptions, seconds: float | None, over: Callable[[], bool] = lambda: False
     ) -> list[Lease[T]]:
         """What is there, or comes within so many seconds. None: for ever, or until it is `over`."""
         process, runtime = self._store.process, self._store.runtime
-        leases, _ = await self.now(request, process)
+        leases, _ = await self.claim_now(options, process)
         if leases or seconds == 0 or over():
             return leases
         await move_to_loop()
@@ -114,12 +116,12 @@ class Taking(Generic[T]):
         deadline = None if seconds is None else runtime.monotonic() + round(seconds * SECOND)
         with engine.subscribe(f"queue:{self._task.queue}") as subscription:
             while True:
-                leases, answer = await self.now(request, process)
+                leases, answer = await self.claim_now(options, process)
                 left = poll if deadline is None else (deadline - runtime.monotonic()) / SECOND
                 if leases or left <= 0 or over():
                     return leases
                 if answer.next_due is not None:
-                    left = min(left, max(SHORTEST_LOOK, (answer.next_due - answer.at.wall) / SECOND))
+                    left = min(left, max(MIN_POLL_S, (answer.next_due - answer.at.wall) / SECOND))
                 await subscription.wait(min(left, poll))
 
 
@@ -127,20 +129,26 @@ class Leases(Generic[T]):
     """`for` or `async for`. Each loop over it is a stream of its own; `close` ends them, from any thread."""
 
     def __init__(
-        self, taking: Taking[T], store: StoreConnection, pulling: Pulling, request: Request, *, until_empty: bool
+        self,
+        claims: PayloadClaims[T],
+        store: StoreConnection,
+        pull_workers: PullWorkers,
+        options: ClaimOptions,
+        *,
+        until_empty: bool,
     ) -> None:
         self._store = store
-        self._pulling = pulling
-        self._taking = taking
-        self._request = request
+        self._pull_workers = pull_workers
+        self._claims = claims
+        self._options = options
         self._until_empty = until_empty
         self._closed = False
 
     def _stream(self) -> "_Stream[T]":
         return _Stream(
-            self._taking,
-            self._pulling,
-            self._request,
+            self._claims,
+            self._pull_workers,
+            self._options,
             until_empty=self._until_empty,
             closed=lambda: self._closed,
         )
@@ -184,11 +192,17 @@ class _Stream(Generic[T]):
     """One loop's leases: those that wait for their turn."""
 
     def __init__(
-        self, taking: Taking[T], pulling: Pulling, request: Request, *, until_empty: bool, closed: Callable[[], bool]
+        self,
+        claims: PayloadClaims[T],
+        pull_workers: PullWorkers,
+        options: ClaimOptions,
+        *,
+        until_empty: bool,
+        closed: Callable[[], bool],
     ) -> None:
-        self._taking = taking
-        self._pulling = pulling
-        self._request = request
+        self._claims = claims
+        self._pull_workers = pull_workers
+        self._options = options
         self._until_empty = until_empty
         self._closed = closed
         self.waiting: deque[Lease[T]] = deque()
@@ -200,11 +214,11 @@ class _Stream(Generic[T]):
                 lease = self.waiting.popleft()
                 if await lease._begin(self._following):
                     return lease
-            leases = await self._taking.within(self._request, 0 if self._until_empty else None, self._over)
+            leases = await self._claims.claim_within(self._options, 0 if self._until_empty else None, self._over)
             if not leases and self._until_empty:
                 return None
             for lease in leases:
-                lease._wait_unseen()
+                lease._wait_for_turn()
             self.waiting.extend(leases)
         return None
 
@@ -217,7 +231,7 @@ class _Stream(Generic[T]):
         return None if lease._begun else lease
 
     def _over(self) -> bool:
-        return self._closed() or self._pulling.station().puller.stop_asked
+        return self._closed() or self._pull_workers.current().info.stop_requested
 
     async def give_back(self) -> None:
         """Nobody wants the rest."""

@@ -32,7 +32,7 @@ _HARMLESS = (Exception, Interrupt, SystemExit)
 """What a listener may raise without anybody noticing: everything but a cancellation and Ctrl-C."""
 
 
-class Entry(NamedTuple):
+class ListenerEntry(NamedTuple):
     kind: type[Event]
     listener: Listener[Any]
     everywhere: bool
@@ -43,8 +43,8 @@ class Bus:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._registered: dict[object, Entry] = {}
-        self._for_kind: dict[type[Event], tuple[Entry, ...]] = {}
+        self._registered: dict[object, ListenerEntry] = {}
+        self._for_kind: dict[type[Event], tuple[ListenerEntry, ...]] = {}
         self._beside: set[asyncio.Task[None]] = set()
         self.feed: Feed | None = None
         """The way to other processes, while the engine is open."""
@@ -52,7 +52,7 @@ class Bus:
     def on(self, kind: type[E], listener: Listener[E], *, everywhere: bool = False) -> Callable[[], None]:
         """Call `listener` with every event of this kind. The answer takes it back."""
         key = object()
-        self._registered[key] = Entry(kind, listener, everywhere)
+        self._registered[key] = ListenerEntry(kind, listener, everywhere)
         self._changed(everywhere)
 
         def off() -> None:
@@ -101,7 +101,7 @@ class Bus:
                 except BaseException:  # the thread is the feed's: there is nothing to cancel or to interrupt
                     _report(entry.listener, event)
 
-    def _entries(self, kind: type[Event]) -> tuple[Entry, ...]:
+    def _entries(self, kind: type[Event]) -> tuple[ListenerEntry, ...]:
         known = self._for_kind  # taken first: whoever registers meanwhile has replaced it
         found = known.get(kind)
         if found is None:

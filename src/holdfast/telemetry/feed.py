@@ -35,7 +35,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.events")
 
 
-class Seat(Protocol):
+class FeedTransport(Protocol):
     """What the feed needs of an engine, which says there what each promises."""
 
     @property
@@ -47,15 +47,15 @@ class Seat(Protocol):
 class Feed:
     """Between the bus of an App and its engine, for as long as that is open in this process."""
 
-    def __init__(self, seat: Seat, runtime: Runtime, bus: Bus) -> None:
+    def __init__(self, seat: FeedTransport, runtime: Runtime, bus: Bus) -> None:
         self._seat = seat
         self._bus = ref(bus)  # or the threads here would keep an App that nobody else wants any more
         self._pid = os.getpid()
         self._lock = runtime.lock()
         self._kinds: frozenset[str] = frozenset()
         self._known: tuple[frozenset[str], dict[type[Event], bool]] = (frozenset(), {})
-        self._out = Belt(runtime, self._send, "holdfast-events-out", GATHER)
-        self._in = Belt(runtime, self._publish, "holdfast-events-in")
+        self._out = BackgroundQueue(runtime, self._send, "holdfast-events-out", GATHER)
+        self._in = BackgroundQueue(runtime, self._publish, "holdfast-events-in")
         self.ignored = 0
         """Lines of messages that could not be read."""
 
@@ -132,7 +132,7 @@ class Feed:
                     bus.pass_on(event)
 
 
-class Belt(Generic[T]):
+class BackgroundQueue(Generic[T]):
     """Carries things to a thread of its own. Whoever puts something on it never waits; what is too much falls off."""
 
     def __init__(self, runtime: Runtime, take: Callable[[list[T]], None], name: str, gather: float = 0) -> None:

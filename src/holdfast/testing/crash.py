@@ -1,17 +1,17 @@
-"""A worker's life in a test, and its death at a chosen point.
+"""A simulated worker, and its crash at a chosen point.
 
-A process that dies does nothing more: what it has claimed stays leased until the lease runs out, what it has not sent
-is lost. Here nothing dies for real, so death is two things. The code that runs is stopped by `WorkerDied`, which no
-`except Exception` catches. And from then on the store is deaf to everything that belonged to the worker: a `finally`
-may still run in Python, but whatever it wants changed in the store raises `WorkerDied` again, and stays as it is.
+A process that dies does nothing more: the jobs it has claimed stay leased until the leases expire, and what it has not
+sent is lost. In a test no process dies, so a crash is two things. First, `WorkerDied` is raised in the running code; it
+is a BaseException, so `except Exception` does not catch it. Second, from then on the store refuses every change that
+code of this worker requests: a `finally` block may still run, but a command that would change the store raises
+`WorkerDied` again.
 
-What belongs to the worker is told by a context variable, `LIFE`. Tasks and threads inherit it, so a handler cannot
-leave it behind by accident.
+The context variable `CURRENT_WORKER` says which simulated worker the code belongs to. Tasks and threads inherit it.
 
-    after_claim     the store has given the job; the worker never hears of it
-    in_handler      the handler has begun: it dies where it first waits or would change the store, or else at its end
-    before_settle   the handler has ended, with all it did; its outcome is never sent
-    after_settle    the outcome is in the store; the worker never hears that it is
+    after_claim     the store has leased the job to the worker; the worker never gets the answer
+    in_handler      the handler has begun: it dies at its first wait or first change of the store, or else at its end
+    before_settle   the handler has ended, and all its effects are there; its outcome is never sent
+    after_settle    the outcome is stored; the worker never gets the answer
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,16 +23,16 @@ from holdfast.errors import InvalidOption
 from holdfast.model.command import Answer, Command
 from holdfast.model.observe import Find, Get, Lanes, Now, Stats
 from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Workers
-from holdfast.worker.host import Handled, Policy
+from holdfast.worker.protocols import HandledTask, WorkerTaskPolicy
 
 CrashPoint = Literal["after_claim", "in_handler", "before_settle", "after_settle"]
 
-LIFE: ContextVar["Life"] = ContextVar("holdfast life")
+CURRENT_WORKER: ContextVar["SimulatedWorker"] = ContextVar("holdfast simulated")
 """The worker under test that this code belongs to."""
 
 LOOKS = (Get, Find, Stats, Lanes, Now, Workers)
 
-Heard = Callable[[Settlement, SettleStatus], None]
+OnSettled = Callable[[Settlement, SettleStatus], None]
 """Told of each outcome that the store has answered."""
 
 
@@ -47,13 +47,13 @@ def check_point(point: object) -> None:
         raise InvalidOption(f"There is no crash point {point!r}. Known are {known}.", option="point")
 
 
-class Life:
+class SimulatedWorker:
     """Of one worker: where it is to die, and whether it has."""
 
     def __init__(self, point: CrashPoint | None = None) -> None:
         self.point = point
         self.dead = False
-        self.heard: Heard | None = None
+        self.on_settled: OnSettled | None = None
 
     def die(self) -> None:
         """From here on, nothing that belongs to it reaches the store."""
@@ -82,9 +82,9 @@ class Life:
         """The store has done it, and is about to answer."""
         if not isinstance(command, Exchange) or not isinstance(answer, ExchangeAnswer) or CURRENT.get(None) is not None:
             return
-        if self.heard is not None:
+        if self.on_settled is not None:
             for settlement, settled in zip(command.settlements, answer.settled, strict=True):
-                self.heard(settlement, settled)
+                self.on_settled(settlement, settled)
         if _settles(command):
             self.reach("after_settle")
         if answer.leases:
@@ -96,16 +96,16 @@ def _settles(command: Command[Any]) -> bool:
     return isinstance(command, Exchange) and any(each.listed_expiry is None for each in command.settlements)
 
 
-class Doomed:
+class CrashingTask:
     """A task whose handler does not live to return."""
 
-    def __init__(self, task: Handled, life: Life) -> None:
+    def __init__(self, task: HandledTask, simulated: SimulatedWorker) -> None:
         self._task = task
         function = task.function
-        self.function = _dying_coroutine(function, life) if task.is_async else _dying_function(function, life)
+        self.function = _dying_coroutine(function, simulated) if task.is_async else _dying_function(function, simulated)
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> WorkerTaskPolicy:
         return self._task.policy
 
     @property
@@ -131,24 +131,26 @@ class Doomed:
         return self._task.encode_result(value, codec)
 
 
-def _dying_function(function: Callable[..., Any], life: Life) -> Callable[..., Any]:
+def _dying_function(function: Callable[..., Any], simulated: SimulatedWorker) -> Callable[..., Any]:
     def dying(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
         finally:
-            life.reach("in_handler")
+            simulated.reach("in_handler")
 
     return dying
 
 
-def _dying_coroutine(function: Callable[..., Coroutine[Any, Any, Any]], life: Life) -> Callable[..., Any]:
+def _dying_coroutine(
+    function: Callable[..., Coroutine[Any, Any, Any]], simulated: SimulatedWorker
+) -> Callable[..., Any]:
     async def dying(*args: Any, **kwargs: Any) -> None:
         handler = function(*args, **kwargs)
         try:
             handler.send(None)  # as far as it goes without waiting
             _unwind(handler)
         finally:
-            life.reach("in_handler")
+            simulated.reach("in_handler")
 
     return dying
 

@@ -16,7 +16,7 @@ from holdfast.model.observe import Find, Stats
 from holdfast.model.produce import NewJob
 from holdfast.model.states import JobState
 from holdfast.task import Task
-from holdfast.testing.swap import HarnessEngine
+from holdfast.testing.harness_engine import HarnessEngine
 from holdfast.views import moment
 
 MOST_SHOWN = 5

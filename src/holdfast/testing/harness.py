@@ -26,11 +26,11 @@ from holdfast.model.retry import Duration
 from holdfast.model.states import LEASED, JobState
 from holdfast.task import Task
 from holdfast.telemetry.events import Event
-from holdfast.testing.crash import CrashPoint, Life, WorkerDied, check_point
-from holdfast.testing.ends import error_of
+from holdfast.testing.attempt_ends import error_of
+from holdfast.testing.crash import CrashPoint, SimulatedWorker, WorkerDied, check_point
 from holdfast.testing.expect import Expected, call_of, contents, stored
-from holdfast.testing.stage import Stage, listeners_ended, on_stage
-from holdfast.testing.swap import HarnessClock, HarnessEngine, HarnessRuntime, frozen_now, swapped
+from holdfast.testing.harness_engine import HarnessClock, HarnessEngine, HarnessRuntime, frozen_now, swapped
+from holdfast.testing.stepped_worker import SteppedWorker, listeners_ended, stepped_worker
 from holdfast.views import Job
 
 P = ParamSpec("P")
@@ -88,11 +88,11 @@ class Harness:
         length = None if until is None else duration_us(until, "until")
         await move_to_loop()
         before = self._totals()
-        stage: Stage | None = None
+        worker: SteppedWorker | None = None
         crashed = False
         try:
-            async with self._worker(self._engine, Life(self._point)) as stage:
-                await self._drain(stage, length, raises)
+            async with self._worker(self._engine, SimulatedWorker(self._point)) as worker:
+                await self._drain(worker, length, raises)
         except WorkerDied:
             crashed = True
         after = self._totals()
@@ -100,30 +100,30 @@ class Harness:
             succeeded=after.succeeded - before.succeeded,
             failed=after.failed - before.failed,
             cancelled=after.cancelled - before.cancelled,
-            retried=0 if stage is None else stage.retried,
-            snoozed=0 if stage is None else stage.snoozed,
-            reaped=0 if stage is None else stage.reaped,
+            retried=0 if worker is None else worker.retried,
+            snoozed=0 if worker is None else worker.snoozed,
+            reaped=0 if worker is None else worker.reaped,
             left=sum(queue.depth for queue in self._engine.perform_now(Stats()).queues),
             crashed=crashed,
         )
 
     drain = blocking(adrain)
 
-    async def _drain(self, stage: Stage, length: int | None, raises: bool) -> None:
+    async def _drain(self, worker: SteppedWorker, length: int | None, raises: bool) -> None:
         deadline = None if length is None else self.clock.time.wall() + length
 
         def look() -> None:
-            for end in stage.ended:
+            for end in worker.ended:
                 tried_again = end.settlement.target is JobState.RETRYING
                 error = error_of(end) if raises and not (tried_again and deadline is not None) else None
                 if error is not None:
                     raise error
-            stage.ended.clear()
+            worker.ended.clear()
 
-        stage.pass_time = lambda: self._move(deadline)
-        await stage.work(look)
-        while stage.pass_time():
-            await stage.work(look)
+        worker.advance_clock = lambda: self._move(deadline)
+        await worker.work(look)
+        while worker.advance_clock():
+            await worker.work(look)
 
     def _move(self, deadline: int | None) -> bool:
         """Go to the next instant at which something falls due, but not past the deadline. False: it is reached."""
@@ -156,12 +156,12 @@ class Harness:
         await move_to_loop()
         engine = HarnessEngine(self.clock.time)
         await engine.enqueue(Group((job,)))
-        async with self._worker(engine, Life()) as stage:
-            await stage.one(lambda: None)
+        async with self._worker(engine, SimulatedWorker()) as worker:
+            await worker.run_one(lambda: None)
             await listeners_ended()
-        if not stage.ended:
+        if not worker.ended:
             raise UsageError(f"Task {task.name!r} was not run: the job had expired or was cancelled.")
-        end = stage.ended[0]
+        end = worker.ended[0]
         if end.settlement.target is JobState.SUCCEEDED:
             assert end.settlement.result is not None, "Success comes with a result."
             return task.decode_result(end.settlement.result, job.codec)
@@ -228,14 +228,16 @@ class Harness:
             raise UsageError(f"Task {task.name!r} belongs to another App than this harness. {contents(self._engine)}")
 
     @asynccontextmanager
-    async def _worker(self, engine: HarnessEngine, life: Life) -> AsyncIterator[Stage]:
+    async def _worker(self, engine: HarnessEngine, simulated: SimulatedWorker) -> AsyncIterator[SteppedWorker]:
         if self._busy:
             raise UsageError("This harness runs jobs already, and does one thing at a time. Await that first.")
         self._busy = True
         self._workers += 1
         try:
-            async with on_stage(self.app, engine, self.clock, name=f"harness-{self._workers}", life=life) as stage:
-                yield stage
+            async with stepped_worker(
+                self.app, engine, self.clock, name=f"harness-{self._workers}", simulated=simulated
+            ) as worker:
+                yield worker
         finally:
             self._busy = False
 

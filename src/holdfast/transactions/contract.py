@@ -19,7 +19,7 @@ class _Capabilities(Protocol):
     def user_transactions(self) -> bool: ...
 
 
-class UserTransactions:
+class TransactionSupport:
     """A base class of every engine. A method that is not overridden raises `Unsupported`."""
 
     scheme: ClassVar[str]

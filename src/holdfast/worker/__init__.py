@@ -1,7 +1,8 @@
-"""Working: a worker process with its slots. Start with `worker.py` (its life) and `exchange.py` (its main loop).
+"""A worker process and its slots. Start with `worker.py` (start and stop) and `exchange.py` (the main call).
 
-An attempt's way, file by file: `claims` asks for work, `exchange` brings leases, `runner` gives them the loop,
-`execute` runs a handler, `outcomes` says how it ended, `outbox` and `exchange` settle it, `news` tells of it.
+The way of an attempt through the files: `claims` builds a claim, `exchange` gets leases, `runner` starts
+them on the event loop, `execute` runs the handler, `outcomes` makes an outcome of its end, `unsettled` and `exchange`
+settle it, `reporting` emits the events.
 """
 
 from holdfast.worker.worker import Worker

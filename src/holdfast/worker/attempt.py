@@ -1,8 +1,8 @@
-"""One attempt while it runs: the lease, how its task is run, and what has come between.
+"""One attempt in this process: its lease, the plan by which it runs, and its state so far.
 
-Three threads touch it. The loop runs it. The keeper's thread renews its lease and the watcher's looks at its age; both
-only set plain attributes (`renewed`, `abort_reason`) and leave everything else to the loop. A sync handler's thread
-reads `abort_reason` through its context, so a flag reaches it even while the loop is blocked.
+Three threads use it. The event loop runs it. The keeper's thread renews its lease and the loop watcher's thread checks
+the lease's age; these two only set plain attributes (`renewed_at`, `abort_reason`) and leave the rest to the loop. A
+sync handler's thread reads `abort_reason` through its context, so an abort reaches it even while the loop is blocked.
 """
 
 import asyncio
@@ -10,54 +10,54 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.context import AbortReason, Context
 from holdfast.errors import UsageError
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import Progress
 from holdfast.model.work import Lease, Settlement
-from holdfast.worker.plan import Plan
+from holdfast.worker.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
-    from holdfast.worker.transaction import Joint
+    from holdfast.worker.transaction import AttemptTransactions
 
 
-class Attempt:
-    """A lease in this worker's hands, from the claim until its settlement was answered."""
+class LeasedAttempt:
+    """An attempt from the claim of its lease until the store has answered its settlement."""
 
     __slots__ = (
         "_context",
         "abort_reason",
-        "began",
+        "began_at",
         "committed",
-        "joined",
         "lease",
+        "loop_task",
         "plan",
         "progress",
-        "ran",
-        "renewed",
-        "runner",
+        "ran_us",
+        "renewed_at",
         "sent_progress",
         "settlement",
-        "told",
+        "transaction_settlement",
+        "used_transactions",
     )
 
-    def __init__(self, lease: Lease, plan: Plan, claimed: int) -> None:
+    def __init__(self, lease: Lease, plan: ExecutionPlan, claimed_at: Micros) -> None:
         self.lease = lease
         self.plan = plan
-        self.renewed = claimed
-        """When the lease was last known to be ours, on the boot clock: the moment the question was sent."""
-        self.began: int | None = None
-        """When the handler's turn came, on the monotonic clock."""
-        self.ran = 0
-        """How long the handler took; kept only while somebody listens."""
-        self.runner: asyncio.Task[Any] | None = None
-        """The task to cancel; None while there is nothing on the loop that could be."""
+        self.renewed_at = claimed_at
+        """When the last accepted claim or renewal was sent, on the boot clock. The lease runs from then or later."""
+        self.began_at: Micros | None = None
+        """When the handler was started, on the monotonic clock."""
+        self.ran_us: Micros = 0
+        """How long the handler took; measured only while a listener wants it."""
+        self.loop_task: asyncio.Task[Any] | None = None
+        """The asyncio task that runs the handler. None while there is none that can be cancelled."""
         self.settlement: Settlement | None = None
-        """What to write. Set when the attempt has ended."""
-        self.joined: Joint | None = None
-        """Its transactions, if its handler has asked for any."""
-        self.told: Settlement | None = None
-        """The end of the job as it stands in a transaction of the handler's."""
+        """What to write to the store. Set when the attempt has ended."""
+        self.used_transactions: AttemptTransactions | None = None
+        """Its transactions. None until the handler asks for one."""
+        self.transaction_settlement: Settlement | None = None
+        """The settlement that was written inside a transaction of the handler's."""
         self.committed = False
-        """That transaction is committed: the job has ended, whatever happens now."""
+        """True once that transaction is known to be committed: the job has ended."""
         self.abort_reason: AbortReason | None = None
         self.progress: Progress | None = None
         self.sent_progress: Progress | None = None
@@ -70,19 +70,19 @@ class Attempt:
         return self._context
 
     @property
-    def joint(self) -> "Joint":
-        if self.joined is None:
-            if self.plan.means is None:
+    def transactions(self) -> "AttemptTransactions":
+        if self.used_transactions is None:
+            if self.plan.transaction_support is None:
                 raise UsageError("There is no worker here to make transactions. Use `lease.complete(transaction=...)`.")
-            from holdfast.worker.transaction import Joint
+            from holdfast.worker.transaction import AttemptTransactions
 
-            self.joined = Joint(self, self.plan.means)
-        return self.joined
+            self.used_transactions = AttemptTransactions(self, self.plan.transaction_support)
+        return self.used_transactions
 
     @property
-    def kept(self) -> bool:
-        """Whether its lease is to be renewed. Not while its end stands in a transaction, which may hold its record."""
-        return self.abort_reason is not AbortReason.OWNERSHIP_LOST and self.told is None
+    def renewable(self) -> bool:
+        """True if its lease is to be renewed. A transaction with its settlement may lock its record: then it is not."""
+        return self.abort_reason is not AbortReason.OWNERSHIP_LOST and self.transaction_settlement is None
 
     @property
     def state(self) -> Any:
@@ -93,33 +93,33 @@ class Attempt:
         return self.plan.worker
 
     def mark(self, reason: AbortReason) -> bool:
-        """Say that it has to stop. The first reason stands, but a lost lease outweighs them all.
+        """Set why it has to stop. The first reason stays, but a lost lease replaces any other.
 
-        From any thread. Answers whether this was news.
+        Call from any thread. True if the reason is new.
         """
         if self.abort_reason is reason or self.settlement is not None or self.committed:
             return False
-        if self.told is not None and reason is AbortReason.OWNERSHIP_LOST:
-            return False  # it looks the same when the handler's transaction has just been committed
+        if self.transaction_settlement is not None and reason is AbortReason.OWNERSHIP_LOST:
+            return False  # the store answers the same when the handler's transaction has just been committed
         if self.abort_reason is not None and reason is not AbortReason.OWNERSHIP_LOST:
             return False
         self.abort_reason = reason
         return True
 
     def interrupt(self) -> None:
-        """Cancel the handler where that can be done. From the loop's thread only."""
-        if self.runner is not None and self.settlement is None:
-            self.runner.cancel()
+        """Cancel the handler if it can be cancelled. Call from the loop's thread only."""
+        if self.loop_task is not None and self.settlement is None:
+            self.loop_task.cancel()
 
 
-def renewal_age(lease_len: int) -> int:
-    """How old a renewal may get before the next: a third of the lease."""
-    return lease_len // 3
+def renewal_age(lease_us: Micros) -> Micros:
+    """The age of a renewal at which the next one is sent: a third of the lease."""
+    return lease_us // 3
 
 
-def fence_age(lease_len: int) -> int:
-    """How old the last accepted renewal may get before the attempt has to stop, well before the lease runs out.
+def fence_age(lease_us: Micros) -> Micros:
+    """The age of the last accepted renewal at which the attempt has to stop, before the lease expires.
 
-    The margin is a second or a sixth of the lease; never more than half of it, which only very short leases would meet.
+    The margin is a second or a sixth of the lease, whichever is longer, but at most half of the lease.
     """
-    return lease_len - min(max(SECOND, lease_len // 6), lease_len // 2)
+    return lease_us - min(max(SECOND, lease_us // 6), lease_us // 2)

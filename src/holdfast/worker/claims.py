@@ -1,19 +1,20 @@
-"""What to claim: the tasks this worker has handlers for, in its queues, for the slots that are free.
+"""What to claim: jobs of the tasks this worker has handlers for, from its queues, for the free slots.
 
-The queues are visited in rotation, so that a busy one cannot starve the others, unless the order was meant strictly.
-Every task is asked for in every queue, since a job may be enqueued elsewhere than where its task usually goes.
+The order of the queues rotates from claim to claim, so that a busy queue cannot starve the others; with `strict` it
+stays as given. Each claim names every task in every queue, because a job may be enqueued to another queue than its
+task's own.
 """
 
 from collections.abc import Iterable, Sequence
 
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
 from holdfast.runtime import Runtime
-from holdfast.worker.plan import Plan
+from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.slots import Slots
 
 
 class Claims:
-    """Makes one claim after the other."""
+    """Builds the claims of a worker."""
 
     def __init__(
         self,
@@ -21,7 +22,7 @@ class Claims:
         *,
         worker: str,
         queues: Sequence[str],
-        plans: Iterable[Plan],
+        plans: Iterable[ExecutionPlan],
         slots: Slots,
         prefetch: int = 0,
         strict: bool = False,
@@ -34,39 +35,39 @@ class Claims:
         self._prefetch = prefetch
         self._strict = strict
         self._turn = 0
-        self._terms = tuple(map(_terms, self._plans))
+        self._task_claims = tuple(map(_task_claim, self._plans))
         self._limited = any(plan.limit is not None for plan in self._plans) or bool(slots.queue_limits)
-        self._standing = tuple(QueueClaim(queue, self._terms) for queue in self._queues)
+        self._claims_without_limits = tuple(QueueClaim(queue, self._task_claims) for queue in self._queues)
 
     @property
     def simple(self) -> bool:
-        """Only the number of free slots limits a claim."""
+        """True if only the number of free slots limits a claim."""
         return not self._limited and not self._prefetch
 
     def make(self) -> Claim | None:
-        """A claim for what there is room for, or None."""
-        limit = self._slots.free
+        """A claim for the free slots and the prefetch; None if there is nothing to claim for."""
+        limit = self._slots.free_slots
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
-        if not limit + prefetch or not self._terms:
+        if not limit + prefetch or not self._task_claims:
             return None
         return Claim(
             claim_id=self._runtime.new_claim_id(),
             worker=self._worker,
-            queues=self._rotated(self._with_limits() if self._limited else self._standing),
+            queues=self._rotated(self._with_limits() if self._limited else self._claims_without_limits),
             limit=limit,
             prefetch=prefetch,
         )
 
     def _with_limits(self) -> tuple[QueueClaim, ...]:
         tasks = tuple(
-            terms if plan.limit is None else _terms(plan)
-            for plan, terms in zip(self._plans, self._terms, strict=True)
-            if plan.room != 0
+            task_claim if plan.limit is None else _task_claim(plan)
+            for plan, task_claim in zip(self._plans, self._task_claims, strict=True)
+            if plan.free_slots != 0
         )
         return tuple(
-            QueueClaim(queue, tasks, room)
+            QueueClaim(queue, tasks, free_slots)
             for queue in self._queues
-            if (room := self._slots.queue_room(queue)) is None or room > 0
+            if (free_slots := self._slots.queue_free_slots(queue)) is None or free_slots > 0
         )
 
     def _rotated(self, queues: tuple[QueueClaim, ...]) -> tuple[QueueClaim, ...]:
@@ -76,12 +77,12 @@ class Claims:
         return queues[self._turn :] + queues[: self._turn]
 
 
-def _terms(plan: Plan) -> TaskClaim:
+def _task_claim(plan: ExecutionPlan) -> TaskClaim:
     retry = plan.policy.retry
     return TaskClaim(
         task=plan.name,
         lease_len=plan.policy.lease,
         max_attempts=retry.max_attempts or 0,
         max_losses=retry.max_losses,
-        limit=plan.room,
+        limit=plan.free_slots,
     )

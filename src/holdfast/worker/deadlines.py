@@ -1,66 +1,68 @@
-"""Time limits of attempts: one service for all of them, and nothing to pay for attempts that have none.
+"""Time limits of attempts. One service watches all of them; an attempt without a timeout costs nothing here.
 
-Two kinds. An attempt with a timeout is aborted when that has passed. And one that was told to stop, for whatever
-reason, is expected to; if it still runs after a while, people are told once. It keeps its slot and its lease: nothing
-in Python can end a thread, or a coroutine that swallows its cancellation.
+The service does two things. It aborts an attempt when its timeout has passed. And it logs a warning, once, for an
+attempt that was aborted (for any reason) and still runs some seconds later. Such an attempt keeps its slot and its
+lease: Python cannot end a thread, or a coroutine that swallows its cancellation.
 """
 
 import logging
 from collections.abc import Callable
 
 from holdfast.context import AbortReason
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros
 from holdfast.runtime import Runtime
 from holdfast.service import Service
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.outcomes import timeout_of
 from holdfast.worker.slots import Slots
 
-STUBBORN_AFTER = 5 * SECOND
-"""How long an attempt that was told to stop may go on before people are told."""
+WARN_STILL_RUNNING_AFTER_US: Micros = 5 * SECOND
+"""An aborted attempt may run on for this long before a warning is logged."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 
 class Deadlines(Service):
-    """Aborts attempts that have run for longer than they may, and names those that do not stop."""
+    """Aborts attempts whose timeout has passed, and warns about aborted attempts that do not stop."""
 
     name = "deadlines"
 
-    def __init__(self, runtime: Runtime, slots: Slots, abort: Callable[[Attempt, AbortReason], None]) -> None:
+    def __init__(self, runtime: Runtime, slots: Slots, abort: Callable[[LeasedAttempt, AbortReason], None]) -> None:
         super().__init__(runtime)
         self._slots = slots
         self._abort = abort
-        self._told: dict[Attempt, int] = {}
-        self._next: int | None = None
+        self._aborted_at: dict[LeasedAttempt, Micros] = {}
+        """Aborted attempts that still run, and when each was aborted, on the monotonic clock."""
+        self._next: Micros | None = None
+        """When the next tick is due, on the monotonic clock."""
 
-    def watch(self, attempt: Attempt) -> None:
-        """An attempt with a timeout begins. Most of them end before that, and another one is waited for anyway."""
+    def watch(self, attempt: LeasedAttempt) -> None:
+        """An attempt with a timeout begins. Wakes the service only if this deadline is earlier than the next tick."""
         deadline = deadline_of(attempt)
         if deadline is not None:
-            self._look_at(deadline)
+            self._wake_at(deadline)
 
-    def told_to_stop(self, attempt: Attempt) -> None:
-        """An attempt was aborted."""
-        if attempt.began is not None and attempt.settlement is None:
-            self._told[attempt] = self.runtime.monotonic()
-            self._look_at(self._told[attempt] + STUBBORN_AFTER)
+    def on_abort(self, attempt: LeasedAttempt) -> None:
+        """An attempt was aborted: check later whether it has stopped."""
+        if attempt.began_at is not None and attempt.settlement is None:
+            self._aborted_at[attempt] = self.runtime.monotonic()
+            self._wake_at(self._aborted_at[attempt] + WARN_STILL_RUNNING_AFTER_US)
 
-    def _look_at(self, when: int) -> None:
+    def _wake_at(self, when: Micros) -> None:
         if self._next is None or when < self._next:
             self._next = when
             self.wake()
 
     async def tick(self) -> float | None:
         now = self.runtime.monotonic()
-        times = [*self._timeouts(now), *self._stubborn(now)]
+        times = [*self._abort_overdue(now), *self._warn_still_running(now)]
         self._next = min(times, default=None)
         return None if self._next is None else (self._next - now) / SECOND
 
-    def _timeouts(self, now: int) -> list[int]:
-        """Abort what is over time; the deadlines still to come."""
+    def _abort_overdue(self, now: Micros) -> list[Micros]:
+        """Abort the attempts whose deadline has passed; return the deadlines to come."""
         coming = []
-        for attempt in list(self._slots.held.values()):
+        for attempt in list(self._slots.attempts.values()):
             deadline = deadline_of(attempt)
             if deadline is None or attempt.settlement is not None or attempt.abort_reason is not None:
                 continue
@@ -70,14 +72,14 @@ class Deadlines(Service):
                 coming.append(deadline)
         return coming
 
-    def _stubborn(self, now: int) -> list[int]:
-        """Name what does not stop; when to look at the others."""
+    def _warn_still_running(self, now: Micros) -> list[Micros]:
+        """Warn about aborted attempts that still run; return when to check the others."""
         coming = []
-        for attempt, told in list(self._told.items()):
-            if attempt.settlement is not None or attempt.lease.token not in self._slots.held:
-                del self._told[attempt]
-            elif told + STUBBORN_AFTER <= now:
-                del self._told[attempt]
+        for attempt, aborted_at in list(self._aborted_at.items()):
+            if attempt.settlement is not None or attempt.lease.token not in self._slots.attempts:
+                del self._aborted_at[attempt]
+            elif aborted_at + WARN_STILL_RUNNING_AFTER_US <= now:
+                del self._aborted_at[attempt]
                 lease = attempt.lease
                 _logger.warning(
                     "Job %s (%s) was told to stop (%s) and still runs. It keeps its slot until it returns.",
@@ -86,11 +88,11 @@ class Deadlines(Service):
                     attempt.abort_reason,
                 )
             else:
-                coming.append(told + STUBBORN_AFTER)
+                coming.append(aborted_at + WARN_STILL_RUNNING_AFTER_US)
         return coming
 
 
-def deadline_of(attempt: Attempt) -> int | None:
-    """When it has to be done, on the monotonic clock."""
-    timeout = timeout_of(attempt)
-    return None if timeout is None or attempt.began is None else attempt.began + timeout
+def deadline_of(attempt: LeasedAttempt) -> Micros | None:
+    """When its timeout passes, on the monotonic clock. None: it has no timeout, or has not begun."""
+    timeout_us = timeout_of(attempt)
+    return None if timeout_us is None or attempt.began_at is None else attempt.began_at + timeout_us

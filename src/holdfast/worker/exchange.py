@@ -1,45 +1,47 @@
-"""The exchange: the only hot call. It settles what has ended and claims for the slots that are free, in one round trip.
+"""The exchange: the worker's main call. One round trip settles what has ended and claims jobs for the free slots.
 
-Batches form by themselves. While an exchange is in flight, outcomes and free slots gather, and the next one takes them
-all (in bounded pieces). A lone job is settled at once, a hundred short ones share a commit. Where a store takes several
-writers, a large batch is settled by one call while another one claims, side by side (decision 0010).
+Batches form by themselves. While an exchange is in flight, outcomes and free slots collect, and the next exchange takes
+them all, up to a limit. A single job is settled at once; a hundred short ones share a commit. If the store takes
+several writers, one call settles a large batch while a second call claims in parallel (decision 0010).
 
-    handlers end ──► outbox ─┐                    ┌─► news: events, hooks, empty queues
-    slots free up ─► claim  ─┴─► engine.exchange ─┴─► leases ─► runner
+    handlers end ──► unsettled ─┐                    ┌─► reporter: events, hooks, empty queues
+    slots free up ─► claims    ─┴─► engine.exchange ─┴─► leases ─► runner
 """
 
 import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.context import AbortReason
-from holdfast.model.instants import SECOND, At
-from holdfast.model.outcome import CancelledByHandler, Outcome, Refused, Released, Succeeded, decide
+from holdfast.model.instants import SECOND, At, Instant, Micros, Seconds
+from holdfast.model.outcome import CancelledByHandler, NotRetryable, Outcome, Released, Returned, decide
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, breathe
-from holdfast.worker.attempt import Attempt, fence_age
+from holdfast.worker.attempt import LeasedAttempt, fence_age
 from holdfast.worker.claims import Claims
-from holdfast.worker.courier import Courier
 from holdfast.worker.execute import Executor
-from holdfast.worker.news import News
-from holdfast.worker.outbox import Outbox
-from holdfast.worker.plan import Plan
-from holdfast.worker.runner import Runner
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.resend import Resender
+from holdfast.worker.runner import AttemptRunner
 from holdfast.worker.slots import Slots
+from holdfast.worker.unsettled import UnsettledAttempts
 
-SHORTEST_LOOK = 0.001
-SECOND_LOOK = 0.1
-"""After the first that finds nothing: who enqueued just as this worker began to listen may not have told it."""
-MANY = 32
-"""So many outcomes are worth a call of their own."""
+MIN_POLL_S: Seconds = 0.001
+"""The shortest pause before a job that is nearly due: the loop must not spin."""
+SECOND_POLL_S: Seconds = 0.1
+"""Pause after the first claim that finds nothing: a job enqueued while the worker was subscribing sent no
+notification to it."""
+SETTLE_SEPARATELY_FROM = 32
+"""From this many outcomes on, settle and claim in two parallel calls."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 
 class Exchanger(Service):
-    """Between the slots and the engine."""
+    """Settles and claims for the slots of one worker."""
 
     name = "exchange"
 
@@ -47,77 +49,79 @@ class Exchanger(Service):
         self,
         runtime: Runtime,
         *,
-        courier: Courier,
+        resender: Resender,
         slots: Slots,
         claims: Claims,
-        plans: dict[str, Plan],
-        news: News,
-        poll: float,
-        timed: Callable[[Attempt], None],
-        told_to_stop: Callable[[Attempt], None],
-        found_nothing: Callable[[], object] | None = None,
+        plans: dict[str, ExecutionPlan],
+        reporter: Reporter,
+        poll_s: Seconds,
+        watch_deadline: Callable[[LeasedAttempt], None],
+        on_abort: Callable[[LeasedAttempt], None],
+        on_idle: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(runtime)
-        self._courier = courier
+        self._resender = resender
         self._slots = slots
         self._claims = claims
         self._plans = plans
-        self._news = news
-        self._poll = poll
-        self._told_to_stop = told_to_stop
-        self._found_nothing = found_nothing
-        """Called when nothing runs, nothing is under way, and a claim has brought nothing."""
-        self._runner = Runner(runtime, Executor(runtime, done=self.done, timed=timed))
-        self._outbox = Outbox()
-        self._started: list[Attempt] = []
+        self._reporter = reporter
+        self._poll_s = poll_s
+        self._on_abort = on_abort
+        self._on_idle = on_idle
+        """Called when nothing runs, no exchange is in flight, and a claim has found no job."""
+        self._runner = AttemptRunner(
+            runtime, Executor(runtime, on_done=self.attempt_ended, watch_deadline=watch_deadline)
+        )
+        self._unsettled = UnsettledAttempts()
+        self._started: list[LeasedAttempt] = []
         self._accepting = True
         self._in_flight = 0
-        self._telling = 0
-        self._looked = False
-        self.beside: Service | None = None
-        """Claims while this one settles."""
-        self.progress: Callable[[], None] | None = None
-        """Called when something has ended or was settled. Set while the worker stops."""
-        self._seen = At(0, 0)
-        self._seen_at = 0
+        self._reports_in_flight = 0
+        self._polled_before = False
+        self.parallel_claim: Service | None = None
+        """The service that claims while this one settles; None where the store takes one writer at a time."""
+        self.on_progress: Callable[[], None] | None = None
+        """Called when an attempt has ended or was settled. Set while the worker stops."""
+        self._engine_at = At(0, 0)
+        self._engine_at_read = 0
 
     @property
-    def settling(self) -> bool:
-        """Something has ended and is not settled yet, may come back from an exchange under way, or is being told of."""
-        return bool(self._outbox) or self._in_flight > 0 or self._telling > 0
+    def has_unsettled(self) -> bool:
+        """True while an ended attempt is not settled, an exchange is in flight, or its events are being reported."""
+        return bool(self._unsettled) or self._in_flight > 0 or self._reports_in_flight > 0
 
-    def engine_now(self) -> int:
-        """The engine's wall clock, as far as it can be known without asking."""
-        return self._seen.wall + self.runtime.monotonic() - self._seen_at
+    def engine_now(self) -> Instant:
+        """The engine's wall clock, computed from its last answer and the time since."""
+        return self._engine_at.wall + self.runtime.monotonic() - self._engine_at_read
 
-    # What comes from the handlers
+    # Ends of attempts
 
-    def done(self, attempt: Attempt, outcome: Outcome) -> None:
-        """A handler has ended. Its slot is free; its outcome goes out with the next exchange."""
-        attempt.runner = None
+    def attempt_ended(self, attempt: LeasedAttempt, outcome: Outcome) -> None:
+        """A handler has ended. Its slot is free; the next exchange sends its outcome."""
+        attempt.loop_task = None
         self._slots.end(attempt)
         if attempt.abort_reason is AbortReason.OWNERSHIP_LOST and not attempt.committed:
-            self._slots.drop(attempt)  # whoever has the job now will settle it
-        elif attempt.settlement is None:  # else it was given back already, as the worker stopped
-            if self._news.listening and attempt.began is not None:
-                attempt.ran = self.runtime.monotonic() - attempt.began
+            self._slots.drop(attempt)  # the worker that has the job now will settle it
+        elif attempt.settlement is None:  # else the stopping worker has released it already
+            if self._reporter.has_listeners and attempt.began_at is not None:
+                attempt.ran_us = self.runtime.monotonic() - attempt.began_at
             attempt.settlement = self._decide(attempt, outcome)
-            self._outbox.put(attempt)
+            self._unsettled.put(attempt)
         self.waker.wake()
-        if self.progress is not None:
-            self.progress()
+        if self.on_progress is not None:
+            self.on_progress()
 
-    def give_back(self, attempt: Attempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
-        """Settle a lease whose handler never began."""
+    def release(self, attempt: LeasedAttempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
+        """Settle a lease whose handler never started."""
         attempt.settlement = self._decide(attempt, outcome)
-        self._outbox.put(attempt)
+        self._unsettled.put(attempt)
         self.waker.wake()
 
-    def _decide(self, attempt: Attempt, outcome: Outcome) -> Settlement:
-        if attempt.committed and attempt.told is not None:
-            return attempt.told  # the store has it already, and will say so
+    def _decide(self, attempt: LeasedAttempt, outcome: Outcome) -> Settlement:
+        if attempt.committed and attempt.transaction_settlement is not None:
+            return attempt.transaction_settlement  # the store has it already, and will say so
         policy = attempt.plan.policy
-        simple = type(outcome) is Succeeded  # then neither clock nor dice matter
+        simple = type(outcome) is Returned  # then the clock and the random number are not used
         try:
             return decide(
                 outcome,
@@ -129,169 +133,175 @@ class Exchanger(Service):
                 retention=policy.retention,
                 failed_retention=policy.failed_retention,
             )
-        except Exception as error:  # an exception class that cannot even be compared
-            _logger.exception("Job %s: its outcome could not be judged, so it fails.", attempt.lease.id)
-            return decide(Refused(Reason.ERROR, describe(error)), attempt.lease, policy.retry, now=0, draw=0.0)
+        except Exception as error:  # such as an exception class whose comparison raises
+            _logger.exception(
+                "Job %s: the retry policy could not be applied to its outcome, so it fails.", attempt.lease.id
+            )
+            return decide(NotRetryable(Reason.ERROR, describe(error)), attempt.lease, policy.retry, now=0, draw=0.0)
 
     # One exchange
 
     async def tick(self) -> float | None:
         if self._accepting:
-            self._call_up()
-        apart = False
-        if self.beside is not None and len(self._outbox) >= MANY:
-            apart = True
-            self.beside.wake()
-            await breathe()  # the claim goes out first: handlers wait for it
-        batch = self._outbox.next_batch()
+            self._start_waiting()
+        in_parallel = False
+        if self.parallel_claim is not None and len(self._unsettled) >= SETTLE_SEPARATELY_FROM:
+            in_parallel = True
+            self.parallel_claim.wake()
+            await breathe()  # send the claim first: free slots wait for it
+        batch = self._unsettled.next_batch()
         started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
-        claim = self._claims.make() if self._accepting and not apart else None
+        claim = self._claims.make() if self._accepting and not in_parallel else None
         if claim is None and not batch and not started:
-            self._notice_nothing()
+            self._check_idle()
             return None
         delay = await self._exchange(batch, started, claim)
-        if claim is not None:  # else a claim beside this one may not have seen what has just been let go
-            self._notice_nothing()
+        if claim is not None:  # else the parallel claim may have run before this settled
+            self._check_idle()
         return delay
 
-    async def claim_beside(self) -> None:
-        """Only claim, while a large batch is being settled."""
+    async def claim_in_parallel(self) -> None:
+        """Only claim, while `tick` settles a large batch."""
         claim = self._claims.make() if self._accepting else None
         if claim is not None:
             await self._exchange([], [], claim)
-            if self._slots.free:
-                self.wake()  # there was less than asked for: when to look again is up to us
+            if self._slots.free_slots:
+                self.wake()  # fewer jobs than free slots: let `tick` decide when to poll again
 
-    async def _exchange(self, batch: list[Attempt], started: list[Attempt], claim: Claim | None) -> float | None:
-        """One round trip; answers when to look again."""
+    async def _exchange(
+        self, batch: list[LeasedAttempt], started: list[LeasedAttempt], claim: Claim | None
+    ) -> float | None:
+        """One round trip; returns the seconds until the next poll."""
         settlements: Sequence[Settlement] = [a.settlement for a in batch if a.settlement is not None]
         starts = [Start(attempt.lease.queue, attempt.lease.id, attempt.lease.token) for attempt in started]
-        self._news.refresh()
-        sent = self.runtime.boot()
-        room = 0 if claim is None else claim.limit
-        self._slots.promised += room
+        self._reporter.refresh()
+        sent_at = self.runtime.boot()
+        reserved = 0 if claim is None else claim.limit
+        self._slots.reserved += reserved
         self._in_flight += 1
         try:
-            answer, settlements = await self._courier.send(settlements, starts, claim)
+            answer, settlements = await self._resender.send(settlements, starts, claim)
         except BaseException:
-            self._outbox.put_back(batch)
+            self._unsettled.put_back(batch)
             self._started = started + self._started
             raise
         finally:
             self._in_flight -= 1
-            self._slots.promised -= room
-        self._seen, self._seen_at = answer.at, self.runtime.monotonic()
-        self._settled(batch, settlements, answer)
+            self._slots.reserved -= reserved
+        self._engine_at, self._engine_at_read = answer.at, self.runtime.monotonic()
+        self._report_settled(batch, settlements, answer)
         for attempt, status in zip(started, answer.started, strict=True):
-            self._heard(attempt, status)
-        self._arrived(answer.leases, sent)
-        self._telling += 1
+            self._apply_start_status(attempt, status)
+        self._start_leases(answer.leases, sent_at)
+        self._reports_in_flight += 1
         try:
-            await self._news.after(settlements, answer)
+            await self._reporter.after_exchange(settlements, answer)
         finally:
-            self._telling -= 1
-        if self.progress is not None:
-            self.progress()
-        return self._next_look(claim, answer)
+            self._reports_in_flight -= 1
+        if self.on_progress is not None:
+            self.on_progress()
+        return self._next_poll(claim, answer)
 
-    def _settled(self, batch: list[Attempt], settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
-        held, news = self._slots.held, self._news
-        told = news.listening
-        for attempt, settlement, settled in zip(batch, settlements, answer.settled, strict=True):
-            held.pop(settlement.token, None)
-            if told or settled is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
-                news.settled(attempt, settlement, settled, answer.at.wall)
+    def _report_settled(
+        self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
+    ) -> None:
+        attempts, reporter = self._slots.attempts, self._reporter
+        has_listeners = reporter.has_listeners
+        for attempt, settlement, status in zip(batch, settlements, answer.settled, strict=True):
+            attempts.pop(settlement.token, None)
+            if has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
+                reporter.settled(attempt, settlement, status, answer.at.wall)
 
-    def _heard(self, attempt: Attempt, status: StartStatus) -> None:
-        """What the engine says to the start of a prefetched job. It runs already, so a pause comes too late for it."""
+    def _apply_start_status(self, attempt: LeasedAttempt, status: StartStatus) -> None:
+        """Apply the engine's answer to the start of a prefetched job. It runs already, so a pause has no effect."""
         if status is StartStatus.LOST:
             self.abort(attempt, AbortReason.OWNERSHIP_LOST)
         elif status is StartStatus.CANCEL:
             self.abort(attempt, AbortReason.CANCEL)
 
-    def _arrived(self, leases: Sequence[Lease], sent: int) -> None:
+    def _start_leases(self, leases: Sequence[Lease], sent_at: Micros) -> None:
         if not leases:
             return
         plans, slots = self._plans, self._slots
-        late = self.runtime.boot() - sent
-        ready: list[Attempt] = []
+        late_us = self.runtime.boot() - sent_at
+        ready: list[LeasedAttempt] = []
         for lease in leases:
-            attempt = Attempt(lease, plans[lease.task], sent)
-            if not self._accepting or (late > SECOND and late > fence_age(lease.lease_len)):
-                slots.held[lease.token] = attempt
-                self.give_back(attempt)  # the worker stops, or the answer took so long that this lease is old
+            attempt = LeasedAttempt(lease, plans[lease.task], sent_at)
+            if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):
+                slots.attempts[lease.token] = attempt
+                self.release(attempt)  # the worker stops, or the answer took so long that the lease is nearly over
             elif slots.admit(attempt):
                 ready.append(attempt)
         if ready:
-            self._news.started(ready, self._seen.wall)
+            self._reporter.started(ready, self._engine_at.wall)
             self._runner.run(ready)
         if slots.assigned:
-            self._news.assigned(leases, self._seen.wall)
+            self._reporter.assigned(leases, self._engine_at.wall)
 
-    def _call_up(self) -> None:
-        """Run what waited. The start of a prefetched job is told with this exchange, and nobody waits for that."""
-        called = self._slots.call_up()
-        if called:
-            self._started += [attempt for attempt in called if attempt.lease.state is JobState.ASSIGNED]
-            self._news.started(called, self.engine_now())
-            self._runner.run(called)
+    def _start_waiting(self) -> None:
+        """Start the waiting attempts that may start now. This exchange also tells the store of their start."""
+        startable = self._slots.pop_startable()
+        if startable:
+            self._started += [attempt for attempt in startable if attempt.lease.state is JobState.ASSIGNED]
+            self._reporter.started(startable, self.engine_now())
+            self._runner.run(startable)
 
-    def _notice_nothing(self) -> None:
-        if self._found_nothing is None or self._in_flight or self._outbox:
+    def _check_idle(self) -> None:
+        if self._on_idle is None or self._in_flight or self._unsettled:
             return
         if self._accepting and self._slots.idle:
-            self._found_nothing()
+            self._on_idle()
 
-    def _next_look(self, claim: Claim | None, answer: ExchangeAnswer) -> float | None:
-        if self._outbox:
+    def _next_poll(self, claim: Claim | None, answer: ExchangeAnswer) -> float | None:
+        if self._unsettled:
             return 0
-        if claim is None or not self._slots.free:
+        if claim is None or not self._slots.free_slots:
             return None
-        poll = self._poll if self._looked else min(self._poll, SECOND_LOOK)
-        self._looked = True
+        poll_s = self._poll_s if self._polled_before else min(self._poll_s, SECOND_POLL_S)
+        self._polled_before = True
         if answer.next_due is None:
-            return poll
-        return min(poll, max(SHORTEST_LOOK, (answer.next_due - answer.at.wall) / SECOND))
+            return poll_s
+        return min(poll_s, max(MIN_POLL_S, (answer.next_due - answer.at.wall) / SECOND))
 
-    # Stopping what runs
+    # Aborting
 
-    def abort(self, attempt: Attempt, reason: AbortReason) -> None:
-        """Tell an attempt to stop. From the loop's thread only."""
+    def abort(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
+        """Abort an attempt. Call from the loop's thread only."""
         if attempt.mark(reason):
             self.interrupt(attempt)
 
-    def interrupt(self, attempt: Attempt) -> None:
-        """The attempt has been marked, perhaps by another thread: now reach it."""
+    def interrupt(self, attempt: LeasedAttempt) -> None:
+        """Stop an attempt that was marked, perhaps by another thread. Call from the loop's thread only."""
         lost = attempt.abort_reason is AbortReason.OWNERSHIP_LOST
         if lost:
-            self._news.ownership_lost(attempt, self.engine_now())
+            self._reporter.ownership_lost(attempt, self.engine_now())
         if self._slots.take_back(attempt):
             if lost:
                 self._slots.drop(attempt)
             else:
-                wanted = attempt.abort_reason is not AbortReason.CANCEL
-                self.give_back(attempt, Released() if wanted else CancelledByHandler())
+                cancelled = attempt.abort_reason is AbortReason.CANCEL
+                self.release(attempt, CancelledByHandler() if cancelled else Released())
         attempt.interrupt()
-        self._told_to_stop(attempt)
+        self._on_abort(attempt)
 
-    def hold(self, attempt: Attempt) -> None:
-        """Its queue or lane is paused: give it back if it has not begun."""
+    def release_unstarted(self, attempt: LeasedAttempt) -> None:
+        """Its queue or lane is paused: release it if its handler has not started."""
         if attempt.settlement is None and self._slots.take_back(attempt):
-            self.give_back(attempt)
+            self.release(attempt)
 
     def stop_accepting(self) -> None:
-        """No further claims; what waits for its turn is given back."""
+        """Claim nothing more, and release the attempts that have not started."""
         self._accepting = False
-        for attempt in self._runner.withdraw():
+        for attempt in self._runner.take_back_all():
             self._slots.end(attempt)
-            self.give_back(attempt)
-        for attempt in self._slots.withdraw():
-            self.give_back(attempt)
+            self.release(attempt)
+        for attempt in self._slots.take_back_all():
+            self.release(attempt)
         self.waker.wake()
 
 
-class Beside(Service):
-    """Claims while the exchanger settles, for stores that take several writers."""
+class ParallelClaim(Service):
+    """Claims while the exchanger settles. Used where the store takes several writers."""
 
     name = "claim"
 
@@ -300,5 +310,5 @@ class Beside(Service):
         self._exchanger = exchanger
 
     async def tick(self) -> float | None:
-        await self._exchanger.claim_beside()
+        await self._exchanger.claim_in_parallel()
         return None

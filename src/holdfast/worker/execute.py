@@ -2,10 +2,10 @@
 
     decode → set the context → middleware → handler → outcome
 
-Everything a handler can do to us ends here: whatever it raises, returns or swallows becomes an `Outcome`, and `done` is
-called with it exactly once. Only the end of the coroutine itself (its event loop goes away under it) passes through.
+Whatever a handler returns or raises becomes an `Outcome`, and `on_done` is called with it exactly once. Only
+GeneratorExit passes through: the event loop is being closed.
 
-A handler may have ended its job inside a transaction; the store is asked whether that was committed.
+A handler may have completed its job inside a transaction of its own; the store is asked whether it was committed.
 """
 
 import logging
@@ -14,56 +14,56 @@ from collections.abc import Callable
 from holdfast.errors import Aborted
 from holdfast.model.outcome import Outcome
 from holdfast.runtime import Runtime
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.outcomes import raised, returned, undecodable
 
 _logger = logging.getLogger("holdfast.worker")
 
-Done = Callable[[Attempt, Outcome], None]
-"""Told when an attempt has ended, and how."""
+OnDone = Callable[[LeasedAttempt, Outcome], None]
+"""Called when an attempt has ended."""
 
 
 class Executor:
-    """Runs attempts, one call each."""
+    """Runs the handlers of attempts."""
 
-    def __init__(self, runtime: Runtime, *, done: Done, timed: Callable[[Attempt], None]) -> None:
+    def __init__(self, runtime: Runtime, *, on_done: OnDone, watch_deadline: Callable[[LeasedAttempt], None]) -> None:
         self._monotonic = runtime.monotonic
-        self._done = done
-        self._timed = timed
+        self._on_done = on_done
+        self._watch_deadline = watch_deadline
 
-    async def run(self, attempt: Attempt) -> None:
-        """Run one attempt to its end. Never raises for what the handler does."""
+    async def run(self, attempt: LeasedAttempt) -> None:
+        """Run one attempt to its end. Never raises an error of the handler."""
         plan, lease = attempt.plan, attempt.lease
-        attempt.began = self._monotonic()
-        if attempt.abort_reason is not None:  # it was called off before its turn came
-            self._done(attempt, raised(attempt, Aborted(attempt.abort_reason.value)))
+        attempt.began_at = self._monotonic()
+        if attempt.abort_reason is not None:  # it was aborted before it started
+            self._on_done(attempt, raised(attempt, Aborted(attempt.abort_reason.value)))
             return
-        if plan.timeout is not None or lease.given.timeout is not None:
-            self._timed(attempt)
+        if plan.timeout_us is not None or lease.given.timeout is not None:
+            self._watch_deadline(attempt)
         try:
             args, kwargs = plan.decode(lease.payload, lease.codec)
         except Exception as error:
-            self._done(attempt, undecodable(error))
+            self._on_done(attempt, undecodable(error))
             return
         try:
-            if plan.direct is not None:
-                value = await plan.direct(*args, **kwargs)
-                if attempt.joined is not None:
-                    await attempt.joined.finish(value)
+            if plan.bare_handler is not None:
+                value = await plan.bare_handler(*args, **kwargs)
+                if attempt.used_transactions is not None:
+                    await attempt.used_transactions.finish(value)
             else:
                 value = await plan.call(attempt, args, kwargs)
         except GeneratorExit:
-            if attempt.joined is not None:
-                attempt.joined.abandon()
+            if attempt.used_transactions is not None:
+                attempt.used_transactions.abandon()
             raise
         except BaseException as error:
-            if attempt.joined is not None:
-                await attempt.joined.undo(error)
+            if attempt.used_transactions is not None:
+                await attempt.used_transactions.rollback(error)
             outcome = raised(attempt, error)
             if attempt.committed:
-                _logger.warning("Job %s had been completed when this was raised.", lease.id, exc_info=error)
+                _logger.warning("Job %s was completed before its handler raised this.", lease.id, exc_info=error)
         else:
             outcome = returned(attempt, value)
-        if attempt.told is not None and not attempt.committed:
-            outcome = await attempt.joint.judge(outcome)
-        self._done(attempt, outcome)
+        if attempt.transaction_settlement is not None and not attempt.committed:
+            outcome = await attempt.transactions.confirm_outcome(outcome)
+        self._on_done(attempt, outcome)

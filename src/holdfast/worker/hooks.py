@@ -1,4 +1,4 @@
-"""Hooks that users hang on a job's end. They run one after the other, beside the work; one that raises is logged."""
+"""The users' dead-letter hooks. They run one after the other while the worker works; an error in one is logged."""
 
 import inspect
 import logging
@@ -14,7 +14,7 @@ from holdfast.model.work import Lease
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.views import Job
-from holdfast.worker.crew import Crew
+from holdfast.worker.handler_threads import HandlerThreads
 
 Hook = Callable[[Any, Any], object]
 
@@ -26,16 +26,16 @@ class Hooks(Service):
 
     name = "hooks"
 
-    def __init__(self, runtime: Runtime, engine: Engine, crew: Crew) -> None:
+    def __init__(self, runtime: Runtime, engine: Engine, handler_threads: HandlerThreads) -> None:
         super().__init__(runtime)
         self._engine = engine
-        self._crew = crew
+        self._handler_threads = handler_threads
         self._waiting: deque[tuple[Hook, JobKey, ErrorInfo | None, Lease | None]] = deque()
-        self.progress: Callable[[], None] | None = None
-        """Called when one has run. Set while the worker stops."""
+        self.on_progress: Callable[[], None] | None = None
+        """Called when a hook has run. Set while the worker stops."""
 
     def add(self, hook: Hook, job: JobKey, error: ErrorInfo | None, lease: Lease | None = None) -> None:
-        """Run the hook soon. The lease tells of a job that is kept for no time at all."""
+        """Run the hook soon. `lease` describes the job if its record is deleted by then (no retention)."""
         self._waiting.append((hook, job, error, lease))
         self.wake()
 
@@ -47,8 +47,8 @@ class Hooks(Service):
         while self._waiting:
             await self._run(*self._waiting[0])
             self._waiting.popleft()
-            if self.progress is not None:
-                self.progress()
+            if self.on_progress is not None:
+                self.on_progress()
         return None
 
     async def _run(self, hook: Hook, key: JobKey, error: ErrorInfo | None, lease: Lease | None) -> None:
@@ -63,7 +63,7 @@ class Hooks(Service):
             if inspect.iscoroutinefunction(hook):
                 await hook(job, error)
             else:
-                answer = await self._crew.run(hook, job, error)
+                answer = await self._handler_threads.run(hook, job, error)
                 if inspect.isawaitable(answer):
                     await answer
         except (Exception, Interrupt, SystemExit):

@@ -1,13 +1,17 @@
-"""The keeper: keeps leases alive from a thread and a connection that no handler can starve.
+"""The keeper: a thread that renews the leases of this process and sends its heartbeat.
 
-A lease lives 30 seconds unless it is renewed, and user code may block the event loop for longer than that. So renewals
-go from a thread of their own through `engine.renewal_connection()`, all that are due in one batch, each at a third of
-its lease. The same thread writes the worker's record. What the answers say (lost, cancel, hold, stop) is carried to the
-loop.
+A lease expires (after 30 seconds by default) unless it is renewed, and a handler may block the event loop for longer.
+So the keeper has a thread and a connection of its own (`engine.renewal_connection()`): a blocked loop does not stop
+renewals. Two things still can. Code that holds the GIL without a break, such as a C extension, stops every thread. And
+on SQLite a transaction that holds the only write lock makes renewals wait; the loop watcher takes the lock back from a
+handler that keeps it for too long.
 
-If renewals fail, the attempts must stop before their leases run out, since someone else may take the jobs then. That is
-`fence`; it is called from the watcher's thread, because this one may be stuck in the very call that does not return.
-An attempt that has ended is left alone: its outcome came while the lease was good, and is still sent.
+Each lease is renewed when a third of it has passed, all that are due in one call. The answers (lost, cancel, hold,
+stop) are passed on to the event loop.
+
+If renewals fail, an attempt must stop before its lease expires, because another worker may take the job then. `fence`
+finds these attempts. The loop watcher calls it from its own thread, because the keeper's thread may be stuck in the
+call that does not return. `fence` skips an attempt that has ended: its outcome is still sent.
 """
 
 import logging
@@ -15,26 +19,29 @@ from collections.abc import Callable
 
 from holdfast.context import AbortReason
 from holdfast.engine import Engine, RenewalConnection
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal, RenewStatus
 from holdfast.runtime import Runtime
 from holdfast.service import back_off
-from holdfast.worker.attempt import Attempt, fence_age, renewal_age
+from holdfast.worker.attempt import LeasedAttempt, fence_age, renewal_age
 from holdfast.worker.slots import Slots
 
-HEARTBEAT = 5 * SECOND
-LONGEST_REST = SECOND // 2
-"""A lease may be as short as two seconds, and one can be claimed at any time: look at least this often."""
-MOST_RENEWALS = 1_000
+HEARTBEAT_US: Micros = 5 * SECOND
+"""The worker's record is written this often. Operators count a worker as dead after three missed heartbeats."""
+MAX_PAUSE_US: Micros = SECOND // 2
+"""The keeper checks at least this often: a new lease can come at any time and may be only two seconds long."""
+MAX_RENEWALS_PER_CALL = 1_000
+"""Leases in one call, so that a call stays short."""
 
 _logger = logging.getLogger("holdfast.keeper")
 
-Deliver = Callable[[Attempt, RenewStatus], None]
+OnStatus = Callable[[LeasedAttempt, RenewStatus], None]
+"""Called in the keeper's thread with every renewal answer that is not plain `held`."""
 
 
 class Keeper:
-    """Renews and beats. `round` may be called by a test in place of the thread."""
+    """Renews leases and sends heartbeats. A test may call `run_once` instead of starting the thread."""
 
     def __init__(
         self,
@@ -43,141 +50,144 @@ class Keeper:
         slots: Slots,
         *,
         record: Callable[[], WorkerRecord],
-        deliver: Deliver,
-        stop_asked: Callable[[], None],
+        on_status: OnStatus,
+        on_stop_requested: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
         self._record = record
-        self._deliver = deliver
-        self._stop_asked = stop_asked
-        self._lifeline: RenewalConnection | None = None
-        self._hurry = runtime.event()
-        self._hurried = False
+        self._on_status = on_status
+        self._on_stop_requested = on_stop_requested
+        self._connection: RenewalConnection | None = None
+        self._wake = runtime.event()
+        self._renew_all = False
         self._ended = runtime.event()
         self._ended.set()
         self._stopping = False
         self._failures = 0
-        self._beat_at = runtime.boot() + HEARTBEAT  # the first one is the worker's own, as it starts
+        self._heartbeat_at = runtime.boot() + HEARTBEAT_US  # the worker sends the first one when it starts
 
     def start(self) -> None:
         self._ended.clear()
         self._runtime.thread(self._work, name="holdfast keeper")
 
-    def hurry(self) -> None:
-        """Someone rang this worker's bell: renew and beat now, to hear why. From any thread."""
-        self._hurried = True
-        self._hurry.set()
+    def renew_now(self) -> None:
+        """The worker was notified: renew and send the heartbeat now; the answers say why. Call from any thread."""
+        self._renew_all = True
+        self._wake.set()
 
     def stop(self) -> None:
         """Ask the thread to end; `wait_ended` waits for it."""
         self._stopping = True
-        self._hurry.set()
+        self._wake.set()
 
-    def wait_ended(self, seconds: float) -> bool:
+    def wait_ended(self, seconds: Seconds) -> bool:
         return self._ended.wait(seconds)
 
     def _work(self) -> None:
         try:
             while not self._stopping:
-                rest = self.round()
-                self._hurry.wait(rest)
-                self._hurry.clear()
+                pause = self.run_once()
+                self._wake.wait(pause)
+                self._wake.clear()
         finally:
             self._close()
             self._ended.set()
 
-    def round(self) -> float:
-        """Renew and beat what is due; answer the seconds until the next round. Survives whatever the engine does."""
-        hurried, self._hurried = self._hurried, False
+    def run_once(self) -> Seconds:
+        """Renew what is due and send the heartbeat if it is due; return the pause until the next run. Never raises."""
+        renew_all, self._renew_all = self._renew_all, False
         try:
-            self._renew(hurried)
-            self._beat(hurried)
+            self._renew(renew_all)
+            self._send_heartbeat(renew_all)
         except Exception as error:
             self._failures += 1
-            pause = min(back_off(self._failures), LONGEST_REST / SECOND)
-            _logger.warning("Leases could not be renewed: %s Next try in %.1f s.", error, pause)
-            self._hurried = hurried or self._hurried
+            pause = min(back_off(self._failures), MAX_PAUSE_US / SECOND)
+            _logger.warning("Leases could not be renewed: %s The next try is in %.1f s.", error, pause)
+            self._renew_all = renew_all or self._renew_all
             self._close()
             return pause
         self._failures = 0
-        return self._rest()
+        return self._seconds_to_next()
 
     # Renewing
 
     def _renew(self, everything: bool) -> None:
         now = self._runtime.boot()
-        due = [attempt for attempt in list(self._slots.held.values()) if self._wants_renewal(attempt, now, everything)]
-        for start in range(0, len(due), MOST_RENEWALS):
-            self._renew_some(due[start : start + MOST_RENEWALS])
+        due = [
+            attempt for attempt in list(self._slots.attempts.values()) if self._wants_renewal(attempt, now, everything)
+        ]
+        for start in range(0, len(due), MAX_RENEWALS_PER_CALL):
+            self._renew_some(due[start : start + MAX_RENEWALS_PER_CALL])
 
-    def _wants_renewal(self, attempt: Attempt, now: int, everything: bool) -> bool:
-        if not attempt.kept:
-            return False  # let it run out
-        # Those due within the next sixth come along: one batch instead of many.
-        lease = attempt.lease.lease_len
-        return everything or now - attempt.renewed >= renewal_age(lease) - lease // 6
+    def _wants_renewal(self, attempt: LeasedAttempt, now: Micros, everything: bool) -> bool:
+        if not attempt.renewable:
+            return False  # its lease may expire
+        # Renew those due within the next sixth of the lease too: one call instead of many.
+        lease_us = attempt.lease.lease_len
+        return everything or now - attempt.renewed_at >= renewal_age(lease_us) - lease_us // 6
 
-    def _renew_some(self, attempts: list[Attempt]) -> None:
+    def _renew_some(self, attempts: list[LeasedAttempt]) -> None:
         progress = [attempt.progress for attempt in attempts]
         renewals = [
             Renewal(
                 attempt.lease.queue,
                 attempt.lease.id,
                 attempt.lease.token,
-                None if said is attempt.sent_progress else said,
+                None if latest is attempt.sent_progress else latest,
             )
-            for attempt, said in zip(attempts, progress, strict=True)
+            for attempt, latest in zip(attempts, progress, strict=True)
         ]
-        sent = self._runtime.boot()
-        answer = self._line().renew(renewals)
-        for attempt, said, renewed in zip(attempts, progress, answer.jobs, strict=True):
-            if renewed.status is not RenewStatus.LOST:
-                attempt.renewed = sent
-                attempt.sent_progress = said
-            if renewed.status is not RenewStatus.HELD:
-                self._deliver(attempt, renewed.status)
+        sent_at = self._runtime.boot()
+        answer = self._open_connection().renew(renewals)
+        for attempt, latest, result in zip(attempts, progress, answer.jobs, strict=True):
+            if result.status is not RenewStatus.LOST:
+                attempt.renewed_at = sent_at
+                attempt.sent_progress = latest
+            if result.status is not RenewStatus.HELD:
+                self._on_status(attempt, result.status)
 
-    def _rest(self) -> float:
+    def _seconds_to_next(self) -> Seconds:
         now = self._runtime.boot()
-        next_at = min(self._beat_at, now + LONGEST_REST)
-        for attempt in list(self._slots.held.values()):
-            if attempt.kept:
-                next_at = min(next_at, attempt.renewed + renewal_age(attempt.lease.lease_len))
+        next_at = min(self._heartbeat_at, now + MAX_PAUSE_US)
+        for attempt in list(self._slots.attempts.values()):
+            if attempt.renewable:
+                next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
         return max(0.0, (next_at - now) / SECOND)
 
-    # Beating
+    # The heartbeat
 
-    def _beat(self, hurried: bool) -> None:
+    def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
-        if hurried or now >= self._beat_at:
-            self._beat_at = now + HEARTBEAT
-            if self._line().heartbeat(self._record()).stop:
-                self._stop_asked()
+        if renew_all or now >= self._heartbeat_at:
+            self._heartbeat_at = now + HEARTBEAT_US
+            if self._open_connection().heartbeat(self._record()).stop:
+                self._on_stop_requested()
 
-    # The line
+    # The connection
 
-    def _line(self) -> RenewalConnection:
-        if self._lifeline is None:
-            self._lifeline = self._engine.renewal_connection()
-        return self._lifeline
+    def _open_connection(self) -> RenewalConnection:
+        if self._connection is None:
+            self._connection = self._engine.renewal_connection()
+        return self._connection
 
     def _close(self) -> None:
-        line, self._lifeline = self._lifeline, None
-        if line is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             try:
-                line.close()
+                connection.close()
             except Exception:
                 _logger.debug("The renewal connection could not be closed.", exc_info=True)
 
     # Fencing
 
-    def fence(self) -> list[Attempt]:
-        """Attempts whose leases could not be renewed in time: they are marked here, and have to stop."""
+    def fence(self) -> list[LeasedAttempt]:
+        """Mark and return the attempts whose leases could not be renewed in time: they must stop."""
         now = self._runtime.boot()
         return [
             attempt
-            for attempt in list(self._slots.held.values())
-            if now - attempt.renewed >= fence_age(attempt.lease.lease_len) and attempt.mark(AbortReason.OWNERSHIP_LOST)
+            for attempt in list(self._slots.attempts.values())
+            if now - attempt.renewed_at >= fence_age(attempt.lease.lease_len)
+            and attempt.mark(AbortReason.OWNERSHIP_LOST)
         ]

@@ -1,8 +1,8 @@
-"""From what a handler did to an `Outcome`: the one place that reads exceptions and return values.
+"""Turns the return value or exception of a handler into an `Outcome`.
 
 A handler can end in more ways than returning and raising. It may raise an `Interrupt`, also from inside a task group,
-or return one. It may raise what is meant for the interpreter (SystemExit, KeyboardInterrupt): that is a failure of the
-job, not of the worker. It may be cancelled by us, for one of four reasons, and may do anything at all with that.
+or return one. It may raise SystemExit or KeyboardInterrupt: that fails the job, not the worker. The worker may cancel
+it, for one of four reasons, and the handler may then still return, raise something else, or go on.
 """
 
 import asyncio
@@ -12,52 +12,52 @@ from typing import Any
 from holdfast.context import AbortReason
 from holdfast.errors import Aborted, Cancel, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
 from holdfast.model import check
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros
 from holdfast.model.outcome import (
     CancelledByHandler,
     GaveUp,
+    NotRetryable,
     Outcome,
     Raised,
-    Refused,
     Released,
-    RetryAsked,
+    RetryRequested,
+    Returned,
     Snoozed,
-    Succeeded,
     TimedOut,
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo, describe
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 
 
-def returned(attempt: Attempt, value: Any) -> Outcome:
+def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
     """The handler returned `value`."""
     if isinstance(value, Interrupt):
         return raised(attempt, value)
     if attempt.abort_reason is AbortReason.TIMEOUT:
         return TimedOut(timeout_info(attempt, None))
     try:
-        return Succeeded(attempt.plan.encode(value, attempt.lease.codec))
+        return Returned(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
-        return Refused(Reason.RESULT_TOO_LARGE, describe(error))
+        return NotRetryable(Reason.RESULT_TOO_LARGE, describe(error))
     except Exception as error:
-        return Refused(Reason.ERROR, describe(error))
+        return NotRetryable(Reason.ERROR, describe(error))
 
 
 def undecodable(error: BaseException) -> Outcome:
-    """The stored payload cannot be turned into arguments. Its bytes stay where they are."""
-    return Refused(Reason.UNDECODABLE, describe(error))
+    """The stored payload cannot be decoded into arguments. Its bytes stay in the record."""
+    return NotRetryable(Reason.UNDECODABLE, describe(error))
 
 
-def raised(attempt: Attempt, error: BaseException) -> Outcome:
+def raised(attempt: LeasedAttempt, error: BaseException) -> Outcome:
     """The handler, or its middleware, raised."""
     error = unwrapped(error)
     if attempt.abort_reason is AbortReason.TIMEOUT:
         return TimedOut(timeout_info(attempt, error))
     match error:
         case Retry():
-            return RetryAsked(check.note(error.reason), error.delay, describe(error))
+            return RetryRequested(check.note(error.reason), error.delay, describe(error))
         case Snooze():
             return Snoozed(error.delay, error.at, check.note(error.reason))
         case GiveUp():
@@ -68,11 +68,11 @@ def raised(attempt: Attempt, error: BaseException) -> Outcome:
             return CancelledByHandler()
         case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.SHUTDOWN:
             return Released()
-    return Raised(judged(error, attempt.plan.policy.retry), describe(error))
+    return Raised(policy_error(error, attempt.plan.policy.retry), describe(error))
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """The one interrupt inside an exception group, as a task group makes it; anything else as it is."""
+    """The only interrupt inside an exception group (a task group makes such groups); any other error unchanged."""
     if isinstance(error, BaseExceptionGroup):
         found = list(_interrupts(error))
         if len(found) == 1:
@@ -91,34 +91,33 @@ def _interrupts(group: BaseExceptionGroup[BaseException]) -> Iterator[Interrupt]
 
 
 class HandlerExit(Exception):
-    """Stands for SystemExit, KeyboardInterrupt and the like where the retry policy is asked."""
+    """Replaces SystemExit, KeyboardInterrupt and the like when the retry policy is applied."""
 
 
-def judged(error: BaseException, policy: RetryPolicy) -> BaseException:
-    """The error as the policy should see it.
+def policy_error(error: BaseException, policy: RetryPolicy) -> BaseException:
+    """The error to which the retry policy is applied.
 
-    What is no `Exception` is retried like one, unless the policy names it: a library that calls `sys.exit` has failed,
-    and that is all.
+    An error that is not an `Exception`, such as SystemExit, is retried like one, unless the policy names its class.
     """
     if isinstance(error, Exception):
         return error
     try:
         named = isinstance(error, (*policy.retry_on, *policy.give_up_on))
-    except Exception:  # a class that cannot be compared
+    except Exception:  # a class whose comparison raises
         named = False
     return error if named else HandlerExit(type(error).__name__)
 
 
-def timeout_info(attempt: Attempt, error: BaseException | None) -> ErrorInfo:
-    """What is kept of a timeout: how long it was, and where the handler was when it was told."""
-    length = timeout_of(attempt) or 0
+def timeout_info(attempt: LeasedAttempt, error: BaseException | None) -> ErrorInfo:
+    """What is stored about a timeout: its length, and where the handler was when it was cancelled."""
+    timeout_us = timeout_of(attempt) or 0
     trace = "" if error is None else describe(error).traceback
     return ErrorInfo(
-        "builtins.TimeoutError", f"The attempt ran longer than its timeout of {length / SECOND:g} s.", trace
+        "builtins.TimeoutError", f"The attempt ran longer than its timeout of {timeout_us / SECOND:g} s.", trace
     )
 
 
-def timeout_of(attempt: Attempt) -> int | None:
-    """What was given at enqueue, or else the task's own."""
+def timeout_of(attempt: LeasedAttempt) -> Micros | None:
+    """The timeout given at enqueue, or else the task's own."""
     given = attempt.lease.given.timeout
     return attempt.plan.policy.timeout if given is None else given

@@ -1,30 +1,34 @@
-"""The pruner: deletes what nobody may see any more, in bounded pieces. Every worker prunes; two at once do no harm."""
+"""The pruner: deletes records whose lifetimes have passed. Every worker prunes; two may do so at the same time."""
 
 from holdfast.engine import Engine
+from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 
-MOST_AT_ONCE = 500
-INTERVAL = 60.0
-BETWEEN_PIECES = 0.05
+MAX_JOBS_PER_CALL = 500
+"""So that one call does not hold up other writers for long."""
+INTERVAL_S: Seconds = 60.0
+"""Time between two runs that found nothing more to delete."""
+PAUSE_BETWEEN_CALLS_S: Seconds = 0.05
+"""Pause while there is more to delete, so that other writers get their turn."""
 
 
 class Pruner(Service):
-    """Retention, expired results, jobs past their `expires`, idle lanes, silent workers."""
+    """Deletes ended jobs and unused lanes, cancels jobs past `expires`, and forgets workers without heartbeats."""
 
     name = "pruner"
 
-    def __init__(self, runtime: Runtime, engine: Engine, *, interval: float = INTERVAL) -> None:
+    def __init__(self, runtime: Runtime, engine: Engine, *, interval_s: Seconds = INTERVAL_S) -> None:
         super().__init__(runtime)
         self._engine = engine
-        self._interval = interval
+        self._interval_s = interval_s
         self._first = True
 
     async def tick(self) -> float | None:
-        if self._first:  # a fleet that starts together does not prune together
+        if self._first:  # workers that start together must not all prune at once
             self._first = False
-            return self._interval * self.runtime.random()
-        pruned = await self._engine.prune(MOST_AT_ONCE)
-        if pruned.more:
-            return BETWEEN_PIECES
-        return self._interval * (0.9 + 0.2 * self.runtime.random())
+            return self._interval_s * self.runtime.random()
+        answer = await self._engine.prune(MAX_JOBS_PER_CALL)
+        if answer.more:
+            return PAUSE_BETWEEN_CALLS_S
+        return self._interval_s * (0.9 + 0.2 * self.runtime.random())

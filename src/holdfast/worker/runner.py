@@ -1,15 +1,16 @@
-"""Attempts on the event loop: many in turn, and as many side by side as have to wait for something.
+"""Starts attempts on the event loop, several in one asyncio task where possible.
 
-A task per attempt costs more than a short handler does. So attempts run in chains: a chain is a task that takes one
-attempt after the other. Before each it makes sure that another chain stands ready; that one gets its turn as soon as a
-handler waits for something, takes the next attempt, and so on. Handlers that never wait follow each other in one task.
+To create an asyncio task costs more than a short handler does. So attempts run in chains: a chain is an asyncio task
+that runs one attempt after the other. Before each attempt it makes sure that another chain is scheduled. The loop runs
+that chain as soon as the handler suspends; it takes the next attempt, and so on. Handlers that never suspend run one
+after the other in one task.
 
-To a handler it looks as if the task were its own. A chain that was suspended in a handler runs no further one, so
-whatever hangs on the task (a cancellation, a timeout, a task group) ends with it; and one whose context variables a
-handler has changed runs no further one either.
+A handler can treat the asyncio task as its own. A chain that was suspended in a handler runs no further attempt, so a
+cancellation, a timeout or a task group cannot reach another handler. A chain whose context variables a handler has
+changed runs no further attempt either.
 
-Handlers that wait would start one per turn of the loop this way. So it is remembered of each job's task whether its
-last handler waited; if so, its attempts get a task each from the beginning, all in the same turn.
+With chains alone, handlers that suspend would start one per iteration of the loop. So the plan of each job's task
+remembers whether its last handler suspended. If it did, its attempts get an asyncio task each, all at once.
 """
 
 import asyncio
@@ -18,76 +19,76 @@ from collections.abc import Iterable
 from contextvars import copy_context
 
 from holdfast.context import CURRENT
-from holdfast.model.instants import MILLISECOND
+from holdfast.model.instants import MILLISECOND, Micros
 from holdfast.runtime import Runtime
 from holdfast.service import breathe
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.execute import Executor
 
-LONGEST_TURN = 5 * MILLISECOND
-"""After so long without a wait, a chain lets everything else have its turn."""
+MAX_TURN_US: Micros = 5 * MILLISECOND
+"""After this long without suspending, a chain yields to the loop, so that other tasks can run."""
 
 
-class Runner:
+class AttemptRunner:
     """Starts attempts. Used from the loop's thread only."""
 
     def __init__(self, runtime: Runtime, executor: Executor) -> None:
         self._runtime = runtime
         self._executor = executor
-        self._ready: deque[Attempt] = deque()
-        self._standby = False
+        self._ready: deque[LeasedAttempt] = deque()
+        self._chain_scheduled = False
         self._turns = 0
 
-    def run(self, attempts: Iterable[Attempt]) -> None:
-        """Run these, in this order."""
-        self._turns += 1  # whoever is suspended now will notice
+    def run(self, attempts: Iterable[LeasedAttempt]) -> None:
+        """Start these attempts, in this order."""
+        self._turns += 1  # a chain that is suspended now sees the difference
         for attempt in attempts:
-            if attempt.plan.waits:
-                self._runtime.spawn(self._alone(attempt), name="holdfast attempt")
+            if attempt.plan.suspends:
+                self._runtime.spawn(self._run_alone(attempt), name="holdfast attempt")
             else:
                 self._ready.append(attempt)
-        self._stand_by()
+        self._schedule_chain()
 
-    def _stand_by(self) -> None:
-        if self._ready and not self._standby:
-            self._standby = True
+    def _schedule_chain(self) -> None:
+        if self._ready and not self._chain_scheduled:
+            self._chain_scheduled = True
             self._runtime.spawn(self._chain(), name="holdfast attempts")
 
-    async def _alone(self, attempt: Attempt) -> None:
+    async def _run_alone(self, attempt: LeasedAttempt) -> None:
         self._turns += 1
         turn = self._turns
-        attempt.runner = asyncio.current_task()
+        attempt.loop_task = asyncio.current_task()
         CURRENT.set(attempt)
         await self._executor.run(attempt)
-        if self._turns == turn:  # nothing else began meanwhile: it probably did not wait
-            attempt.plan.waits = False
+        if self._turns == turn:  # nothing else started in the meantime: the handler probably did not suspend
+            attempt.plan.suspends = False
 
     async def _chain(self) -> None:
-        self._standby = False
+        self._chain_scheduled = False
         self._turns += 1
         turn = self._turns
         ready, execute = self._ready, self._executor.run
-        me = asyncio.current_task()
-        began = self._runtime.monotonic()
+        own_task = asyncio.current_task()
+        chain_began_at = self._runtime.monotonic()
         while ready:
             attempt = ready.popleft()
-            self._stand_by()  # before the handler, so that the other chain does not inherit what it leaves behind
-            attempt.runner = me
+            self._schedule_chain()  # before the handler, so that the other chain does not inherit its context variables
+            attempt.loop_task = own_task
             CURRENT.set(attempt)
             before = copy_context()
             await execute(attempt)
             if self._turns != turn:
-                attempt.plan.waits = True
+                attempt.plan.suspends = True
                 break
             if copy_context() != before:
                 break
-            assert attempt.began is not None
-            if attempt.began - began > LONGEST_TURN:
+            assert attempt.began_at is not None
+            if attempt.began_at - chain_began_at > MAX_TURN_US:
                 await breathe()
                 break
 
-    def withdraw(self) -> list[Attempt]:
-        """Take back what has not begun yet."""
-        left = list(self._ready)
+    def take_back_all(self) -> list[LeasedAttempt]:
+        """Remove and return the attempts that have not started."""
+        unstarted = list(self._ready)
         self._ready.clear()
-        return left
+        return unstarted

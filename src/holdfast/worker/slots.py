@@ -1,118 +1,118 @@
-"""Slots: room for so many attempts, and the register of every lease this worker answers for.
+"""Slots: how many attempts may run at once; and all attempts whose leases this worker holds.
 
-A lease is `held` from the claim until its settlement was answered; the keeper renews all of them. It takes a slot from
-when its turn comes until its handler has ended. Beside those that run there are two kinds of waiting: `assigned` leases
-were claimed ahead of need and take no slot; `parked` ones have a slot, but their task runs as often as it may.
+A lease is in `attempts` from the claim until the store has answered its settlement; the keeper renews all of them. An
+attempt takes a slot from when it may start until its handler has ended. Two kinds of attempts wait. Those in `assigned`
+were prefetched and take no slot. Those in `at_task_limit` have a slot, but their task has reached its `concurrency`.
 """
 
 from collections import Counter, deque
 from collections.abc import Mapping
 
 from holdfast.model.states import JobState
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import LeasedAttempt
 
 
 class Slots:
-    """Changed on the loop's thread only. Other threads may take a copy of `held`."""
+    """Changed on the event loop's thread only. Other threads may copy `attempts`."""
 
     def __init__(self, size: int, queue_limits: Mapping[str, int] | None = None) -> None:
         self.size = size
         self.queue_limits = dict(queue_limits or {})
-        self.held: dict[str, Attempt] = {}
+        self.attempts: dict[str, LeasedAttempt] = {}
         self.busy = 0
-        self.promised = 0
-        """Asked for by a claim that is under way."""
-        self.assigned: deque[Attempt] = deque()
-        self.parked: deque[Attempt] = deque()
+        self.reserved = 0
+        """Slots that a claim in flight may fill."""
+        self.assigned: deque[LeasedAttempt] = deque()
+        self.at_task_limit: deque[LeasedAttempt] = deque()
         self._per_queue: Counter[str] = Counter()
 
     @property
-    def free(self) -> int:
-        return self.size - self.busy - self.promised
+    def free_slots(self) -> int:
+        return self.size - self.busy - self.reserved
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing waits to."""
+        """True if no attempt runs or waits to start."""
         return not self.busy and not self.assigned
 
-    def queue_room(self, queue: str) -> int | None:
-        """How many more attempts of this queue there is room for. None: as many as there are slots."""
+    def queue_free_slots(self, queue: str) -> int | None:
+        """How many more attempts of this queue may run. None: the queue has no limit of its own."""
         limit = self.queue_limits.get(queue)
         return None if limit is None else max(0, limit - self._per_queue[queue])
 
-    def admit(self, attempt: Attempt) -> bool:
-        """Register a new lease. Answers whether its handler may begin at once."""
-        self.held[attempt.lease.token] = attempt
-        attempt.plan.taken += 1
+    def admit(self, attempt: LeasedAttempt) -> bool:
+        """Add a new lease. True if its handler may start at once."""
+        self.attempts[attempt.lease.token] = attempt
+        attempt.plan.held_count += 1
         if attempt.lease.state is JobState.ASSIGNED:
             self.assigned.append(attempt)
             return False
         self._occupy(attempt)
         if attempt.plan.full:
-            self.parked.append(attempt)
+            self.at_task_limit.append(attempt)
             return False
-        attempt.plan.running += 1
+        attempt.plan.running_count += 1
         return True
 
-    def call_up(self) -> list[Attempt]:
-        """Those waiting whose turn has come: parked ones first, then assigned ones while there is room."""
-        if not self.parked and not self.assigned:
+    def pop_startable(self) -> list[LeasedAttempt]:
+        """Remove and return the waiting attempts that may start: first `at_task_limit`, then `assigned`."""
+        if not self.at_task_limit and not self.assigned:
             return []
-        called: list[Attempt] = []
-        for attempt in tuple(self.parked):
+        startable: list[LeasedAttempt] = []
+        for attempt in tuple(self.at_task_limit):
             if not attempt.plan.full:
-                self.parked.remove(attempt)
-                attempt.plan.running += 1
-                called.append(attempt)
+                self.at_task_limit.remove(attempt)
+                attempt.plan.running_count += 1
+                startable.append(attempt)
         for attempt in tuple(self.assigned):
-            if not self.free:
+            if not self.free_slots:
                 break
-            if not attempt.plan.full and self.queue_room(attempt.lease.queue) != 0:
+            if not attempt.plan.full and self.queue_free_slots(attempt.lease.queue) != 0:
                 self.assigned.remove(attempt)
                 self._occupy(attempt)
-                attempt.plan.running += 1
-                called.append(attempt)
-        return called
+                attempt.plan.running_count += 1
+                startable.append(attempt)
+        return startable
 
-    def withdraw(self) -> list[Attempt]:
-        """Take back all that wait; their slots are free again, their leases still held."""
-        waiting = [*self.parked, *self.assigned]
-        for attempt in self.parked:
+    def take_back_all(self) -> list[LeasedAttempt]:
+        """Remove and return all waiting attempts. Their slots are free again; their leases are still held."""
+        waiting = [*self.at_task_limit, *self.assigned]
+        for attempt in self.at_task_limit:
             self._vacate(attempt)
         for attempt in waiting:
-            attempt.plan.taken -= 1
-        self.parked.clear()
+            attempt.plan.held_count -= 1
+        self.at_task_limit.clear()
         self.assigned.clear()
         return waiting
 
-    def take_back(self, attempt: Attempt) -> bool:
-        """Take one back that waits. False: it does not, or no longer."""
+    def take_back(self, attempt: LeasedAttempt) -> bool:
+        """Remove an attempt that waits. False: it does not wait (any more)."""
         if attempt in self.assigned:
             self.assigned.remove(attempt)
-        elif attempt in self.parked:
-            self.parked.remove(attempt)
+        elif attempt in self.at_task_limit:
+            self.at_task_limit.remove(attempt)
             self._vacate(attempt)
         else:
             return False
-        attempt.plan.taken -= 1
+        attempt.plan.held_count -= 1
         return True
 
-    def end(self, attempt: Attempt) -> None:
-        """Its handler has ended: the slot is free, the lease still held."""
-        attempt.plan.running -= 1
-        attempt.plan.taken -= 1
+    def end(self, attempt: LeasedAttempt) -> None:
+        """Its handler has ended: free the slot. The lease is still held."""
+        attempt.plan.running_count -= 1
+        attempt.plan.held_count -= 1
         self._vacate(attempt)
 
-    def _occupy(self, attempt: Attempt) -> None:
+    def _occupy(self, attempt: LeasedAttempt) -> None:
         self.busy += 1
         if self.queue_limits:
             self._per_queue[attempt.lease.queue] += 1
 
-    def _vacate(self, attempt: Attempt) -> None:
+    def _vacate(self, attempt: LeasedAttempt) -> None:
         self.busy -= 1
         if self.queue_limits:
             self._per_queue[attempt.lease.queue] -= 1
 
-    def drop(self, attempt: Attempt) -> None:
-        """The lease is settled or lost: nobody has to renew it any more."""
-        self.held.pop(attempt.lease.token, None)
+    def drop(self, attempt: LeasedAttempt) -> None:
+        """The lease is settled or lost: stop renewing it."""
+        self.attempts.pop(attempt.lease.token, None)

@@ -1,4 +1,4 @@
-"""A worker in a thread of its own, with its own event loop: what `with jobs.worker():` starts."""
+"""A worker in a thread of its own, with an event loop of its own: `with jobs.worker():` starts it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,7 +8,7 @@ from holdfast.runtime import Runtime
 
 
 class WorkerThread:
-    """Starts it and waits until it is ready; at the end waits until it is done. Errors come out at the caller."""
+    """`start` waits until the worker is ready, `finish` until it has ended. Both raise the worker's error."""
 
     def __init__(self, runtime: Runtime, work: Callable[[Callable[[], object]], Coroutine[Any, Any, None]]) -> None:
         self._runtime = runtime

@@ -1,16 +1,16 @@
-"""The transactions of one attempt: the handler's writes and the end of its job, in one commit.
+"""The transactions of one attempt: the handler's writes and the settlement of its job, in one commit.
 
-    ctx.tx               begins with its first use; commits, with the job's end, when the handler returns
-    ctx.transaction()    the same for a part of the handler. The commit waits until the handler has returned, or until
-                         the next part begins: then the earlier part is committed by itself
-    ctx.complete(...)    ends the job inside a transaction that the user commits
+    ctx.tx               begins at its first use; commits, with the settlement, when the handler returns
+    ctx.transaction()    the same for a part of the handler. It commits when the handler returns, with the settlement,
+                         or when the next part begins, without it
+    ctx.complete(...)    writes the settlement into a transaction that the user commits
 
-If the handler raises, all that is open is rolled back, and the job is settled like any other. If the lease is lost, the
-settlement inside the transaction is refused and the transaction is rolled back: no effect without the job's end, no end
-without the effect.
+If the handler raises, open transactions are rolled back, and the job is settled as usual. If the lease is lost, the
+store refuses the settlement, and the transaction is rolled back. So the writes that commit together with the settlement
+are stored if and only if the job has succeeded.
 
-Everything is written once, as coroutines. In a handler's thread they never wait for anything but the connection itself,
-so they are run there at once (`now`), in the very thread the connection belongs to.
+All methods are coroutines. In a handler's thread there is no event loop, and they wait for nothing but the connection.
+So `run_sync` runs them there to their end, in the thread that the connection belongs to.
 """
 
 import asyncio
@@ -23,71 +23,71 @@ from holdfast.core.transaction import adapt_for_call
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, Interrupt, LeaseLost, UsageError
 from holdfast.model.instants import SECOND
-from holdfast.model.outcome import Outcome, Raised, Succeeded, decide
+from holdfast.model.outcome import Outcome, Raised, Returned, decide
 from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.transactions import LazyTransaction
-from holdfast.worker.opened import Opened, of_engine, of_factory
+from holdfast.worker.open_transaction import OpenTransaction, open_on_engine, open_session
 
 if TYPE_CHECKING:
-    from holdfast.worker.attempt import Attempt
+    from holdfast.worker.attempt import LeasedAttempt
 
 T = TypeVar("T")
 
-OVERDRAWN = 5
-"""So many budgets, and a transaction that is in everybody's way is taken back."""
+TAKE_BACK_AFTER_BUDGETS = 5
+"""A transaction that blocks all other writers is rolled back after this many times the engine's budget."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 
-class Means(NamedTuple):
-    """What a worker has to make transactions with."""
+class TransactionSupport(NamedTuple):
+    """What transactions are made with."""
 
     engine: Engine
     runtime: Runtime
 
 
-def now(asked: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that has nothing to wait for, in this thread."""
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, in this thread."""
     try:
-        asked.send(None)
+        coroutine.send(None)
     except StopIteration as done:
         answer: T = done.value
         return answer
-    asked.close()
-    raise RuntimeError("A transaction waited for an event loop in a thread that has none.")
+    coroutine.close()
+    raise RuntimeError("A transaction needed an event loop in a thread that has none.")
 
 
 def on_loop() -> bool:
     return asyncio._get_running_loop() is not None
 
 
-class Joint:
-    """What an attempt has joined. Used by its handler, and by whoever runs it; watched from another thread."""
+class AttemptTransactions:
+    """The transactions of one attempt. Its handler and its executor use it; the loop watcher's thread checks it."""
 
-    def __init__(self, attempt: "Attempt", means: Means) -> None:
+    def __init__(self, attempt: "LeasedAttempt", support: TransactionSupport) -> None:
         self._attempt = attempt
-        self._means = means
-        self._opened: Opened | None = None
+        self._support = support
+        self._opened: OpenTransaction | None = None
         self._in_block = False
         self._by_tx = False
-        self._told_here = False
-        """The job's end is in the open transaction already."""
+        self._has_settlement = False
+        """True if the open transaction already contains the settlement."""
 
-    # What a handler asks for
+    # Called by the handler
 
     @property
     def tx(self) -> Any:
-        """The task's transaction; in an async handler, of the store's own, something to await."""
+        """The task's transaction. In an async handler a transaction of the store must be awaited."""
         source = self._source
         if source is False:
             task = self._attempt.plan.name
             raise UsageError(f"Task {task!r} has no transaction. Declare it with transaction=True, or a sessionmaker.")
         if on_loop() and source is True:
             return LazyTransaction(self._tx)
-        return now(self._tx())
+        return run_sync(self._tx())
 
     async def _tx(self) -> Any:
         if self._opened is None:
@@ -96,11 +96,11 @@ class Joint:
         assert self._opened is not None
         return self._opened.connection
 
-    def block(self) -> "Block":
-        return Block(self)
+    def block(self) -> "TransactionBlock":
+        return TransactionBlock(self)
 
     async def enter(self) -> Any:
-        """A part of the handler begins. An earlier one is committed by itself."""
+        """`with ctx.transaction()` begins. An earlier part is committed now, without the settlement."""
         if self._in_block:
             raise UsageError("A `ctx.transaction()` is open already. Use its connection.")
         if self._by_tx and self._opened is not None:
@@ -114,67 +114,67 @@ class Joint:
     async def leave(self, error: BaseException | None) -> None:
         self._in_block = False
         if error is not None:
-            await self.undo(error)
-        elif self._told_here:
+            await self.rollback(error)
+        elif self._has_settlement:
             await self._commit()
 
     async def complete(self, result: Any, given: object) -> None:
-        """End the job with this result inside the given transaction."""
+        """Write a successful settlement with this result into the given transaction."""
         if isinstance(given, LazyTransaction):
             given = await given
         user = await adapt_for_call(given)
         here = self._opened is not None and given is self._opened.connection
-        if here and self._told_here:
+        if here and self._has_settlement:
             raise UsageError(f"Job {self._attempt.lease.id!r} has been completed in this transaction already.")
         await self._settle(self._success(result), user)
-        self._told_here = here
+        self._has_settlement = here
 
     @property
     def _source(self) -> Any:
         return getattr(self._attempt.plan.policy, "transaction", False)
 
-    async def _open(self) -> Opened:
-        source, means = self._source, self._means
+    async def _open(self) -> OpenTransaction:
+        source, support = self._source, self._support
         if callable(source):
-            self._opened = await of_factory(source)
+            self._opened = await open_session(source)
         else:
-            self._opened = await of_engine(means.engine)
-        self._opened.since = means.runtime.monotonic()
-        self._told_here = False
+            self._opened = await open_on_engine(support.engine)
+        self._opened.began_at = support.runtime.monotonic()
+        self._has_settlement = False
         return self._opened
 
-    # How it ends
+    # Commit and roll back
 
     async def finish(self, value: Any) -> None:
-        """The handler has returned: its writes and the end of its job, in one commit.
+        """The handler has returned: commit its writes together with the settlement.
 
-        Where the value says that the job has not succeeded, or the attempt was called off, all is undone.
+        If the value is an interrupt, or the attempt was aborted, roll back instead.
         """
         attempt, opened = self._attempt, self._opened
         if opened is None:
             return
-        called_off = attempt.abort_reason in (AbortReason.TIMEOUT, AbortReason.OWNERSHIP_LOST)
-        if called_off or isinstance(value, Interrupt) or attempt.settlement is not None:
-            await self.undo(None)
+        aborted = attempt.abort_reason in (AbortReason.TIMEOUT, AbortReason.OWNERSHIP_LOST)
+        if aborted or isinstance(value, Interrupt) or attempt.settlement is not None:
+            await self.rollback(None)
             return
-        if not self._told_here:
+        if not self._has_settlement:
             try:
                 success = self._success(value)
-            except Exception:  # a result that cannot be stored: the worker will say so
-                await self.undo(None)
+            except Exception:  # a result that cannot be stored: the worker fails the job
+                await self.rollback(None)
                 return
             try:
                 await self._settle(success, await adapt_for_call(opened.connection))
             except BaseException as error:
-                await self.undo(error)
+                await self.rollback(error)
                 raise
-            self._told_here = True
+            self._has_settlement = True
         await self._commit()
 
     def _success(self, value: Any) -> Settlement:
         plan, lease = self._attempt.plan, self._attempt.lease
         return decide(
-            Succeeded(plan.encode(value, lease.codec)),
+            Returned(plan.encode(value, lease.codec)),
             lease,
             plan.policy.retry,
             now=0,
@@ -184,30 +184,30 @@ class Joint:
         )
 
     async def _settle(self, settlement: Settlement, user: object) -> None:
-        attempt, before = self._attempt, self._attempt.told
-        attempt.told = settlement
+        attempt, before = self._attempt, self._attempt.transaction_settlement
+        attempt.transaction_settlement = settlement
         try:
-            answer = await self._means.engine.in_transaction(Exchange(settlements=(settlement,)), user)
+            answer = await self._support.engine.in_transaction(Exchange(settlements=(settlement,)), user)
             if answer.settled[0] is not SettleStatus.APPLIED:
                 raise LeaseLost(job_id=settlement.id, queue=settlement.queue)
         except BaseException:
-            attempt.told = before
+            attempt.transaction_settlement = before
             raise
 
     async def _commit(self) -> None:
-        opened, told_here = self._opened, self._told_here
-        self._opened, self._told_here, self._by_tx = None, False, False
+        opened, _has_settlement = self._opened, self._has_settlement
+        self._opened, self._has_settlement, self._by_tx = None, False, False
         assert opened is not None
         await opened.commit()
-        if told_here:
+        if _has_settlement:
             self._attempt.committed = True
 
-    async def undo(self, error: BaseException | None) -> None:
-        """Roll back what is open."""
-        opened, told_here = self._opened, self._told_here
-        self._opened, self._told_here, self._by_tx, self._in_block = None, False, False, False
-        if told_here:
-            self._attempt.told = None
+    async def rollback(self, error: BaseException | None) -> None:
+        """Roll back the open transaction, if there is one."""
+        opened, _has_settlement = self._opened, self._has_settlement
+        self._opened, self._has_settlement, self._by_tx, self._in_block = None, False, False, False
+        if _has_settlement:
+            self._attempt.transaction_settlement = None
         if opened is not None:
             try:
                 await opened.rollback(error)
@@ -215,92 +215,94 @@ class Joint:
                 _logger.warning("Job %s: its transaction could not be rolled back.", self._lease_id, exc_info=True)
 
     def abandon(self) -> None:
-        """Nobody will end it any more. From any thread."""
+        """Roll back a transaction that no code will end any more. Call from any thread."""
         opened = self._opened
         if opened is not None:
             opened.take_back()
 
-    async def judge(self, outcome: Outcome) -> Outcome:
-        """The job was ended in a transaction of which it is not known whether it was committed: ask the store."""
+    async def confirm_outcome(self, outcome: Outcome) -> Outcome:
+        """Ask the store whether the transaction that contains the settlement was committed; return the outcome."""
         attempt, lease = self._attempt, self._attempt.lease
-        stands = False
+        committed = False
         try:
-            (record,) = (await self._means.engine.get(lease.key)).jobs
+            (record,) = (await self._support.engine.get(lease.job_key)).jobs
             settled = record is not None and record.settled_token == lease.token
-            stands = record is None or (settled and record.state is JobState.SUCCEEDED)
-        except Exception as trouble:  # the settlement that is sent now changes nothing if the job has ended
-            _logger.warning("Job %s: whether it was completed could not be asked: %s", lease.id, trouble)
-        if stands:
+            committed = record is None or (settled and record.state is JobState.SUCCEEDED)
+        except Exception as trouble:  # if the job has ended, the worker's own settlement changes nothing
+            _logger.warning("Job %s: the store could not be asked whether the job was completed: %s", lease.id, trouble)
+        if committed:
             attempt.committed = True
             return outcome
-        attempt.told = None
-        if not isinstance(outcome, Succeeded):
+        attempt.transaction_settlement = None
+        if not isinstance(outcome, Returned):
             return outcome
         error = UsageError(
             f"Job {lease.id!r} was completed in a transaction that was not committed when its handler returned, so it "
-            "is tried again."
+            "runs again. Commit before the handler returns."
         )
         return Raised(error, describe(error))
 
-    # Watched
+    # Called by the loop watcher
 
     def watch(self) -> None:
-        """From the watcher's thread: a transaction that keeps everybody waiting is named, and then taken back."""
-        opened, budget = self._opened, self._means.engine.transaction_budget_s
+        """Warn about a transaction that blocks all other writers; roll it back if it goes on. Call from any thread."""
+        opened, budget = self._opened, self._support.engine.transaction_budget_s
         if opened is None or budget is None or not opened.is_engines:
             return
-        age = (self._means.runtime.monotonic() - opened.since) / SECOND
-        if age > budget and not opened.warned:
+        age_s = (self._support.runtime.monotonic() - opened.began_at) / SECOND
+        if age_s > budget and not opened.warned:
             opened.warned = True
             _logger.warning(
-                "Job %s (%s) has held the store's only write lock for %.1f s; everybody waits, renewals too. After "
-                "%.0f s it loses it. Do slow things before the transaction.",
+                "Job %s (%s) has held the store's only write lock for %.1f s; all other writers wait, lease renewals "
+                "too. After %.0f s its transaction is rolled back. Do slow work before the transaction.",
                 self._lease_id,
                 self._attempt.lease.task,
-                age,
-                OVERDRAWN * budget,
+                age_s,
+                TAKE_BACK_AFTER_BUDGETS * budget,
             )
-        if age > OVERDRAWN * budget and opened.take_back():
-            _logger.error("Job %s held the store's only write lock for too long and has lost it.", self._lease_id)
+        if age_s > TAKE_BACK_AFTER_BUDGETS * budget and opened.take_back():
+            _logger.error(
+                "Job %s held the store's only write lock for too long. Its transaction was rolled back.", self._lease_id
+            )
 
     @property
     def _lease_id(self) -> str:
         return self._attempt.lease.id
 
-    # For threads
+    # The same for sync handlers
 
-    def complete_now(self, result: Any, given: object) -> None:
+    def complete_sync(self, result: Any, given: object) -> None:
         _refuse_loop("ctx.complete", "ctx.acomplete")
-        now(self.complete(result, given))
+        run_sync(self.complete(result, given))
 
-    def finish_now(self, value: Any) -> None:
-        now(self.finish(value))
+    def finish_sync(self, value: Any) -> None:
+        run_sync(self.finish(value))
 
-    def undo_now(self, error: BaseException) -> None:
-        now(self.undo(error))
+    def rollback_sync(self, error: BaseException) -> None:
+        run_sync(self.rollback(error))
 
 
-class Block:
+class TransactionBlock:
     """`with ctx.transaction() as connection:` in a thread, `async with` on an event loop."""
 
-    def __init__(self, joint: Joint) -> None:
-        self._joint = joint
+    def __init__(self, transactions: AttemptTransactions) -> None:
+        self._transactions = transactions
 
     def __enter__(self) -> Any:
         _refuse_loop("with", "async with")
-        return now(self._joint.enter())
+        return run_sync(self._transactions.enter())
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        now(self._joint.leave(error))
+        run_sync(self._transactions.leave(error))
 
     async def __aenter__(self) -> Any:
-        return await self._joint.enter()
+        return await self._transactions.enter()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._joint.leave(error)
+        await self._transactions.leave(error)
 
 
 def _refuse_loop(method: str, twin: str) -> None:
     if on_loop():
-        said = f"`{method}` would block the running event loop. Use `{twin}` here."
-        raise BlockingCall(said, method=method, twin=twin)
+        message = f"`{method}` would block the running event loop. Use `{twin}` here."
+        raise BlockingCall(message, method=method, twin=twin)

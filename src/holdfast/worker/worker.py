@@ -1,11 +1,11 @@
-"""The worker: takes jobs and runs them, until it is told to stop.
+"""The worker: claims jobs and runs them until it is stopped.
 
-    jobs.worker().run()                 in a program of its own
-    await jobs.worker().arun()          on a loop that is there already
-    async with jobs, jobs.worker(): …   beside something else, such as a web server
+    jobs.worker().run()                 as a program of its own
+    await jobs.worker().arun()          on an event loop that already runs
+    async with jobs, jobs.worker(): …   in the background of another program, such as a web server
     with jobs.worker(): …               in a thread
 
-This file is its life: start, stop, signals, threads. What it does while it lives is in `shift.py`.
+This file starts and stops it: signals, threads, the lifespan. What it does in between is in `services.py`.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ from typing import Any, Self
 from holdfast.config import WorkerSettings
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
-from holdfast.model.instants import SECOND
-from holdfast.worker.host import Host
-from holdfast.worker.shift import Shift, Terms
-from holdfast.worker.stopping import Stopping
+from holdfast.model.instants import SECOND, Seconds
+from holdfast.worker.protocols import WorkerApp
+from holdfast.worker.services import WorkerServices, WorkerSpec
+from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.thread import WorkerThread
 
-LAST_LISTENERS = 2.0
-"""Seconds that async listeners get to end before the worker is done."""
-SWEEP = 1.0
-"""Seconds that tasks left behind get to end before their loop is closed over them."""
+LISTENER_TIMEOUT_S: Seconds = 2.0
+"""Async listeners get this long to end when the worker stops."""
+LEFTOVER_TIMEOUT_S: Seconds = 1.0
+"""Tasks that still run when the loop is to be closed get this long to end."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 Queues = Sequence[str] | Mapping[str, int | None]
-"""Names, or names with the most slots each may take."""
+"""Names, or names with the largest number of slots that each may take."""
 
 
 class Worker:
-    """A process's share of the work: so many slots, on these queues. Runs once at a time."""
+    """Runs jobs of some queues in a number of slots. One worker object runs once at a time."""
 
     def __init__(
         self,
-        app: Host,
+        app: WorkerApp,
         *,
         queues: Queues | None = None,
         concurrency: int | None = None,
@@ -55,22 +55,22 @@ class Worker:
         until_empty: bool = False,
         strict: bool = False,
     ) -> None:
-        """`queues`: all that its tasks use, unless named; visited in rotation, or in their order if `strict`."""
+        """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays."""
         self._app = app
         self._queues = queues
         self._concurrency = concurrency
-        self._grace = None if grace is None else duration_us(grace, "grace") / SECOND
+        self._grace_s = None if grace is None else duration_us(grace, "grace") / SECOND
         self._prefetch = prefetch
         self._signals = signals
         self._until_empty = until_empty
         self._strict = strict
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
-        """The name it was given and a random suffix: two workers never share one."""
-        self._stopping: Stopping | None = None
+        """The given name plus a random suffix: no two workers have the same name."""
+        self._stop_request: StopRequest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._shift: Shift | None = None
-        self._beside: asyncio.Task[None] | None = None
+        self._services: WorkerServices | None = None
+        self._run_task: asyncio.Task[None] | None = None
         self._thread: WorkerThread | None = None
         for option, value in (("concurrency", concurrency), ("prefetch", prefetch)):
             low = 1 if option == "concurrency" else 0
@@ -80,7 +80,7 @@ class Worker:
     # Running
 
     def run(self) -> None:
-        """Work until stopped. Returns when everything is settled or given back."""
+        """Work until stopped. Returns when every job is settled or released."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -88,56 +88,58 @@ class Worker:
         else:
             raise BlockingCall(method="worker.run", twin="worker.arun")
         with asyncio.Runner() as runner:
-            runner.run(self.to_the_end())
+            runner.run(self.run_and_clean_up())
 
     async def arun(self) -> None:
         """Work until stopped, on this event loop."""
         await self._work(lambda: None)
 
     def stop(self, grace: float | timedelta | None = None) -> None:
-        """Ask it to stop: within `grace` seconds, or the usual ones. From any thread; does not wait.
+        """Request a stop within `grace` seconds (default: the setting). Call from any thread; it does not wait.
 
-        It claims nothing more, lets handlers finish, aborts them when the time is over, and gives back the rest.
+        The worker claims nothing more, lets handlers finish, aborts them when the time is over, and releases the rest.
         """
-        seconds = None if grace is None else duration_us(grace, "grace") / SECOND
-        loop, stopping = self._loop, self._stopping
-        if loop is not None and stopping is not None:
+        grace_s = None if grace is None else duration_us(grace, "grace") / SECOND
+        loop, stop_request = self._loop, self._stop_request
+        if loop is not None and stop_request is not None:
             try:
-                loop.call_soon_threadsafe(stopping.ask, seconds)
+                loop.call_soon_threadsafe(stop_request.request, grace_s)
             except RuntimeError:
                 _logger.debug("The worker had stopped already.")
 
     @property
     def running(self) -> int:
-        """How many slots are taken."""
-        return 0 if self._shift is None else self._shift.slots.busy
+        """How many slots are in use."""
+        return 0 if self._services is None else self._services.slots.busy
 
-    async def _work(self, ready: Callable[[], object]) -> None:
-        """From the start to the end, whatever happens in between."""
-        if self._stopping is not None:
+    async def _work(self, on_ready: Callable[[], object]) -> None:
+        """Start, work until stopped, and clean up whatever happens."""
+        if self._stop_request is not None:
             raise UsageError(f"Worker {self.name} runs already. Make another one.")
         app, settings = self._app, self._settings()
-        stopping = self._stopping = Stopping(app.runtime, settings.grace)
+        stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
-        shift: Shift | None = None
+        services: WorkerServices | None = None
         try:
-            with self._signals_to(stopping):
+            with self._signals_to(stop_request):
                 app.import_modules()
                 await app.aopen()
                 async with self._state() as state:
-                    shift = Shift(app, self._terms(settings), state, stopping, until_empty=self._until_empty)
-                    self._shift = shift
-                    await shift.begin()
-                    ready()
-                    await shift.work()
+                    services = WorkerServices(
+                        app, self._spec(settings), state, stop_request, until_empty=self._until_empty
+                    )
+                    self._services = services
+                    await services.begin()
+                    on_ready()
+                    await services.work()
         finally:
             try:
-                if shift is not None:
-                    await shift.end()
-                    await app.bus.finish(LAST_LISTENERS)
+                if services is not None:
+                    await services.end()
+                    await app.bus.finish(LISTENER_TIMEOUT_S)
             finally:
-                stopping.waker.close()
-                self._stopping = self._loop = self._shift = None
+                stop_request.waker.close()
+                self._stop_request = self._loop = self._services = None
 
     @asynccontextmanager
     async def _state(self) -> AsyncIterator[Any]:
@@ -152,15 +154,15 @@ class Worker:
         return replace(
             settings,
             concurrency=settings.concurrency if self._concurrency is None else self._concurrency,
-            grace=settings.grace if self._grace is None else self._grace,
+            grace=settings.grace if self._grace_s is None else self._grace_s,
             prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
         )
 
-    def _terms(self, settings: WorkerSettings) -> Terms:
+    def _spec(self, settings: WorkerSettings) -> WorkerSpec:
         tasks = [task for task in self._app.registry.values() if not task.policy.remote]
         named = self._queues if self._queues is not None else sorted({task.policy.queue for task in tasks})
         limits = named if isinstance(named, Mapping) else {}
-        return Terms(
+        return WorkerSpec(
             worker=self.name,
             queues=tuple(check_name(queue, "queue") for queue in named),
             queue_limits={queue: limit for queue, limit in limits.items() if limit is not None},
@@ -169,15 +171,15 @@ class Worker:
         )
 
     @contextmanager
-    def _signals_to(self, stopping: Stopping) -> Iterator[None]:
-        """SIGTERM and SIGINT stop this worker, if it was asked to take them."""
+    def _signals_to(self, stop_request: StopRequest) -> Iterator[None]:
+        """With `signals=True`, SIGTERM and SIGINT stop this worker."""
         if not self._signals:
             yield
             return
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in before:
-            loop.add_signal_handler(number, stopping.signal)
+            loop.add_signal_handler(number, stop_request.signal)
         try:
             yield
         finally:
@@ -185,41 +187,41 @@ class Worker:
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler)
 
-    async def to_the_end(self, ready: Callable[[], object] = lambda: None) -> None:
-        """Run, and then see to it that no handler which will not stop keeps the loop from closing."""
+    async def run_and_clean_up(self, on_ready: Callable[[], object] = lambda: None) -> None:
+        """Run, then make sure that a handler which does not stop cannot keep the loop from closing."""
         try:
-            await self._work(ready)
+            await self._work(on_ready)
         finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
+            leftover = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in leftover:
                 task.cancel()
-            if left:
-                _, stuck = await asyncio.wait(left, timeout=SWEEP)
+            if leftover:
+                _, stuck = await asyncio.wait(leftover, timeout=LEFTOVER_TIMEOUT_S)
                 for task in stuck:
-                    _logger.error("Task %s does not stop and is left behind.", task.get_name())
-                    asyncio.tasks._unregister_task(task)  # or closing the loop would wait for it for ever
+                    _logger.error("Task %s does not stop and is abandoned.", task.get_name())
+                    asyncio.tasks._unregister_task(task)  # else closing the loop would wait for it for ever
 
-    # Beside other things
+    # As a context manager
 
     async def __aenter__(self) -> Self:
         ready = asyncio.get_running_loop().create_future()
         work = self._work(lambda: ready.set_result(None))
-        self._beside = self._app.runtime.spawn(work, name=f"holdfast worker {self.name}")
-        await asyncio.wait({ready, self._beside}, return_when=asyncio.FIRST_COMPLETED)
+        self._run_task = self._app.runtime.spawn(work, name=f"holdfast worker {self.name}")
+        await asyncio.wait({ready, self._run_task}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            await self._beside
+            await self._run_task
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if self._beside is not None:
-            beside, self._beside = self._beside, None
-            await beside
+        if self._run_task is not None:
+            run_task, self._run_task = self._run_task, None
+            await run_task
 
     def __enter__(self) -> Self:
-        self._thread = WorkerThread(self._app.runtime, self.to_the_end)
+        self._thread = WorkerThread(self._app.runtime, self.run_and_clean_up)
         self._thread.start()
         return self
 

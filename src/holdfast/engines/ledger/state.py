@@ -5,13 +5,14 @@ clock, no random number and no search, so a list of changes can be written to a 
 or by another process, with the same result; and the same change turned round undoes it.
 
 `State` is the list of questions that the rules ask. Whoever answers them, in the order promised, has the rules
-for nothing: the memory engine answers from dictionaries and heaps (`tables.py`), the SQLite engine from
+for nothing: the memory engine answers from dictionaries and heaps (`engines/tables/`), the SQLite engine from
 tables and indexes. A question sees every change made before it, in the same command too.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -22,8 +23,6 @@ from holdfast.model.states import JobState
 Record = JobRecord | QueueRecord | LaneRecord | PoolRecord | WorkerRecord | ScheduleRecord | Edge
 Name: TypeAlias = tuple[str, str]
 """A job's (queue, id), as dictionary key."""
-
-BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
 
 
 class Change(Struct, frozen=True, gc=False):
@@ -56,8 +55,8 @@ class State(ABC):
         """Write (or, if not `there`, remove) a record that is no job."""
 
     @abstractmethod
-    def new_arrival(self) -> int:
-        """A number above every arrival so far."""
+    def new_arrival(self, queue: str) -> int:
+        """A number above every arrival of this queue so far. Gaps are allowed."""
 
     # Jobs
 
@@ -123,6 +122,10 @@ class State(ABC):
     @abstractmethod
     def leases_until(self, instant: int) -> list[JobRecord]:
         """Leased jobs whose lease expires then or before, on the lease clock."""
+
+    def reap_start(self, worker: str, count: int) -> int:
+        """Where in a list of `count` expired leases this worker begins; other workers begin at other places."""
+        return crc32(worker.encode()) % count
 
     @abstractmethod
     def leases_of(self, workers: Iterable[str]) -> list[JobRecord]: ...

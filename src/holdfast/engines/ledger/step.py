@@ -1,8 +1,8 @@
 """One command being carried out.
 
-A step holds the state, the time, and what the rules have done so far: the changes, which are applied as they
-are made (a settlement frees a lane, the lane's next job becomes ready, the claim in the same command takes
-it), the bells to ring afterwards, and the totals to book at the end.
+A step holds the state, the time, and what the rules have done so far: the topics to notify afterwards, the totals to
+count at the end, and for an engine that asks for them the changes. A change is applied as it is made: a settlement
+frees a lane, the next job of the lane becomes ready, and the claim in the same command takes it.
 """
 
 from typing import TypeVar
@@ -30,15 +30,15 @@ R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleReco
 
 
 class Step:
-    """Rules read from it and write through it; nothing else writes."""
+    """Rules read from it and write through it."""
 
     __slots__ = ("_ended", "at", "changes", "emptied", "now", "state", "topics")
 
-    def __init__(self, state: State, at: At) -> None:
+    def __init__(self, state: State, at: At, *, record_changes: bool = False) -> None:
         self.state = state
         self.at = at
         self.now = at.wall
-        self.changes: list[Change] = []
+        self.changes: list[Change] | None = [] if record_changes else None
         self.topics: set[str] = set()
         self.emptied: list[LaneName] = []
         self._ended: dict[tuple[str, JobState], int] = {}
@@ -65,19 +65,23 @@ class Step:
     # Writing
 
     def put(self, before: R | None, after: R | None) -> None:
-        change = Change(before, after)
-        self.state.apply(change)
-        self.changes.append(change)
+        """Write a record that is no job; None as `after` removes it."""
+        record = before if after is None else after
+        assert record is not None
+        self.state.swap(record, there=after is not None)
+        if self.changes is not None:
+            self.changes.append(Change(before, after))
 
     def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
-        """Write a job. The edge must be in the table: anything else is a defect of ours."""
+        """Write a job. The change of state must be in the table; anything else is a defect in a rule."""
         old, new = None if before is None else before.state, after.state
         if old is not new and new not in EDGES[old]:
             self._check_new_life(before, after)
         self.state.swap_job(before, after)
-        self.changes.append(Change(before, after))
+        if self.changes is not None:
+            self.changes.append(Change(before, after))
         if new is QUEUED and old is not QUEUED:
-            self.topics.add("queue:" + after.queue)
+            self.topics.add("queue:" + after.queue)  # N1
 
     def _check_new_life(self, before: JobRecord | None, after: JobRecord) -> None:
         old = None if before is None else before.state
@@ -88,14 +92,16 @@ class Step:
     def drop_job(self, job: JobRecord) -> None:
         """Delete a record."""
         self.state.swap_job(job, None)
-        self.changes.append(Change(job, None))
+        if self.changes is not None:
+            self.changes.append(Change(job, None))
 
     def count_end(self, queue: str, target: JobState, count: int = 1) -> None:
-        """Book an end, or several; written once per queue, when the step closes."""
+        """Count ends in the totals; written once per queue, when the step closes."""
         key = (queue, target)
         self._ended[key] = self._ended.get(key, 0) + count
 
     def close(self) -> None:
+        """Write the totals."""
         for (name, target), count in self._ended.items():
             record = self.queue(name)
             self.put(record, replace(record, totals=record.totals.plus(target, count)))
@@ -103,10 +109,8 @@ class Step:
 
 
 def rest(step: Step, job: JobRecord) -> JobRecord:
-    """The job as it waits from now on: blocked if something holds it, else by its due time.
-
-    The head of a paused lane is held by the pause only from when it would be queued: its due time runs on.
-    """
+    """The job as it waits from now on."""
+    # E4: blocked if something holds it, else scheduled until it is due, else queued.
     if job.hold is FREE and job.lane is None:
         state = QUEUED if job.due <= step.now else JobState.SCHEDULED
         return job if job.state is state else replace(job, state=state)
@@ -115,6 +119,7 @@ def rest(step: Step, job: JobRecord) -> JobRecord:
         return replace(job, hold=hold, state=JobState.BLOCKED)
     if job.due > step.now:
         return replace(job, hold=hold, state=JobState.SCHEDULED)
+    # U2: the head of a paused lane is held from the time it would be queued.
     if job.lane is not None and step.lane(job.queue, job.lane).paused:
         return replace(job, hold=Hold.PAUSED, state=JobState.BLOCKED)
     return replace(job, hold=hold, state=JobState.QUEUED)

@@ -1,6 +1,6 @@
 """The PostgreSQL engine: many hosts, one database.
 
-The rules run in the server, one function per verb (`sql/`); a call is one round trip and one commit. Here is what a
+The rules run in the server, one function per verb (`rules/`); a call is one round trip and one commit. Here is what a
 client needs: connections for each event loop that uses the engine, bells on a thread of their own, errors that say
 whether anything was written, and a door for the user's own transactions.
 
@@ -25,18 +25,18 @@ from holdfast.engines.postgres.commits import Commits
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.desks import Desk, Desks
 from holdfast.engines.postgres.dialling import Dialler
-from holdfast.engines.postgres.joined import Joiner, OwnTransaction
+from holdfast.engines.postgres.migrations import PRESENT, Rules, check_namespace
 from holdfast.engines.postgres.schema import Schema
 from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.tower import Tower
+from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.topics import Topics
-from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
+from holdfast.errors import EngineUnavailable, SchemaMismatch
 from holdfast.model.command import A, Command
 from holdfast.model.instants import MILLISECOND
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
-NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 OLDEST_SERVER = 14
 LENT = 100_000
 """Transactions of users are as many as there are handlers in one."""
@@ -54,7 +54,10 @@ SILENT = replace(CAPABILITIES, push=False)
 
 
 class PostgresEngine(Engine):
-    """`pooled`: by way of a proxy that shares sessions. `listen_url`: a way around it, for bells alone."""
+    """`pooled`: the address is a proxy that shares sessions. `listen_url`: one without it, for notifications alone.
+
+    For tests: `fast_paths` false leaves everything to the general functions, `rules` is another version of them.
+    """
 
     scheme = "postgresql"
     settings = PostgresSettings
@@ -71,15 +74,13 @@ class PostgresEngine(Engine):
         notify: bool = True,
         pooled: bool = False,
         listen_url: str | None = None,
+        fast_paths: bool = True,
+        rules: Rules = PRESENT,
     ) -> None:
-        if not NAMESPACE.fullmatch(namespace):
-            raise ConfigError(
-                f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
-                key="namespace",
-            )
+        check_namespace(namespace)
         self._url = _plain(url)
         self._runtime = runtime
-        self._schema = namespace
+        self._namespace = namespace
         self._commits = Commits(durability, pooled=pooled)
         self._dial = Dialler(self._url, self.place, self._commits, pooled=pooled)
         self._dial_for_bells = self._dial
@@ -87,13 +88,24 @@ class PostgresEngine(Engine):
             self._dial_for_bells = Dialler(_plain(listen_url), _place(listen_url), self._commits, pooled=False)
         self._topics = Topics()
         self._offset = 0
-        self._floor = 0
+        self._not_before_us = 0
         self._pid = 0
         self._notify = notify
         self._tower: Tower | None = None
-        self._tables = Schema(namespace, self.place, self._dial.patient, auto_migrate=auto_migrate)
-        self._joiner = Joiner(namespace, self.place, self._dial, self._ring, notify=notify)
-        self._caller = Caller(namespace, self.place, runtime, self._times, self._heard, self._ring, shared=pooled)
+        self._schema = Schema(namespace, self.place, self._dial.patient, auto_migrate=auto_migrate, version=rules)
+        self._user_transactions = UserTransactions(
+            self._schema.rules, self.place, self._dial, self._ring, notify=notify, fast=fast_paths
+        )
+        self._caller = Caller(
+            self._schema.rules,
+            self.place,
+            runtime,
+            self._times,
+            self._heard,
+            self._ring,
+            shared=pooled,
+            fast=fast_paths,
+        )
         self._most = pool_size
         self._desks = Desks(runtime, self._new_desk)
         self._inherited: list[object] = []
@@ -125,7 +137,7 @@ class PostgresEngine(Engine):
                     wanted=str(OLDEST_SERVER),
                     engine=self.scheme,
                 )
-            await self._tables.check(connection)
+            await self._schema.check(connection)
             await self._commits.check(connection)
         finally:
             connection.terminate()
@@ -133,7 +145,7 @@ class PostgresEngine(Engine):
         self._pid = os.getpid()
         if self._notify:
             tower = self._tower = Tower(
-                self._dial_for_bells, self._schema, self._topics, self._runtime, mute=self._dial_for_bells.pooled
+                self._dial_for_bells, self._namespace, self._topics, self._runtime, mute=self._dial_for_bells.pooled
             )
             await self._runtime.run_blocking(tower.wait_ready)
 
@@ -166,13 +178,13 @@ class PostgresEngine(Engine):
             self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
-        return await self._tables.migrate()
+        return await self._schema.migrate()
 
     async def grant(self, role: str) -> None:
-        await self._tables.grant(role)
+        await self._schema.grant(role)
 
     async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
-        return await self._tables.script(after, roles)
+        return await self._schema.script(after, roles)
 
     # Commands
 
@@ -180,10 +192,10 @@ class PostgresEngine(Engine):
         return await self._caller.perform(command, self._desk().own)
 
     def _times(self) -> tuple[int, int]:
-        return self._offset, self._floor
+        return self._offset, self._not_before_us
 
     def _heard(self, wall: int) -> None:
-        self._floor = max(self._floor, wall)
+        self._not_before_us = max(self._not_before_us, wall)
 
     def _desk(self) -> Desk:
         if self._pid != os.getpid():
@@ -206,10 +218,10 @@ class PostgresEngine(Engine):
     # Transactions of users
 
     def perform_in(self, command: Command[A], user: UserConnection) -> A:
-        return self._joiner.perform_in(command, user, self._offset, self._floor)
+        return self._user_transactions.perform_in(command, user, self._offset, self._not_before_us)
 
     async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
-        return await self._joiner.aperform_in(command, user, self._offset, self._floor)
+        return await self._user_transactions.aperform_in(command, user, self._offset, self._not_before_us)
 
     def transaction(self) -> OwnTransaction:
         return OwnTransaction(self._lend, self._url)

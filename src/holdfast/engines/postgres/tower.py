@@ -21,6 +21,7 @@ from contextlib import suppress
 import asyncpg
 import msgspec
 
+from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.topics import EVERY_TOPIC, Topics
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
@@ -81,7 +82,7 @@ class Tower:
         self._hear: Hear | None = None
         self._bells = f"holdfast_{schema}"
         self._probe = f"{self._bells}_probe"
-        self._lock = f"{schema} bells"
+        self._lock = listeners_lock(schema)
         self._attends = False
         """Somebody here listens for queues."""
         self._attended = runtime.event()

@@ -78,7 +78,7 @@ CONTENT: tuple[Trait, ...] = (
     *({"payload_hash": hash} for hash in (b"1", b"2")),
     *({"reply": process} for process in ("p1", "p2")),
     {"task": "t"},
-    {"payload": b"[1]", "metadata": {"customer": "7"}, "limit_key": "m"},
+    {"payload": b"[1]", "metadata": {"customer": "7"}},
 )
 
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from holdfast.engine import Engine
-from holdfast.engines.ledger.accept import Oracle
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Command
 from holdfast.model.job import Progress
@@ -28,6 +27,7 @@ from holdfast.model.states import JobState
 from holdfast.testing.differential import alphabet as abc
 from holdfast.testing.differential import jobs
 from holdfast.testing.differential.script import Script, duration
+from holdfast.testing.oracle import Oracle
 
 
 class Differential(RuleBasedStateMachine):

@@ -11,9 +11,9 @@ answers who lived, who held what and how it ended, `check.py` and its neighbours
 `wild.py` has callers that use every verb; of their histories less can be said, and `check_roughly` says it.
 """
 
+from holdfast.testing.histories.all_verbs import AllVerbsCaller
 from holdfast.testing.histories.callers import Load, overlap
 from holdfast.testing.histories.check import Verdict, check, check_roughly
-from holdfast.testing.histories.record import Call, History
-from holdfast.testing.histories.wild import Wild
+from holdfast.testing.histories.record import History, RecordedCall
 
-__all__ = ["Call", "History", "Load", "Verdict", "Wild", "check", "check_roughly", "overlap"]
+__all__ = ["AllVerbsCaller", "History", "Load", "RecordedCall", "Verdict", "check", "check_roughly", "overlap"]

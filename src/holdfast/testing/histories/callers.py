@@ -60,10 +60,10 @@ async def overlap(
     seed: int,
     load: Load = USUAL,
     runtime: Runtime | None = None,
-    kind: "type[Caller] | None" = None,
+    kind: "type[RandomCaller] | None" = None,
 ) -> History:
     """Let callers loose on one store, then finish what they left. The engines are open; callers share them in turn."""
-    kind = kind or Caller
+    kind = kind or RandomCaller
     shared = Shared(History())
     runtime = runtime or SystemRuntime()
     callers = [
@@ -73,11 +73,11 @@ async def overlap(
     tasks = [runtime.spawn(caller.run(load.calls), name=caller.name) for caller in callers]
     for task in tasks:
         await task
-    await Caller(shared, engines[0], "last", Dice(seed), runtime).drain()
+    await RandomCaller(shared, engines[0], "last", Dice(seed), runtime).drain()
     return shared.history
 
 
-class Caller:
+class RandomCaller:
     """A producer, a worker, a reaper and an operator in one."""
 
     def __init__(self, shared: Shared, engine: Engine, name: str, dice: Dice, runtime: Runtime) -> None:

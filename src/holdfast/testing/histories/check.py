@@ -19,9 +19,9 @@ from holdfast.model.observe import Audit, Stats
 from holdfast.model.operate import Cancel, CancelStatus
 from holdfast.model.states import TERMINAL, JobState
 from holdfast.model.work import Exchange, Expired, Renew, RenewStatus, SettleStatus, StartStatus
-from holdfast.testing.histories import order, room
-from holdfast.testing.histories.lives import Grant, Life, Lives, Told, read
-from holdfast.testing.histories.record import Call, History, Moment
+from holdfast.testing.histories import limits, order
+from holdfast.testing.histories.generations import Generation, Generations, Grant, SettlementAnswer, read
+from holdfast.testing.histories.record import History, RecordedCall, TickRange
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def check(history: History) -> Verdict:
             verdict.seen[type(call.command).__name__] += 1
     verdict.problems += _time(history)
     verdict.problems += order.problems(history, lives, verdict.seen)
-    verdict.problems += room.problems(history, lives, verdict.seen)
+    verdict.problems += limits.problems(history, lives, verdict.seen)
     verdict.seen["busy"] += history.busy
     verdict.seen["lives"] += sum(1 for _ in lives)
     verdict.seen["grants"] += len(lives.grants)
@@ -79,10 +79,10 @@ def _errors(history: History) -> list[str]:
     return [f"{call.caller}: {type(call.command).__name__} raised {call.error}" for call in history.calls if call.error]
 
 
-# --- Lives ---
+# --- Generations ---
 
 
-def _life(lives: Lives, life: Life, *, drained: bool) -> list[str]:
+def _life(lives: Generations, life: Generation, *, drained: bool) -> list[str]:
     problems = []
     before = next((one for one in lives.of(life.key) if one.generation == life.generation - 1), None)
     if before is not None:
@@ -109,7 +109,7 @@ def _life(lives: Lives, life: Life, *, drained: bool) -> list[str]:
     return problems
 
 
-def _next_grant(life: Life, one: Grant, following: Grant) -> list[str]:
+def _next_grant(life: Generation, one: Grant, following: Grant) -> list[str]:
     """Between two leases of a life stands one settlement, and it counts once."""
     if one.end is None:
         return [f"{life} was leased as {following.lease.token} while {one.lease.token} held it"]
@@ -153,7 +153,7 @@ def _grant(history: History, grant: Grant) -> list[str]:
     return problems
 
 
-def _may_be_lost(history: History, grant: Grant, told: Told) -> bool:
+def _may_be_lost(history: History, grant: Grant, told: SettlementAnswer) -> bool:
     """The lease had ended. A reap may also come after a renewal or a start, or while somebody has the job in hand."""
     if grant.end is not None and grant.end.after < told.call.moment.before:
         return True
@@ -166,20 +166,20 @@ def _may_be_lost(history: History, grant: Grant, told: Told) -> bool:
     ) or any(_came_too_late(call, grant) and call.overlaps(told.call) for call in history.calls)
 
 
-def _came_too_late(call: Call, grant: Grant) -> bool:
+def _came_too_late(call: RecordedCall, grant: Grant) -> bool:
     """A claim that found the job ready, and then another had it: it may keep it in hand until it is answered."""
     claims = isinstance(call.command, Exchange) and call.command.claim is not None
     return claims and call is not grant.call and call.moment.after < grant.call.moment.before
 
 
-def _moves_on(call: Call, grant: Grant) -> bool:
+def _moves_on(call: RecordedCall, grant: Grant) -> bool:
     """After this call the lease is not any more what a reaper may have listed."""
     if isinstance(call.command, Renew):
         return True
     return isinstance(call.command, Exchange) and any(start.token == grant.lease.token for start in call.command.starts)
 
 
-def _renewed(history: History, grant: Grant, reap: Told, name: str) -> list[str]:
+def _renewed(history: History, grant: Grant, reap: SettlementAnswer, name: str) -> list[str]:
     """A reap is of the lease that was listed: not if that was renewed before."""
     listed = reap.settlement.listed_expiry
     assert listed is not None
@@ -195,7 +195,7 @@ def _cancelled_instead(history: History, grant: Grant, name: str) -> list[str]:
     """Whoever was asked to cancel, while the lease was held, does not let the job run again."""
     if grant.end is None or grant.ended_as in TERMINAL:
         return []
-    held = Moment(grant.call.moment.before, grant.end.after)
+    held = TickRange(grant.call.moment.before, grant.end.after)
     asked = [
         call
         for call in history.naming(grant.key)
@@ -207,7 +207,7 @@ def _cancelled_instead(history: History, grant: Grant, name: str) -> list[str]:
     return [f"{name}: {call.caller} asked to cancel it, and it was let run again" for call in asked[:1]]
 
 
-def _said_of(call: Call, key: JobKey) -> CancelStatus | None:
+def _said_of(call: RecordedCall, key: JobKey) -> CancelStatus | None:
     command = call.command
     assert isinstance(command, Cancel)
     if call.answer is None:
@@ -219,7 +219,7 @@ def _said_of(call: Call, key: JobKey) -> CancelStatus | None:
 # --- Answers, one by one ---
 
 
-def _answer(lives: Lives, call: Call) -> list[str]:
+def _answer(lives: Generations, call: RecordedCall) -> list[str]:
     command, answer, moment = call.command, call.answer, call.moment
     problems: list[str] = []
     if isinstance(command, Renew):
@@ -240,7 +240,7 @@ def _answer(lives: Lives, call: Call) -> list[str]:
     return [f"{problem} (asked at {moment.after}, answered at {moment.before})" for problem in problems]
 
 
-def _token(lives: Lives, call: Call, token: str, *, held: bool, verb: str) -> list[str]:
+def _token(lives: Generations, call: RecordedCall, token: str, *, held: bool, verb: str) -> list[str]:
     """A lease that was held at some moment of the call, or one that was not."""
     grant = lives.grants.get(token)
     if grant is None:
@@ -252,7 +252,7 @@ def _token(lives: Lives, call: Call, token: str, *, held: bool, verb: str) -> li
     return []
 
 
-def _cancel(lives: list[Life], call: Call, status: CancelStatus, state: JobState | None) -> list[str]:
+def _cancel(lives: list[Generation], call: RecordedCall, status: CancelStatus, state: JobState | None) -> list[str]:
     name = f"{call.caller}: cancel of {', '.join(getattr(call.command, 'ids', ()))} answered {status}"
     moment = call.moment
     if status is CancelStatus.REQUESTED:

@@ -8,13 +8,13 @@ from itertools import pairwise
 from holdfast.model.operate import Pause, Resume
 from holdfast.model.states import JobState
 from holdfast.model.work import Claim, Exchange, Lease
-from holdfast.testing.histories.lives import Grant, Life, Lives
-from holdfast.testing.histories.record import Call, History, Moment
+from holdfast.testing.histories.generations import Generation, Generations, Grant
+from holdfast.testing.histories.record import History, RecordedCall, TickRange
 
 FOR_EVER = 2**62
 
 
-def problems(history: History, lives: Lives, seen: Counter[str]) -> Iterator[str]:
+def problems(history: History, lives: Generations, seen: Counter[str]) -> Iterator[str]:
     for (queue, lane), members in lives.lanes().items():
         yield from _lane(f"lane {lane} of {queue}", members, seen)
     switches = _switches(history)
@@ -29,7 +29,7 @@ def problems(history: History, lives: Lives, seen: Counter[str]) -> Iterator[str
 # --- Lanes ---
 
 
-def _lane(name: str, members: list[Life], seen: Counter[str]) -> Iterator[str]:
+def _lane(name: str, members: list[Generation], seen: Counter[str]) -> Iterator[str]:
     grants = sorted((grant for life in members for grant in life.grants), key=lambda grant: grant.lease.fence)
     held = [(grant.call.moment.before, FOR_EVER if grant.end is None else grant.end.after) for grant in grants]
     if most_at_once(held) > 1:
@@ -55,7 +55,7 @@ def _fences(name: str, grants: list[Grant]) -> Iterator[str]:
             )
 
 
-def _turn(name: str, life: Life, members: list[Life], seen: Counter[str]) -> Iterator[str]:
+def _turn(name: str, life: Generation, members: list[Generation], seen: Counter[str]) -> Iterator[str]:
     """Whoever became the head was the best of those who surely waited then.
 
     It became the head after it had come and after every head before it had ended, and before it was leased. Who was
@@ -63,13 +63,13 @@ def _turn(name: str, life: Life, members: list[Life], seen: Counter[str]) -> Ite
     """
     if life.first_grant is None or life.arrival is None:
         return
-    chosen = Moment(life.began.after, life.first_grant.before)
+    chosen = TickRange(life.began.after, life.first_grant.before)
     for other in members:
         first = other.first_grant
         if other is not life and first is not None and first.precedes(life.first_grant) and other.ended is not None:
             if other.vague:
                 return
-            chosen = Moment(max(chosen.after, other.ended.after), chosen.before)
+            chosen = TickRange(max(chosen.after, other.ended.after), chosen.before)
     for other in members:
         if other is life or other.arrival is None or not other.surely_lives(chosen):
             continue
@@ -93,7 +93,7 @@ def most_at_once(stretches: Iterable[tuple[int, int]]) -> int:
 # --- Claims ---
 
 
-def _claim(call: Call) -> Iterator[str]:
+def _claim(call: RecordedCall) -> Iterator[str]:
     claim = _of(call)
     leases: tuple[Lease, ...] = call.answer.leases
     if len(leases) > claim.limit + claim.prefetch:
@@ -110,7 +110,7 @@ def _claim(call: Call) -> Iterator[str]:
         yield f"{call.caller}: claim {claim.claim_id} got its leases out of order"
 
 
-def _of(call: Call) -> Claim:
+def _of(call: RecordedCall) -> Claim:
     assert isinstance(call.command, Exchange)
     assert call.command.claim is not None
     return call.command.claim
@@ -125,15 +125,15 @@ def _rank(lease: Lease) -> tuple[int, int, int]:
 Scope = tuple[str, str | None]
 
 
-def _switches(history: History) -> dict[Scope, list[Call]]:
-    found: dict[Scope, list[Call]] = defaultdict(list)
+def _switches(history: History) -> dict[Scope, list[RecordedCall]]:
+    found: dict[Scope, list[RecordedCall]] = defaultdict(list)
     for call in history.calls:
         if isinstance(call.command, Pause | Resume):
             found[call.command.queue, call.command.lane].append(call)
     return found
 
 
-def _paused(call: Call, switches: dict[Scope, list[Call]], seen: Counter[str]) -> Iterator[str]:
+def _paused(call: RecordedCall, switches: dict[Scope, list[RecordedCall]], seen: Counter[str]) -> Iterator[str]:
     """After a pause was answered, and as long as nobody has asked to resume, nothing is claimed."""
     for lease in call.answer.leases:
         for scope in ((lease.queue, None), (lease.queue, lease.lane)):
@@ -148,7 +148,7 @@ def _paused(call: Call, switches: dict[Scope, list[Call]], seen: Counter[str]) -
                     return
 
 
-def _may_be_paused(switches: dict[Scope, list[Call]], life: Life, during: Moment) -> bool:
+def _may_be_paused(switches: dict[Scope, list[RecordedCall]], life: Generation, during: TickRange) -> bool:
     for scope in ((life.key.queue, None), (life.key.queue, life.lane)):
         for pause in switches.get(scope, ()):
             if isinstance(pause.command, Pause) and pause.moment.after < during.before:
@@ -167,11 +167,11 @@ def _may_be_paused(switches: dict[Scope, list[Call]], life: Life, during: Moment
 
 
 @dataclass(slots=True)
-class Ready:
+class ClaimableRange:
     """A stretch in which a job surely could have been claimed, from when it is due on."""
 
-    life: Life
-    stretch: Moment
+    life: Generation
+    stretch: TickRange
     rank: tuple[int, int, int]
     waits: bool = False
     """It is not queued yet: whoever claims moves it up first, if nobody has its lane in hand."""
@@ -182,10 +182,14 @@ class Ready:
 
 
 def _passed_over(
-    history: History, lives: Lives, claims: list[Call], switches: dict[Scope, list[Call]], seen: Counter[str]
+    history: History,
+    lives: Generations,
+    claims: list[RecordedCall],
+    switches: dict[Scope, list[RecordedCall]],
+    seen: Counter[str],
 ) -> Iterator[str]:
     """A claim that nobody else was beside takes the best, and leaves nothing while it has room."""
-    ready: dict[str, list[Ready]] = defaultdict(list)
+    ready: dict[str, list[ClaimableRange]] = defaultdict(list)
     for life in lives:
         for one in _stretches(life):
             ready[life.key.queue].append(one)
@@ -206,14 +210,14 @@ def _passed_over(
                     and call.moment.before < one.stretch.before
                     and one.due <= call.answer.at.wall
                     and one.life.job.task in tasks
-                    and not _may_be_paused(switches, one.life, Moment(one.stretch.after, call.moment.before))
+                    and not _may_be_paused(switches, one.life, TickRange(one.stretch.after, call.moment.before))
                     and not _in_hand(history, call, one)
                 ):
                     seen["jobs left behind"] += 1
                     yield from _outranked(call, claim, place, one)
 
 
-def _in_hand(history: History, call: Call, one: Ready) -> bool:
+def _in_hand(history: History, call: RecordedCall, one: ClaimableRange) -> bool:
     """Whether another call may have been on the job, or on the lane that it waits in, while this one claimed."""
     others = history.naming(one.life.key)
     if one.waits and one.life.lane is not None:
@@ -221,7 +225,7 @@ def _in_hand(history: History, call: Call, one: Ready) -> bool:
     return any(other is not call and other.overlaps(call) for other in others)
 
 
-def _outranked(call: Call, claim: Claim, place: int, one: Ready) -> Iterator[str]:
+def _outranked(call: RecordedCall, claim: Claim, place: int, one: ClaimableRange) -> Iterator[str]:
     leases: tuple[Lease, ...] = call.answer.leases
     if len(leases) < claim.limit + claim.prefetch:
         yield f"{call.caller}: claim {claim.claim_id} had room, and left {one.life} behind, which was ready"
@@ -233,7 +237,7 @@ def _outranked(call: Call, claim: Claim, place: int, one: Ready) -> Iterator[str
             return
 
 
-def _stretches(life: Life) -> Iterator[Ready]:
+def _stretches(life: Generation) -> Iterator[ClaimableRange]:
     """From each answer after which the job waits for nothing but its due time, to the next call that takes it."""
     if life.vague or life.arrival is None:
         return
@@ -242,7 +246,9 @@ def _stretches(life: Life) -> Iterator[Ready]:
     if life.state is JobState.QUEUED or (life.state is JobState.SCHEDULED and life.lane is None):
         due = life.call.answer.at.wall + life.job.delay
         waits = life.state is not JobState.QUEUED
-        yield Ready(life, Moment(life.began.before, ends[0]), (-life.job.priority, due, life.arrival), waits)
+        yield ClaimableRange(
+            life, TickRange(life.began.before, ends[0]), (-life.job.priority, due, life.arrival), waits
+        )
     for number, grant in enumerate(life.grants):
         if grant.end is None or len(grant.effects) > 1:
             continue
@@ -255,5 +261,5 @@ def _stretches(life: Life) -> Iterator[Ready]:
             case _:
                 continue
         waits = grant.ended_as is not JobState.QUEUED
-        stretch = Moment(grant.end.before, ends[number + 1])
-        yield Ready(life, stretch, (-life.job.priority, due, life.arrival), waits)
+        stretch = TickRange(grant.end.before, ends[number + 1])
+        yield ClaimableRange(life, stretch, (-life.job.priority, due, life.arrival), waits)

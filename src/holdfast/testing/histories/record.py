@@ -21,28 +21,28 @@ from holdfast.model.produce import Enqueue, GroupAccepted
 from holdfast.model.work import Exchange, Renew
 
 
-class Moment(NamedTuple):
+class TickRange(NamedTuple):
     """Something happened after one tick and before another."""
 
     after: int
     before: int
 
-    def precedes(self, other: "Moment") -> bool:
+    def precedes(self, other: "TickRange") -> bool:
         """Certainly, whatever happened in between."""
         return self.before < other.after
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """One call of one caller. Without an answer it has failed; `error` says how, unless it was only `Busy`."""
 
     caller: str
     command: Command[Any]
     answer: Any
-    moment: Moment
+    moment: TickRange
     error: str = ""
 
-    def overlaps(self, other: "Call") -> bool:
+    def overlaps(self, other: "RecordedCall") -> bool:
         return not self.moment.precedes(other.moment) and not other.moment.precedes(self.moment)
 
 
@@ -50,13 +50,13 @@ class Call:
 class History:
     """All calls, in the order of their answers."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     drained: bool = False
     """At the end one caller finished all that was left."""
     busy: int = 0
     _ticks: Iterator[int] = field(default_factory=itertools.count)
-    _named: dict[JobKey, list[Call]] | None = None
-    _touched: dict[str, list[Call]] | None = None
+    _named: dict[JobKey, list[RecordedCall]] | None = None
+    _touched: dict[str, list[RecordedCall]] | None = None
 
     async def ask(self, engine: Engine, caller: str, command: Command[A]) -> A | None:
         """Send a command and write it down. None: it failed. To be turned away as `Busy` is no error."""
@@ -65,17 +65,19 @@ class History:
             answer = await engine.perform(command)
         except Busy:
             self.busy += 1
-            self.calls.append(Call(caller, command, None, Moment(asked, next(self._ticks))))
+            self.calls.append(RecordedCall(caller, command, None, TickRange(asked, next(self._ticks))))
             return None
         except Exception as error:
             self.calls.append(
-                Call(caller, command, None, Moment(asked, next(self._ticks)), f"{type(error).__name__}: {error}")
+                RecordedCall(
+                    caller, command, None, TickRange(asked, next(self._ticks)), f"{type(error).__name__}: {error}"
+                )
             )
             return None
-        self.calls.append(Call(caller, command, answer, Moment(asked, next(self._ticks))))
+        self.calls.append(RecordedCall(caller, command, answer, TickRange(asked, next(self._ticks))))
         return answer
 
-    def naming(self, key: JobKey) -> list[Call]:
+    def naming(self, key: JobKey) -> list[RecordedCall]:
         """The calls that name a job, or were given it. Asked for when all calls are there."""
         if self._named is None:
             self._named = defaultdict(list)
@@ -84,7 +86,7 @@ class History:
                     self._named[name].append(call)
         return self._named.get(key, [])
 
-    def touching(self, queue: str) -> list[Call]:
+    def touching(self, queue: str) -> list[RecordedCall]:
         """The calls that may have had a lane of a queue in hand: they name a job of it or a lane, or keep house."""
         if self._touched is None:
             self._touched = defaultdict(list)
@@ -99,7 +101,7 @@ class History:
         return self._touched.get(queue, []) + self._touched.get("", [])
 
 
-def names(call: Call) -> set[JobKey]:
+def names(call: RecordedCall) -> set[JobKey]:
     """The jobs that a call has in hand. (What a claim looks at and leaves, nobody is told.)"""
     command, answer = call.command, call.answer
     match command:
@@ -113,7 +115,7 @@ def names(call: Call) -> set[JobKey]:
         case Exchange():
             asked = {JobKey(one.queue, one.id) for one in command.settlements}
             asked |= {JobKey(one.queue, one.id) for one in command.starts}
-            return asked if answer is None else asked | {lease.key for lease in answer.leases}
+            return asked if answer is None else asked | {lease.job_key for lease in answer.leases}
         case Renew():
             return {JobKey(one.queue, one.id) for one in command.jobs}
         case Cancel() | Requeue():

@@ -1,0 +1,61 @@
+-- Plain successes, all in one statement: running jobs that hold nobody back. What is left
+-- goes through `settle`, one by one. With `p_gone` some may go in the finishing write, since nobody will ask for them.
+--
+-- Each job is looked for by its token, one by one: LIMIT keeps the planner from turning that round, and `IS TRUE`
+-- from looking through all running jobs of the queue, or through what is left of earlier versions under the job's
+-- name. Whether it may be settled so is asked in the write itself: if somebody changes the job meanwhile, the write
+-- waits for that and then looks at what the job has become. What does not fit is left for `settle`.
+CREATE FUNCTION settle_fast(
+    p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
+    p_gone boolean, p_now bigint
+) RETURNS settled_fast LANGUAGE plpgsql AS $$
+DECLARE
+    v_gone settled_fast := ('{}', '{}', '{}', '{}');
+    v_done settled_fast;
+BEGIN
+    IF p_gone THEN
+        WITH gone AS (
+            DELETE FROM job AS j USING unnest(p_queues, p_ids, p_tokens, p_result_ttls, p_retentions)
+                WITH ORDINALITY AS s (queue, id, token, result_ttl, retention, place)
+            CROSS JOIN LATERAL (
+                SELECT k.ctid AS row FROM job AS k
+                WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE LIMIT 1
+            ) AS f
+            WHERE j.ctid = f.row AND (j.token = s.token AND j.state = 'running') IS TRUE
+                AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited AND cardinality(j.reply) < 2
+                AND j.unique_key IS NULL AND j.key_scope IN ('result', 'incomplete')
+                AND coalesce(j.given_retention, s.retention, 1) = 0
+                AND coalesce(j.given_result_ttl, s.result_ttl, 1) = 0
+            RETURNING s.place, j.queue, j.reply
+        )
+        SELECT coalesce(array_agg(place), '{}'), '{}', coalesce(array_agg(queue), '{}'),
+            coalesce(array_agg(reply[1]) FILTER (WHERE reply <> '{}'), '{}')
+        INTO v_gone FROM gone;
+        IF cardinality(v_gone.places) = cardinality(p_ids) THEN
+            RETURN v_gone;
+        END IF;
+    END IF;
+    WITH done AS (
+        UPDATE job AS j SET
+            state = 'succeeded', token = NULL, lease_expires = NULL, finished = p_now, reason = NULL,
+            note = '', result = s.result, last_error = NULL, settled_token = s.token,
+            visible_until = later(p_now, coalesce(j.given_retention, s.retention, {{retention}})),
+            result_until = later(p_now, coalesce(j.given_result_ttl, s.result_ttl, {{result_ttl}})),
+            key_until = key_until(j.key_scope, 'succeeded', p_now,
+                later(p_now, coalesce(j.given_result_ttl, s.result_ttl, {{result_ttl}})), j.created, j.key_window)
+        FROM unnest(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions)
+            WITH ORDINALITY AS s (queue, id, token, result, result_ttl, retention, place)
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS row FROM job AS k
+            WHERE k.token = s.token AND (k.id = s.id AND k.queue = s.queue) IS TRUE LIMIT 1
+        ) AS f
+        WHERE j.ctid = f.row AND (j.token = s.token AND j.state = 'running') IS TRUE
+            AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited AND cardinality(j.reply) < 2
+            AND (coalesce(j.given_retention, s.retention, 1) > 0 OR coalesce(j.given_result_ttl, s.result_ttl, 1) > 0)
+        RETURNING s.place, j.queue, j.reply
+    )
+    SELECT v_gone.places || array_agg(place), coalesce(array_agg(queue), '{}'), v_gone.gone,
+        v_gone.replies || array_agg(reply[1]) FILTER (WHERE reply <> '{}')
+    INTO v_done FROM done;
+    RETURN v_done;
+END $$;

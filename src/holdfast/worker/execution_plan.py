@@ -1,0 +1,74 @@
+"""How the attempts of one task are run. It is built once per worker and task; each attempt only looks it up."""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.model.instants import Micros
+from holdfast.worker.handler_threads import HandlerThreads
+from holdfast.worker.middleware import Call, compose
+from holdfast.worker.protocols import HandledTask
+
+if TYPE_CHECKING:
+    from holdfast.worker.transaction import TransactionSupport
+
+
+class ExecutionPlan:
+    """A task as this worker runs it, and how many of its attempts the worker holds."""
+
+    __slots__ = (
+        "bare_handler",
+        "call",
+        "decode",
+        "encode",
+        "held_count",
+        "limit",
+        "name",
+        "policy",
+        "running_count",
+        "state",
+        "suspends",
+        "task",
+        "timeout_us",
+        "transaction_support",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        task: HandledTask,
+        *,
+        worker: str,
+        state: Any,
+        middleware: Any,
+        handler_threads: HandlerThreads,
+        transaction_support: "TransactionSupport | None" = None,
+    ) -> None:
+        self.task = task
+        self.policy = task.policy
+        self.name = task.policy.name
+        self.worker = worker
+        self.state = state
+        self.transaction_support = transaction_support
+        """What transactions are made with. None: no handler runs here (bare payloads)."""
+        self.decode = task.decode_arguments
+        self.encode = task.encode_result
+        all_middleware = (*middleware, *task.middleware)
+        is_bare = task.is_async and not task.takes_context and not all_middleware
+        self.bare_handler = task.function if is_bare else None
+        """The handler itself, if it has no middleware and takes no context: it is called directly, the fastest way."""
+        self.call: Call = compose(task, all_middleware, handler_threads)
+        self.timeout_us: Micros | None = task.policy.timeout
+        self.limit = task.policy.concurrency
+        self.suspends = not task.is_async
+        """True if the last handler suspended (awaited something that was not ready). A thread always does."""
+        self.running_count = 0
+        self.held_count = 0
+        """Attempts that run, and those that are leased and wait to start."""
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.running_count >= self.limit
+
+    @property
+    def free_slots(self) -> int | None:
+        """How many more may be claimed. None: the task has no limit of its own."""
+        return None if self.limit is None else max(0, self.limit - self.held_count)

@@ -1,0 +1,184 @@
+"""What follows a settlement: events, log lines, dead-letter hooks, and the check whether a queue has run empty.
+
+All of it happens after the store has answered. A success without a listener costs nothing here.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.engine import Engine
+from holdfast.errors import EngineError
+from holdfast.model.instants import SECOND, Instant
+from holdfast.model.job import JobKey
+from holdfast.model.states import TERMINAL, JobState, Reason
+from holdfast.model.text import ErrorInfo
+from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
+from holdfast.telemetry import events
+from holdfast.telemetry.bus import Bus
+from holdfast.worker.attempt import LeasedAttempt
+from holdfast.worker.hooks import Hooks
+from holdfast.worker.protocols import HandledTask
+
+_logger = logging.getLogger("holdfast.worker")
+
+_END_EVENTS: tuple[type[events.Event], ...] = (events.Succeeded, events.Failed, events.Retrying, events.Cancelled)
+
+
+class Reporter:
+    """Emits the events of this worker's jobs, logs their failures and queues their dead-letter hooks."""
+
+    def __init__(self, engine: Engine, bus: Bus, hooks: Hooks, worker: str) -> None:
+        self._engine = engine
+        self._bus = bus
+        self._hooks = hooks
+        self._worker = worker
+        self._finished: set[str] = set()
+        """Queues in which a job has ended since the store was last asked whether they are empty."""
+        self.has_listeners = False
+        """True if a listener wants events about the ends of attempts."""
+
+    def refresh(self) -> None:
+        """Check again whether there are listeners."""
+        self.has_listeners = any(map(self._bus.wants, _END_EVENTS))
+
+    # Starts
+
+    def started(self, attempts: Sequence[LeasedAttempt], at: Instant) -> None:
+        if self._bus.wants(events.Started):
+            for attempt in attempts:
+                self._emit(events.Started, attempt.lease, at, waited=max(0, at - attempt.lease.due))
+
+    def assigned(self, leases: Sequence[Lease], at: Instant) -> None:
+        if self._bus.wants(events.Assigned):
+            for lease in leases:
+                if lease.state is JobState.ASSIGNED:
+                    self._emit(events.Assigned, lease, at)
+
+    # Ends
+
+    def settled(self, attempt: LeasedAttempt, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
+        """The store has answered a settlement: report it."""
+        lease = attempt.lease
+        match status:
+            case SettleStatus.LOST | SettleStatus.GONE:
+                self.ownership_lost(attempt, at)
+                return
+            case SettleStatus.CANCELLED_INSTEAD:
+                self._emit(events.Cancelled, lease, at, reason=Reason.ASKED)
+                return
+            case SettleStatus.APPLIED:
+                pass
+        match settlement.target:
+            case JobState.SUCCEEDED:
+                self._emit(events.Succeeded, lease, at, ran=attempt.ran_us)
+            case JobState.FAILED:
+                self._failed(attempt, settlement, at)
+            case JobState.CANCELLED:
+                self._emit(events.Cancelled, lease, at, reason=settlement.reason, note=settlement.note)
+            case _:
+                self._runs_again(attempt, settlement, at)
+
+    def _failed(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:
+        lease = attempt.lease
+        _logger.warning(
+            "Job %s (%s) failed at attempt %d: %s%s",
+            lease.id,
+            lease.task,
+            lease.attempt,
+            settlement.reason,
+            _detail(settlement),
+        )
+        self._emit(
+            events.Failed,
+            lease,
+            at,
+            reason=settlement.reason,
+            note=settlement.note,
+            error=settlement.error,
+            ran=attempt.ran_us,
+        )
+        self.dead_letter(lease.job_key, attempt.plan.task, settlement.error, lease)
+
+    def _runs_again(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:
+        lease = attempt.lease
+        delay = settlement.delay if settlement.due is None else max(0, settlement.due - at)
+        if settlement.reason is not Reason.RELEASED:
+            _logger.info(
+                "Job %s (%s) runs again in %.1f s: %s at attempt %d%s",
+                lease.id,
+                lease.task,
+                delay / SECOND,
+                settlement.reason,
+                lease.attempt,
+                _detail(settlement),
+            )
+        self._emit(
+            events.Retrying,
+            lease,
+            at,
+            delay=delay,
+            reason=settlement.reason,
+            note=settlement.note,
+            error=settlement.error,
+            max_attempts=lease.max_attempts,
+            ran=attempt.ran_us,
+        )
+
+    def ownership_lost(self, attempt: LeasedAttempt, at: Instant) -> None:
+        lease = attempt.lease
+        _logger.warning(
+            "Job %s (%s): the lease is lost; the outcome of attempt %d is dropped.", lease.id, lease.task, lease.attempt
+        )
+        self._emit(events.OwnershipLost, lease, at)
+
+    def dead_letter(self, job: JobKey, task: HandledTask, error: ErrorInfo | None, lease: Lease | None = None) -> None:
+        """Queue the task's dead-letter hooks; they run soon."""
+        for hook in task.dead_letter_hooks:
+            self._hooks.add(hook, job, error, lease)
+
+    # Empty queues and lanes
+
+    async def after_exchange(self, settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
+        """Report lanes and queues that have just run empty. Asks the store only if a listener wants `QueueEmpty`."""
+        for name in answer.emptied:
+            self._bus.emit(events.LaneEmpty(at=answer.at.wall, queue=name.queue, lane=name.lane))
+        if not self._bus.wants(events.QueueEmpty):
+            return
+        self._finished.update(settlement.queue for settlement in settlements if settlement.target in TERMINAL)
+        for queue in sorted(self._finished - {lease.queue for lease in answer.leases}):
+            await self._check_empty(queue)
+
+    async def _check_empty(self, queue: str) -> None:
+        try:
+            answer = await self._engine.emptied(queue)
+        except EngineError as error:
+            _logger.info("The store could not be asked whether queue %s is empty: %s", queue, error)
+            return
+        self._finished.discard(queue)
+        if answer.emptied:
+            self._bus.emit(events.QueueEmpty(at=answer.at.wall, queue=queue))
+
+    # Events
+
+    def _emit(self, kind: type[events.JobEvent], lease: Lease, at: Instant, **more: Any) -> None:
+        """Emit an event about a job, if a listener wants it."""
+        if self._bus.wants(kind):
+            self._bus.emit(
+                kind(
+                    at=at,
+                    queue=lease.queue,
+                    job_id=lease.id,
+                    task=lease.task,
+                    attempt=lease.attempt,
+                    lane=lease.lane,
+                    worker=self._worker,
+                    **more,
+                )
+            )
+
+
+def _detail(settlement: Settlement) -> str:
+    if settlement.error is not None:
+        return f": {settlement.error.type}: {settlement.error.message}"
+    return f": {settlement.note}" if settlement.note else ""

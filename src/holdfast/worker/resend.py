@@ -1,0 +1,109 @@
+"""Sends an exchange to the engine, again and again, until the engine has answered.
+
+There are two kinds of failure. If the engine cannot be reached, or its answer was lost, the same request is sent again
+with the same claim id and the same settlements; the engine recognises both. If the engine refuses the data, the batch
+is halved until one settlement is left that it refuses: that job ends as failed(unstorable), and the others are settled
+normally.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.engine import Engine
+from holdfast.errors import CorruptRecord, EngineError
+from holdfast.model.states import JobState, Reason
+from holdfast.model.text import ErrorInfo, describe
+from holdfast.model.work import Claim, ExchangeAnswer, LaneName, Settlement, SettleStatus, Start
+from holdfast.runtime import Runtime
+from holdfast.service import back_off
+
+_logger = logging.getLogger("holdfast.worker")
+
+
+class Resender:
+    """Sends exchanges of one worker."""
+
+    def __init__(self, runtime: Runtime, engine: Engine) -> None:
+        self._runtime = runtime
+        self._engine = engine
+
+    async def send(
+        self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
+    ) -> tuple[ExchangeAnswer, Sequence[Settlement]]:
+        """Send one exchange; return its answer and the settlements as sent in the end (some may have been replaced)."""
+        try:
+            return await self._send_until_answered(settlements, starts, claim), settlements
+        except Exception as error:
+            if not settlements:
+                raise
+            _logger.warning(
+                "The store refused a batch of %d settlements (%s). It is sent again in parts.", len(settlements), error
+            )
+        parts = await self._in_parts(settlements)
+        answer = await self._send_until_answered((), starts, claim)
+        combined = ExchangeAnswer(
+            at=answer.at,
+            settled=tuple(settled for _, settled in parts.settled),
+            started=answer.started,
+            emptied=(*parts.emptied, *answer.emptied),
+            leases=answer.leases,
+            next_due=answer.next_due,
+        )
+        return combined, [settlement for settlement, _ in parts.settled]
+
+    async def _send_until_answered(
+        self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
+    ) -> ExchangeAnswer:
+        """Send the same request until the engine answers it. Raises only what sending again cannot cure."""
+        failures = 0
+        while True:
+            try:
+                answer = await self._engine.exchange(settlements, starts, claim)
+            except CorruptRecord:
+                raise
+            except EngineError as error:
+                failures += 1
+                pause_s = back_off(failures)
+                _logger.warning("%s The same request is sent again in %.1f s.", error, pause_s)
+                await self._runtime.sleep(pause_s)
+            else:
+                return answer
+
+    async def _in_parts(self, settlements: Sequence[Settlement]) -> "_Parts":
+        try:
+            answer = await self._send_until_answered(settlements)
+            return _Parts(list(zip(settlements, answer.settled, strict=True)), answer.emptied)
+        except Exception as error:
+            if len(settlements) == 1:
+                return await self._fail_job(settlements[0], error)
+        middle = len(settlements) // 2
+        first = await self._in_parts(settlements[:middle])
+        second = await self._in_parts(settlements[middle:])
+        return _Parts(first.settled + second.settled, first.emptied + second.emptied)
+
+    async def _fail_job(self, refused: Settlement, error: Exception) -> "_Parts":
+        """Fail the job whose outcome cannot be stored. If that cannot be stored either, its lease expires."""
+        info = describe(error)
+        failure = Settlement(
+            queue=refused.queue,
+            id=refused.id,
+            token=refused.token,
+            target=JobState.FAILED,
+            reason=Reason.UNSTORABLE,
+            error=ErrorInfo(info.type, info.message, ""),
+        )
+        _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", refused.id, error)
+        try:
+            answer = await self._send_until_answered([failure])
+        except Exception:
+            _logger.exception("Job %s cannot be settled at all; its lease will expire.", refused.id)
+            return _Parts([(failure, SettleStatus.GONE)], ())
+        return _Parts([(failure, answer.settled[0])], answer.emptied)
+
+
+class _Parts(NamedTuple):
+    """Settlements that were sent in parts, in order, each with its answer."""
+
+    settled: list[tuple[Settlement, SettleStatus]]
+    emptied: tuple[LaneName, ...]

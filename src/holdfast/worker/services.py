@@ -1,0 +1,341 @@
+"""The services of a worker: this file builds them, starts them and stops them.
+
+    services, ticked by the supervisor on the event loop:
+        exchange        settles and claims; a second one claims in parallel where the store takes several writers
+        deadlines       aborts attempts after their timeout
+        listener        wakes the others when a notification comes
+        hooks           runs the users' dead-letter hooks
+        reaper          settles jobs whose lease has expired
+        dead workers    disowns workers of this host whose process has ended
+        pruner          deletes what is past its lifetime
+        unknown tasks   reports jobs of tasks that no live worker has
+    threads of their own:
+        keeper          renews leases and sends the heartbeat
+        loop watcher    reports a blocked event loop, and stops attempts whose lease is nearly over
+
+Stopping goes in steps, each with a time limit, so that it never hangs: claim nothing more, wait for the handlers, abort
+them, settle what has ended; at last release what still runs. A released job costs no attempt.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.config import WorkerSettings
+from holdfast.context import AbortReason
+from holdfast.engine import Engine
+from holdfast.model.check import MAX_SETTLEMENTS
+from holdfast.model.instants import SECOND, Micros, Seconds
+from holdfast.model.outcome import Released, decide
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import RenewStatus
+from holdfast.runtime import Runtime
+from holdfast.service import Service, Supervisor
+from holdfast.telemetry import events
+from holdfast.telemetry.bus import Bus
+from holdfast.worker.attempt import LeasedAttempt
+from holdfast.worker.claims import Claims
+from holdfast.worker.dead_workers import DeadWorkers
+from holdfast.worker.deadlines import Deadlines
+from holdfast.worker.exchange import Exchanger, ParallelClaim
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.handler_threads import HandlerThreads
+from holdfast.worker.hooks import Hooks
+from holdfast.worker.keeper import HEARTBEAT_US, Keeper
+from holdfast.worker.listener import NotificationListener
+from holdfast.worker.loop_watcher import LoopWatcher
+from holdfast.worker.protocols import WorkerApp
+from holdfast.worker.pruner import Pruner
+from holdfast.worker.reaper import Reaper
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.resend import Resender
+from holdfast.worker.slots import Slots
+from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.transaction import TransactionSupport
+from holdfast.worker.unknown_tasks import UnknownTasks
+
+ABORT_TIMEOUT_S: Seconds = 2.0
+"""Aborted handlers get this long to end."""
+FLUSH_TIMEOUT_S: Seconds = 5.0
+"""The last outcomes must reach the store within this time."""
+IMMEDIATE_TIMEOUT_S: Seconds = 0.5
+"""Replaces both of the above when the worker is to stop at once."""
+POLL_WITHOUT_PUSH_S: Seconds = 0.25
+"""Poll at least this often where the store cannot notify."""
+
+_logger = logging.getLogger("holdfast.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """The name, queues and settings of one worker."""
+
+    worker: str
+    queues: tuple[str, ...]
+    queue_limits: Mapping[str, int]
+    settings: WorkerSettings
+    strict: bool = False
+
+
+class WorkerServices:
+    """One run of a worker, on one event loop."""
+
+    def __init__(
+        self, app: WorkerApp, spec: WorkerSpec, state: Any, stop_request: StopRequest, *, until_empty: bool
+    ) -> None:
+        self._runtime: Runtime = app.runtime
+        self._engine: Engine = app.engine
+        self._bus: Bus = app.bus
+        self._spec = spec
+        self._stop_request = stop_request
+        self._loop = asyncio.get_running_loop()
+        self._started = self._runtime.wall()
+        runtime, engine, settings = self._runtime, self._engine, spec.settings
+        self._handler_threads = HandlerThreads(runtime)
+        self._plans = {
+            name: ExecutionPlan(
+                task,
+                worker=spec.worker,
+                state=state,
+                middleware=app.middlewares,
+                handler_threads=self._handler_threads,
+                transaction_support=TransactionSupport(engine, runtime),
+            )
+            for name, task in app.registry.items()
+            if not task.policy.remote
+        }
+        self.slots = Slots(settings.concurrency, spec.queue_limits)
+        self._hooks = Hooks(runtime, engine, self._handler_threads)
+        self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
+        self._deadlines = Deadlines(runtime, self.slots, self._abort)
+        poll_s = settings.poll_interval
+        claims = Claims(
+            runtime,
+            worker=spec.worker,
+            queues=spec.queues,
+            plans=self._plans.values(),
+            slots=self.slots,
+            prefetch=settings.prefetch,
+            strict=spec.strict,
+        )
+        self.exchanger = Exchanger(
+            runtime,
+            resender=Resender(runtime, engine),
+            slots=self.slots,
+            claims=claims,
+            plans=self._plans,
+            reporter=self._reporter,
+            poll_s=poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
+            watch_deadline=self._deadlines.watch,
+            on_abort=self._deadlines.on_abort,
+            on_idle=stop_request.request if until_empty else None,
+        )
+        exchanges: tuple[Service, ...] = (self.exchanger,)
+        capabilities = engine.capabilities
+        if capabilities.concurrent_writers and capabilities.shared_between_hosts and claims.simple:
+            self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger)
+            exchanges = (self.exchanger, self.exchanger.parallel_claim)
+        self.keeper = Keeper(
+            runtime,
+            engine,
+            self.slots,
+            record=self.record,
+            on_status=self._on_renew_status,
+            on_stop_requested=lambda: self._on_loop(stop_request.request),
+        )
+        self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
+        self._listener = NotificationListener(
+            runtime,
+            engine,
+            queues=spec.queues,
+            worker=spec.worker,
+            on_work=self.exchanger.wake,
+            on_worker_notified=self.keeper.renew_now,
+        )
+        reaper = Reaper(
+            runtime,
+            engine,
+            worker=spec.worker,
+            plans=self._plans,
+            slots=self.slots,
+            bus=app.bus,
+            reporter=self._reporter,
+            on_freed=self.exchanger.wake,
+            interval_s=settings.reap_interval,
+        )
+        self.supervisor = Supervisor(
+            runtime,
+            (
+                *exchanges,
+                self._deadlines,
+                self._listener,
+                self._hooks,
+                reaper,
+                DeadWorkers(runtime, engine, reaper),
+                Pruner(runtime, engine),
+                UnknownTasks(
+                    runtime,
+                    engine,
+                    worker=spec.worker,
+                    queues=spec.queues,
+                    tasks=self._plans,
+                    bus=app.bus,
+                    fail_after_s=settings.unknown_task_after,
+                ),
+            ),
+        )
+
+    def record(self) -> WorkerRecord:
+        """The worker's record, as operators see it."""
+        return WorkerRecord(
+            worker=self._spec.worker,
+            tasks=tuple(sorted(self._plans)),
+            queues=self._spec.queues,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            process=self._engine.process_name,
+            slots=self.slots.size,
+            busy=self.slots.busy,
+            started=self._started,
+            interval=HEARTBEAT_US,
+        )
+
+    # Start
+
+    async def begin(self) -> None:
+        """Send the first heartbeat, then start all services and threads."""
+        await self._engine.heartbeat(self.record())
+        self.keeper.start()
+        self._watcher.start()
+        self.supervisor.start()
+        _logger.info("Worker %s works on %s.", self._spec.worker, ", ".join(self._spec.queues) or "nothing")
+        self._bus.emit(
+            events.WorkerStarted(
+                at=self._runtime.wall(),
+                worker=self._spec.worker,
+                queues=self._spec.queues,
+                tasks=tuple(sorted(self._plans)),
+                slots=self.slots.size,
+            )
+        )
+
+    # Called from other threads
+
+    def _on_loop(self, function: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            _logger.debug("The event loop was closed before its threads ended.")
+
+    def _on_renew_status(self, attempt: LeasedAttempt, status: RenewStatus) -> None:
+        match status:
+            case RenewStatus.LOST:
+                self._mark(attempt, AbortReason.OWNERSHIP_LOST)
+            case RenewStatus.CANCEL:
+                self._mark(attempt, AbortReason.CANCEL)
+            case RenewStatus.HOLD:
+                self._on_loop(self.exchanger.release_unstarted, attempt)
+            case RenewStatus.HELD:
+                pass
+
+    def _mark(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
+        if attempt.mark(reason):
+            self._on_loop(self.exchanger.interrupt, attempt)
+
+    def _check_attempts(self) -> None:
+        for attempt in self.keeper.fence():
+            self._on_loop(self.exchanger.interrupt, attempt)
+        for attempt in list(self.slots.attempts.values()):
+            if attempt.used_transactions is not None:
+                attempt.used_transactions.watch()
+
+    def _report_blocked(self, blocked_us: Micros, stack: str) -> None:
+        jobs = [
+            a.lease.id for a in list(self.slots.attempts.values()) if a.loop_task is not None and a.settlement is None
+        ]
+        self._bus.emit(
+            events.LoopBlocked(
+                at=self._runtime.wall(),
+                worker=self._spec.worker,
+                blocked=blocked_us,
+                stack=stack,
+                job_ids=tuple(jobs[:10]),
+            )
+        )
+
+    def _abort(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
+        self.exchanger.abort(attempt, reason)
+
+    # Stop
+
+    async def work(self) -> None:
+        """Work until a stop is requested, then wait for the handlers. If this call is cancelled, stop at once."""
+        try:
+            await self._stop_request.wait()
+        except asyncio.CancelledError:
+            self._stop_request.request(0)
+            raise
+        finally:
+            await self._stop_working()
+
+    async def _stop_working(self) -> None:
+        """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
+        stop_request = self._stop_request
+        self._bus.emit(
+            events.WorkerStopping(
+                at=self._runtime.wall(),
+                worker=self._spec.worker,
+                grace=round(stop_request.grace_left_s() * SECOND),
+                running=self.slots.busy,
+            )
+        )
+        self.exchanger.on_progress = self._hooks.on_progress = stop_request.waker.wake
+        self.exchanger.stop_accepting()
+        await stop_request.wait_until(lambda: not self.slots.busy)
+        timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else ABORT_TIMEOUT_S
+        for attempt in list(self.slots.attempts.values()):
+            self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
+        await stop_request.wait_until(lambda: not self.slots.busy, timeout_s)
+        timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else FLUSH_TIMEOUT_S
+        await stop_request.wait_until(lambda: not self.exchanger.has_unsettled, timeout_s)
+        await stop_request.wait_until(lambda: not self._hooks.pending, timeout_s)
+
+    async def end(self) -> None:
+        """Stop all services and threads, then release what still runs."""
+        self._listener.close()
+        await self.supervisor.stop()
+        self._watcher.stop()
+        self.keeper.stop()
+        await self._runtime.run_blocking(self.keeper.wait_ended, 2.0)
+        released = await self._release_rest()
+        try:
+            await self._engine.forget_worker(self._spec.worker)
+        except Exception as error:
+            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+        self._handler_threads.close()
+        _logger.info("Worker %s has stopped.", self._spec.worker)
+        self._bus.emit(events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=released))
+
+    async def _release_rest(self) -> int:
+        rest: Sequence[LeasedAttempt] = [
+            attempt
+            for attempt in self.slots.attempts.values()
+            if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST
+        ]
+        for attempt in rest:
+            if attempt.used_transactions is not None:
+                attempt.used_transactions.abandon()
+            if attempt.settlement is None:
+                _logger.warning("Job %s (%s) still runs; it is released.", attempt.lease.id, attempt.lease.task)
+                attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)
+        settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
+        try:
+            for start in range(0, len(settlements), MAX_SETTLEMENTS):
+                await self._engine.settle(*settlements[start : start + MAX_SETTLEMENTS])
+        except Exception as error:
+            _logger.error("%d jobs could not be released: %s Their leases will expire.", len(settlements), error)
+        return len(settlements)

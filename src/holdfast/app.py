@@ -1,4 +1,4 @@
-"""The App: where tasks are declared, and from which everything else is reached.
+"""The App: tasks are declared on it, and it gives access to everything else.
 
     jobs = App("sqlite:///jobs.db")
 
@@ -73,7 +73,7 @@ class App(Generic[S]):
         self.client = Client(self._store, self.registry)
         self.control = Control(self._store)
 
-    # What its parts see
+    # For its parts
 
     @property
     def runtime(self) -> Runtime:
@@ -85,7 +85,7 @@ class App(Generic[S]):
 
     @property
     def config(self) -> "Config":
-        """The settings; read from file and environment when they are first asked for."""
+        """The settings; read from file and environment when they are first needed."""
         return self._store.config
 
     @property
@@ -95,12 +95,12 @@ class App(Generic[S]):
 
     @property
     def address(self) -> str:
-        """The store as people are shown it."""
+        """The address of the store as users are shown it: without a password, a file with its whole path."""
         return self._store.address
 
     @property
     def durability(self) -> str:
-        """The class in force: `durable`, `fast` or `none`."""
+        """The durability in use: `durable`, `fast` or `none`."""
         return self._store.durability
 
     def import_modules(self) -> None:
@@ -108,7 +108,7 @@ class App(Generic[S]):
         for module in self.modules:
             import_module(module)
 
-    # Its life
+    # Open and close
 
     async def aopen(self, /) -> None:
         """Open the store now, rather than with the first call that needs it."""
@@ -117,16 +117,16 @@ class App(Generic[S]):
     open = blocking(aopen)
 
     async def aclose(self, /) -> None:
-        """Let go of the store in this process. The next call that needs it opens it again."""
+        """Close the store in this process. The next call that needs it opens it again."""
         await self._pull_workers.stop()
         await self._store.close()
 
     close = blocking(aclose)
 
     async def amigrate(self, /, *, grant: Sequence[str] = ()) -> tuple[str, ...]:
-        """Bring the store's schema up to date; answer the names of the steps taken.
+        """Bring the store's schema up to date; return the names of the steps taken.
 
-        `grant`: roles of a database that may use it from then on, with no more rights than that takes.
+        `grant`: database roles that get the rights which a client needs, and no more.
         """
         await move_to_loop()
         steps = await self.engine.migrate()
@@ -137,9 +137,9 @@ class App(Generic[S]):
     migrate = blocking(amigrate)
 
     async def amigration_script(self, /, *, after: int | None = None, grant: Sequence[str] = ()) -> str:
-        """What `migrate` would do, as a script for somebody else to run; empty if there is nothing to do.
+        """What `migrate` would do, as a script for a database administrator; empty if there is nothing to do.
 
-        `after`: the version to start from, 0 for an empty store; without it the store is asked.
+        `after`: the version to start from, 0 for an empty store; without it the version of the store.
         """
         await move_to_loop()
         return await self.engine.migration_script(after=after, roles=grant)
@@ -190,7 +190,7 @@ class App(Generic[S]):
         max_depth: int | None = None,
         lane_max_depth: int | None = None,
     ) -> Pool[T]:
-        """So many ordered lanes for payloads of this type, worked on by a handler."""
+        """A pool with this number of ordered lanes, for payloads of this type; a handler works on them."""
         return Pool(
             self._store,
             self.registry,
@@ -276,7 +276,7 @@ class App(Generic[S]):
         queue: str | None = None,
         everywhere: bool = True,
     ) -> EventStream[Any]:
-        """Events as a stream: `for` or `async for`, in a `with` block of either colour.
+        """Events as a stream: `for` or `async for`, in a `with` or an `async with` block.
 
         Those of all processes that share the store, some of which may be lost, or of this process alone.
         """

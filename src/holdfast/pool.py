@@ -1,4 +1,4 @@
-"""A pool: so many ordered lanes behind one name, worked on by a handler.
+"""A pool: a fixed number of ordered lanes behind one name; a handler works on them.
 
     ledger = jobs.pool("ledger", Transfer, lanes=8)
 

@@ -9,7 +9,7 @@
     resize.request("cat.png")                           enqueue, and wait for the result
     resize.call("cat.png")                              run it here and now, without a queue
 
-Everything that can be wrong with arguments or options is found before anything is written.
+Arguments and options are checked before anything is written.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Definition:
 
 
 class Task(Generic[P, R]):
-    """A declared function. `SyncTask` and `AsyncTask` differ only in what calling them answers."""
+    """A declared function. `SyncTask` and `AsyncTask` differ only in what a call returns."""
 
     def __init__(self, definition: Definition) -> None:
         self._store = definition.store
@@ -180,7 +180,7 @@ class Task(Generic[P, R]):
         return Draft(with_fields(defaults.job, fields), self, wait_for_room_us=defaults.wait_for_room_us)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Make a job of this call. It is as durable as the store says before this returns."""
+        """Make a job of this call. Before this returns, it is as durable as the durability setting says."""
         draft = self.draft(*args, **kwargs)
         transaction = self._chosen.get("transaction")
         (accepted,) = await enqueue(
@@ -237,7 +237,7 @@ class Task(Generic[P, R]):
     call = blocking(acall)
 
     def handle(self, job_id: str, /, *, queue: str | None = None) -> Handle[R]:
-        """A handle on a job that exists already. Does not look whether it does."""
+        """A handle on a job by its id. Does not check that the job exists."""
         key = JobKey(self.queue if queue is None else check_name(queue, "queue"), check_name(job_id, "id"))
         return Handle(self._store, key, self.decode_result, origin=self._definition.module)
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from small_app import run, settled
 
-from holdfast.service import Service, Supervisor, Waker, back_off, breathe
+from holdfast.service import Service, Supervisor, Waker, back_off, yield_to_loop
 from holdfast.testing import FrozenRuntime, Probe
 
 
@@ -158,7 +158,7 @@ def test_breathing_lets_others_go_first() -> None:
     async def scenario() -> None:
         order: list[str] = []
         asyncio.get_running_loop().call_soon(order.append, "other")
-        await breathe()
+        await yield_to_loop()
         order.append("me")
         assert order == ["other", "me"]
 

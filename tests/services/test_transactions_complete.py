@@ -524,9 +524,9 @@ def test_a_handler_that_outlives_its_worker_commits_nothing(jobs: App[Any], stor
 def test_a_task_without_a_worker_has_no_transaction(jobs: App[Any], store: Store) -> None:
     @jobs.task(transaction=True)
     def work(ctx: Context) -> None:
-        with pytest.raises(UsageError, match="called here and now"):
+        with pytest.raises(UsageError, match="called directly"):
             ctx.tx.execute("SELECT 1")
-        with pytest.raises(UsageError, match="called here and now"):
+        with pytest.raises(UsageError, match="called directly"):
             ctx.complete(transaction=None)
 
     work.call()

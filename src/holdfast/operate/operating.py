@@ -1,4 +1,4 @@
-"""What handles and the control do to jobs in the same way: find them, cancel them, and turn refusals into errors."""
+"""Shared by handles and control: find jobs, cancel them, and turn refusals into errors."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from holdfast.views import CancelAnswer
 
 
 async def find_record(store: StoreConnection, job_id: str, queue: str | None) -> JobRecord:
-    """The record of a job. Without a queue all of them are looked through, and two matches are an error."""
+    """The record of a job. Without a queue all queues are searched, and two matches are an error."""
     check_name(job_id, "id")
     engine = await store.engine()
     queues = [check_name(queue, "queue")] if queue is not None else [q.queue for q in (await engine.stats()).queues]
@@ -28,7 +28,7 @@ async def find_record(store: StoreConnection, job_id: str, queue: str | None) ->
 
 
 async def find_key(store: StoreConnection, job_id: str, queue: str | None) -> JobKey:
-    """The full name of a job; with a queue nobody has to be asked."""
+    """Queue and id of a job. With a queue the store is not read."""
     if queue is not None:
         return JobKey(check_name(queue, "queue"), check_name(job_id, "id"))
     return (await find_record(store, job_id, None)).job_key
@@ -36,14 +36,14 @@ async def find_key(store: StoreConnection, job_id: str, queue: str | None) -> Jo
 
 async def cancel_job(store: StoreConnection, key: JobKey, note: str) -> CancelAnswer:
     engine = await store.engine()
-    said = await engine.cancel(key.queue, key.id, note=note)
-    (answer,) = said.jobs
-    if answer.status is CancelStatus.CANCELLED and store.bus.wants(Cancelled):
+    answer = await engine.cancel(key.queue, key.id, note=note)
+    (result,) = answer.jobs
+    if result.status is CancelStatus.CANCELLED and store.bus.wants(Cancelled):
         (record,) = (await engine.get(key)).jobs
         task = "" if record is None else record.task
-        told = Cancelled(at=said.at.wall, queue=key.queue, job_id=key.id, task=task, reason=Reason.ASKED, note=note)
-        store.bus.emit(told)
-    return CancelAnswer.of(answer)
+        event = Cancelled(at=answer.at.wall, queue=key.queue, job_id=key.id, task=task, reason=Reason.ASKED, note=note)
+        store.bus.emit(event)
+    return CancelAnswer.of(result)
 
 
 async def check_done(
@@ -53,7 +53,7 @@ async def check_done(
     verb: str,
     limits: Sequence[DepthLimit] = (),
 ) -> int:
-    """How many jobs it was done to. Raises for the first to which it was not; to the others it was."""
+    """The number of jobs changed. Raises for the first job that was not; the others were changed."""
     for key, answer in zip(keys, answers, strict=True):
         match answer.status:
             case OperateStatus.DONE:
@@ -64,15 +64,15 @@ async def check_done(
                 raise WrongState(job_id=key.id, state=str(answer.state), verb=verb)
             case OperateStatus.KEY_TAKEN:
                 (record,) = (await (await store.engine()).get(key)).jobs
-                taken = "" if record is None else record.unique_key or ""
-                raise KeyTaken(job_id=key.id, queue=key.queue, key=taken)
+                unique_key = "" if record is None else record.unique_key or ""
+                raise KeyTaken(job_id=key.id, queue=key.queue, key=unique_key)
             case OperateStatus.QUEUE_FULL:
                 raise await _full(store, key, [limit for limit in limits if limit.queue == key.queue])
     return len(keys)
 
 
 async def _full(store: StoreConnection, key: JobKey, limits: Sequence[DepthLimit]) -> QueueFull:
-    """Which of the limits it was, the engine does not say: the queue's, if it is full, else the lane's."""
+    """The engine does not say which limit was reached: that of the queue if it is full, else that of the lane."""
     engine = await store.engine()
     depth = (await engine.stats(key.queue)).queues[0].depth
     for limit in limits:

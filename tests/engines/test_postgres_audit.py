@@ -23,7 +23,7 @@ WRONGS = {
     "UPDATE job SET state = 'odd' WHERE id = 'free'": "no such state",
     "UPDATE job SET token = NULL WHERE state = 'running'": "a lease without a leased state",
     "UPDATE job SET lease_expires = NULL WHERE state = 'running'": "a lease without a leased state",
-    "UPDATE job SET token = 'x' WHERE id = 'free'": "a lease that nobody granted",
+    "UPDATE job SET token = 'x' WHERE id = 'free'": "a lease that was not granted",
     "UPDATE job SET hold = 1 WHERE id = 'free'": "held by a lane it does not have",
     "UPDATE job SET hold = 0 WHERE id = 'second'": "head 'first', not held by the lane: {first,second}",
     "UPDATE job SET parents_left = 2 WHERE id = 'child'": "2 parents left, edges say 1",
@@ -40,13 +40,13 @@ WRONGS = {
     "DELETE FROM edge": "children await it, and no edge says so",
     "UPDATE job SET awaited = false WHERE id = 'parent'": "which knows of no children",
     "UPDATE edge SET parent_id = 'nobody'": "which does not exist",
-    "UPDATE edge SET parent_id = 'done'": "has ended, and nobody will tell its children",
+    "UPDATE edge SET parent_id = 'done'": "has ended, and no call will resolve it",
     "UPDATE pool SET old_live = 9": "9 jobs of an older size, 1 are there",
     "UPDATE pool SET old_live = 0": "it holds 1 jobs back for those of an older size, and has none",
     "DELETE FROM pool": "it has jobs and no record",
     "UPDATE job SET lane = '77' WHERE id = 'new'": "1 jobs of its size are in a lane it does not have",
-    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "is not there to be told of",
-    "UPDATE job SET hold = 8, state = 'blocked' WHERE id = 'free'": "came in a transaction, and nobody will admit it",
+    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "and is not there",
+    "UPDATE job SET hold = 8, state = 'blocked' WHERE id = 'free'": "came in a transaction, and no call will admit it",
 }
 
 

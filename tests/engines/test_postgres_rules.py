@@ -268,6 +268,39 @@ def test_what_a_dropped_namespace_has_left_is_replaced(
     asyncio.run(opened_and_closed(release(1)))
 
 
+def test_without_fast_paths_no_function_of_them_is_called(
+    postgres_server: PostgresServer, name: str, release: Release
+) -> None:
+    """They are not even installed here."""
+    general = tuple(rule for rule in rules.source() if not rule.stem.startswith("fast_"))
+
+    async def story() -> None:
+        engine = release(1, general, fast_paths=False)
+        await engine.migrate()
+        await engine.open()
+        try:
+            await engine.enqueue(Group(tuple(new_job(f"a{number}", fresh_id=True) for number in range(3))))
+            await engine.enqueue(Group((new_job("b", fresh_id=True, priority=1), new_job("c", fresh_id=True))))
+            leases = (await engine.claim(claim("a" * 32, limit=3))).leases
+            await engine.exchange(map(succeed, leases), claim=claim("b" * 32, limit=1))
+            assert (await engine.clear(QUEUE)).count == 2
+            assert await engine.audit() == ()
+        finally:
+            await engine.close()
+
+    asyncio.run(story())
+    with pytest.raises(SchemaMismatch, match="enqueue_alike"):
+        asyncio.run(put_one(release(1, general)))
+
+
+async def put_one(engine: Engine) -> None:
+    await engine.open()
+    try:
+        await engine.enqueue(Group((new_job("fast", fresh_id=True),)))
+    finally:
+        await engine.close()
+
+
 async def opened_and_closed(engine: Engine) -> None:
     await engine.open()
     await engine.close()

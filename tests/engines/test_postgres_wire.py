@@ -12,7 +12,7 @@ from postgres import PostgresServer
 from postgres_load import Load
 from postgres_stock import Store
 from postgres_stories import Stores, opened
-from proxy import Cut, Proxy, Way
+from proxy import Cut, Direction, Proxy
 
 from holdfast import App
 from holdfast.engine import Engine
@@ -206,7 +206,7 @@ def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
             line = engine.renewal_connection()
             record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
             await asyncio.to_thread(line.heartbeat, record)
-            proxy.hold(Way.TO_CLIENT)
+            proxy.hold(Direction.TO_CLIENT)
             with pytest.raises(OutcomeUnknown):
                 await asyncio.to_thread(line.heartbeat, record)
             proxy.release()

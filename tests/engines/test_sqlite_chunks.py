@@ -162,7 +162,7 @@ def test_what_comes_while_a_queue_is_cleared_stays(
     assert other.take_ids() == ["new-1", "new-2", "new-3"]
 
 
-def test_the_other_lanes_do_rest_while_one_is_cleared(
+def test_the_other_lanes_go_on_while_one_is_cleared(
     store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS, lane="L")

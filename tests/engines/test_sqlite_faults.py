@@ -232,7 +232,7 @@ def test_a_connection_is_refused_after_a_fork(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["nfs", "cifs", "9p"])
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     runtime = SystemRuntime()
-    monkeypatch.setattr(runtime.fs, "kind_of_disk", lambda path: kind)
+    monkeypatch.setattr(runtime.fs, "file_system_type", lambda path: kind)
     with pytest.raises(ConfigError, match=kind):
         asyncio.run(open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime).open())
 

@@ -141,7 +141,7 @@ def test_what_a_short_script_does_is_heard_though_it_ends_at_once(place: Place) 
 
 
 def test_a_killed_observer_disturbs_nobody_and_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.tower.KEPT_FOR", 3.0)
+    monkeypatch.setattr("holdfast.engines.postgres.feed.LISTENER_TTL_S", 3.0)
     jobs = app(place)
     work = jobs.registry["work"]
 

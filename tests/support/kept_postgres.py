@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from postgres import server
-from postgres_stock import Store, stock
+from postgres_stock import FAST_PATHS, Store, stock
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines import open_engine
@@ -29,10 +29,10 @@ class KeptPostgres(Engine):
 
     scheme = PostgresEngine.scheme
 
-    def __init__(self) -> None:
+    def __init__(self, *, fast_paths: bool = FAST_PATHS) -> None:
         stores = stock(server())
         stores.give_back()  # the run before has ended
-        self._engine = opened(stores.fresh())
+        self._engine = opened(stores.fresh(), fast_paths)
         self._engine._offset = self._engine._not_before_us = 0
 
     @property
@@ -98,8 +98,8 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 @cache
-def opened(store: Store) -> PostgresEngine:
-    engine = open_engine(store.url, namespace=store.namespace, notify=False)
+def opened(store: Store, fast_paths: bool) -> PostgresEngine:
+    engine = open_engine(store.url, namespace=store.namespace, notify=False, fast_paths=fast_paths)
     assert isinstance(engine, PostgresEngine)
     wait(engine.open())
     atexit.register(lambda: wait(engine.close()))

@@ -27,7 +27,7 @@ from holdfast.telemetry.logs import configure
 from holdfast.worker import Worker
 
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
-MODULES_WITH_EVENTS = frozenset({"news", "reaper"})
+MODULES_WITH_EVENTS = frozenset({"reporting", "reaper"})
 """Modules of the worker whose log lines repeat an event."""
 
 QueueLimits = Mapping[str, int | None]

@@ -22,7 +22,7 @@ from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.settings import SqliteSettings
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
-from holdfast.engines.sqlite.user_transactions import UserTransactions
+from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
@@ -66,13 +66,14 @@ class SqliteEngine(Engine):
         durability: str = "durable",
         auto_migrate: bool = True,
         busy_timeout: float = 10.0,
+        fast_paths: bool = True,
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(
                 f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
             )
         self._runtime = runtime
-        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout)
+        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
         self._clock = EngineClock(runtime)
@@ -82,7 +83,7 @@ class SqliteEngine(Engine):
         self._processes: HostProcesses | None = None
         self._poller: CommitPoller | None = None
         self._gate_queue = GateQueue(runtime)
-        self._user_transactions = UserTransactions(
+        self._user_transactions = SqliteUserTransactions(
             self._store, runtime, self._clock, self._notify_processes, self._gate_queue, auto_migrate=auto_migrate
         )
 
@@ -133,7 +134,7 @@ class SqliteEngine(Engine):
 
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
-        kind = self._runtime.fs.kind_of_disk(folder)
+        kind = self._runtime.fs.file_system_type(folder)
         if kind in NETWORK_FILE_SYSTEMS:
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
@@ -209,11 +210,11 @@ class SqliteEngine(Engine):
 
     def perform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return self._user_transactions.perform(command, user)
+        return self._user_transactions.perform_in(command, user)
 
     async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return await self._user_transactions.aperform(command, user)
+        return await self._user_transactions.aperform_in(command, user)
 
     def transaction(self) -> SqliteOwnTransaction:
         refuse_inside(self._store.path)

@@ -12,7 +12,7 @@ import pytest
 from fast_paths import FAST_PATHS, SHORT
 from postgres import server
 from postgres_roles import app_role
-from postgres_stock import FAST_PATHS, fresh_namespace
+from postgres_stock import fresh_namespace
 
 import holdfast.testing.contract
 from holdfast.engine import Engine
@@ -110,7 +110,7 @@ ENGINES = (
         "postgres-general",
         lambda folder: postgres_engine(fast_paths=False),
         transaction=postgres_transaction,
-        only=frozenset({"test_enqueue", "test_exchange", "test_settle", "test_clear", "test_transactions"}),
+        only=SHORT,
     ),
 )
 

@@ -66,7 +66,7 @@ PACES = {
 
 def many_postgres(count: int) -> list[Engine]:
     from postgres import server
-    from postgres_stock import FAST_PATHS, fresh_namespace
+    from postgres_stock import fresh_namespace
 
     store = fresh_namespace(server())
     return [

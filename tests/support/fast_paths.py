@@ -9,5 +9,7 @@ import os
 
 FAST_PATHS = os.environ.get("HOLDFAST_FAST_PATHS", "1") != "0"
 
-SHORT = frozenset({"test_claim", "test_dedupe", "test_enqueue", "test_exchange", "test_lanes", "test_settle"})
+SHORT = frozenset(
+    f"test_{verb}" for verb in ("claim", "clear", "dedupe", "enqueue", "exchange", "lanes", "settle", "transactions")
+)
 """The files of the contract suite that meet a fast path of some engine."""

@@ -346,7 +346,7 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
             runtime.ahead += round(own.BUDGET * 1_100_000)
             wait_for("has held the store's only write lock")
             runtime.ahead += round(own.BUDGET * worker_transaction.TAKE_BACK_AFTER_BUDGETS * 1_000_000)
-            wait_for("has lost it")
+            wait_for("Its transaction was rolled back")
         ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
         return ctx.attempt
 

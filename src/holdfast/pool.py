@@ -29,7 +29,7 @@ from holdfast.declare.handling import (
     SyncAlone,
     SyncWithContext,
 )
-from holdfast.declare.payload import PayloadTask, PoolOptions, chosen, declare_room, in_pool
+from holdfast.declare.payload import PayloadTask, PoolOptions, chosen, declare_depth_limits, in_pool
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, WrongState
 from holdfast.handle import Handle
@@ -65,7 +65,7 @@ class Pool(Scope, Generic[T]):
         super().__init__(link, check_name(name, "pool"))
         self._lanes = _check_lanes(lanes)
         self._task = PayloadTask(link, f"Pool {name!r}", name, name, payload)
-        declare_room(link, name, max_depth, lane_max_depth)
+        declare_depth_limits(link, name, max_depth, lane_max_depth)
         self._payload = payload
         self._registry = registry
         self._dead_letter_hooks: list[Callable[..., object]] = []

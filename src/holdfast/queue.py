@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from holdfast.blocking import blocking
 from holdfast.core.link import Link
 from holdfast.core.producing import enqueue
-from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_room
-from holdfast.declare.policy import SHORTEST_LEASE
+from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_depth_limits
+from holdfast.declare.policy import MIN_LEASE_US
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, duration_us
 from holdfast.handle import Handle
@@ -54,7 +54,7 @@ class Queue(Scope, Generic[T]):
         super().__init__(link, check_name(name, "queue"))
         self._pull_workers = pull_workers
         self._task = PayloadTask(link, f"Queue {name!r}", "", name, payload)
-        declare_room(link, name, max_depth, lane_max_depth)
+        declare_depth_limits(link, name, max_depth, lane_max_depth)
         self.name = name
 
     # Producing
@@ -119,6 +119,6 @@ def _request(count: int, lease: Duration, option: str) -> "ClaimOptions":
     if type(count) is not int or not 1 <= count <= MOST:
         raise InvalidOption(f"`{option}` must be a whole number from 1 to {MOST}.", option=option)
     length = duration_us(lease, "lease")
-    if length < SHORTEST_LEASE:
-        raise InvalidOption(f"`lease` must be at least {SHORTEST_LEASE / 1_000_000:g} seconds.", option="lease")
+    if length < MIN_LEASE_US:
+        raise InvalidOption(f"`lease` must be at least {MIN_LEASE_US / 1_000_000:g} seconds.", option="lease")
     return ClaimOptions(count, length)

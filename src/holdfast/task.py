@@ -154,25 +154,25 @@ class Task(Generic[P, R]):
 
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """A job, checked but not enqueued: for `client.enqueue_many`. It has its id already."""
-        terms, signature = self._terms, self._definition.signature
-        payload = signature.encode(terms.codec, args, kwargs)
-        self._link.check_size(payload, terms.limit)
+        defaults, signature = self._defaults, self._definition.signature
+        payload = signature.encode(defaults.codec, args, kwargs)
+        self._link.check_size(payload, defaults.max_payload_bytes)
         own: dict[str, Any] = {"payload": payload}
-        if terms.job.fresh_id:
+        if defaults.job.fresh_id:
             own["id"] = self._link.runtime.new_id()
         else:  # what a second job with this id is compared by
-            own["payload_hash"] = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
-        if terms.lasts is not None:
-            own["expires"] = self._link.runtime.wall() + terms.lasts
-        if terms.templates:
-            arguments = signature.decode(terms.codec, payload)
-            own |= {field: template.render(signature, arguments) for field, template in terms.templates.items()}
-        job = with_own(terms.job, own)
-        return Draft(job, self, room=terms.room)
+            own["payload_hash"] = call_hash(self.name, *signature.normalised(args, kwargs), payload)
+        if defaults.expires_after_us is not None:
+            own["expires"] = self._link.runtime.wall() + defaults.expires_after_us
+        if defaults.templates:
+            arguments = signature.decode(defaults.codec, payload)
+            own |= {field: template.render(signature, arguments) for field, template in defaults.templates.items()}
+        job = with_own(defaults.job, own)
+        return Draft(job, self, room=defaults.wait_for_room_us)
 
     @property
-    def _terms(self) -> JobDefaults:
-        """The terms of its jobs, put together when the first one is made."""
+    def _defaults(self) -> JobDefaults:
+        """The defaults of its jobs, put together when the first one is made."""
         if self._made is None:
             self._made = JobDefaults.of(self.policy, self._chosen, self._codec, self._link.config.limits.payload)
         return self._made

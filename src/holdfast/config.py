@@ -1,14 +1,14 @@
 """Settings, from weakest to strongest: built in, `holdfast.toml` or `[tool.holdfast]`, environment `HOLDFAST_*`.
 
-What code says goes over all of them and is not seen here. One word per setting: table `[worker]`, key `concurrency` is
-`HOLDFAST_WORKER_CONCURRENCY`. Durations are seconds, or text such as "10m". An unknown key, a value that does not fit,
-and a file that is no TOML are a `ConfigError` that names the key and where it was read.
+Arguments in code override all of them and are not seen here. One word per setting: table `[worker]`, key `concurrency`
+is `HOLDFAST_WORKER_CONCURRENCY`. Durations are seconds, or text such as "10m". An unknown key, a value of the wrong
+type or range, and a file that is not TOML raise a `ConfigError` that names the key and its source.
 
-Nothing is read on import, nor when an `App` is made; `load` is called when a setting is first needed.
+Nothing is read on import, nor when an `App` is created; `load` is called when a setting is first needed.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_origin, get_type_hints
@@ -19,10 +19,10 @@ from holdfast.readers import (
     backoff_table,
     boolean,
     choice,
+    fraction,
     identifier,
     queue_name,
     seconds,
-    share,
     text,
     whole,
 )
@@ -38,14 +38,14 @@ PYPROJECT = "pyproject.toml"
 PREFIX = "HOLDFAST_"
 
 NO_SETTINGS = frozenset({"ALLOW_BLOCKING", "DEBUG"})
-"""Variables that are switches of their own."""
+"""Variables that are switches and not settings."""
 PROJECT_PREFIX = "TEST_"
-"""Left to Holdfast's own tests."""
+"""Variables of Holdfast's own tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """`[task]`: what a task gets where its decorator says nothing. Zero attempts: for ever; zero timeout: none."""
+    """`[task]`: defaults of the options of `@task`. `max_attempts` 0: no limit; `timeout` 0: no timeout."""
 
     queue: Annotated[str, queue_name] = "default"
     priority: Annotated[int, whole(-32_768, 32_767)] = 0
@@ -69,27 +69,15 @@ class WorkerSettings:
     poll_interval: Annotated[float, seconds(0.001)] = 1.0
     reap_interval: Annotated[float, seconds(0.001)] = 5.0
     unknown_task_after: Annotated[float, seconds()] = 0.0
-    max_jobs: Annotated[int, whole(0)] = 0
-    max_memory: Annotated[int, whole(0)] = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerSettings:
-    """`[manager]`."""
-
-    min: Annotated[int, whole(0)] = 1
-    max: Annotated[int, whole(1)] = 4
-    interval: Annotated[float, seconds(0.001)] = 5.0
-    idle_before_down: Annotated[float, seconds()] = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """`[queues.NAME]`: how many live jobs it may hold, and each lane of it (0: any number); at which share to warn."""
+    """`[queues.NAME]`: most live jobs of the queue and of each lane (0: no limit); fraction at which to warn."""
 
     max_depth: Annotated[int, whole(0)] = 0
     lane_max_depth: Annotated[int, whole(0)] = 0
-    soft_limit: Annotated[float, share] = 0.8
+    soft_limit: Annotated[float, fraction] = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +86,6 @@ class LimitSettings:
 
     payload: Annotated[int, whole(1, 16 * 1_048_576)] = 1_048_576
     result: Annotated[int, whole(1, 16 * 1_048_576)] = 1_048_576
-    error: Annotated[int, whole(256, 16_384)] = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +109,8 @@ class SqliteSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardSettings:
-    """`[dashboard]`."""
-
-    host: Annotated[str, text] = "127.0.0.1"
-    port: Annotated[int, whole(0, 65_535)] = 8765
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings, merged. `None` means that nobody said anything."""
+    """All settings, merged. `None` means that no source sets the value."""
 
     app: Annotated[str | None, text] = None
     url: Annotated[str | None, text] = None
@@ -144,35 +123,31 @@ class Config:
 
     task: TaskSettings = TaskSettings()
     worker: WorkerSettings = WorkerSettings()
-    manager: ManagerSettings = ManagerSettings()
     limits: LimitSettings = LimitSettings()
     postgres: PostgresSettings = PostgresSettings()
     sqlite: SqliteSettings = SqliteSettings()
-    dashboard: DashboardSettings = DashboardSettings()
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
 
     environment_url: str | None = None
-    """What `HOLDFAST_URL` says, if it does: an address in code that differs from it is worth a warning."""
+    """The value of `HOLDFAST_URL`: the App logs a warning if the address in code differs from it."""
 
     def queue(self, name: str) -> QueueSettings:
-        """The settings of a queue, whether or not anybody mentioned it."""
-        return self.queues.get(name, _ANY_QUEUE)
+        """The settings of a queue; the defaults if no source names it."""
+        return self.queues.get(name, _DEFAULT_QUEUE)
 
 
-_ANY_QUEUE = QueueSettings()
+_DEFAULT_QUEUE = QueueSettings()
 _TABLES = {
     "task": TaskSettings,
     "worker": WorkerSettings,
-    "manager": ManagerSettings,
     "limits": LimitSettings,
     "postgres": PostgresSettings,
     "sqlite": SqliteSettings,
-    "dashboard": DashboardSettings,
 }
 
 
 def load(runtime: Runtime, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Config:
-    """Read the file in `folder` (the current one unless told) and the environment."""
+    """Read the file in `folder` (default: the current folder) and the environment."""
     environ = os.environ if environ is None else environ
     config = Config()
     source, values = _file(runtime, Path.cwd() if folder is None else folder)
@@ -187,7 +162,7 @@ def load(runtime: Runtime, *, environ: Mapping[str, str] | None = None, folder: 
 
 
 def _file(runtime: Runtime, folder: Path) -> tuple[str, Mapping[str, object]]:
-    """The values of the file, and its name. `holdfast.toml` goes before `[tool.holdfast]`; no file is no values."""
+    """The name of the file and its values. `holdfast.toml` wins over `[tool.holdfast]`; without a file: no values."""
     if (folder / FILE).is_file():
         return FILE, _toml(runtime, folder / FILE)
     if (folder / PYPROJECT).is_file():
@@ -203,7 +178,8 @@ def _toml(runtime: Runtime, path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        # A mounted configuration is often a link, and whoever may write here may write the file as well.
+        # Links are followed: a mounted configuration is often a link, and a user who can replace the link can also
+        # replace the file.
         return tomllib.loads(runtime.fs.read_bytes(path.resolve()).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name} cannot be read: {error}.", key="", source=path.name) from error
@@ -219,8 +195,8 @@ def _merged(config: Config, values: Mapping[str, object], source: str) -> Config
         elif key == "queues":
             for name, options in _table(value, key, source).items():
                 place = f"queues.{name}"
-                known = _updated(config.queue(name), _table(options, place, source), place, source)
-                config = _with_queue(config, name, known, place, source)
+                settings = _updated(config.queue(name), _table(options, place, source), place, source)
+                config = _with_queue(config, name, settings, place, source)
         else:
             config = _updated(config, {key: value}, "", source)
     return config
@@ -241,19 +217,19 @@ def _with_queue(config: Config, name: str, settings: QueueSettings, place: str, 
 
 
 def _readers(table: type) -> dict[str, Reader]:
-    """How each setting of a table is read: the second part of its annotation."""
+    """The reader of each setting of a table: the second part of its annotation."""
     hints = get_type_hints(table, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def _updated(table: T, values: Mapping[str, object], place: str, source: str) -> T:
-    """The table with these values in it."""
+    """A copy of the table with these values."""
     readers = _readers(type(table))
     changes = {}
     for key, value in values.items():
         full = f"{place}.{key}" if place else key
         if key not in readers:
-            raise _unknown(full, source, [f"{place}.{name}" if place else name for name in readers])
+            raise _unknown(full, source, _similar(key, readers), place)
         changes[key] = _read(readers[key], value, full, source)
     return cast(T, replace(cast(Any, table), **changes))
 
@@ -265,12 +241,16 @@ def _read(reader: Reader, value: object, key: str, source: str) -> Any:
         raise ConfigError(f"{source}: `{key}` {error}", key=key, source=source) from error
 
 
-def _unknown(key: str, source: str, known: list[str]) -> ConfigError:
+def _unknown(key: str, source: str, similar: str, place: str = "") -> ConfigError:
+    hint = f"Did you mean `{f'{place}.{similar}' if place else similar}`?" if similar else "Check the spelling."
+    return ConfigError(f"{source}: there is no setting `{key}`. {hint}", key=key, source=source)
+
+
+def _similar(key: str, names: Iterable[str]) -> str:
+    """The name that `key` is probably a misspelling of, or no text."""
     from difflib import get_close_matches
 
-    near = get_close_matches(key, known, n=1)
-    hint = f"Did you mean `{near[0]}`?" if near else "Check the spelling."
-    return ConfigError(f"{source}: there is no setting `{key}`. {hint}", key=key, source=source)
+    return next(iter(get_close_matches(key, names, n=1)), "")
 
 
 # --- The environment ---
@@ -292,7 +272,7 @@ def _from_variable(config: Config, variable: str, value: str) -> Config:
             if rest.endswith(f"_{option}") and (name := rest.removesuffix(f"_{option}")):
                 settings = _updated(config.queue(name), {option: value}, f"queues.{name}", variable)
                 return _with_queue(config, name, settings, f"queues.{name}", variable)
-    raise _unknown(key, variable, _every_key())
+    raise _unknown(key, variable, _similar(key, _every_key()))
 
 
 def _every_key() -> list[str]:

@@ -266,7 +266,7 @@ class JobFailed(JobError):
     ) -> None:
         self.reason, self.error = reason, error
         last = "" if error is None else f" Last error: {error.type}: {error.message}."
-        said = f"Job {job_id!r} ({task}) failed at attempt {attempts}: {reason}.{last} Requeue it once mended."
+        said = f"Job {job_id!r} ({task}) failed at attempt {attempts}: {reason}.{last} Fix the cause, then requeue it."
         super().__init__(message or said, job_id=job_id, task=task, attempts=attempts)
 
     def caused_by(self, cls: type[BaseException]) -> bool:

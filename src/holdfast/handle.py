@@ -142,7 +142,7 @@ def _error_of(record: JobRecord) -> JobFailed | JobCancelled:
     if record.note:
         message = (
             f"Job {record.id!r} ({record.task}) failed at attempt {record.attempt}: {reason} ({record.note}). "
-            "Requeue it once mended."
+            "Fix the cause, then requeue it."
         )
     return JobFailed(
         message,

@@ -1,6 +1,7 @@
-"""How one setting is read from a file, where it has a type, or from the environment, where it is text.
+"""Readers of one setting: from a file, where a value has a type, or from the environment, where it is text.
 
-A reader answers the value or raises `ValueError` with the rest of a sentence that begins with the setting's name.
+A reader returns the value, or raises `ValueError`. The message is the rest of a sentence that begins with the setting's
+name.
 """
 
 import re
@@ -29,7 +30,7 @@ def queue_name(value: object) -> str:
     try:
         return check_name(value, "queue")
     except InvalidOption as error:
-        raise ValueError(f"is no name for a queue: {error}") from error
+        raise ValueError(f"is not a valid queue name: {error}") from error
 
 
 def identifier(value: object) -> str:
@@ -82,18 +83,18 @@ def seconds(low: float = 0.0) -> Callable[[object], float]:
 
 
 def duration(value: str) -> float:
-    """Seconds, from what people type.
+    """Seconds, from text with a unit.
 
     >>> duration("10m"), duration("1.5h"), duration("30")
     (600.0, 5400.0, 30.0)
     """
-    found = _DURATION.fullmatch(value.strip())
-    if found is None:
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
         raise ValueError("must be a number of seconds, or text such as 30s, 10m, 2h or 1d.")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
-def share(value: object) -> float:
+def fraction(value: object) -> float:
     number = value
     if isinstance(value, str):
         try:
@@ -101,7 +102,7 @@ def share(value: object) -> float:
         except ValueError:
             number = None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 1:
-        raise ValueError("must be a share above 0 and up to 1, such as 0.8.")
+        raise ValueError("must be a number above 0 and up to 1, such as 0.8.")
     return float(number)
 
 
@@ -119,7 +120,7 @@ def backoff_table(value: object) -> Backoff:
     options = dict(value)
     kind = options.pop("kind", "exponential")
     if kind not in _KINDS:
-        raise ValueError(f"has the kind {kind!r}; known are {', '.join(_KINDS)}.")
+        raise ValueError(f"has the unknown kind {kind!r}; use one of {', '.join(_KINDS)}.")
     try:
         return _KINDS[kind](**options)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Producing, as `docs/seeds.md` has it row by row: through the public API, on both engines."""
+"""Producing, as `docs/contributing/seeds.md` has it row by row: through the public API, on every engine."""
 
 import threading
 from dataclasses import dataclass

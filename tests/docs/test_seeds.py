@@ -1,4 +1,4 @@
-"""`docs/seeds.md` names tests that exist, leaves out no row, and shows each row on every engine."""
+"""`docs/contributing/seeds.md` names tests that exist, leaves out no row, and shows each row on every engine."""
 
 import ast
 import re
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "contributing" / "seeds.md").read_text(encoding="utf-8")
 
-NAMED = re.compile(r"`(\w+/\w+\.py)::(test_\w+)`")
+NAMED = re.compile(r"`((?:\w+/)+\w+\.py)::(test_\w+)`")
 EVERY = 'params=["memory", "sqlite", "postgres"]'
 
 ROWS = [

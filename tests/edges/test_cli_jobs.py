@@ -251,7 +251,7 @@ def test_cancel_of_a_finished_job_is_refused_and_exits_with_1(shell: Shell) -> N
     shell.works.using(id="over").enqueue()
     shell.work()
     answer = shell("jobs", "cancel", "over", "--yes")
-    assert (answer.code, answer.err) == (1, "holdfast: over: It has ended already.\n")
+    assert (answer.code, answer.err) == (1, "holdfast: over: It has already ended.\n")
 
 
 def test_a_filter_says_what_and_how_many_before_it_cancels(shell: Shell) -> None:

@@ -3,19 +3,19 @@
 import pytest
 
 from holdfast import ErrorInfo, events
-from holdfast.cli.describe import describe
-from holdfast.cli.lines import Lines
-from holdfast.cli.spans import short
+from holdfast.cli.event_text import describe
+from holdfast.cli.format import short
+from holdfast.cli.worker_lines import TextLines
 from holdfast.model.instants import SECOND
 from holdfast.model.states import Reason
 from holdfast.runtime import SystemRuntime
 
-MOST = 3
+MAX_LINES = 3
 NOON = 1_800_000_000 * SECOND
 
 
-def pad() -> Lines:
-    return Lines(SystemRuntime(), ["double"], lambda text, style: text, most=MOST)
+def pad() -> TextLines:
+    return TextLines(SystemRuntime(), ["double"], lambda text, style: text, max_lines=MAX_LINES)
 
 
 def started(second: int, name: str = "job") -> events.Started:
@@ -32,18 +32,18 @@ def after(second: int) -> int:
 
 def test_a_few_changes_are_a_line_each() -> None:
     lines = pad()
-    for _ in range(MOST):
-        lines.hear(started(0))
-    assert [line.split()[3] for line in lines.take(NOON)] == ["started"] * MOST
-    assert lines.take(after(0)) == []
+    for _ in range(MAX_LINES):
+        lines.add(started(0))
+    assert [line.split()[3] for line in lines.take_lines(NOON)] == ["started"] * MAX_LINES
+    assert lines.take_lines(after(0)) == []
 
 
 def test_what_is_too_much_for_a_second_is_one_line_when_the_second_is_over() -> None:
     lines = pad()
-    for _ in range(MOST + 1_200):
-        lines.hear(started(0))
-    assert len(lines.take(NOON)) == MOST
-    (summary,) = lines.take(after(0))
+    for _ in range(MAX_LINES + 1_200):
+        lines.add(started(0))
+    assert len(lines.take_lines(NOON)) == MAX_LINES
+    (summary,) = lines.take_lines(after(0))
     assert summary.endswith("1,200 changes   1,200 started")
 
 
@@ -51,36 +51,36 @@ def test_seconds_are_summed_up_one_by_one_however_late_they_are_read() -> None:
     lines = pad()
     for second in range(3):
         for _ in range(10):
-            lines.hear(started(second))
-    told = lines.take(after(2))
-    assert [line.split()[-2:] for line in told[MOST:]] == [["7", "started"], ["10", "started"], ["10", "started"]]
+            lines.add(started(second))
+    told = lines.take_lines(after(2))
+    assert [line.split()[-2:] for line in told[MAX_LINES:]] == [["7", "started"], ["10", "started"], ["10", "started"]]
 
 
 def test_after_a_busy_second_there_are_no_lines_until_a_quiet_one() -> None:
     lines = pad()
     for _ in range(10):
-        lines.hear(started(0))
-    lines.take(after(0) - 1)
-    lines.hear(started(1))
-    assert [line.split()[1] for line in lines.take(after(0))] == ["…"], "the first second's sum, and no line yet"
-    lines.hear(started(2, "seen"))
-    assert "seen" in lines.take(after(1))[-1]
+        lines.add(started(0))
+    lines.take_lines(after(0) - 1)
+    lines.add(started(1))
+    assert [line.split()[1] for line in lines.take_lines(after(0))] == ["…"], "the first second's sum, and no line yet"
+    lines.add(started(2, "seen"))
+    assert "seen" in lines.take_lines(after(1))[-1]
 
 
 def test_a_failure_is_told_however_many_changes_there_are() -> None:
     lines = pad()
     for _ in range(1_000):
-        lines.hear(started(0))
-    lines.hear(failed(0))
-    assert "failed" in lines.take(NOON)[-1]
+        lines.add(started(0))
+    lines.add(failed(0))
+    assert "failed" in lines.take_lines(NOON)[-1]
 
 
 def test_a_terminal_that_stands_still_costs_no_memory() -> None:
     lines = pad()
     for second in range(1_000):
         for event in (started(second), failed(second)):
-            lines.hear(event)
-    assert len(lines.take(after(1_000))) <= 5 * MOST
+            lines.add(event)
+    assert len(lines.take_lines(after(1_000))) <= 5 * MAX_LINES
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_queue_is_paused_and_resumed(shell: Shell) -> None:
     shell.works.enqueue()
     assert shell("queues", "pause", "default").out == "paused  queue default  1 job\n"
     assert shell.app.control.queues()[0].paused
-    assert "as it was before" in shell("queues", "pause", "default").out
+    assert "it was paused before" in shell("queues", "pause", "default").out
     assert shell("queues", "resume", "default", "--json").objects[0]["changed"] is True
     assert not shell.app.control.queues()[0].paused
 

@@ -81,8 +81,8 @@ def test_of_several_apps_one_has_to_be_named(run: Run, tmp_path: Path) -> None:
         ("no_such_module", "There is no module 'no_such_module'"),
         ("shp", "Did you mean 'shop'?"),
         ("shop.py", "Name the module: shop"),
-        ("shop:nothing", "is no App"),
-        ("shop:", "is no target"),
+        ("shop:nothing", "is not an App"),
+        ("shop:", "is not a target"),
         ("json", "There is no App in json"),
         ("broken", "broken.py, line 3: ZeroDivisionError"),
         ("unreadable", "unreadable.py, line 1: SyntaxError"),
@@ -186,7 +186,7 @@ def test_a_store_that_cannot_be_opened_exits_with_3(run: Run, tmp_path: Path) ->
 def test_a_store_inside_one_process_is_refused(run: Run) -> None:
     answer = run("status", "--url", "memory://")
     assert answer.code == 2
-    assert "inside one process" in answer.err
+    assert "exists in one process only" in answer.err
 
 
 def test_an_address_of_no_engine_exits_with_2(run: Run) -> None:

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from psycopg.errors import FeatureNotSupported, InsufficientPrivilege, UndefinedFile
 
+from holdfast.engines.postgres.encode_calls import call_of
 from holdfast.engines.postgres.messages import Read
-from holdfast.engines.postgres.migrations import script
-from holdfast.engines.postgres.wire import call_of
+from holdfast.engines.postgres.migrations import PRESENT, script
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -59,7 +59,7 @@ FROM (
 """
 
 DERIVED = """
-INSERT INTO counter SELECT queue, state, count(*), CASE WHEN is_terminal_1(state) THEN count(*) ELSE 0 END
+INSERT INTO counter SELECT queue, state, count(*), CASE WHEN is_terminal(state) THEN count(*) ELSE 0 END
 FROM job GROUP BY queue, state;
 INSERT INTO lane (queue, lane, head, depth)
 SELECT queue, lane, min(id) FILTER (WHERE hold = 0), count(*) FROM job WHERE lane IS NOT NULL GROUP BY queue, lane;
@@ -84,10 +84,11 @@ class Stock:
     def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
         self._db = connection
         self._schema = schema
+        self._rules = PRESENT.schema(schema)
 
     def fill(self, **jobs: int) -> None:
         self._db.execute(script(self._schema).encode())
-        self._db.execute(f"SET search_path = {self._schema}".encode())
+        self._db.execute(f"SET search_path = {self._schema}, {self._rules}".encode())
         self._db.execute("ALTER TABLE job SET (autovacuum_enabled = off)")
         self._db.execute(FILL.encode(), (list(jobs), list(jobs.values())))
         self._db.execute(DERIVED.encode())
@@ -95,7 +96,7 @@ class Stock:
             self._db.execute(f"VACUUM ANALYZE {table}".encode())
 
     def drop(self) -> None:
-        self._db.execute(f"DROP SCHEMA IF EXISTS {self._schema} CASCADE".encode())
+        self._db.execute(f"DROP SCHEMA IF EXISTS {self._rules}, {self._schema} CASCADE".encode())
 
     def ask(self, command: Command[A]) -> A:
         sql, values, read = self._call(command)
@@ -105,7 +106,7 @@ class Stock:
     def _call(self, command: Command[A]) -> tuple[str, list[Any], Read]:
         call = call_of(command)
         values = [list(value) if isinstance(value, tuple) else value for value in (*call.arguments, 0, 0)]
-        return f"{self._schema}.{call.function}({', '.join(['%s'] * len(values))})", values, call.read
+        return f"{self._rules}.{call.function}({', '.join(['%s'] * len(values))})", values, call.read
 
     def blocks(self, command: Command[A]) -> int:
         """How many blocks of the server's memory the command touches."""
@@ -132,13 +133,13 @@ class Stock:
 
     def reads(self, command: Command[A]) -> list[Node]:
         """What every statement inside the command reads."""
-        told: list[str] = []
-        self._db.add_notice_handler(listen := lambda notice: told.append(notice.message_primary or ""))
+        messages: list[str] = []
+        self._db.add_notice_handler(listen := lambda notice: messages.append(notice.message_primary or ""))
         try:
             self.ask(command)
         finally:
             self._db.remove_notice_handler(listen)
-        plans = [json.loads(text[text.index("{") :]) for text in told if "plan:" in text]
+        plans = [json.loads(text[text.index("{") :]) for text in messages if "plan:" in text]
         assert plans, "the server explained nothing"
         return [node for plan in plans for node in _nodes(plan["Plan"], plan["Query Text"])]
 
@@ -254,7 +255,7 @@ def blocks_per_job(server: "PostgresServer", schema: str, calls: int = 3, limit:
         stock.drop()
         try:
             stock.fill(**jobs)
-            for number in range(6):  # by then the server has settled on plans for any parameters
+            for number in range(6):  # by then the server uses plans for any parameters
                 assert len(stock.ask(Exchange(claim=claim(number, 10))).leases) == 10
             touched = sum(stock.blocks(Exchange(claim=claim(number, limit))) for number in range(10, 10 + calls))
         finally:

@@ -11,13 +11,14 @@ import asyncpg
 import pytest
 from postgres import PostgresServer
 from postgres_roles import Role, app_role, new_role
-from postgres_stock import Store, unused_name
+from postgres_stock import Store, drop_namespace, unused_name
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.postgres.encode_calls import call_of, verb_of
 from holdfast.engines.postgres.migrations import migrations, newest, script
+from holdfast.engines.postgres.rules import RULES_VERSION, entry_functions, schema_of
 from holdfast.engines.postgres.schema import grants
-from holdfast.engines.postgres.wire import call_of, verb_of
 from holdfast.errors import ConfigError, EngineError, SchemaMismatch, Unsupported
 from holdfast.model.command import Command
 from holdfast.model.produce import Enqueue, Group
@@ -45,18 +46,22 @@ ORDER BY oid::regprocedure::text
 
 
 def dump(server: PostgresServer, schema: str) -> list[str]:
-    """Everything that stands in a schema, without its name and without rows, but for the list of migrations."""
+    """Everything that stands in a namespace, without its name and without rows, but for what is installed."""
     rows = [
-        row for query in (RELATIONS, INDEXES, CONSTRAINTS, VIEWS, FUNCTIONS) for row in server.execute(query, schema)
+        row
+        for query in (RELATIONS, INDEXES, CONSTRAINTS, VIEWS, FUNCTIONS)
+        for part in (schema, schema_of(schema))
+        for row in server.execute(query, part)
     ]
     rows += server.execute(f"SELECT number, name FROM {schema}.migration ORDER BY 1")
+    rows += server.execute(f"SELECT version, checksum FROM {schema}.rules ORDER BY 1")
     return [repr(row).replace(schema, "SCHEMA") for row in rows]
 
 
 def fresh(server: PostgresServer, request: pytest.FixtureRequest) -> str:
     """A namespace that is not there, and will not be there after the test."""
     name = unused_name()
-    request.addfinalizer(lambda: server.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+    request.addfinalizer(lambda: drop_namespace(server, name))
     return name
 
 
@@ -72,31 +77,35 @@ async def opened_and_closed(engine: Engine) -> None:
 # --- Migrations ---
 
 
-def test_the_script_makes_the_same_schema_as_the_call(
+async def test_the_script_makes_the_same_schema_as_the_call(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     called, scripted = fresh(postgres_server, request), fresh(postgres_server, request)
-    steps = asyncio.run(of(postgres_server, called).migrate())
-    postgres_server.execute(asyncio.run(of(postgres_server, scripted).migration_script()))
+    steps = await of(postgres_server, called).migrate()
+    postgres_server.execute(await of(postgres_server, scripted).migration_script())
 
-    assert len(steps) == len(migrations())
+    assert len(steps) == len(migrations()) + 1
+    assert steps[-1] == f"rules {RULES_VERSION}"
     assert len(dump(postgres_server, called)) > 300
     assert dump(postgres_server, scripted) == dump(postgres_server, called)
-    asyncio.run(opened_and_closed(of(postgres_server, scripted)))
+    await opened_and_closed(of(postgres_server, scripted))
 
 
-def test_the_script_holds_only_what_the_store_lacks(
+async def test_the_script_holds_only_what_the_store_lacks(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
     engine = of(postgres_server, name)
-    everything = asyncio.run(engine.migration_script())
-    asyncio.run(engine.migrate())
+    everything = await engine.migration_script()
+    await engine.migrate()
 
-    assert asyncio.run(engine.migration_script()) == ""
-    assert asyncio.run(engine.migration_script(after=0)) == everything == script(name)
-    last = asyncio.run(engine.migration_script(after=newest() - 1))
+    assert (await engine.migration_script()) == ""
+    assert (await engine.migration_script(after=0)) == everything == script(name)
+    last = await engine.migration_script(after=newest() - 1)
     assert re.findall(r"INSERT INTO migration .*VALUES \((\d+),", last) == [str(newest())]
+    rules = await engine.migration_script(after=newest())
+    assert "CREATE TABLE job" not in rules
+    assert f"CREATE SCHEMA {schema_of(name)};" in rules
 
 
 def test_a_script_that_was_run_already_changes_nothing(
@@ -111,52 +120,53 @@ def test_a_script_that_was_run_already_changes_nothing(
     assert dump(postgres_server, name) == before
 
 
-def test_of_many_that_migrate_at_once_one_does_it(
+async def test_of_many_that_migrate_at_once_one_does_it(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
 
-    async def race() -> list[tuple[str, ...]]:
-        return await asyncio.gather(*(of(postgres_server, name).migrate() for _ in range(5)))
-
-    done = asyncio.run(race())
-    assert sorted(len(steps) for steps in done) == [0, 0, 0, 0, len(migrations())]
+    done = await asyncio.gather(*(of(postgres_server, name).migrate() for _ in range(5)))
+    assert sorted(len(steps) for steps in done) == [0, 0, 0, 0, len(migrations()) + 1]
 
 
-def test_a_schema_that_is_newer_is_accepted(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+async def test_a_schema_that_is_newer_is_accepted(postgres_store: Stores, postgres_server: PostgresServer) -> None:
     store = postgres_store()
     postgres_server.execute(f"INSERT INTO {store.namespace}.migration (number, name) VALUES (9999, 'later')")
     try:
-        asyncio.run(opened_and_closed(of(postgres_server, store.namespace)))
+        await opened_and_closed(of(postgres_server, store.namespace))
     finally:
         postgres_server.execute(f"DELETE FROM {store.namespace}.migration WHERE number = 9999")
 
 
-def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
+async def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as missing:
-        asyncio.run(of(postgres_server, name).open())
-    assert (missing.value.found, missing.value.wanted) == ("0", str(newest()))
+        await of(postgres_server, name).open()
+    wanted = f"tables {newest()}, rules {RULES_VERSION}"
+    assert (missing.value.found, missing.value.wanted) == ("no rules", wanted)
 
-    asyncio.run(of(postgres_server, name).migrate())
-    postgres_server.execute(f"DELETE FROM {name}.migration WHERE number = %s", newest())
+    await of(postgres_server, name).migrate()
+    postgres_server.execute(f"UPDATE {name}.migration SET number = 0 WHERE number = %s", newest())
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as older:
-        asyncio.run(of(postgres_server, name).open())
-    assert older.value.found == str(migrations()[-2].number)
+        await of(postgres_server, name).open()
+    assert older.value.found == f"tables unknown, rules {RULES_VERSION}"
+
+    postgres_server.execute(f"UPDATE {name}.migration SET number = %s WHERE number = 0", newest())
+    postgres_server.execute(f"ALTER SCHEMA {schema_of(name)} RENAME TO {schema_of(name, 77)}")
+    with pytest.raises(SchemaMismatch, match="holdfast migrate") as without:
+        await of(postgres_server, name).open()
+    assert without.value.found == f"tables {newest()}, rules 77"
 
 
-def test_with_auto_migrate_the_first_one_to_open_makes_the_schema(
+async def test_with_auto_migrate_the_first_one_to_open_makes_the_schema(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
 
-    async def race() -> None:
-        await asyncio.gather(*(opened_and_closed(of(postgres_server, name, auto_migrate=True)) for _ in range(3)))
-
-    asyncio.run(race())
-    assert asyncio.run(of(postgres_server, name).migrate()) == ()
+    await asyncio.gather(*(opened_and_closed(of(postgres_server, name, auto_migrate=True)) for _ in range(3)))
+    assert (await of(postgres_server, name).migrate()) == ()
 
 
 # --- Roles ---
@@ -179,27 +189,29 @@ async def put_one(engine: Engine, id: str) -> None:
         await engine.close()
 
 
-def test_a_role_that_was_granted_nothing_is_told_so(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+async def test_a_role_that_was_granted_nothing_is_told_so(
+    postgres_store: Stores, postgres_server: PostgresServer
+) -> None:
     stranger = new_role(postgres_server)
     with pytest.raises(EngineError, match="holdfast migrate --grant"):
-        asyncio.run(as_role(stranger, postgres_store().namespace).open())
+        await as_role(stranger, postgres_store().namespace).open()
 
 
-def test_a_role_that_may_not_migrate_is_told_so(
+async def test_a_role_that_may_not_migrate_is_told_so(
     postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
 ) -> None:
     name = fresh(postgres_server, request)
     for migrating in (as_role(role, name).migrate(), as_role(role, name, auto_migrate=True).open()):
         with pytest.raises(EngineError, match="Let the owner"):
-            asyncio.run(migrating)
+            await migrating
 
 
-def test_a_granted_role_works_and_can_touch_no_table(
+async def test_a_granted_role_works_and_can_touch_no_table(
     postgres_store: Stores, postgres_server: PostgresServer, role: Role
 ) -> None:
     store = postgres_store()
-    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
-    asyncio.run(put_one(as_role(role, store.namespace), "a"))
+    await of(postgres_server, store.namespace).grant(role.name)
+    await put_one(as_role(role, store.namespace), "a")
 
     async def touch(statement: str) -> None:
         connection = await asyncpg.connect(role.url)
@@ -212,36 +224,45 @@ def test_a_granted_role_works_and_can_touch_no_table(
     tables = postgres_server.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", store.namespace)
     assert len(tables) > 8
     for (table,) in tables:
-        asyncio.run(touch(f"SELECT FROM {store.namespace}.{table}"))
-        asyncio.run(touch(f"DELETE FROM {store.namespace}.{table}"))
-    asyncio.run(touch(f"CREATE TABLE {store.namespace}.mine (n int)"))
+        await touch(f"SELECT FROM {store.namespace}.{table}")
+        await touch(f"DELETE FROM {store.namespace}.{table}")
+    await touch(f"CREATE TABLE {store.namespace}.mine (n int)")
 
 
-def test_a_grant_reaches_functions_of_later_releases(
+async def test_the_script_grants_what_the_call_grants(
     postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
 ) -> None:
     name = fresh(postgres_server, request)
-    postgres_server.execute(asyncio.run(of(postgres_server, name).migration_script(roles=[role.name])))
-    postgres_server.execute(f"CREATE FUNCTION {name}.enqueue_9() RETURNS int LANGUAGE sql AS 'SELECT 1'")
-    postgres_server.execute(f"REVOKE ALL ON FUNCTION {name}.enqueue_9() FROM PUBLIC")
-    allowed = postgres_server.execute(
-        "SELECT has_function_privilege(%s, %s, 'EXECUTE')", role.name, f"{name}.enqueue_9()"
+    postgres_server.execute(await of(postgres_server, name).migration_script(roles=[role.name]))
+    await put_one(as_role(role, name), "a")
+
+
+async def test_a_role_may_call_the_verbs_and_no_helper(
+    postgres_store: Stores, postgres_server: PostgresServer, role: Role
+) -> None:
+    store = postgres_store()
+    await of(postgres_server, store.namespace).grant(role.name)
+    callable = postgres_server.execute(
+        "SELECT prosecdef, bool_and(allowed), bool_or(allowed) FROM pg_proc,"
+        " has_function_privilege(%s, oid, 'EXECUTE') AS allowed"
+        " WHERE pronamespace = %s::regnamespace GROUP BY prosecdef ORDER BY prosecdef",
+        role.name,
+        schema_of(store.namespace),
     )
-    assert allowed == [(True,)]
+    assert callable == [(False, False, False), (True, True, True)]
 
 
-def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+async def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgres_server: PostgresServer) -> None:
     store = postgres_store()
     strange = new_role(postgres_server, f'Odd "{unused_name()}"; DROP SCHEMA {store.namespace} CASCADE; --')
-    asyncio.run(of(postgres_server, store.namespace).grant(strange.name))
-    assert postgres_server.execute("SELECT has_schema_privilege(%s, %s, 'USAGE')", strange.name, store.namespace) == [
-        (True,)
-    ]
+    await of(postgres_server, store.namespace).grant(strange.name)
+    usage = "SELECT has_schema_privilege(%s, %s, 'USAGE')"
+    assert postgres_server.execute(usage, strange.name, schema_of(store.namespace)) == [(True,)]
     for nobody in ("", "public", "a\0b"):
         with pytest.raises(ConfigError):
             grants(store.namespace, nobody)
     with pytest.raises(EngineError, match="does not exist"):
-        asyncio.run(of(postgres_server, store.namespace).grant("nobody_of_that_name"))
+        await of(postgres_server, store.namespace).grant("nobody_of_that_name")
 
 
 # --- What a caller cannot do to functions that run with their owner's rights ---
@@ -256,7 +277,7 @@ def test_nobody_may_call_a_function_who_was_not_granted_it(
         CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
         WHERE p.pronamespace = %s::regnamespace AND a.grantee = 0
         """,
-        postgres_store().namespace,
+        schema_of(postgres_store().namespace),
     )
     assert open_to_all == []
 
@@ -266,46 +287,54 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
 ) -> None:
     name = postgres_store().namespace
     found = postgres_server.execute(
-        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosecdef", name
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosecdef", schema_of(name)
     )
-    called = {f"{verb_of(command)}_1" for command in Command.__subclasses__()}
+    called = {verb_of(command) for command in Command.__subclasses__()}
     assert len(called) > 30
-    also = {"version_1", "enqueue_alike_1", "enqueue_plain_1", "enqueue_joined_1", "settle_joined_1"}
-    assert {verb for verb, _ in found} == called | also
-    assert [verb for verb, settings in found if f"search_path={name}, pg_temp" not in settings] == []
+    also = {"installed", "enqueue_alike", "enqueue_fast", "enqueue_in_transaction", "settle_in_transaction"}
+    assert {verb for verb, _ in found} == called | also == {*entry_functions()}
+    path = f"search_path={schema_of(name)}, {name}, pg_temp"
+    assert [verb for verb, settings in found if path not in settings] == []
 
 
 def test_the_only_dynamic_statements_have_names_in_them_that_the_server_made(
     postgres_store: Stores, postgres_server: PostgresServer
 ) -> None:
+    namespace = postgres_store().namespace
     bodies = postgres_server.execute(
-        "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace", postgres_store().namespace
+        "SELECT proname, replace(replace(prosrc, %s, 'RULES'), %s, 'TABLES') FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace",
+        schema_of(namespace),
+        namespace,
+        schema_of(namespace),
     )
-    dynamic = {name: re.findall(r"\bEXECUTE\b(.{0,40})", body, re.DOTALL) for name, body in bodies}
+    dynamic = {name: re.findall(r"\bEXECUTE (format.{0,30})", body, re.DOTALL) for name, body in bodies}
+    assert sum(len(re.findall(r"^ *(?:FOR \w+ IN )?EXECUTE\b", body, re.MULTILINE)) for _, body in bodies) == 6
     assert {name: found for name, found in dynamic.items() if found} == {
-        "declare_pool_1": [" format('CREATE SEQUENCE %I', v_turns);\n"],
-        "turn_1": [" format('SELECT CASE WHEN is_called THEN"],
-        "find_1": [" format($find$\n        SELECT j.arrival,"],  # one of two constant conditions goes into it
+        "declare_pool": ["format('CREATE SEQUENCE TABLES.%I', "],
+        "turns_given": ["format('SELECT CASE WHEN is_called T"],
+        "find": ["format($find$\n        SELECT j.arriv"],  # one of two constant conditions goes into it
+        "adopt_grants": ["format('GRANT USAGE ON SCHEMA RULES ", "format('GRANT EXECUTE ON FUNCTION RU"],
+        "drop_old_versions": ["format('DROP SCHEMA IF EXISTS %I CAS"],
     }
 
 
-def test_objects_of_the_caller_do_not_stand_in_for_those_of_the_schema(
+async def test_objects_of_the_caller_do_not_stand_in_for_those_of_the_schema(
     postgres_store: Stores, postgres_server: PostgresServer, role: Role
 ) -> None:
     store = postgres_store()
-    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
+    await of(postgres_server, store.namespace).grant(role.name)
 
-    async def call() -> None:
-        connection = await asyncpg.connect(role.url)
-        verb = call_of(Enqueue(groups=(Group((new_job("a"),)),)))
-        try:
-            await connection.execute("CREATE TEMP TABLE job (n int); CREATE TEMP TABLE tally (n int)")
-            await connection.execute('SET search_path = pg_temp; SET holdfast.moves = \'["planted", "queued", 5, 0]\'')
-            await connection.fetchval(f"SELECT {store.namespace}.{verb.function}($1, $2, 0, 0)", *verb.arguments)
-        finally:
-            await connection.close()
-
-    asyncio.run(call())
+    connection = await asyncpg.connect(role.url)
+    verb = call_of(Enqueue(groups=(Group((new_job("a"),)),)))
+    try:
+        await connection.execute("CREATE TEMP TABLE job (n int); CREATE TEMP TABLE tally (n int)")
+        await connection.execute('SET search_path = pg_temp; SET holdfast.moves = \'["planted", "queued", 5, 0]\'')
+        await connection.fetchval(
+            f"SELECT {schema_of(store.namespace)}.{verb.function}($1, $2, $3, 0, 0)", *verb.arguments
+        )
+    finally:
+        await connection.close()
     assert postgres_server.execute(f"SELECT id FROM {store.namespace}.job") == [("a",)]
     assert postgres_server.execute(f"SELECT queue, jobs FROM {store.namespace}.counts") == [("work", 1)]
 
@@ -327,7 +356,7 @@ async def commits(engine: Engine) -> str:
     ("said", "durability", "found"),
     [("on", "fast", "off"), ("off", "durable", "on"), ("on", "durable", "on"), ("local", "durable", "local")],
 )
-def test_a_class_decides_whether_commits_wait_for_the_disk(
+async def test_a_class_decides_whether_commits_wait_for_the_disk(
     postgres_store: Stores, postgres_server: PostgresServer, said: str, durability: str, found: str
 ) -> None:
     store = postgres_store()
@@ -335,12 +364,12 @@ def test_a_class_decides_whether_commits_wait_for_the_disk(
     postgres_server.execute(grants(store.namespace, role.name))
     postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = '{said}'")
     try:
-        assert asyncio.run(commits(as_role(role, store.namespace, durability=durability))) == found
+        assert (await commits(as_role(role, store.namespace, durability=durability))) == found
     finally:
         postgres_server.execute(f"ALTER ROLE {role.name} RESET synchronous_commit")
 
 
-def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
+async def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
     postgres_store: Stores, postgres_server: PostgresServer
 ) -> None:
     store = postgres_store()
@@ -349,8 +378,8 @@ def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
     postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = off")
     try:
         with pytest.raises(ConfigError, match="ALTER ROLE"):
-            asyncio.run(as_role(role, store.namespace, pooled=True).open())
-        assert asyncio.run(commits(as_role(role, store.namespace, pooled=True, durability="fast"))) == "off"
+            await as_role(role, store.namespace, pooled=True).open()
+        assert (await commits(as_role(role, store.namespace, pooled=True, durability="fast"))) == "off"
     finally:
         postgres_server.execute(f"ALTER ROLE {role.name} RESET synchronous_commit")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.sqlite.statements import load
-from holdfast.engines.sqlite.transactor import Clock, Place, Transactor
+from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.writer import Writer
 from holdfast.runtime import SystemRuntime
 
 NAMESPACE = "holdfast"
@@ -19,9 +20,9 @@ SERVED = {name: re.findall(r"Index: (\w+)", text) for name, text in STATEMENTS.i
 def database(tmp_path: Path) -> sqlite3.Connection:
     path = tmp_path / "plans.db"
     runtime = SystemRuntime()
-    transactor = Transactor(Place(str(path), NAMESPACE, "durable", 1.0), runtime, Clock(runtime))
-    transactor.prepare(auto_migrate=True)
-    transactor.close()
+    writer = Writer(StoreOptions(str(path), NAMESPACE, "durable", 1.0), runtime, EngineClock(runtime))
+    writer.prepare(auto_migrate=True)
+    writer.close()
     return sqlite3.connect(path)
 
 

@@ -55,8 +55,6 @@ def test_a_file_may_set_everything_that_is_documented(tmp_path: Path) -> None:
         [worker]
         concurrency = 3
         grace = "2m"
-        [manager]
-        max = 9
         [queues.default]
         max_depth = 100
         [queues."e mails"]
@@ -72,17 +70,15 @@ def test_a_file_may_set_everything_that_is_documented(tmp_path: Path) -> None:
         listen_url = "postgresql://direct/shop"
         [sqlite]
         busy_timeout = 3
-        [dashboard]
-        port = 1
         """,
     )
     assert (config.app, config.url, config.namespace) == ("shop.jobs:jobs", "sqlite:///shop.db", "shop")
     assert (config.durability, config.auto_migrate, config.request_timeout) == ("fast", False, 60.0)
     assert config.task.backoff == exponential(1, 3, 60, 0)
-    assert (config.worker.grace, config.manager.max, config.manager.min) == (120.0, 9, 1)
+    assert (config.worker.concurrency, config.worker.grace) == (3, 120.0)
     assert (config.queue("default").max_depth, config.queue("default").lane_max_depth) == (100, 0)
     assert (config.queue("e mails").lane_max_depth, config.queue("e mails").soft_limit) == (2, 0.5)
-    assert (config.limits.payload, config.dashboard.port) == (1000, 1)
+    assert config.limits.payload == 1000
     assert config.postgres == PostgresSettings(
         pool_size=3, notify=False, pooled=True, listen_url="postgresql://direct/shop"
     )
@@ -200,6 +196,37 @@ def test_a_wrong_key_or_value_is_named_with_its_source(tmp_path: Path, text: str
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str) -> None:
     assert refusal(tmp_path, environ={variable: value}).source == variable
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[manager]\nmax = 9", "manager"),
+        ("[dashboard]\nport = 1", "dashboard"),
+        ("[worker]\nmax_jobs = 1000", "worker.max_jobs"),
+        ("[worker]\nmax_memory = 1000", "worker.max_memory"),
+        ("[limits]\nerror = 1000", "limits.error"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(tmp_path: Path, text: str, key: str) -> None:
+    error = refusal(tmp_path, text)
+    assert str(error) == f"holdfast.toml: there is no setting `{key}`. Check the spelling."
+    assert (error.key, error.source) == (key, "holdfast.toml")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "HOLDFAST_MANAGER_MAX",
+        "HOLDFAST_DASHBOARD_PORT",
+        "HOLDFAST_WORKER_MAX_JOBS",
+        "HOLDFAST_WORKER_MAX_MEMORY",
+        "HOLDFAST_LIMITS_ERROR",
+    ],
+)
+def test_a_variable_without_effect_is_refused(tmp_path: Path, variable: str) -> None:
+    error = refusal(tmp_path, environ={variable: "9"})
+    assert f"{variable}: there is no setting `{variable.removeprefix('HOLDFAST_').lower()}`." in str(error)
 
 
 def test_a_misspelt_key_is_told_what_it_should_be(tmp_path: Path) -> None:

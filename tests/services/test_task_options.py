@@ -59,7 +59,7 @@ def test_options_are_read_in_every_form_they_may_have(jobs: App[object]) -> None
 
 
 def test_a_preset_fits_the_decorator(jobs: App[object]) -> None:
-    options: Any = presets.seed_004.options()
+    options: Any = presets.long_running.options()
 
     @jobs.task(**options)
     def resize() -> None: ...

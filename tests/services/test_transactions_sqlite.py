@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 from ways import Store, by_sqlite3
 
 from holdfast import App, Busy, Context, JobState, UsageError, WrongDatabase, fixed
-from holdfast.engines.sqlite import own
+from holdfast.engines.sqlite import own_transaction
 from holdfast.runtime import SystemRuntime
 from holdfast.worker import transaction as worker_transaction
 
@@ -124,7 +124,7 @@ def test_a_lock_is_waited_for_as_long_as_the_connection_says(jobs: App[Any], shi
     holder = sqlite3.connect(store.place, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     db = sqlite3.connect(store.place, timeout=0.05)
-    with pytest.raises(Busy, match="locked by someone else"):
+    with pytest.raises(Busy, match="locked by another transaction"):
         ship.using(transaction=db).enqueue("1")
     holder.execute("ROLLBACK")
     ship.using(transaction=db).enqueue("1")
@@ -218,31 +218,28 @@ def test_the_tables_may_be_made_in_the_users_transaction(store: Store) -> None:
 # Commits that nobody tells of
 
 
-def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any, store: Store) -> None:
+async def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any, store: Store) -> None:
     """The other App is not open, so it has no bell to ring."""
     other = store.app()
     there = other.client.task("ship")
 
-    async def story() -> None:
-        with jobs.engine.subscribe("queue:default") as subscription:
-            waiting = asyncio.ensure_future(subscription.wait(30))
-            await asyncio.sleep(0)
+    with jobs.engine.subscribe("queue:default") as subscription:
+        waiting = asyncio.ensure_future(subscription.wait(30))
+        await asyncio.sleep(0)
 
-            def commit() -> None:
-                with by_sqlite3(store) as given:
-                    there.using(transaction=given.transaction).enqueue("1")
+        def commit() -> None:
+            with by_sqlite3(store) as given:
+                there.using(transaction=given.transaction).enqueue("1")
 
-            while not waiting.done():  # the first look only learns what is there
-                await asyncio.to_thread(commit)
-                await asyncio.wait({waiting}, timeout=0.1)
-            assert await waiting == {"queue:default"}
-
-    asyncio.run(story())
+        while not waiting.done():  # the first look only learns what is there
+            await asyncio.to_thread(commit)
+            await asyncio.wait({waiting}, timeout=0.1)
+        assert await waiting == {"queue:default"}
 
 
 def test_nobody_looks_while_nobody_waits(jobs: App[Any]) -> None:
-    lookout = jobs.engine._lookout  # type: ignore[attr-defined]
-    assert lookout._thread is None
+    poller = jobs.engine._poller  # type: ignore[attr-defined]
+    assert poller._thread is None
 
 
 # A transaction of the store's own
@@ -343,9 +340,9 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
     def work(ctx: Context) -> int:
         if ctx.attempt == 1:
             ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
-            runtime.ahead += round(own.BUDGET * 1_100_000)
+            runtime.ahead += round(own_transaction.BUDGET_S * 1_100_000)
             wait_for("has held the store's only write lock")
-            runtime.ahead += round(own.BUDGET * worker_transaction.TAKE_BACK_AFTER_BUDGETS * 1_000_000)
+            runtime.ahead += round(own_transaction.BUDGET_S * worker_transaction.TAKE_BACK_AFTER_BUDGETS * 1_000_000)
             wait_for("Its transaction was rolled back")
         ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
         return ctx.attempt
@@ -379,17 +376,14 @@ def test_what_was_taken_back_cannot_be_committed(jobs: App[Any], store: Store) -
     assert store.effects() == {}
 
 
-def test_whoever_gives_up_waiting_for_it_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
-    async def story() -> None:
-        with closing(SystemRuntime().fs.gate(f"{store.place}-gate")) as gate, gate:
-            waiting = asyncio.ensure_future(jobs.engine.transaction().__aenter__())
-            await asyncio.wait({waiting}, timeout=0.05)
-            waiting.cancel()
-            await asyncio.wait({waiting})
-        await ship.aenqueue("1")
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_whoever_gives_up_waiting_for_it_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
+    with closing(SystemRuntime().fs.gate(f"{store.place}-gate")) as gate, gate:
+        waiting = asyncio.ensure_future(jobs.engine.transaction().__aenter__())
+        await asyncio.wait({waiting}, timeout=0.05)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    await ship.aenqueue("1")
+    await jobs.aclose()
 
 
 def test_an_awaited_connection_may_be_a_bare_one(jobs: App[Any], ship: Any, store: Store) -> None:

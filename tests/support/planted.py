@@ -70,12 +70,18 @@ MUTANTS = (
     ),
     Mutant(
         "the late owner of a reaped job hears that it settled",
-        "settle._apply",
+        "settle.apply_settlement",
         "settled_token=job.settled_token if reap else settlement.token",
         "settled_token=settlement.token",
         "guards",
     ),
-    Mutant("a loss is not counted", "settle._apply", "job.losses + 1 if reap else job.losses", "job.losses", "expired"),
+    Mutant(
+        "a loss is not counted",
+        "settle.apply_settlement",
+        "job.losses + 1 if reap else job.losses",
+        "job.losses",
+        "expired",
+    ),
     Mutant(
         "a renewal shortens the lease",
         "leases._renew",
@@ -95,14 +101,14 @@ MUTANTS = (
     # Attempts and history
     Mutant(
         "a refund is ignored",
-        "settle._apply",
+        "settle.apply_settlement",
         "job.attempt - 1 if settlement.refund else job.attempt",
         "job.attempt",
         "settle",
     ),
     Mutant(
         "a release costs an attempt",
-        "settle._apply",
+        "settle.apply_settlement",
         "if settlement.refund else",
         "if settlement.refund and target is not JobState.QUEUED else",
         "settle",
@@ -110,15 +116,15 @@ MUTANTS = (
     Mutant("a claim counts no attempt", "claim._grant", "job.attempt + 1", "job.attempt", "claim"),
     Mutant(
         "a release is written into the history",
-        "settle._apply",
+        "settle.apply_settlement",
         "if counted and target in ENDS_A_RUN",
         "if before.state is JobState.RUNNING and not succeeded",
         "history",
     ),
-    Mutant("a requeued job keeps its attempts", "operate._requeue", "attempt=0,", "", "requeue"),
+    Mutant("a requeued job keeps its attempts", "operate.revive", "attempt=0,", "", "requeue"),
     Mutant(
         "a requeued job keeps its place",
-        "operate._requeue",
+        "operate.revive",
         "arrival=step.state.new_arrival(job.queue),",
         "",
         "requeue",
@@ -133,8 +139,8 @@ MUTANTS = (
     Mutant(
         "what fell due last moves up first",
         "tables.Tables.due",
-        "entry = known.due.first()",
-        "entry = max(known.due.living(), key=lambda late: (late.instant <= now, late.instant), default=None)",
+        "entry = index.due.first()",
+        "entry = max(index.due.current_entries(), key=lambda late: (late.instant <= now, late.instant), default=None)",
         "claim",
     ),
     Mutant("a paused queue is claimed", "claim.claim", " or record.paused", "", "pause"),
@@ -176,7 +182,7 @@ MUTANTS = (
         "prune",
     ),
     # Enqueueing
-    Mutant("the depth limit is off by one", "enqueue._no_room", "> limit.limit", "> limit.limit + 1", "limits"),
+    Mutant("the depth limit is off by one", "enqueue.check_limits", "> limit.limit", "> limit.limit + 1", "limits"),
     Mutant(
         "a limit passes over the lanes that a pool chooses",
         "pools.lanes_ahead",
@@ -193,7 +199,7 @@ MUTANTS = (
     ),
     Mutant(
         "a requeue counts the lane that the job had",
-        "operate._is_full",
+        "operate.is_full",
         "pools.lane_again(step, job)",
         "job.lane",
         "lane_limits",
@@ -201,15 +207,31 @@ MUTANTS = (
     Mutant(
         "a failed job keeps its key",
         "enqueue.key_holder",
-        "job.state is JobState.SUCCEEDED and now < job.key_until",
-        "now < job.visible_until",
+        "is_taken(job, job.key_until, now)",
+        "(job.live or now < job.visible_until)",
         "unique_keys",
     ),
     Mutant(
-        "a succeeded job frees its key at once", "enqueue.key_holder", "now < job.key_until", "False", "unique_keys"
+        "a succeeded job frees its key at once",
+        "enqueue.key_holder",
+        "is_taken(job, job.key_until, now)",
+        "job.live",
+        "unique_keys",
     ),
-    Mutant("a succeeded job frees its id at once", "enqueue.id_taken", "now < job.id_until", "False", "dedupe"),
-    Mutant("twins in a group are both inserted", "enqueue._plan", "keys[key] = job.id", "pass", "unique_keys"),
+    Mutant(
+        "a succeeded job frees its id at once",
+        "enqueue.existing_id",
+        "record.id_until, step.now",
+        "0, step.now",
+        "dedupe",
+    ),
+    Mutant(
+        "twins in a group are both inserted",
+        "enqueue._plan",
+        "planned.keys[job.queue, job.task, job.unique_key] = job.id",
+        "pass",
+        "unique_keys",
+    ),
     Mutant(
         "an id may name other work",
         "enqueue._differs",
@@ -231,7 +253,7 @@ MUTANTS = (
     ),
     Mutant(
         "the next in a lane starts while the head retries",
-        "settle._apply",
+        "settle.apply_settlement",
         "step.put_job(before, replace(job, state=target, due=due))",
         """step.put_job(before, replace(job, state=target, due=due))
         following = None if job.lane is None else step.state.next_in_lane(job.queue, job.lane)
@@ -242,12 +264,14 @@ MUTANTS = (
     Mutant("a paused lane goes on", "step.rest", ".paused:", ".paused and False:", "pause"),
     Mutant(
         "a failed parent releases its children",
-        "parents._tell",
+        "parents.resolve_edge",
         "parent.state is not JobState.SUCCEEDED and not edge.any_end",
         "False",
         "parents",
     ),
-    Mutant("a child does not wait for all its parents", "parents._tell", "child.parents_left - 1", "0", "parents"),
+    Mutant(
+        "a child does not wait for all its parents", "parents.resolve_edge", "child.parents_left - 1", "0", "parents"
+    ),
     Mutant(
         "a resized pool starts keyed jobs at once",
         "pools.place",

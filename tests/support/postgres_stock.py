@@ -1,7 +1,7 @@
 """Empty stores for single tests, from a small stock: emptying a used schema takes a millisecond, making one a hundred.
 
 Nothing here knows the engine's tables. A new schema is opened once by the engine; what stands in it then is what it
-is brought back to. Only the record of migrations is left alone.
+is brought back to. Only the records of what is installed are left alone.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from postgres import PostgresServer
 
 from holdfast.engines import open_engine
 
-KEPT = "migration"
+KEPT = ("migration", "rules")
+"""Tables that say what is installed: they are left alone."""
 SMALL = 1 << 20
 """Bytes of a table, below which deleting its rows is faster than cutting it off."""
 
@@ -66,7 +67,7 @@ class Schema:
 
     def look(self) -> None:
         """Note what is there."""
-        self.tables = tuple(name for name, kind in self._relations() if kind == "r" and name != KEPT)
+        self.tables = tuple(name for name, kind in self._relations() if kind == "r" and name not in KEPT)
         self.sequences = tuple(name for name, kind in self._relations() if kind == "S")
         for table in self.tables:
             (rows,) = self.server.execute(f"SELECT json_agg(t)::text FROM {self.name}.{table} AS t")
@@ -86,7 +87,7 @@ class Schema:
         return True
 
     def _steps(self) -> list[str]:
-        known = {*self.tables, *self.sequences, KEPT}
+        known = {*self.tables, *self.sequences, *KEPT}
         kinds = {"r": "TABLE", "S": "SEQUENCE"}
         steps = [
             f"DROP {kinds[kind]} IF EXISTS {self.name}.{name} CASCADE"
@@ -115,7 +116,9 @@ class Schema:
         return [(name, kind) for name, kind in rows]
 
     def drop(self) -> None:
-        self.server.execute(f"SET lock_timeout = '3s'; DROP SCHEMA IF EXISTS {self.name} CASCADE; RESET lock_timeout")
+        self.server.execute("SET lock_timeout = '3s'")
+        drop_namespace(self.server, self.name)
+        self.server.execute("RESET lock_timeout")
 
 
 class Stock:
@@ -176,6 +179,13 @@ def drop_all() -> None:
     for each in list(_stocks.values()):
         if not each.server.own:
             each.drop_all()
+
+
+def drop_namespace(server: PostgresServer, name: str) -> None:
+    """The tables of a namespace, and the rules of every version."""
+    schemas = "SELECT nspname FROM pg_namespace WHERE nspname = %s OR nspname ~ ('^' || %s || '_rules_[0-9]+$')"
+    for (schema,) in server.execute(schemas, name, name):
+        server.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 def unused_name() -> str:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.engines.sqlite.rows import row_of, unpack_job
-from holdfast.engines.sqlite.transactor import Clock, Place, Transactor
+from holdfast.engines.sqlite.rows import job_row, unpack_job
+from holdfast.engines.sqlite.statements import load
+from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.writer import Writer
 from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import JobRecord
 from holdfast.model.produce import Enqueue, Group, NewJob
@@ -17,10 +19,10 @@ QUEUE = "work"
 KNOWN, UNKNOWN = "known", "unknown"
 
 
-def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) -> Transactor:
+def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) -> Writer:
     """Rows as the engine writes them, made from one job of each task that it wrote itself."""
     runtime = SystemRuntime()
-    store = Transactor(Place(str(path), "holdfast", "none", 1.0), runtime, Clock(runtime))
+    store = Writer(StoreOptions(str(path), "holdfast", "none", 1.0), runtime, EngineClock(runtime))
     store.prepare(auto_migrate=True)
     jobs = tuple(NewJob(queue=QUEUE, id=f"seed-{task}", task=task, payload=b"x" * 100) for task in (UNKNOWN, KNOWN))
     (done,) = store.run([Enqueue(groups=(Group(jobs),))])
@@ -37,8 +39,8 @@ def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) 
         for _ in range(count):
             arrival += 1
             job = replace(model, id=f"job-{arrival}", arrival=arrival, **changes)
-            rows.append(row_of(job, q, tasks[job.task]))
-        db.executemany("INSERT INTO holdfast_job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            rows.append(job_row(job, q, tasks[job.task]))
+        db.executemany(load("statements.sql", "holdfast")["add_job"], rows)
 
     db.execute("BEGIN")
     many(strange, unknown)
@@ -51,7 +53,7 @@ def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) 
     return store
 
 
-def steps_per_claimed_job(store: Transactor, jobs: int = 100) -> float:
+def steps_per_claimed_job(store: Writer, jobs: int = 100) -> float:
     steps = 0
 
     def count() -> int:

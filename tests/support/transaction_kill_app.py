@@ -35,10 +35,10 @@ WATCHED = (
     "holdfast/worker/execute.py",
     "holdfast/worker/exchange.py",
     "holdfast/worker/resend.py",
-    "holdfast/engines/sqlite/own.py",
-    "holdfast/engines/sqlite/joined.py",
-    "holdfast/engines/sqlite/transactor.py",
-    "holdfast/engines/postgres/joined.py",
+    "holdfast/engines/sqlite/own_transaction.py",
+    "holdfast/engines/sqlite/user_transactions.py",
+    "holdfast/engines/sqlite/writer.py",
+    "holdfast/engines/postgres/user_transactions.py",
     "holdfast/engines/postgres/engine.py",
 )
 

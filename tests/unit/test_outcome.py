@@ -96,6 +96,7 @@ def test_a_handler_that_asks_for_a_retry_chooses_the_delay_and_pays_an_attempt()
     assert decided(RetryRequested(), replace(LEASE, attempt=3)).target is JobState.FAILED
 
 
+# A5
 def test_a_snooze_gives_the_attempt_back() -> None:
     settlement = decided(Snoozed(delay=4), replace(LEASE, attempt=3))
     assert (settlement.target, settlement.delay, settlement.refund) == (JobState.SCHEDULED, 4, True)
@@ -133,6 +134,7 @@ def test_a_first_loss_is_retried_at_once_and_guarded_by_the_listed_expiry() -> N
     assert (settlement.reason, settlement.listed_expiry) == (Reason.WORKER_LOST, 77)
 
 
+# A7
 def test_a_second_loss_waits_for_the_back_off_of_the_first() -> None:
     assert decide_loss(replace(LOST, losses=1), POLICY, draw=0.5).delay == 10 * SECOND
     assert decide_loss(replace(LOST, losses=1), None, draw=0.5).delay == SECOND
@@ -142,12 +144,14 @@ def test_a_loss_meets_the_cap_of_attempts() -> None:
     assert decide_loss(replace(LOST, attempt=3), POLICY, draw=0.5).target is JobState.FAILED
 
 
+# A7
 def test_losses_are_capped_even_when_attempts_are_not() -> None:
     for_ever = replace(LOST, max_attempts=0, attempt=900, losses=3)
     assert decide_loss(for_ever, POLICY, draw=0.5).target is JobState.RETRYING
     assert decide_loss(replace(for_ever, losses=4), POLICY, draw=0.5).target is JobState.FAILED
 
 
+# A5
 def test_a_loss_before_the_start_gives_the_attempt_back_and_still_counts_as_a_loss() -> None:
     assigned = replace(LOST, state=JobState.ASSIGNED, attempt=3)
     settlement = decide_loss(assigned, POLICY, draw=0.5)

@@ -9,7 +9,7 @@ from holdfast.model.retry import RetryPolicy, delay
 from holdfast.presets import Preset
 
 SECOND = 1_000_000
-ALL = [presets.seed_000, presets.seed_001, presets.seed_002, presets.seed_003, presets.seed_004]
+ALL = [presets.seconds_to_minutes, presets.unlimited, presets.seconds_apart, presets.immediate, presets.long_running]
 
 
 def delays(preset: Preset, count: int) -> list[float]:
@@ -33,33 +33,33 @@ def test_the_lease_of_a_preset_is_one_users_may_have(preset: Preset) -> None:
     assert preset.lease >= 2
 
 
-def test_seed_000_doubles_from_a_second_to_its_tenth_doubling() -> None:
-    assert delays(presets.seed_000, 12) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024]
+def test_seconds_to_minutes_doubles_from_a_second_to_its_tenth_doubling() -> None:
+    assert delays(presets.seconds_to_minutes, 12) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024]
 
 
-def test_seed_000_spreads_by_ten_percent() -> None:
-    assert delay(presets.seed_000.backoff, 1, draw=0) == 900_000
+def test_seconds_to_minutes_spreads_by_ten_percent() -> None:
+    assert delay(presets.seconds_to_minutes.backoff, 1, draw=0) == 900_000
 
 
-def test_seed_001_waits_as_its_text_shows() -> None:
-    assert delays(presets.seed_001, 7) == [10, 20, 40, 80, 160, 300, 300]
+def test_unlimited_waits_as_its_text_shows() -> None:
+    assert delays(presets.unlimited, 7) == [10, 20, 40, 80, 160, 300, 300]
 
 
-def test_seed_001_never_gives_up() -> None:
-    assert presets.seed_001.max_attempts is None
+def test_unlimited_never_gives_up() -> None:
+    assert presets.unlimited.max_attempts is None
 
 
-def test_seed_002_runs_once_and_retries_three_times_within_half_a_minute() -> None:
-    assert presets.seed_002.max_attempts == 4
-    assert max(delays(presets.seed_002, 20)) == 30
+def test_seconds_apart_runs_once_and_retries_three_times_within_half_a_minute() -> None:
+    assert presets.seconds_apart.max_attempts == 4
+    assert max(delays(presets.seconds_apart, 20)) == 30
 
 
-def test_seed_003_tries_again_at_once() -> None:
-    assert delays(presets.seed_003, 3) == [0, 0, 0]
+def test_immediate_tries_again_at_once() -> None:
+    assert delays(presets.immediate, 3) == [0, 0, 0]
 
 
-def test_seed_004_waits_a_minute_then_twice_as_long_up_to_an_hour() -> None:
-    assert delays(presets.seed_004, 8) == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+def test_long_running_waits_a_minute_then_twice_as_long_up_to_an_hour() -> None:
+    assert delays(presets.long_running, 8) == [60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
 def test_the_leases_are_those_of_the_designs() -> None:

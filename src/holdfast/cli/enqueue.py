@@ -1,7 +1,7 @@
-"""`holdfast enqueue`: a job from the command line.
+"""`holdfast enqueue`: enqueue a job from the command line.
 
-Each ARG is JSON if it can be read as such, and text otherwise: `3` is a number, `cat.png` is text, `'"3"'` is the text
-3. `name=value` is an argument by name.
+Each ARG is JSON if it is valid JSON, and text otherwise: `3` is a number, `cat.png` is text, `'"3"'` is the text 3.
+`name=value` is an argument by name.
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from holdfast.cli.escape import safe
+from holdfast.cli.format import safe
+from holdfast.cli.json_output import print_json, readable_json
 from holdfast.cli.options import Store, duration, examples, on_store, time
-from holdfast.cli.records import emit, json_of
 from holdfast.errors import UnknownTask
 from holdfast.handle import Handle
 from holdfast.task import Task
@@ -33,52 +33,53 @@ _NAMED = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 @click.argument("task", metavar="TASK")
 @click.argument("values", metavar="[ARG]... [NAME=VALUE]...", nargs=-1)
 @click.option("--args", "file", metavar="FILE", help="Arguments as JSON, a list or an object; - is standard input.")
-@click.option("--delay", type=duration, help="Not before so long from now, such as 10m.")
-@click.option("--at", type=time, help="Not before this moment, such as 2030-01-31T08:00+01:00.")
-@click.option("--id", "job_id", metavar="ID", help="Your own id: the same one twice is one job.")
-@click.option("--queue", metavar="NAME", help="Another queue than the task's own.")
-@click.option("--lane", metavar="NAME", help="One after the other with the others of this lane.")
-@click.option("--priority", type=int, metavar="N", help="Higher runs sooner.")
-@click.option("--wait", type=duration, help="Wait so long for the result, and print it.")
+@click.option("--delay", type=duration, help="Do not run it before this time from now, such as 10m.")
+@click.option("--at", type=time, help="Do not run it before this time, such as 2030-01-31T08:00+01:00.")
+@click.option("--id", "job_id", metavar="ID", help="Your own id. The same id twice is one job.")
+@click.option("--queue", metavar="NAME", help="Use this queue instead of the task's own.")
+@click.option("--lane", metavar="NAME", help="Run one after the other with the other jobs of this lane.")
+@click.option("--priority", type=int, metavar="N", help="Jobs with a higher number run first.")
+@click.option("--wait", type=duration, help="Wait this long for the result, and print it.")
 @on_store(create=True)
 def enqueue(
     store: Store, task: str, values: tuple[str, ...], file: str | None, wait: float | None, **options: Any
 ) -> None:
     """Enqueue one job of TASK.
 
-    Each ARG is JSON if it can be read as such, and text otherwise.
+    Each ARG is JSON if it is valid JSON, and text otherwise.
     """
     args, kwargs = _arguments(values, file)
-    handle = _task(store, task).using(**_chosen(options)).enqueue(*args, **kwargs)
+    handle = _task(store, task).using(**_given(options)).enqueue(*args, **kwargs)
     if wait is None:
-        _accepted(store, handle)
+        _print_receipt(store, handle)
         return
     if not store.as_json:
         click.echo(safe(handle.id), err=True)
     result = handle.result(timeout=wait)
     if store.as_json:
-        emit({"id": handle.id, "queue": handle.queue, "receipt": handle.receipt, "result": result})
+        print_json({"id": handle.id, "queue": handle.queue, "receipt": handle.receipt, "result": result})
     else:
-        click.echo(safe(json_of(result)))
+        click.echo(safe(readable_json(result)))
 
 
 def _task(store: Store, name: str) -> Task[..., Any]:
-    """With an App at hand its tasks are all there are: a typing error shall not become a job nobody can run."""
-    known = store.app.registry
-    if len(known) and name not in known:
-        raise UnknownTask(task=name, known=known)
+    """Refuse a name that the App does not declare: a misspelt name would become a job that no worker can run."""
+    tasks = store.app.registry
+    if len(tasks) and name not in tasks:
+        raise UnknownTask(task=name, known=tasks)
     return store.client.task(name)
 
 
-def _chosen(options: dict[str, Any]) -> Any:
+def _given(options: dict[str, Any]) -> Any:
+    """The options that were given, as keywords of `using`."""
     options["id"] = options.pop("job_id")
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _accepted(store: Store, handle: Handle[Any]) -> None:
+def _print_receipt(store: Store, handle: Handle[Any]) -> None:
     receipt = handle.receipt
     if store.as_json:
-        emit({"id": handle.id, "queue": handle.queue, "receipt": receipt})
+        print_json({"id": handle.id, "queue": handle.queue, "receipt": receipt})
     elif receipt is not None:
         place = "" if receipt.position is None else f"  position {receipt.position} of {receipt.depth}"
         click.echo(f"{safe(handle.id)}  {receipt.answer}  {receipt.state} in queue {safe(handle.queue)}{place}")
@@ -90,13 +91,13 @@ def _accepted(store: Store, handle: Handle[Any]) -> None:
 def _arguments(values: tuple[str, ...], file: str | None) -> tuple[list[Any], dict[str, Any]]:
     args, kwargs = _from_file(file) if file is not None else ([], {})
     for value in values:
-        found = _NAMED.fullmatch(value)
-        if found is None:
+        named = _NAMED.fullmatch(value)
+        if named is None:
             args.append(_read(value))
-        elif found[1] in kwargs:
-            raise click.UsageError(f"The argument {found[1]} is given twice.")
+        elif named[1] in kwargs:
+            raise click.UsageError(f"The argument {named[1]} is given twice.")
         else:
-            kwargs[found[1]] = _read(found[2])
+            kwargs[named[1]] = _read(named[2])
     return args, kwargs
 
 
@@ -114,13 +115,13 @@ def _no_number(word: str) -> None:
 def _from_file(file: str) -> tuple[list[Any], dict[str, Any]]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        said = json.loads(text, parse_constant=_no_number)
+        arguments = json.loads(text, parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise click.UsageError(f"--args {file} cannot be read as JSON: {safe(error)}") from error
-    match said:
+    match arguments:
         case list():
-            return said, {}
+            return arguments, {}
         case dict():
-            return [], said
+            return [], arguments
         case _:
-            raise click.UsageError(f"--args {file} must hold a list or an object.")
+            raise click.UsageError(f"--args {file} must contain a list or an object.")

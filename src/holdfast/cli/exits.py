@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one clear line where something went wrong.
+"""How a command ends: its exit code, its error message, and the question before it changes something for good.
 
     0  done                              3  the store cannot be reached
     1  refused, or the job failed        4  nothing matched
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.escape import safe_lines
+from holdfast.cli.format import safe, safe_lines
 from holdfast.errors import EngineError, HoldfastError, JobNotFound, UsageError
 
 DONE = 0
@@ -27,27 +27,28 @@ INTERRUPTED = 130
 DEBUG = "HOLDFAST_DEBUG"
 
 
-class Ending(click.ClickException):
-    """The command ends here, with a line that says why."""
+class CommandEnd(click.ClickException):
+    """The command ends here. The message says why."""
 
     def show(self, file: object = None) -> None:
-        say(self.message)
+        print_message(self.message)
 
 
-class NothingMatched(Ending):
+class NothingMatched(CommandEnd):
     exit_code = NOTHING
 
 
-class NotDone(Ending):
+class NotDone(CommandEnd):
     exit_code = REFUSED
 
 
 def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
-    """Run a command line and answer its exit code."""
+    """Run a command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
-    # Taken out of the environment, where the configuration would not know it as a setting.
+            # A command must not fail because the terminal's encoding lacks a character.
+            stream.reconfigure(errors="backslashreplace")
+    # Removed from the environment: the configuration refuses variables that are no settings.
     debug = os.environ.pop(DEBUG, "") not in ("", "0")
     try:
         code = command.main(args=None if argv is None else list(argv), prog_name="holdfast", standalone_mode=False)
@@ -62,7 +63,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
     except HoldfastError as error:
         if debug:
             traceback.print_exception(error)
-        say(str(error))
+        print_message(str(error))
         return code_of(error)
 
 
@@ -78,9 +79,19 @@ def code_of(error: HoldfastError) -> int:
             return REFUSED
 
 
-def say(text: str) -> None:
-    """A line for people, beside the output."""
+def print_message(text: str) -> None:
+    """Print a message for people on standard error."""
     first, *rest = safe_lines(text) or [""]
     click.echo(f"holdfast: {first.removeprefix('holdfast: ')}", err=True)
     for line in rest:
         click.echo(line, err=True)
+
+
+def confirm(action: str, *, yes: bool) -> None:
+    """Print the action and ask whether to go on. Without a terminal to ask on, `--yes` is required."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{safe(action)} Add --yes to confirm: standard input is not a terminal.")
+    if not click.confirm(f"{safe(action)} Go on?", err=True):
+        raise NotDone("Nothing was done.")

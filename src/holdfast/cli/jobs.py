@@ -1,107 +1,86 @@
-"""`holdfast jobs`: look at jobs, and act on them. `holdfast dead` lists those that gave up."""
+"""`holdfast jobs`: list jobs, show one in full, report on one. `holdfast dead` lists the dead letters.
 
+Only `show` prints arguments and results.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
 import click
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from holdfast.cli.detail import show_job, show_report
-from holdfast.cli.escape import cut, safe
-from holdfast.cli.exits import NothingMatched, say
+from holdfast.cli.event_text import describe
+from holdfast.cli.exits import NothingMatched, print_message
+from holdfast.cli.format import clock, cut, instant, safe, safe_lines, span
+from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching
+from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
+from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
 from holdfast.cli.options import Store, examples, on_store, queue_option
-from holdfast.cli.records import data_of, emit, event_data
-from holdfast.cli.screen import console, state_text, table, text
-from holdfast.cli.selecting import Filter, filter_options, matching, named
-from holdfast.cli.spans import span
-from holdfast.cli.verbs import cancel, delete, requeue, trigger
+from holdfast.cli.tables import console, pairs, state_text, table, text
 from holdfast.errors import HoldfastError
 from holdfast.model.states import JobState
-from holdfast.views import Job
+from holdfast.model.text import ErrorInfo
+from holdfast.operate.report import Report
+from holdfast.views import Attempt, Job
 
-LIMIT = 50
+DEFAULT_LIMIT = 50
 LONGEST_NOTE = 100
+LONGEST_ERROR = 200
+LONGEST_VALUE = 2_000
 
 
 @click.group(epilog=examples("holdfast jobs list --state failed --since 2h", "holdfast jobs show 01JCQ7N1"))
 def jobs() -> None:
-    """Look at jobs, cancel them, bring them back."""
-
-
-@jobs.command("list", epilog=examples("holdfast jobs list --task resize --since 2h", "holdfast jobs list --all --json"))
-@on_store()
-@filter_options
-def list_(store: Store, chosen: Filter) -> None:
-    """Jobs, queue by queue and state by state, the newest first."""
-    listing(store, chosen)
-
-
-@click.command(epilog=examples("holdfast dead", "holdfast dead --task charge --json"))
-@on_store()
-@filter_options
-def dead(store: Store, chosen: Filter) -> None:
-    """Jobs that gave up: the dead letters. The same as jobs list --state failed."""
-    listing(store, replace(chosen, state=JobState.FAILED.value))
-
-
-@jobs.command(epilog=examples("holdfast jobs show 01JCQ7N1", "holdfast jobs show order-42 --queue mails"))
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@queue_option
-@on_store()
-def show(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
-    """All there is to know of a job: its life, attempts and errors, arguments and result."""
-    for at, job in enumerate(named(store, ids, queue)):
-        result = _result(store, job)
-        if store.as_json:
-            emit(job, arguments=job.arguments, **result)
-        else:
-            if at:
-                click.echo()
-            show_job(job, result, store.now)
-
-
-@jobs.command(epilog=examples("holdfast jobs report 01JCQ7N1"))
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@queue_option
-@on_store()
-def report(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
-    """How a job came out, how long it waited and ran, and what happened to it in order."""
-    for at, job in enumerate(named(store, ids, queue)):
-        told = store.control.report(job.id, queue=job.queue)
-        if store.as_json:
-            emit({**data_of(told), "events": [event_data(event) for event in told.events]})
-        else:
-            if at:
-                click.echo()
-            show_report(told)
+    """List, show, cancel, trigger, requeue and delete jobs."""
 
 
 for verb in (cancel, trigger, requeue, delete):
     jobs.add_command(verb)
 
 
-def listing(store: Store, chosen: Filter) -> None:
-    """Print the jobs that fit; at most so many, unless somebody wants all of them."""
-    limit = chosen.limit or (None if chosen.everything else LIMIT)
-    wanted = replace(chosen, limit=None if limit is None else limit + 1)
+# --- jobs list, dead ---
+
+
+@jobs.command("list", epilog=examples("holdfast jobs list --task resize --since 2h", "holdfast jobs list --all --json"))
+@on_store()
+@filter_options
+def list_(store: Store, chosen: Filter) -> None:
+    """List jobs by queue and state, the newest first."""
+    print_list(store, chosen)
+
+
+@click.command(epilog=examples("holdfast dead", "holdfast dead --task charge --json"))
+@on_store()
+@filter_options
+def dead(store: Store, chosen: Filter) -> None:
+    """List the dead letters. The same as jobs list --state failed."""
+    print_list(store, replace(chosen, state=JobState.FAILED.value))
+
+
+def print_list(store: Store, chosen: Filter) -> None:
+    """Print the jobs that match: at most `DEFAULT_LIMIT`, unless the filter has a limit or asks for all."""
+    limit = chosen.limit or (None if chosen.everything else DEFAULT_LIMIT)
+    one_more = replace(chosen, limit=None if limit is None else limit + 1)
     if store.as_json:
-        found = 0
-        for job in islice(matching(store, wanted), limit):
-            emit(job)
-            found += 1
-        if not found:
+        printed = 0
+        for job in islice(matching(store, one_more), limit):
+            print_json(job)
+            printed += 1
+        if not printed:
             raise NothingMatched("No job matches.")
         return
-    listed = list(matching(store, wanted))
+    listed = list(matching(store, one_more))
     if not listed:
         raise NothingMatched("No job matches.")
-    console().print(_table(listed[:limit], store.now))
+    console().print(_job_table(listed[:limit], store.now))
     if limit is not None and len(listed) > limit:
-        say(f"These are the first {limit:,}. See more with --limit N, or all with --all.")
+        print_message(f"These are the first {limit:,}. See more with --limit N, or all with --all.")
 
 
-def _table(listed: list[Job], now: datetime) -> object:
+def _job_table(listed: list[Job], now: datetime) -> object:
     lanes = any(job.lane is not None for job in listed)
     columns = ["id", "task", "queue", *(["lane"] if lanes else []), "state", "attempt#", "age#", "note"]
     rows = [
@@ -113,35 +92,163 @@ def _table(listed: list[Job], now: datetime) -> object:
             state_text(job.state),
             Text(f"{job.attempt}/{job.max_attempts}" if job.max_attempts else str(job.attempt)),
             Text(span((now - job.enqueued_at).total_seconds())),
-            Text(note_of(job, now), style="dim"),
+            Text(_note(job, now), style="dim"),
         ]
         for job in listed
     ]
-    return table(columns, rows, whole=("id",))
+    return table(columns, rows, uncut=("id",))
 
 
-def note_of(job: Job, now: datetime) -> str:
-    """The one thing to know of a job besides its state."""
+def _note(job: Job, now: datetime) -> str:
+    """What a reader needs most besides the state: the due time, the worker, the error."""
     if job.state in (JobState.SCHEDULED, JobState.RETRYING) and job.due_at > now:
         due = f"in {span((job.due_at - now).total_seconds())}"
-        return f"{due}  {_error(job)}".rstrip()
+        return f"{due}  {_error_text(job.last_error, LONGEST_NOTE)}".rstrip()
     if job.state is JobState.RUNNING:
         return f"on {safe(job.worker)}"
     if job.state in (JobState.FAILED, JobState.CANCELLED):
-        return _error(job) or cut(f"{job.reason or ''} {job.note}".strip(), LONGEST_NOTE)
+        return _error_text(job.last_error, LONGEST_NOTE) or cut(f"{job.reason or ''} {job.note}".strip(), LONGEST_NOTE)
     return ""
 
 
-def _error(job: Job) -> str:
-    error = job.last_error
-    return "" if error is None else cut(f"{error.type.rpartition('.')[2]}: {error.message}", LONGEST_NOTE)
+def _error_text(error: ErrorInfo | None, longest: int) -> str:
+    return "" if error is None else cut(f"{error.type.rpartition('.')[2]}: {error.message}", longest)
+
+
+# --- jobs show ---
+
+
+@jobs.command(epilog=examples("holdfast jobs show 01JCQ7N1", "holdfast jobs show order-42 --queue mails"))
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@queue_option
+@on_store()
+def show(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
+    """Show a job in full: times, attempts, errors, arguments and result."""
+    for place, job in enumerate(jobs_by_id(store, ids, queue)):
+        result = _result(store, job)
+        if store.as_json:
+            print_json(job, arguments=job.arguments, **result)
+        else:
+            if place:
+                click.echo()
+            _print_job(job, result, store.now)
 
 
 def _result(store: Store, job: Job) -> dict[str, object]:
-    """Its result, if it has one that is still kept."""
+    """`{"result": value}`; empty if the job has no result or it is no longer kept."""
     if job.state is not JobState.SUCCEEDED:
         return {}
     try:
         return {"result": store.client.handle(job.id, queue=job.queue).result(timeout=0)}
     except HoldfastError:
         return {}
+
+
+def _print_job(job: Job, result: Mapping[str, object], now: datetime) -> None:
+    parts: list[RenderableType] = [pairs(_job_facts(job, result, now))]
+    if job.attempts:
+        parts += [Text(), table(["attempt#", "outcome", "started", "ran#", "worker", "error"], _attempt_rows(job))]
+    if job.last_error is not None and job.last_error.traceback:
+        parts += [Text(), *(Text(line, style="dim") for line in safe_lines(job.last_error.traceback))]
+    console().print(Group(*parts), soft_wrap=False)
+
+
+def _job_facts(job: Job, result: Mapping[str, object], now: datetime) -> Iterator[tuple[str, RenderableType]]:
+    yield "job", text(job.id, "bold")
+    yield "task", text(job.task)
+    yield "queue", text(job.queue)
+    if job.lane is not None:
+        yield "lane", text(job.lane)
+    state = state_text(job.state)
+    cause = " · ".join(safe(part) for part in (job.reason, job.note) if part)
+    yield "state", state.append(f"  {cause}", style="dim") if cause else state
+    yield "attempts", Text(f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt))
+    if job.priority:
+        yield "priority", Text(str(job.priority))
+    if job.progress is not None:
+        yield "progress", text(f"{job.progress.fraction:.0%}  {job.progress.note}".rstrip())
+    if job.worker and not job.finished:
+        yield "worker", text(job.worker)
+    yield "enqueued", Text(instant(job.enqueued_at, now))
+    for name, at in (
+        ("due", None if job.finished or job.due_at <= now else job.due_at),
+        ("expires", None if job.finished else job.expires_at),
+        ("started", job.started_at),
+        ("finished", job.finished_at),
+    ):
+        if at is not None:
+            yield name, Text(instant(at, now))
+    for key, value in sorted(job.metadata.items()):
+        yield "metadata", text(f"{key} = {value}")
+    yield "arguments", text(_arguments_text(job))
+    if "result" in result:
+        yield "result", text(cut(readable_json(result["result"]), LONGEST_VALUE))
+
+
+def _arguments_text(job: Job) -> str:
+    """The arguments as they stand in a call."""
+    if job.arguments is None:
+        return "cannot be read: the stored bytes need another codec, or are not the arguments of a call"
+    args, kwargs = job.arguments
+    items = [*map(readable_json, args), *(f"{name}={readable_json(value)}" for name, value in kwargs.items())]
+    return cut(", ".join(items) or "none", LONGEST_VALUE)
+
+
+def _attempt_rows(job: Job) -> Iterator[list[RenderableType]]:
+    generation = 0
+    for attempt in job.attempts:
+        if attempt.generation != generation:
+            generation = attempt.generation
+            yield [Text("·", style="dim"), Text("requeued", style="dim"), *(Text() for _ in range(4))]
+        yield _attempt_row(attempt)
+
+
+def _attempt_row(attempt: Attempt) -> list[RenderableType]:
+    return [
+        Text(str(attempt.number)),
+        text(attempt.outcome.value),
+        Text(clock(attempt.started_at)),
+        Text(span(attempt.ran)),
+        text(attempt.worker),
+        text(_error_text(attempt.error, LONGEST_ERROR)),
+    ]
+
+
+# --- jobs report ---
+
+
+@jobs.command(epilog=examples("holdfast jobs report 01JCQ7N1"))
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@queue_option
+@on_store()
+def report(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
+    """Show how a job ended, how long it waited and ran, and its events in order."""
+    for place, job in enumerate(jobs_by_id(store, ids, queue)):
+        job_report = store.control.report(job.id, queue=job.queue)
+        if store.as_json:
+            print_json({**to_data(job_report), "events": [event_data(event) for event in job_report.events]})
+        else:
+            if place:
+                click.echo()
+            _print_report(job_report)
+
+
+def _print_report(report: Report) -> None:
+    job = report.job
+    facts: list[tuple[str, RenderableType]] = [
+        ("job", text(job.id, "bold")),
+        ("task", text(job.task)),
+        ("queue", text(job.queue)),
+        ("outcome", state_text(job.state) if report.outcome is not None else text(f"not ended: {job.state}")),
+    ]
+    if report.reason is not None:
+        facts.append(("reason", text(" · ".join(filter(None, (report.reason, job.note))))))
+    facts.append(("attempts", Text(str(job.attempt))))
+    facts.append(("waited", Text("not started yet" if report.waited is None else span(report.waited))))
+    facts.append(("ran", Text(span(report.ran))))
+    rows = [
+        [Text(clock(event.time)), Text(line.word, style=line.style), Text(line.figure), Text(line.rest)]
+        for event in report.events
+        if (line := describe(event)) is not None
+    ]
+    console().print(Group(pairs(facts), Text(), table(["at", "event", "", ""], rows)))

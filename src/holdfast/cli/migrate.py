@@ -1,14 +1,14 @@
-"""`holdfast migrate`: bring the store's schema up to date, or print what would do so."""
+"""`holdfast migrate`: bring the store's schema up to date, or print the SQL that does so."""
 
 from typing import Any
 
 import click
 
 from holdfast.app import App
-from holdfast.cli.escape import safe
-from holdfast.cli.exits import say
+from holdfast.cli.exits import print_message
+from holdfast.cli.format import safe
+from holdfast.cli.json_output import print_json
 from holdfast.cli.options import app_option, examples, json_option, url_option
-from holdfast.cli.records import emit
 from holdfast.cli.target import find
 
 
@@ -19,13 +19,15 @@ from holdfast.cli.target import find
         "holdfast migrate --sql > holdfast.sql",
     )
 )
-@click.option("--grant", "roles", metavar="ROLE", multiple=True, help="Let this role of the database use the store.")
-@click.option("--sql", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option(
+    "--grant", "roles", metavar="ROLE", multiple=True, help="Allow this role of the database to use the store."
+)
+@click.option("--sql", is_flag=True, help="Print the SQL and change nothing.")
 @click.option(
     "--after",
     type=click.IntRange(min=0),
     metavar="VERSION",
-    help="With --sql: all that came after this version (0: everything), without asking the store.",
+    help="With --sql: print everything after this version (0: everything), without a connection.",
 )
 @app_option
 @url_option
@@ -38,23 +40,23 @@ def migrate(
         raise click.UsageError("--after goes with --sql.")
     app = find(target, url).app
     if sql:
-        _print(app, app.migration_script(after=after, grant=roles), as_json=as_json)
+        _print_script(app, app.migration_script(after=after, grant=roles), as_json=as_json)
         return
     steps = app.migrate(grant=roles)
-    for kind, done in [*(("step", step) for step in steps), *(("grant", role) for role in roles)]:
+    for kind, name in [*(("step", step) for step in steps), *(("grant", role) for role in roles)]:
         if as_json:
-            emit({kind: done})
+            print_json({kind: name})
         else:
-            click.echo(f"{'applied' if kind == 'step' else 'granted'}  {safe(done)}")
+            click.echo(f"{'applied' if kind == 'step' else 'granted'}  {safe(name)}")
     if not as_json:
         click.echo(f"{safe(app.place)} is up to date.")
 
 
-def _print(app: App[Any], script: str, *, as_json: bool) -> None:
-    """The script alone goes to the output, so that it can be sent to a file."""
+def _print_script(app: App[Any], script: str, *, as_json: bool) -> None:
+    """Only the script goes to standard output, so that it can be redirected to a file."""
     if as_json:
-        emit({"sql": script})
+        print_json({"sql": script})
     elif script:
         click.echo(script, nl=False)
     else:
-        say(f"{app.place} is up to date.")
+        print_message(f"{app.place} is up to date.")

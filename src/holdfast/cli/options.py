@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.app import App
-from holdfast.cli.target import Found, find, opened
+from holdfast.cli.target import TargetApp, find, opened
 from holdfast.client import Client
 from holdfast.control import Control
 from holdfast.readers import seconds
@@ -28,13 +28,13 @@ def duration(value: str) -> float:
 
 
 def time(value: str) -> datetime:
-    """A moment, from ISO text with its time zone."""
+    """A time, from ISO text with its time zone."""
     try:
         at = datetime.fromisoformat(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no time. Write it as in 2030-01-31T08:00+01:00.") from error
+        raise click.BadParameter(f"{value!r} is not a time. Write it as in 2030-01-31T08:00+01:00.") from error
     if at.utcoffset() is None:
-        raise click.BadParameter(f"{value!r} names no instant without a time zone: {value}Z, or {value}+01:00.")
+        raise click.BadParameter(f"{value!r} has no time zone. Write {value}Z, or {value}+01:00.")
     return at
 
 
@@ -45,37 +45,37 @@ def examples(*lines: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What a command works on, and for whom it shows its findings."""
+    """What a command works on, and whether it prints JSON."""
 
-    found: Found
+    target: TargetApp
     as_json: bool
 
     @property
     def app(self) -> App[Any]:
-        return self.found.app
+        return self.target.app
 
     @property
     def control(self) -> Control:
-        return self.found.app.control
+        return self.target.app.control
 
     @property
     def client(self) -> Client:
-        return self.found.app.client
+        return self.target.app.client
 
     @property
     def now(self) -> datetime:
         return moment(self.app.runtime.wall())
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 app_option = click.option("--app", "target", metavar="TARGET", help="The App: module, or module:name.")
 url_option = click.option("--url", metavar="ADDRESS", help="The store: env:NAME, or an address without a password.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 queue_option = click.option("--queue", metavar="NAME", help="Only this queue.")
 
 
 def on_store(*, create: bool = False) -> Callable[[Function], Function]:
-    """A command that gets a `Store`, open, as its first argument, and the options that say which."""
+    """Give a command an open `Store` as its first argument, and the options that say which store."""
 
     def decorate(function: Function) -> Function:
         @app_option
@@ -93,6 +93,6 @@ def on_store(*, create: bool = False) -> Callable[[Function], Function]:
 
 @contextmanager
 def _store(target: str | None, url: str | None, as_json: bool, *, create: bool) -> Iterator[Store]:
-    found = find(target, url)
-    with opened(found, create=create):
-        yield Store(found, as_json)
+    app = find(target, url)
+    with opened(app, create=create):
+        yield Store(app, as_json)

@@ -1,43 +1,41 @@
-"""`holdfast queues`: look at queues and their lanes, pause them, let them go on, clear them."""
+"""`holdfast queues`: list, pause, resume and clear queues and lanes. `holdfast pools`: list and resize pools."""
 
 import click
 from rich.text import Text
 
-from holdfast.cli.asking import confirm
-from holdfast.cli.escape import safe
-from holdfast.cli.exits import NothingMatched
+from holdfast.cli.exits import NothingMatched, confirm
+from holdfast.cli.format import count, safe, short
+from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
-from holdfast.cli.records import emit
-from holdfast.cli.screen import console, number, table, text
-from holdfast.cli.spans import count, short
 from holdfast.cli.status import queue_table
+from holdfast.cli.tables import console, number, table, text
 from holdfast.model.states import JobState
 from holdfast.views import LaneStatus, QueueStatus
 
 name_argument = click.argument("name", metavar="NAME")
-lane_option = click.option("--lane", metavar="LANE", help="Only this lane of it.")
+lane_option = click.option("--lane", metavar="LANE", help="Only this lane of the queue.")
 
 
 @click.group(epilog=examples("holdfast queues list", "holdfast queues pause emails"))
 def queues() -> None:
-    """Look at queues and lanes, pause, resume and clear them."""
+    """List, pause, resume and clear queues and lanes."""
 
 
 @queues.command("list", epilog=examples("holdfast queues list", "holdfast queues list ledger"))
 @click.argument("name", metavar="[NAME]", required=False)
 @on_store()
 def list_(store: Store, name: str | None) -> None:
-    """Every queue; of one that is named, its lanes."""
-    found = store.control.queues() if name is None else store.control.lanes(name)
-    if not found:
+    """List all queues; with NAME, the lanes of that queue."""
+    listed = store.control.queues() if name is None else store.control.lanes(name)
+    if not listed:
         raise NothingMatched("There is no queue yet." if name is None else f"Queue {name!r} has no lanes.")
     if store.as_json:
-        for status in found:
-            emit(status)
+        for status in listed:
+            print_json(status)
     elif name is None:
-        console().print(queue_table([q for q in found if isinstance(q, QueueStatus)], store.now))
+        console().print(queue_table([q for q in listed if isinstance(q, QueueStatus)], store.now))
     else:
-        console().print(_lane_table([lane for lane in found if isinstance(lane, LaneStatus)]))
+        console().print(_lane_table([lane for lane in listed if isinstance(lane, LaneStatus)]))
 
 
 @queues.command(epilog=examples("holdfast queues pause emails", "holdfast queues pause ledger --lane 3"))
@@ -45,9 +43,9 @@ def list_(store: Store, name: str | None) -> None:
 @lane_option
 @on_store()
 def pause(store: Store, name: str, lane: str | None) -> None:
-    """No job of it is taken any more. What runs goes on, and so does enqueueing."""
+    """Stop workers from taking its jobs. Running jobs go on, and jobs can still be enqueued."""
     changed = store.control.pause(name, lane=lane)
-    _tell(store, name, lane, "paused", changed)
+    _print_change(store, name, lane, "paused", changed)
 
 
 @queues.command(epilog=examples("holdfast queues resume emails"))
@@ -55,9 +53,9 @@ def pause(store: Store, name: str, lane: str | None) -> None:
 @lane_option
 @on_store()
 def resume(store: Store, name: str, lane: str | None) -> None:
-    """Let a paused queue or lane run again."""
+    """Let workers take jobs of a paused queue or lane again."""
     changed = store.control.resume(name, lane=lane)
-    _tell(store, name, lane, "resumed", changed)
+    _print_change(store, name, lane, "resumed", changed)
 
 
 @queues.command(epilog=examples("holdfast queues clear emails", "holdfast queues clear ledger --lane 3 --yes"))
@@ -66,28 +64,28 @@ def resume(store: Store, name: str, lane: str | None) -> None:
 @yes_option
 @on_store()
 def clear(store: Store, name: str, lane: str | None, yes: bool) -> None:
-    """Cancel everything in it that has not ended, running jobs included."""
+    """Cancel all its jobs that have not ended, running jobs included."""
     status = store.control.status(name, lane=lane)
     if not status.depth:
         raise NothingMatched(f"There is nothing to clear in {_scope(name, lane)}.")
     running = 0
     if isinstance(status, QueueStatus):
         running = status.counts.get(JobState.RUNNING, 0) + status.counts.get(JobState.ASSIGNED, 0)
-    also = f", {running:,} of them with a worker" if running else ""
-    confirm(f"Cancel {count(status.depth, 'job')} of {_scope(name, lane)}{also}.", yes=yes)
+    claimed = f", {running:,} of them claimed by a worker" if running else ""
+    confirm(f"Cancel {count(status.depth, 'job')} of {_scope(name, lane)}{claimed}.", yes=yes)
     cleared = store.control.clear(name, lane=lane)
     if store.as_json:
-        emit({"queue": name, "lane": lane, "count": cleared})
+        print_json({"queue": name, "lane": lane, "count": cleared})
     else:
         click.echo(f"cleared  {safe(_scope(name, lane))}  {count(cleared, 'job')} cancelled")
 
 
-def _tell(store: Store, name: str, lane: str | None, word: str, changed: bool) -> None:
+def _print_change(store: Store, name: str, lane: str | None, word: str, changed: bool) -> None:
     if store.as_json:
-        emit(store.control.status(name, lane=lane), changed=changed)
+        print_json(store.control.status(name, lane=lane), changed=changed)
         return
     depth = store.control.status(name, lane=lane).depth
-    before = "" if changed else ", as it was before" if word == "paused" else ", it was not paused"
+    before = "" if changed else ", it was paused before" if word == "paused" else ", it was not paused"
     click.echo(f"{word}  {safe(_scope(name, lane))}  {count(depth, 'job')}{before}")
 
 
@@ -113,3 +111,42 @@ def _lane_table(lanes: list[LaneStatus]) -> object:
             for lane in lanes
         ],
     )
+
+
+# --- holdfast pools ---
+
+
+@click.group(epilog=examples("holdfast pools list", "holdfast pools resize ledger 16"))
+def pools() -> None:
+    """List pools, and resize one."""
+
+
+@pools.command("list", epilog=examples("holdfast pools list"))
+@on_store()
+def list_pools(store: Store) -> None:
+    """List all pools: their lanes, and the older jobs that an unfinished resize waits for."""
+    listed = store.control.pools()
+    if not listed:
+        raise NothingMatched("There is no pool yet.")
+    if store.as_json:
+        for pool in listed:
+            print_json(pool)
+        return
+    rows = [[text(pool.name), number(pool.lanes), Text(str(pool.epoch)), number(pool.old_live)] for pool in listed]
+    console().print(table(["pool", "lanes#", "epoch#", "moving#"], rows))
+
+
+@pools.command(epilog=examples("holdfast pools resize ledger 16"))
+@click.argument("name", metavar="NAME")
+@click.argument("lanes", metavar="N", type=click.IntRange(min=1))
+@on_store()
+def resize(store: Store, name: str, lanes: int) -> None:
+    """Change the number of lanes; each key stays in order. The stored number overrides the one in code."""
+    if name not in [pool.name for pool in store.control.pools()]:
+        raise NothingMatched(f"There is no pool {name!r}. A pool exists from its first job on.")
+    pool = store.control.resize(name, lanes)
+    if store.as_json:
+        print_json(pool)
+        return
+    moving = f", {count(pool.old_live, 'job')} of the old size run first" if pool.old_live else ""
+    click.echo(f"resized  pool {safe(name)}  {count(pool.lanes, 'lane')}{moving}")

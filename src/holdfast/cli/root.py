@@ -15,21 +15,23 @@ COMMANDS = {
     "jobs": "holdfast.cli.jobs:jobs",
     "dead": "holdfast.cli.jobs:dead",
     "queues": "holdfast.cli.queues:queues",
-    "pools": "holdfast.cli.pools:pools",
-    "workers": "holdfast.cli.workers:workers",
+    "pools": "holdfast.cli.queues:pools",
+    "workers": "holdfast.cli.status:workers",
     "migrate": "holdfast.cli.migrate:migrate",
-    "demo": "holdfast.cli.demo:demo",
+    "demo": "holdfast.cli.root:demo",
 }
 """In the order of the help page."""
-NEEDS = {"demo": "holdfast.demo"}
-"""Commands that exist if a module does."""
+REQUIRED_MODULES = {"demo": "holdfast.demo"}
+"""A command is listed only if its module is installed."""
 
 
-class Table(click.Group):
-    """A group that knows its commands by where they are."""
+class LazyGroup(click.Group):
+    """A group that imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if name not in NEEDS or find_spec(NEEDS[name]) is not None]
+        return [
+            name for name in COMMANDS if name not in REQUIRED_MODULES or find_spec(REQUIRED_MODULES[name]) is not None
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -40,7 +42,7 @@ class Table(click.Group):
 
 
 @click.command(
-    cls=Table,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("holdfast worker shop.jobs", "holdfast enqueue resize cat.png width=320 --wait 30s"),
 )
@@ -54,3 +56,10 @@ def root() -> None:
     Exit codes: 0 done, 1 refused or the job failed, 2 usage or configuration,
     3 store unreachable, 4 nothing matched.
     """
+
+
+@click.command(epilog=examples("holdfast demo"))
+def demo() -> int:
+    """See jobs run, fail, survive a killed worker, and be counted. Its files are in build/demo."""
+    code: int = import_module("holdfast.demo.__main__").main([])
+    return code

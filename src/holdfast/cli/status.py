@@ -1,4 +1,4 @@
-"""`holdfast status`: queues, workers and the store at a glance."""
+"""`holdfast status`: queues, workers and the store at a glance. `holdfast workers`: list workers, and stop one."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.escape import cut
-from holdfast.cli.facts import facts_of
+from holdfast.cli.exits import NotDone, NothingMatched
+from holdfast.cli.format import cut, safe, span
+from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, duration, examples, on_store
-from holdfast.cli.records import emit
-from holdfast.cli.screen import console, number, table, text
-from holdfast.cli.spans import span
+from holdfast.cli.tables import console, number, table, text
+from holdfast.cli.target import store_facts
 from holdfast.model.states import JobState
 from holdfast.views import QueueStatus, WorkerStatus
 
@@ -21,82 +21,74 @@ LONGEST_LIST = 60
 
 
 @click.command(epilog=examples("holdfast status", "holdfast status --watch", "holdfast status --json --app shop.jobs"))
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
-@click.option("--interval", type=duration, default="1s", metavar="TIME", help="With --watch: how often. Default 1s.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option(
+    "--interval", type=duration, default="1s", metavar="TIME", help="With --watch: time between refreshes. Default 1s."
+)
 @on_store()
 def status(store: Store, watch: bool, interval: float) -> None:
-    """What waits, what runs, what failed; who works on it; and where it is kept."""
+    """Show the store, its queues with their counts, and its workers."""
     if not watch:
-        _once(store)
+        _print_once(store)
         return
-    pause = store.app.runtime.event()  # nobody sets it: it is waited for, and Ctrl-C ends that
-    screen = console()
-    if store.as_json or not screen.is_terminal:
+    pause = store.app.runtime.event()  # never set: only for `wait`, which Ctrl-C interrupts
+    terminal = console()
+    if store.as_json or not terminal.is_terminal:
         while True:
-            _once(store)
+            _print_once(store)
             pause.wait(interval)
-    with Live(_view(store), console=screen, auto_refresh=False, transient=False) as live:
+    with Live(_view(store), console=terminal, auto_refresh=False, transient=False) as live:
         while not pause.wait(interval):
             live.update(_view(store), refresh=True)
 
 
-def _once(store: Store) -> None:
+def _print_once(store: Store) -> None:
     if not store.as_json:
         console().print(_view(store))
         return
-    emit(facts_of(store.app), kind="store")
+    print_json(store_facts(store.app), kind="store")
     for queue in store.control.queues():
-        emit(queue, kind="queue")
+        print_json(queue, kind="queue")
     for worker in store.control.workers():
-        emit(worker, kind="worker")
+        print_json(worker, kind="worker")
 
 
 def _view(store: Store) -> RenderableType:
-    facts = facts_of(store.app)
+    facts = store_facts(store.app)
     queues, workers = store.control.queues(), store.control.workers()
     parts: list[RenderableType] = [
         Text(f"store   {facts.engine}  ").append(text(facts.place, "bold")).append(f"   {facts.promise}", "dim"),
         Text(),
-        queue_table(queues, store.now) if queues else Text("No queue yet: nothing has been enqueued."),
+        queue_table(queues, store.now) if queues else Text("There is no queue yet: no job has been enqueued."),
         Text(),
     ]
     if workers:
         parts.append(worker_table(workers, store.now))
     if not any(worker.alive for worker in workers):
         parts.append(
-            Text("No worker is alive. Start one in another terminal:  ").append(store.found.start_a_worker, "bold")
+            Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )
     return Group(*parts)
 
 
 def queue_table(queues: Sequence[QueueStatus], now: datetime) -> RenderableType:
-    columns = [
-        "queue",
-        "ready#",
-        "running#",
-        "scheduled#",
-        "blocked#",
-        "retrying#",
-        "failed#",
-        "oldest#",
-        "status",
-    ]
-    return table(columns, [_queue(queue, now) for queue in queues])
+    columns = ["queue", "ready#", "running#", "scheduled#", "blocked#", "retrying#", "failed#", "oldest#", "status"]
+    return table(columns, [_queue_row(queue, now) for queue in queues])
 
 
-def _queue(queue: QueueStatus, now: datetime) -> list[RenderableType]:
-    def of(*states: JobState) -> int:
+def _queue_row(queue: QueueStatus, now: datetime) -> list[RenderableType]:
+    def jobs_in(*states: JobState) -> int:
         return sum(queue.counts.get(state, 0) for state in states)
 
     oldest = queue.oldest_due_at
     return [
         text(queue.queue),
-        number(of(JobState.QUEUED)),
-        number(of(JobState.RUNNING, JobState.ASSIGNED), "cyan"),
-        number(of(JobState.SCHEDULED)),
-        number(of(JobState.BLOCKED)),
-        number(of(JobState.RETRYING), "yellow"),
-        number(of(JobState.FAILED), "red"),
+        number(jobs_in(JobState.QUEUED)),
+        number(jobs_in(JobState.RUNNING, JobState.ASSIGNED), "cyan"),
+        number(jobs_in(JobState.SCHEDULED)),
+        number(jobs_in(JobState.BLOCKED)),
+        number(jobs_in(JobState.RETRYING), "yellow"),
+        number(jobs_in(JobState.FAILED), "red"),
         Text("" if oldest is None or oldest > now else span((now - oldest).total_seconds())),
         Text("paused", style="yellow") if queue.paused else Text("open"),
     ]
@@ -104,10 +96,10 @@ def _queue(queue: QueueStatus, now: datetime) -> list[RenderableType]:
 
 def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
     columns = ["worker", "status", "busy#", "slots#", "seen#", "pid#", "queues", "tasks"]
-    return table(columns, [_worker(worker, now) for worker in workers])
+    return table(columns, [_worker_row(worker, now) for worker in workers])
 
 
-def _worker(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
+def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     if not worker.alive:
         status = Text("silent", style="red")
     else:
@@ -122,3 +114,44 @@ def _worker(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
         Text(cut(" ".join(worker.queues), LONGEST_LIST)),
         Text(cut(" ".join(worker.tasks), LONGEST_LIST)),
     ]
+
+
+# --- holdfast workers ---
+
+
+@click.group(epilog=examples("holdfast workers list", "holdfast workers stop web-1-7f3c09ab"))
+def workers() -> None:
+    """List workers, and stop one."""
+
+
+@workers.command("list", epilog=examples("holdfast workers list", "holdfast workers list --json"))
+@on_store()
+def list_(store: Store) -> None:
+    """Every worker with a recent heartbeat."""
+    listed = store.control.workers()
+    if not listed:
+        raise NothingMatched("There is no worker.")
+    if store.as_json:
+        for worker in listed:
+            print_json(worker)
+    else:
+        console().print(worker_table(listed, store.now))
+
+
+@workers.command(epilog=examples("holdfast workers stop web-1-7f3c09ab"))
+@click.argument("name", metavar="NAME")
+@on_store()
+def stop(store: Store, name: str) -> None:
+    """Ask a worker to stop gently. A prefix of its name is enough if it fits one worker only."""
+    names = [worker.name for worker in store.control.workers()]
+    matches = [name] if name in names else [other for other in names if other.startswith(name)]
+    if not matches:
+        raise NothingMatched(f"There is no worker {name!r}.")
+    if len(matches) > 1:
+        lines = [f"The names of {len(matches)} workers begin with {name!r}. Name one:", *(f"  {m}" for m in matches)]
+        raise NotDone("\n".join(lines))
+    store.control.stop_worker(matches[0])
+    if store.as_json:
+        print_json({"name": matches[0], "stopping": True})
+    else:
+        click.echo(f"stopping  {safe(matches[0])}  it finishes its running jobs first")

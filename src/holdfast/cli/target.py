@@ -1,8 +1,8 @@
-"""Which App, and so which store, a command is about.
+"""Which App, and which store, a command works on.
 
-TARGET is `module`, which then has exactly one App in it, or `module:name`. The current directory is importable. Where a
-store is enough, an address will do: `--url`, which never takes a password, since every user of the machine can read
-the arguments of a process.
+TARGET is `module`, with exactly one App in it, or `module:name`. The current directory is importable. A command that
+needs only a store also takes an address, `--url`. It refuses an address with a password, because every user of the
+machine can read the arguments of a process.
 """
 
 import os
@@ -22,81 +22,87 @@ from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsup
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An App, and what people call it; without a name it is just a way to a store."""
+class TargetApp:
+    """An App and its `module:name`. Without a name it only gives access to a store and has no tasks."""
 
     app: App[Any]
     name: str = ""
     target: str = ""
-    """What to give to `holdfast worker`; empty where nothing has to be given."""
+    """The argument for `holdfast worker`; empty if it needs none, because the configuration names the App."""
 
     @property
-    def start_a_worker(self) -> str:
+    def worker_command(self) -> str:
         """The command that starts a worker for it."""
         if self.name:
             return f"holdfast worker {self.target}".rstrip()
         return "holdfast worker MODULE"
 
 
-def find(target: str | None, url: str | None) -> Found:
-    """By what was typed; else by the environment and the file; else the default store."""
+def find(target: str | None, url: str | None) -> TargetApp:
+    """From the command line; else from the environment or the configuration file; else the default store."""
     if target is not None and url is not None:
         raise ConfigError("Give --app or --url, not both: an App has its own address.", key="app", source="--app")
     if url is not None:
-        return Found(App(read_url(url)))
+        return TargetApp(App(read_url(url)))
     if target is not None:
         return load(target)
     configured = App[Any]().config.app
-    return Found(App()) if configured is None else load(configured, configured=True)
+    return TargetApp(App()) if configured is None else load(configured, configured=True)
 
 
-def find_app(target: str | None) -> Found:
-    """The same where tasks are needed, not only a store."""
-    found = find(target, None)
-    if not found.name:
-        said = "Which App? Name its module (holdfast worker shop.jobs), set HOLDFAST_APP, or `app` in holdfast.toml."
-        raise ConfigError(said, key="app", source="TARGET")
-    return found
+def find_app(target: str | None) -> TargetApp:
+    """The same for a command that needs the tasks, not only the store."""
+    result = find(target, None)
+    if not result.name:
+        message = "Which App? Name its module (holdfast worker shop.jobs), set HOLDFAST_APP, or `app` in holdfast.toml."
+        raise ConfigError(message, key="app", source="TARGET")
+    return result
 
 
 # --- An App by its module ---
 
 
-def load(target: str, *, configured: bool = False) -> Found:
-    """Import a TARGET and what its App names as `modules`."""
+def load(target: str, *, configured: bool = False) -> TargetApp:
+    """Import a TARGET and the `modules` of its App."""
     module_name, _, attribute = target.partition(":")
     if not module_name or (":" in target and not attribute):
-        raise _wrong(f"{target!r} is no target. Write module, or module:name.")
+        raise _target_error(f"{target!r} is not a target. Write module, or module:name.")
     module = _import(module_name)
-    app, name = _named(module, attribute) if attribute else _only(module)
-    with _importing(", ".join(app.modules)):
+    app, name = _app_by_name(module, attribute) if attribute else _only_app(module)
+    with _import_errors(", ".join(app.modules)):
         app.import_modules()
-    return Found(app, f"{module_name}:{name}", "" if configured else target)
+    return TargetApp(app, f"{module_name}:{name}", "" if configured else target)
 
 
 def _import(name: str) -> ModuleType:
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.insert(0, folder)
     if name.endswith(".py") or os.sep in name:
-        said = name.removesuffix(".py").strip("./").replace(os.sep, ".")
-        raise _wrong(f"{name!r} is a file. Name the module: {said}")
+        module = name.removesuffix(".py").strip("./").replace(os.sep, ".")
+        raise _target_error(f"{name!r} is a file. Name the module: {module}")
     try:
-        with _importing(name):
+        with _import_errors(name):
             return import_module(name)
     except ModuleNotFoundError as error:
-        raise _wrong(f"There is no module {name!r} in {here} or among what is installed.{_near(name, here)}") from error
+        hint = _similar_module(name, folder)
+        raise _target_error(
+            f"There is no module {name!r} in {folder} or among the installed packages.{hint}"
+        ) from error
 
 
-def _near(name: str, here: str) -> str:
-    modules = [file.removesuffix(".py") for file in os.listdir(here) if file.endswith(".py")]
-    near = get_close_matches(name, modules, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def _similar_module(name: str, folder: str) -> str:
+    modules = [file.removesuffix(".py") for file in os.listdir(folder) if file.endswith(".py")]
+    similar = get_close_matches(name, modules, n=1)
+    return f" Did you mean {similar[0]!r}?" if similar else ""
 
 
 @contextmanager
-def _importing(name: str) -> Iterator[None]:
-    """What goes wrong in somebody's module is told with its place. That the module itself is missing goes on."""
+def _import_errors(name: str) -> Iterator[None]:
+    """Turn an error in the user's module into a `ConfigError` with its place.
+
+    If the module itself does not exist, `ModuleNotFoundError` is raised as it is.
+    """
     try:
         yield
     except HoldfastError:
@@ -104,78 +110,104 @@ def _importing(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise
-        raise _failed(name, error) from error
+        raise _import_failed(name, error) from error
     except Exception as error:
-        raise _failed(name, error) from error
+        raise _import_failed(name, error) from error
 
 
-def _failed(name: str, error: Exception) -> ConfigError:
+def _import_failed(name: str, error: Exception) -> ConfigError:
     if isinstance(error, SyntaxError):
         place = f"{os.path.basename(error.filename or '')}, line {error.lineno}"
     else:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
-    return _wrong(f"Importing {name} failed at {place}: {type(error).__name__}: {error}")
+    return _target_error(f"Importing {name} failed at {place}: {type(error).__name__}: {error}")
 
 
-def _named(module: ModuleType, name: str) -> tuple[App[Any], str]:
-    found: object = module
+def _app_by_name(module: ModuleType, name: str) -> tuple[App[Any], str]:
+    value: object = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, App):
-        known = ", ".join(_apps(module)) or "none"
-        raise _wrong(f"{module.__name__}:{name} is no App. Apps in {module.__name__}: {known}.")
-    return found, name
+        value = getattr(value, part, None)
+    if not isinstance(value, App):
+        names = ", ".join(_apps(module)) or "none"
+        raise _target_error(f"{module.__name__}:{name} is not an App. Apps in {module.__name__}: {names}.")
+    return value, name
 
 
-def _only(module: ModuleType) -> tuple[App[Any], str]:
+def _only_app(module: ModuleType) -> tuple[App[Any], str]:
     apps = _apps(module)
     if len({id(app) for app in apps.values()}) == 1:
         name, app = next(iter(apps.items()))
         return app, name
     if not apps:
-        raise _wrong(f"There is no App in {module.__name__}. It needs one, such as jobs = App(...).")
-    raise _wrong(f"There are several Apps in {module.__name__}. Name one: {module.__name__}:{next(iter(apps))}")
+        raise _target_error(f"There is no App in {module.__name__}. It needs one, such as jobs = App(...).")
+    raise _target_error(f"There are several Apps in {module.__name__}. Name one: {module.__name__}:{next(iter(apps))}")
 
 
 def _apps(module: ModuleType) -> dict[str, App[Any]]:
     return {name: value for name, value in vars(module).items() if isinstance(value, App)}
 
 
-def _wrong(said: str) -> ConfigError:
-    return ConfigError(said, key="app", source="TARGET")
+def _target_error(message: str) -> ConfigError:
+    return ConfigError(message, key="app", source="TARGET")
 
 
-# --- A store by its address ---
+# --- A store ---
 
 
-def read_url(given: str) -> str:
-    """The address that `--url` names: itself, or the content of a variable."""
-    if given.startswith("env:"):
-        variable = given.removeprefix("env:")
+def read_url(url: str) -> str:
+    """The address in `--url`: itself, or the content of the variable in `env:NAME`."""
+    if url.startswith("env:"):
+        variable = url.removeprefix("env:")
         if not (address := os.environ.get(variable)):
-            raise ConfigError(f"--url {given}: the variable {variable} is not set.", key="url", source="--url")
+            raise ConfigError(f"--url {url}: the variable {variable} is not set.", key="url", source="--url")
         return address
-    parts = urlsplit(given)
+    parts = urlsplit(url)
     if parts.password or any("password" in key.lower() for key in parse_qs(parts.query)):
-        said = (
-            "--url has a password in it, and everybody on this machine can read the arguments of a process. "
+        message = (
+            "--url contains a password, and every user of this machine can read the arguments of a process. "
             "Put the address into a variable and give its name: --url env:NAME"
         )
-        raise ConfigError(said, key="url", source="--url")
-    return given
+        raise ConfigError(message, key="url", source="--url")
+    return url
 
 
 @contextmanager
-def opened(found: Found, *, create: bool = False) -> Iterator[App[Any]]:
-    """The App with its store open. Only what writes may `create` a store: looking at one must not make it."""
-    app = found.app
-    can = app.engine.capabilities
-    if not can.shared_between_processes:
-        said = f"{app.place} lives inside one process, so no command can see its jobs. Use SQLite to look at them."
-        raise Unsupported(said, capability="shared_between_processes", engine=app.engine.scheme)
-    if not create and not can.shared_between_hosts and not app.runtime.fs.exists(app.place):
-        said = f"There is no store at {app.place} yet. The first enqueue or worker makes it: {found.start_a_worker}"
-        raise EngineUnavailable(said, engine=app.engine.scheme)
+def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
+    """The App with its store open. Only a command that writes may `create` the store."""
+    app = target.app
+    capabilities = app.engine.capabilities
+    if not capabilities.shared_between_processes:
+        message = f"{app.place} exists in one process only, so no command can see its jobs. Use SQLite instead."
+        raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
+    if not create and not capabilities.shared_between_hosts and not app.runtime.fs.exists(app.place):
+        message = (
+            f"There is no store at {app.place} yet. The first enqueue or worker creates it: {target.worker_command}"
+        )
+        raise EngineUnavailable(message, engine=app.engine.scheme)
     with app:
         yield app
+
+
+DURABILITY = {
+    "durable": "durable (every commit synced)",
+    "fast": "fast (commits survive a crash of the process, not of the machine)",
+    "none": "none (nothing is synced)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """Where the jobs are, and what a commit survives."""
+
+    engine: str
+    place: str
+    durability: str
+
+    @property
+    def promise(self) -> str:
+        return DURABILITY[self.durability]
+
+
+def store_facts(app: App[Any]) -> StoreFacts:
+    return StoreFacts(app.engine.scheme, app.place, app.durability)

@@ -1,5 +1,6 @@
-"""`holdfast worker`: take jobs and run them, until told to stop."""
+"""`holdfast worker`: take jobs and run them until it is stopped. Its banner, its lines and its log."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -8,21 +9,29 @@ from typing import Any
 
 import click
 
+import holdfast
 from holdfast.app import App
-from holdfast.cli.banner import banner
-from holdfast.cli.exits import say
-from holdfast.cli.lines import KINDS, JsonLines, Lines, Pad, Printer
+from holdfast.cli.exits import print_message
+from holdfast.cli.format import safe, setting
+from holdfast.cli.json_output import event_data, to_line
 from holdfast.cli.options import app_option, duration, examples, json_option
-from holdfast.cli.records import event_data, line_of
-from holdfast.cli.reload import Watch, start_anew
-from holdfast.cli.screen import colour
-from holdfast.cli.target import Found, find_app
-from holdfast.cli.worker_log import set_up
+from holdfast.cli.reload import FileWatch, restart
+from holdfast.cli.tables import use_colour
+from holdfast.cli.target import TargetApp, find_app, store_facts
+from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
+from holdfast.config import Config
 from holdfast.errors import HoldfastError
+from holdfast.model.instants import SECOND
 from holdfast.telemetry.events import WorkerStarted
+from holdfast.telemetry.logs import configure
 from holdfast.worker import Worker
 
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
+MODULES_WITH_EVENTS = frozenset({"reporting", "reaper"})
+"""Modules of the worker whose log lines repeat an event."""
+
+QueueLimits = Mapping[str, int | None]
+"""Slots per queue; None: no limit."""
 
 
 def queue_limit(value: str) -> tuple[str, int | None]:
@@ -31,7 +40,7 @@ def queue_limit(value: str) -> tuple[str, int | None]:
     if not colon or not limit.isdecimal():
         return value, None
     if not name or not int(limit):
-        raise click.BadParameter(f"{value!r} leaves that queue no slots. Write NAME:SLOTS.")
+        raise click.BadParameter(f"{value!r} gives that queue no slots. Write NAME:SLOTS.")
     return name, int(limit)
 
 
@@ -50,12 +59,12 @@ def queue_limit(value: str) -> tuple[str, int | None]:
     help="Only this queue; NAME:SLOTS limits it.",
 )
 @click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
-@click.option("--grace", type=duration, help="How long handlers may go on once it stops. Default 30s.")
-@click.option("--name", metavar="NAME", help="Its name for operators; default the host's.")
-@click.option("--until-empty", is_flag=True, help="End when nothing is due.")
+@click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
+@click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
+@click.option("--until-empty", is_flag=True, help="Stop when no job is due.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
-@click.option("--reload", is_flag=True, help="Start anew when a Python file below this folder changes.")
-@click.option("--lines/--no-lines", default=None, help="A line per change of a job. Default: on a terminal.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")
+@click.option("--lines/--no-lines", default=None, help="Print a line per change of a job. Default: on a terminal.")
 @json_option
 def worker(
     where: str | None,
@@ -68,17 +77,17 @@ def worker(
 ) -> None:
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
 
-    SIGTERM and Ctrl-C stop it gently, a second time at once.
+    SIGTERM and Ctrl-C stop it gently, a second one at once.
     """
     if where is not None and target is not None and where != target:
-        raise click.UsageError(f"Which one: {where}, or --app {target}?")
-    watch = Watch(os.getcwd()) if reload else None
-    found = _loaded(where or target, watch)
-    app = found.app
+        raise click.UsageError(f"Which App: {where}, or --app {target}?")
+    watch = FileWatch(os.getcwd()) if reload else None
+    target_app = _load(where or target, watch)
+    app = target_app.app
     limits: dict[str, int | None] = dict(options.pop("queues"))
     config = app.config
-    shown = as_json or (sys.stdout.isatty() and config.log_format == "text" if lines is None else lines)
-    set_up(config, lines=shown)
+    with_lines = as_json or (sys.stdout.isatty() and config.log_format == "text" if lines is None else lines)
+    _set_up_log(config, with_lines=with_lines)
     created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.place)
     if migrate:
         app.migrate()
@@ -90,24 +99,27 @@ def worker(
         worker.stop()
 
     if watch is not None:
-        watch.then(app.runtime, stop)
-    with app, _printing(found, limits, created=created, as_json=as_json) if shown else _silent():
+        watch.on_change(app.runtime, stop)
+    with app, _printing(target_app, limits, created=created, as_json=as_json) if with_lines else _silent():
         worker.run()
     if changed:
-        say(f"{os.path.relpath(changed[0])} has changed: starting anew.")
-        start_anew()
+        print_message(f"{os.path.relpath(changed[0])} has changed. Restarting.")
+        restart()
 
 
-def _loaded(target: str | None, watch: Watch | None) -> Found:
-    """The App. While files are watched, a module that cannot be imported is no end: it will change."""
+def _load(target: str | None, watch: FileWatch | None) -> TargetApp:
+    """The App. With --reload, a module that cannot be imported does not end the command: it waits for a change."""
     try:
         return find_app(target)
     except HoldfastError as error:
         if watch is None:
             raise
-        say(f"{error} Waiting for a change.")
+        print_message(f"{error} Waiting for a change.")
         watch.wait(App[Any]().runtime)
-        start_anew()
+        restart()
+
+
+# --- Output ---
 
 
 @contextmanager
@@ -116,19 +128,21 @@ def _silent() -> Iterator[None]:
 
 
 @contextmanager
-def _printing(found: Found, limits: Mapping[str, int | None], *, created: bool, as_json: bool) -> Iterator[None]:
-    """The banner once the worker is at work, and then its lines."""
-    app = found.app
-    pad: Pad = JsonLines() if as_json else Lines(app.runtime, app.registry, _paint())
+def _printing(target: TargetApp, limits: QueueLimits, *, created: bool, as_json: bool) -> Iterator[None]:
+    """Print the banner when the worker has started, and then its lines."""
+    app = target.app
+    buffer: EventBuffer = JsonLines() if as_json else TextLines(app.runtime, app.registry, _paint())
 
-    def begin(event: WorkerStarted) -> None:
-        told = line_of(event_data(event)) + "\n" if as_json else banner(app, found.name, event, limits, created=created)
-        _write(told)
+    def on_start(event: WorkerStarted) -> None:
+        if as_json:
+            _write(to_line(event_data(event)) + "\n")
+        else:
+            _write(banner(app, target.name, event, limits, created=created))
 
-    app.on(WorkerStarted)(begin)
+    app.on(WorkerStarted)(on_start)
     for kind in KINDS:
-        app.on(kind)(pad.hear)
-    printer = Printer(app.runtime, pad, _write)
+        app.on(kind)(buffer.add)
+    printer = Printer(app.runtime, buffer, _write)
     try:
         yield
     finally:
@@ -141,6 +155,65 @@ def _write(text: str) -> None:
 
 
 def _paint() -> Callable[[str, str], str]:
-    if not colour():
+    if not use_colour():
         return lambda text, style: text
     return lambda text, style: click.style(text, **COLOURS.get(style, {"fg": style})) if style else text
+
+
+def banner(app: App[Any], name: str, started: WorkerStarted, limits: QueueLimits, *, created: bool) -> str:
+    """The first lines of a worker.
+
+    holdfast 0.1.0 · worker ada-7f3c09ab · app jobs:jobs
+    store    sqlite  /home/you/shop/jobs.db   created · durable (every commit synced)
+    tasks    flaky  resize
+    queues   default · 10 slots · lease 30 s
+    ready    Ctrl-C stops gently, twice stops now
+    """
+    facts = store_facts(app)
+    new = "created · " if created else ""
+    queues = [f"{queue}:{limit}" if (limit := limits.get(queue)) else queue for queue in started.queues]
+    lines = [
+        f"holdfast {holdfast.__version__} · worker {started.worker} · app {name}",
+        f"store    {facts.engine}  {facts.place}   {new}{facts.promise}",
+        f"tasks    {'  '.join(started.tasks) or 'none: declare some with @jobs.task'}",
+        f"queues   {'  '.join(queues) or 'none'} · {started.slots} slots{_lease(app)}",
+        "ready    Ctrl-C stops gently, twice stops now",
+    ]
+    return "".join(f"{safe(line)}\n" for line in lines)
+
+
+def _lease(app: App[Any]) -> str:
+    leases = sorted({task.policy.lease for task in app.registry.values() if not task.policy.remote})
+    if not leases:
+        return ""
+    low, high = (setting(lease / SECOND) for lease in (leases[0], leases[-1]))
+    return f" · lease {low}" if low == high else f" · leases {low} to {high}"
+
+
+# --- Log ---
+
+
+def _set_up_log(config: Config, *, with_lines: bool) -> None:
+    """Log to standard error. If the worker also prints lines, the log leaves out what they say."""
+    handler = configure(config.log_level, config.log_format, sys.stderr)
+    if config.log_format == "text":
+        handler.setFormatter(_SafeFormatter(handler.formatter))
+    if with_lines:
+        handler.addFilter(_has_no_line)
+
+
+def _has_no_line(record: logging.LogRecord) -> bool:
+    if record.name not in ("holdfast.worker", "holdfast.reaper") or record.levelno >= logging.ERROR:
+        return True
+    return record.levelno >= logging.WARNING and record.module not in MODULES_WITH_EVENTS
+
+
+class _SafeFormatter(logging.Formatter):
+    """The text of another formatter, without control characters."""
+
+    def __init__(self, inner: logging.Formatter | None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(safe(line.expandtabs(4)) for line in self._inner.format(record).split("\n"))

@@ -1,14 +1,16 @@
-"""The doorbell: bells and messages between the processes of one host that share a file.
+"""The processes of one host that share a file: which of them live, notifications and feed messages between them.
 
-Each process has a record in a folder named after the file: a datagram socket to be rung at, and beside it a lock
-that it holds for as long as it lives. Ringing is one datagram to every other socket; a full one has been rung
-already, a dead one is left alone. Since the kernel lets go of the lock when a process ends, however it ends, anybody
-can tell at once whether the owner of a record is gone: nobody has to wait for a lease.
+Each process has a record in a folder named after the file: a datagram socket that receives notifications, and a lock
+file that the process holds as long as it lives. The kernel releases the lock when the process ends, however it ends. So
+every other process can test at once whether the owner of a record is alive, without waiting for a lease to expire.
 
-A process that wants to hear of what happens elsewhere has a second socket for that (`Earshot`): bells must get through
-however much there is to tell.
+A notification is one datagram to the socket of every other process. If a socket is full, its process has unread
+notifications and will look anyway; if a socket is dead, the sender removes it.
 
-Datagrams may be lost; they are hints. Where there are no such sockets (Windows) nothing rings and pollers poll.
+A process that listens to the feed has a second socket for it (`HostFeed`), so that many messages never displace a
+notification.
+
+Datagrams may be lost: nothing depends on them alone. On systems without Unix sockets (Windows) processes only poll.
 """
 
 import os
@@ -21,82 +23,86 @@ from pathlib import Path
 from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.runtime import FileLock, Runtime
 
-LARGEST = 32_768
-"""Bytes of one datagram; more bells than that ring as everything."""
-BETWEEN = "\0"
-"""No name has it."""
+MAX_DATAGRAM_BYTES = 32_768
+"""Longer than the topics of almost every batch. A longer list of topics is sent as `EVERY_TOPIC`."""
+SEPARATOR = "\0"
+"""Between the topics of a datagram. No topic contains it."""
 STOP = b"\0\0"
-OLD = 24 * 3600.0
-"""Seconds after which the record of a process that is gone is cleaned away."""
-EARS = "ears"
-"""The bell of a process that has begun or ceased to listen: look who listens."""
-FRESH = 100_000_000
-"""Nanoseconds for which another change in a folder may leave no trace: file systems' clocks tick slowly."""
+"""The datagram that ends a listener's thread. No list of topics encodes to it."""
+REMOVE_RECORD_AFTER_S = 24 * 3600.0
+"""Records of ended processes stay this long, because workers' leases are matched with them."""
+FEED_CHANGED = "feed"
+"""The topic of a process that has begun or stopped to listen to the feed: read again which processes listen."""
+MTIME_RESOLUTION_NS = 100_000_000
+"""A second change of a folder within this time may leave its modification time as it is: file systems' clocks tick in
+steps of up to 10 ms, and this is ten times that."""
 
 
-class Ear:
-    """A datagram socket of this process, and the thread that listens at it."""
+# N6: a socket for notifications, and a lock that other processes test.
+class DatagramListener:
+    """A datagram socket of this process, and the thread that receives from it."""
 
-    def __init__(self, path: Path, runtime: Runtime, heard: Callable[[bytes], None], name: str) -> None:
+    def __init__(self, path: Path, runtime: Runtime, on_datagram: Callable[[bytes], None], thread_name: str) -> None:
         self._path = path
-        self._heard = heard
+        self._on_datagram = on_datagram
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.bind(str(path))
         except OSError:
             self._socket.close()
             raise
-        self._thread = runtime.thread(self._listen, name=name)
+        self._thread = runtime.thread(self._receive, name=thread_name)
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         while True:
-            data = self._socket.recv(LARGEST + 1)
+            data = self._socket.recv(MAX_DATAGRAM_BYTES + 1)
             if data in (STOP, b""):
                 return
-            self._heard(data)
+            self._on_datagram(data)
 
     def close(self) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             try:
-                out.sendto(STOP, str(self._path))
+                sender.sendto(STOP, str(self._path))
             except OSError:
-                self._socket.shutdown(socket.SHUT_RDWR)  # the way to ourselves is gone: wake the thread by force
+                self._socket.shutdown(socket.SHUT_RDWR)  # the path is gone, or the socket is full: end `recv` this way
         self._thread.join()
         self._socket.close()
 
 
-class Doorbell:
-    """This process's record, and the way to the others'."""
+class HostProcesses:
+    """The record of this process, and access to the records of the others."""
 
     def __init__(
-        self, file: str, runtime: Runtime, heard: Callable[[frozenset[str]], None], *, namespace: str = ""
+        self, file: str, runtime: Runtime, on_notification: Callable[[frozenset[str]], None], *, namespace: str = ""
     ) -> None:
         self._runtime = runtime
-        self._heard = heard
-        self._folder = Folder(
-            runtime.fs.private_folder(blake2b(identity(file).encode(), digest_size=8).hexdigest()), runtime
-        )
+        self._on_notification = on_notification
+        folder_name = blake2b(_file_identity(file).encode(), digest_size=8).hexdigest()
+        self._folder = RecordFolder(runtime.fs.private_folder(folder_name), runtime)
         self.name = f"{os.getpid()}-{runtime.token_bytes(4).hex()}"
         self._lock = self._take_record()
         self._others: tuple[Path, ...] = ()
-        self._listed = -1
-        self.earshot = Earshot(self._folder, self.name, namespace, runtime, lambda: self.notify(frozenset({EARS})))
+        self._others_version = -1
+        self.feed = HostFeed(
+            self._folder, self.name, namespace, runtime, lambda: self.notify(frozenset({FEED_CHANGED}))
+        )
         try:
-            self._ear = Ear(self._path("sock"), runtime, self._rung, "holdfast-doorbell")
+            self._listener = DatagramListener(self._path("sock"), runtime, self._receive, "holdfast-notifications")
         except OSError:
-            self.forget(self.name)
+            self.remove_record(self.name)
             self._lock.close()
             raise
-        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._out.setblocking(False)
-        self._list_others()
-        self._sweep()
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender.setblocking(False)
+        self._other_sockets()
+        self._remove_old_records()
 
-    def _path(self, ending: str, name: str | None = None) -> Path:
-        return self._folder.path / f"{name or self.name}.{ending}"
+    def _path(self, suffix: str, name: str | None = None) -> Path:
+        return self._folder.path / f"{name or self.name}.{suffix}"
 
     def _take_record(self) -> FileLock:
-        """Hold the lock of a record that stands in the folder: another may have cleaned it away in between."""
+        """Lock our record. Another process may remove the file between its creation and the lock: then try again."""
         while True:
             lock = self._runtime.fs.lock(self._path("lock"))
             assert lock is not None
@@ -104,46 +110,50 @@ class Doorbell:
                 return lock
             lock.close()
 
-    def _rung(self, data: bytes) -> None:
-        bells = frozenset(data.decode("utf-8", "replace").split(BETWEEN))
-        if EARS in bells:
-            self.earshot.look()
-        self._heard(bells)
+    # Notifications
 
-    def notify(self, bells: frozenset[str]) -> None:
-        """Ring at every other process."""
-        others = self._list_others()
-        if not others:
+    def _receive(self, data: bytes) -> None:
+        topics = frozenset(data.decode("utf-8", "replace").split(SEPARATOR))
+        if FEED_CHANGED in topics:
+            self.feed.refresh_listeners()
+        self._on_notification(topics)
+
+    def notify(self, topics: frozenset[str]) -> None:
+        """Send the topics to every other process."""
+        sockets = self._other_sockets()
+        if not sockets:
             return
-        data = BETWEEN.join(bells).encode()
-        if len(data) > LARGEST:
+        data = SEPARATOR.join(topics).encode()
+        if len(data) > MAX_DATAGRAM_BYTES:
             data = EVERY_TOPIC.encode()
-        for path in others:
+        for path in sockets:
             try:
-                self._out.sendto(data, str(path))
+                self._sender.sendto(data, str(path))
             except ConnectionRefusedError:
-                self._runtime.fs.remove(path)  # nobody listens there any more
+                self._runtime.fs.remove(path)  # its process has ended
             except OSError:
-                pass  # full: it has been rung and has not looked yet; or just gone
+                pass  # full: its process has unread notifications; or its process has just ended
 
-    def _list_others(self) -> tuple[Path, ...]:
-        changed = self._folder.changed()
-        if changed < 0 or changed != self._listed:
+    def _other_sockets(self) -> tuple[Path, ...]:
+        version = self._folder.version()
+        if version < 0 or version != self._others_version:
             self._others = tuple(self._path("sock", name) for name in self._folder.names("sock") if name != self.name)
-            self._listed = changed
-            self.earshot.look()
+            self._others_version = version
+            self.feed.refresh_listeners()
         return self._others
 
-    def _sweep(self) -> None:
-        """Clean away records whose processes have long been gone."""
-        now = self._runtime.wall() / 1_000_000
+    # Records of other processes
+
+    def _remove_old_records(self) -> None:
+        now_s = self._runtime.wall() / 1_000_000
         for name in self._folder.names("lock"):
             with suppress(FileNotFoundError):
-                if now - os.stat(self._path("lock", name)).st_mtime > OLD and self.is_gone(name):
-                    self.forget(name)
+                age_s = now_s - os.stat(self._path("lock", name)).st_mtime
+                if age_s > REMOVE_RECORD_AFTER_S and self.has_ended(name):
+                    self.remove_record(name)
 
-    def is_gone(self, name: str) -> bool:
-        """Whether the process of this record is known to have ended."""
+    def has_ended(self, name: str) -> bool:
+        """True if the process of this record has certainly ended."""
         if not name or name == self.name or not self._runtime.fs.exists(self._path("lock", name)):
             return False
         lock = self._runtime.fs.lock(self._path("lock", name), wait=False)
@@ -152,58 +162,57 @@ class Doorbell:
         lock.close()
         return True
 
-    def forget(self, name: str) -> None:
-        """Remove the record of a process that is gone, once nobody needs it any more."""
-        for ending in ("kinds", "ears", "sock", "lock"):
-            self._runtime.fs.remove(self._path(ending, name))
+    def remove_record(self, name: str) -> None:
+        for suffix in ("kinds", "feed", "sock", "lock"):
+            self._runtime.fs.remove(self._path(suffix, name))
 
     def close(self) -> None:
-        self.earshot.close()
-        self._ear.close()
-        self._out.close()
-        self.forget(self.name)
+        self.feed.close()
+        self._listener.close()
+        self._sender.close()
+        self.remove_record(self.name)
         self._lock.close()
 
 
-class Earshot:
-    """Who wants to hear of what happens here, and our own ears for what happens elsewhere.
+class HostFeed:
+    """Messages about what happens, sent to the processes that listen to them; and our own socket to receive them.
 
-    A process that listens has a socket, `ears`, and beside it a file, `kinds`, that says what for. A message is one
-    datagram to each of them. One that does not keep up loses messages, and as each is reached through a socket of its
-    own, it keeps none from the others. One that is gone is forgotten.
+    A process that listens has a socket, `feed`, and beside it a file, `kinds`, with the kinds of messages it wants. A
+    message is one datagram to each of these sockets. Each process is reached through a connection of its own: if one
+    reads too slowly, it loses messages and the others do not.
     """
 
     def __init__(
-        self, folder: "Folder", name: str, namespace: str, runtime: Runtime, announce: Callable[[], None]
+        self, folder: "RecordFolder", name: str, namespace: str, runtime: Runtime, announce: Callable[[], None]
     ) -> None:
         self._folder = folder
         self._name = name
         self._namespace = namespace
         self._runtime = runtime
         self._announce = announce
-        self._telling = runtime.lock()
-        self._hearing = runtime.lock()
+        self._send_lock = runtime.lock()
+        self._receive_lock = runtime.lock()
         self._listeners: dict[str, frozenset[str]] = {}
         self.feed_kinds: frozenset[str] = frozenset()
-        """What the others listen for."""
-        self._lines: dict[str, socket.socket] = {}
-        self._ear: Ear | None = None
-        self._hear: Callable[[bytes], None] = _ignore
+        """The kinds that other processes listen to."""
+        self._connections: dict[str, socket.socket] = {}
+        self._listener: DatagramListener | None = None
+        self._on_message: Callable[[bytes], None] = _ignore
 
-    def _path(self, ending: str, name: str) -> Path:
-        return self._folder.path / f"{name}.{ending}"
+    def _path(self, suffix: str, name: str) -> Path:
+        return self._folder.path / f"{name}.{suffix}"
 
-    # Telling
+    # Sending
 
-    def look(self) -> None:
-        """Something has changed in the folder."""
-        found = {name: self._kinds_of(name) for name in self._folder.names("kinds") if name != self._name}
-        self._set_listeners({name: kinds for name, kinds in found.items() if kinds})
+    def refresh_listeners(self) -> None:
+        """Read again which processes listen, after a change in the folder."""
+        kinds_by_name = {name: self._kinds_of(name) for name in self._folder.names("kinds") if name != self._name}
+        self._set_listeners({name: kinds for name, kinds in kinds_by_name.items() if kinds})
 
     def _kinds_of(self, name: str) -> frozenset[str]:
-        """What this process listens for; nothing if it works in another namespace."""
+        """The kinds that a process listens to; none if it uses another namespace."""
         try:
-            namespace, *kinds = self._runtime.fs.read_bytes(self._path("kinds", name)).decode().split(BETWEEN)
+            namespace, *kinds = self._runtime.fs.read_bytes(self._path("kinds", name)).decode().split(SEPARATOR)
         except (OSError, UnicodeDecodeError):
             return frozenset()
         return frozenset(kinds if namespace == self._namespace else ())
@@ -213,99 +222,100 @@ class Earshot:
         self.feed_kinds = frozenset[str]().union(*listeners.values())
 
     def publish(self, message: bytes) -> None:
-        with self._telling:
+        with self._send_lock:
             listeners = self._listeners
-            for name in self._lines.keys() - listeners:
-                self._lines.pop(name).close()
+            for name in self._connections.keys() - listeners:
+                self._connections.pop(name).close()
             for name in listeners:
                 self._send(name, message)
 
     def _send(self, name: str, message: bytes) -> None:
         try:
-            line = self._lines.get(name)
-            if line is None:
-                line = self._lines[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                line.setblocking(False)
-                line.connect(str(self._path("ears", name)))
-            line.send(message)
+            connection = self._connections.get(name)
+            if connection is None:
+                connection = self._connections[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                connection.setblocking(False)
+                connection.connect(str(self._path("feed", name)))
+            connection.send(message)
         except (ConnectionError, FileNotFoundError):
-            self._forget(name)
+            self._remove_listener(name)
         except OSError:
-            pass  # full: it does not keep up, and has to do without
+            pass  # full: this process reads too slowly and loses the message
 
-    def _forget(self, name: str) -> None:
-        """Its process is gone, and will not come back under this name."""
-        self._lines.pop(name).close()
+    def _remove_listener(self, name: str) -> None:
+        """Its process has ended. No other process gets the same name."""
+        self._connections.pop(name).close()
         self._set_listeners({other: kinds for other, kinds in self._listeners.items() if other != name})
-        for ending in ("kinds", "ears"):
-            self._runtime.fs.remove(self._path(ending, name))
+        for suffix in ("kinds", "feed"):
+            self._runtime.fs.remove(self._path(suffix, name))
 
-    # Hearing
+    # Receiving
 
-    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
         wanted = sorted(kinds)
-        with self._hearing:
-            self._hear = hear if wanted else _ignore
-            marker = self._path("kinds", self._name)
-            if wanted and self._ear is None:
-                self._ear = Ear(self._path("ears", self._name), self._runtime, self._heard, "holdfast-ears")
+        with self._receive_lock:
+            self._on_message = on_message if wanted else _ignore
+            kinds_file = self._path("kinds", self._name)
+            if wanted and self._listener is None:
+                path = self._path("feed", self._name)
+                self._listener = DatagramListener(path, self._runtime, self._receive, "holdfast-feed")
             if wanted:
-                self._runtime.fs.write_atomic(marker, BETWEEN.join((self._namespace, *wanted)).encode())
-            elif self._ear is not None:
-                self._runtime.fs.remove(marker)
+                self._runtime.fs.write_atomic(kinds_file, SEPARATOR.join((self._namespace, *wanted)).encode())
+            elif self._listener is not None:
+                self._runtime.fs.remove(kinds_file)
             else:
                 return
         self._announce()
 
-    def _heard(self, message: bytes) -> None:
-        self._hear(message)
+    def _receive(self, message: bytes) -> None:
+        self._on_message(message)
 
     def close(self) -> None:
         self.listen_to_feed((), _ignore)
-        if self._ear is not None:
-            self._ear.close()
-        with self._telling:
+        if self._listener is not None:
+            self._listener.close()
+        with self._send_lock:
             self._set_listeners({})
-            for line in self._lines.values():
-                line.close()
-            self._lines = {}
+            for connection in self._connections.values():
+                connection.close()
+            self._connections = {}
 
 
 def _ignore(message: bytes) -> None:
-    """Nobody listens any more."""
+    """The callback of a process that does not listen."""
 
 
-class Folder:
-    """The records of all processes that share a file."""
+class RecordFolder:
+    """The folder with the records of all processes that share a file."""
 
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self.path = path
         self._runtime = runtime
 
-    def changed(self) -> int:
-        """Another number whenever something has come or gone; -1: that cannot be said, so look."""
+    def version(self) -> int:
+        """A number that changes when a file is added or removed. -1: a change may be invisible, so list the folder."""
         try:
-            changed = os.stat(self.path).st_mtime_ns
+            changed_ns = os.stat(self.path).st_mtime_ns
         except FileNotFoundError:
             return -1
-        now = (self._runtime.wall() - self._runtime.clock_offset) * 1_000
-        return -1 if abs(now - changed) < FRESH else changed
+        now_ns = (self._runtime.wall() - self._runtime.clock_offset) * 1_000
+        return -1 if abs(now_ns - changed_ns) < MTIME_RESOLUTION_NS else changed_ns
 
-    def names(self, ending: str) -> list[str]:
-        """The processes that have a file with this ending."""
+    def names(self, suffix: str) -> list[str]:
+        """The processes that have a file with this suffix."""
         try:
             files = self._runtime.fs.listdir(self.path)
         except FileNotFoundError:
-            return []  # someone has cleaned up; pollers poll
-        return [file.removesuffix(f".{ending}") for file in files if file.endswith(f".{ending}")]
+            return []  # the folder was removed; processes poll
+        return [file.removesuffix(f".{suffix}") for file in files if file.endswith(f".{suffix}")]
 
 
 def has_sockets() -> bool:
-    """Whether this system has sockets between processes. Without them nothing topics, and pollers poll."""
+    """True if this system has Unix sockets. Without them there are no notifications, and processes poll."""
     return hasattr(socket, "AF_UNIX")
 
 
-def identity(file: str) -> str:
-    """The same for every path that leads to the file."""
+def _file_identity(file: str) -> str:
+    """The same text for every path to the file."""
     status = os.stat(file)
     return f"{status.st_dev}:{status.st_ino}"

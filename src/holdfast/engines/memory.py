@@ -1,7 +1,7 @@
-"""The memory engine: the ledger, a lock, and bells. One process; nothing survives it.
+"""The memory engine: ledger, tables, a lock and topics. It lives in one process and keeps nothing after it.
 
 For tests, for embedding, and as the plainest example of an engine. It may be used from several threads and
-event loops at once: a command is decided under the lock, and the bells are rung after it.
+event loops at once: a command is decided under the lock, and subscribers are notified after it.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class MemoryEngine(Engine):
         shared_between_hosts=False,
         push=True,
         joins_transactions=False,
-        cross_queue_atomic=True,
+        cross_queue_atomic=True,  # S4: one lock over all queues
     )
 
     def __init__(
@@ -56,10 +56,11 @@ class MemoryEngine(Engine):
         with self._lock:
             decision = self._ledger.decide(command, self._time())
         if decision.topics:
-            self._topics.notify(decision.topics)
+            self._topics.notify(decision.topics)  # N5: after the write
         return decision.answer
 
     def _time(self) -> At:
+        # TM1, TM2, TM4: the wall clock, and the boot clock for leases; the runtime adds the offset.
         return At(self._runtime.wall(), self._runtime.boot())
 
     async def open(self) -> None: ...

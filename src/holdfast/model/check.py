@@ -15,17 +15,17 @@ from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name, clean
 from holdfast.model.work import Claim, Exchange, Settlement
 
-MAX_BATCH = 10_000
-"""Jobs in one group: all of them are written in one transaction."""
-MAX_SETTLEMENTS = 500
-"""Settlements in one exchange, so that it stays short."""
-MAX_PAYLOAD = 16 * 1024 * 1024
-"""Bytes; the limit of every engine. The limit that users set is lower, and the codec checks it."""
-MIN_LEASE_US: Micros = SECOND // 1_000
+MAX_BATCH = 10_000  # B1: jobs in a group
+"""All of them are written in one transaction."""
+MAX_SETTLEMENTS = 500  # B3: in an exchange
+"""So that an exchange stays short."""
+MAX_PAYLOAD = 16 * 1024 * 1024  # B2: bytes
+"""The limit of every engine. The limit that users set is lower, and the codec checks it."""
+MIN_LEASE_US: Micros = SECOND // 1_000  # B5
 """Engines take leases from a millisecond on, so that tests can be quick. Users cannot go below two seconds."""
 MAX_PRIORITY = 32_767
 """Priorities fit a 16-bit integer, the type of the column in PostgreSQL."""
-NOTE_BYTES = 2_048
+NOTE_BYTES = 2_048  # TX3: of UTF-8
 """Longer notes are cut."""
 
 _TARGETS = frozenset(
@@ -40,6 +40,7 @@ _TARGETS = frozenset(
 )
 
 
+# G6: where a reap may lead.
 _REAP_TARGETS = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -96,7 +97,7 @@ def scope(queue: str, lane: str | None) -> None:
 
 def pool(pool_name: str, lanes: int) -> None:
     name(pool_name, "pool")
-    whole(lanes, "lanes", 1, 100_000)
+    whole(lanes, "lanes", 1, 100_000)  # B6: lanes of a pool
 
 
 def group(group: Group) -> None:
@@ -204,6 +205,7 @@ def _settlement(settlement: Settlement) -> None:
 def _claim(claim: Claim) -> None:
     name(claim.claim_id, "claim_id")
     name(claim.worker, "worker")
+    # B4: jobs of one claim.
     whole(claim.limit, "limit", 0, 100_000)
     whole(claim.prefetch, "prefetch", 0, 100_000)
     for queue in claim.queues:

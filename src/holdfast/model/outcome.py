@@ -136,13 +136,13 @@ def decide(
             settlement = _retry_or_fail(settlement, Reason.RETRY_ASKED, lease, policy, None, now, draw, requested_us)
         case Snoozed(delay=delay, due=due, note=note):
             settlement = replace(settlement, target=JobState.SCHEDULED, reason=Reason.SNOOZED, note=note)
-            settlement = replace(settlement, delay=delay or 0, due=due, refund=True)
+            settlement = replace(settlement, delay=delay or 0, due=due, refund=True)  # A5
         case GaveUp(note=note, info=info):
             settlement = replace(settlement, target=JobState.FAILED, reason=Reason.GAVE_UP, note=note, error=info)
         case CancelledByHandler(note=note):
             settlement = replace(settlement, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
         case Released():
-            return replace(settlement, reason=Reason.RELEASED, refund=True)
+            return replace(settlement, reason=Reason.RELEASED, refund=True)  # A5
         case NotRetryable(reason=reason, info=info):
             settlement = replace(settlement, target=JobState.FAILED, reason=reason, error=info)
         case _:
@@ -201,9 +201,10 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
         target=JobState.RETRYING,
         reason=Reason.WORKER_LOST,
         note=f"Worker {lost.owner} was lost",
-        refund=not started,
+        refund=not started,  # A5
         listed_expiry=lost.lease_expires,
     )
+    # A7: too many losses, or a loss in the last attempt allowed.
     if attempts_used_up or losses >= lost.max_losses:
         return replace(settlement, target=JobState.FAILED)
     return replace(settlement, delay=loss_delay(policy, losses, draw))

@@ -1,10 +1,9 @@
 """What an engine stores besides jobs: queues, lanes, pools, edges, workers, schedules."""
 
-from hashlib import blake2b
-
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.model.hashing import key_hash
 from holdfast.model.instants import Instant, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
@@ -73,7 +72,7 @@ class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
 
     def lane_of(self, key: str) -> int:
         """The lane of a key, as long as the pool has this size."""
-        return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % self.lanes
+        return key_hash(key) % self.lanes
 
 
 class Edge(Struct, frozen=True, gc=False):

@@ -87,6 +87,12 @@ WAITING = frozenset({JobState.SCHEDULED, JobState.BLOCKED, JobState.QUEUED, JobS
 LEASED = frozenset({JobState.ASSIGNED, JobState.RUNNING})
 LIVE = WAITING | LEASED
 TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+UNSUCCESSFUL = TERMINAL - {JobState.SUCCEEDED}
+"""Ended, and free to be requeued or replaced."""
+BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
+"""Waiting for nothing but the due time."""
+ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
+"""Targets that write a run into the history. A snooze or a release is no failure."""
 
 _S = JobState
 

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from holdfast.errors import InvalidOption, dotted_name
 
-NAME_CHARACTERS = 200
-NAME_BYTES = 800
-METADATA_BYTES = 4 * 1024
-ERROR_BYTES = 16 * 1024
+NAME_CHARACTERS = 200  # TX1
+NAME_BYTES = 800  # TX1: of UTF-8
+METADATA_BYTES = 4 * 1024  # TX2: keys and values
+ERROR_BYTES = 16 * 1024  # TX3
 """The limit for all three parts of an `ErrorInfo` together."""
 
 _TYPE_BYTES = 512

@@ -1,11 +1,10 @@
-"""Claim: take ready work under leases.
+"""Claim: take ready jobs under leases.
 
-Ready jobs are kept in one heap per (queue, task). A claim names its tasks, so it merges the heads of those
-heaps and nothing else: what waits behind a lane, a due time or a missing worker costs it nothing.
+A store keeps ready jobs in order per (queue, task). A claim names its tasks, so it merges the heads of those lists and
+nothing else: jobs that wait for a lane, a due time or another worker cost it nothing.
 
-The queues are visited in the order given. In each, first what has fallen due moves up (a bounded number),
-then jobs are taken until the claim, the queue's share or the task's share is full. What is past its `expires`
-is cancelled on the way. The first `limit` leases are running, the next `prefetch` are assigned.
+In each queue, first the jobs that have fallen due become ready (a bounded number), then jobs are taken until the limit
+of the claim, of the queue or of the task is reached. Jobs past their `expires` are cancelled on the way.
 """
 
 from collections.abc import Iterator
@@ -19,25 +18,29 @@ from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import rank_of
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobRecord
+from holdfast.model.limits import MOST_EXPIRED, MOST_PROMOTED
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim
-
-MOST_PROMOTED = 1_000
-MOST_EXPIRED = 1_000
 
 
 def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:
     """Leases in claim order, and when the next waiting job of these queues falls due."""
+    # T2: a claim sent again answers the leases it still holds, and takes nothing new.
     held = step.state.held_by(request.claim_id)
     leases = sorted(map(lease_of, held), key=lambda lease: rank_of(lease.token))
     next_due: int | None = None
+    # S3: the queues in the order given.
     for wanted in request.queues:
         record = step.state.queue(wanted.queue)
+        # C5, U1: a paused queue gives no job and no `next_due`.
         if record is None or record.paused:
             continue
+        # C1: jobs that are due become ready, also where the claim takes nothing.
         promote_due(step, wanted.queue)
         if not held:
+            # S2, R1, C2, C3, L8: in `_take`. T1, T3, A1: in `_grant`.
             _take(step, request, wanted, leases)
+        # C4: the earliest of all queues of the claim.
         due = step.state.next_due(wanted.queue)
         if due is not None and (next_due is None or due < next_due):
             next_due = due
@@ -45,7 +48,8 @@ def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:
 
 
 def promote_due(step: Step, queue: str) -> None:
-    """Move up what has fallen due, in (due, arrival) order."""
+    """Let jobs that have fallen due become ready."""
+    # C1: in (due, arrival) order, a bounded number.
     for job in step.state.due(queue, step.now, MOST_PROMOTED):
         step.put_job(job, rest(step, job))
 
@@ -55,34 +59,37 @@ class Head(NamedTuple):
 
     order: tuple[int, int, int]
     task: int
+    """The task's place in the claim."""
     job: JobRecord
     following: Iterator[JobRecord]
 
 
 def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -> None:
-    room = request.limit + request.prefetch - len(leases)
+    # C2: the limits of queue and task cap running and assigned jobs together.
+    left = request.limit + request.prefetch - len(leases)
     if wanted.limit is not None:
-        room = min(room, wanted.limit)
-    if room <= 0:
+        left = min(left, wanted.limit)
+    if left <= 0:
         return
-    shares = [room if task.limit is None else task.limit for task in wanted.tasks]
+    shares = [left if task.limit is None else task.limit for task in wanted.tasks]
     heads = _heads(step, wanted, shares)
     expired = 0
-    while room > 0 and heads:
+    while left > 0 and heads:
         first = heads[0]
         task, job = first.task, first.job
         if job.expires is not None and job.expires <= step.now:
+            # C3: the claim goes on, and leaves the queue after a bounded number of them.
             cancel_waiting(step, job, Reason.EXPIRED)
             parents.resolve(step)
-            heads = _heads(step, wanted, shares)  # its lane or its children may have a better one now
+            heads = _heads(step, wanted, shares)  # a job of its lane or a child may come first now
             expired += 1
             if expired == MOST_EXPIRED:
                 return
             continue
         leases.append(_grant(step, job, request, wanted.tasks[task], len(leases)))
-        room -= 1
+        left -= 1
         shares[task] -= 1
-        head = _head(task, first.following) if shares[task] > 0 and room > 0 else None
+        head = _head(task, first.following) if shares[task] > 0 and left > 0 else None
         if head is None:
             heappop(heads)
         else:
@@ -91,6 +98,7 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
 
 def _heads(step: Step, wanted: QueueClaim, shares: list[int]) -> list[Head]:
     """The first ready job of each task that still has a share, as a heap."""
+    # R1: of the tasks that the claim names.
     heads = []
     for index, task in enumerate(wanted.tasks):
         if shares[index] > 0:
@@ -103,6 +111,7 @@ def _heads(step: Step, wanted: QueueClaim, shares: list[int]) -> list[Head]:
 
 
 def _head(task: int, jobs: Iterator[JobRecord]) -> Head | None:
+    # S2: priority, due, arrival.
     job = next(jobs, None)
     return None if job is None else Head((-job.priority, job.due, job.arrival), task, job, jobs)
 
@@ -110,6 +119,7 @@ def _head(task: int, jobs: Iterator[JobRecord]) -> Head | None:
 def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: int) -> Lease:
     """Give the lease: a new token, a higher fence, one more attempt."""
     now = step.now
+    # T3: above the last fence of the job and of its lane, and at least the wall time.
     fence = max(job.fence + 1, now)
     if job.lane is not None:
         lane = step.lane(job.queue, job.lane)
@@ -117,13 +127,14 @@ def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: i
         step.put(lane, replace(lane, fence=fence))
     given = job.given
     lease_len = terms.lease_len if given.lease_len is None else given.lease_len
+    # C2: the first `limit` jobs run, the next `prefetch` are assigned.
     runs = rank < request.limit
     after = replace(
         job,
         state=JobState.RUNNING if runs else JobState.ASSIGNED,
-        attempt=job.attempt + 1,
+        attempt=job.attempt + 1,  # A1
         owner=request.worker,
-        token=f"{request.claim_id}.{rank}",
+        token=f"{request.claim_id}.{rank}",  # T1
         fence=fence,
         lease_expires=step.at.lease + lease_len,
         lease_len=lease_len,
@@ -138,7 +149,7 @@ def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: i
 
 
 def lease_of(job: JobRecord) -> Lease:
-    """What a worker is told of a job it holds."""
+    """The lease as its worker gets it."""
     assert job.token is not None
     assert job.lease_expires is not None
     return Lease(

@@ -1,4 +1,4 @@
-"""How jobs end. Every road to a terminal state leads through `finish`, and through nothing else."""
+"""How jobs end. Every change to a terminal state is made by `finish`."""
 
 from msgspec.structs import replace
 
@@ -23,14 +23,15 @@ def finish(
     result_ttl: int | None = None,
     retention: int | None = None,
 ) -> None:
-    """End a job: void its lease, set its three clocks, free its lane, tell who waits.
+    """End a job: void its lease, set its three clocks, free its lane, notify the callers that wait.
 
-    `job` carries what the end changes beside that (attempt, losses, history, last error); `before` is what
-    is stored.
+    `before` is the stored record. `job` has the other changes of this end: attempt, losses, history, last error.
     """
     job = before if job is None else job
     now = step.now
+    # K1, K2, K3, K4, K5: in `model/clocks.py`.
     visible, result_until, key = untils(job, target, now, result_ttl, retention)
+    # W4: an ended record has no token, no lease expiry and no hold.
     after = replace(
         job,
         state=target,
@@ -48,19 +49,22 @@ def finish(
     )
     step.put_job(before, after)
     step.count_end(job.queue, target)
+    # N2: producers that wait for room. N3: callers that wait for the job.
     step.topics.add("room:" + job.queue)
     for process in job.reply:
         step.topics.add("reply:" + process)
     if job.lane is not None:
-        lanes.leave(step, after)
+        lanes.leave_lane(step, after)
     if job.epoch:
-        pools.leave(step, after)
+        pools.leave_pool(step, after)
+    # K6, P8: nothing keeps the record, and no child waits for it.
     if after.kept_until <= now and not step.state.children(job.queue, job.id, 1):
         step.drop_job(after)
 
 
 def end_attempt(job: JobRecord, outcome: AttemptOutcome, error: ErrorInfo | None, now: int) -> JobRecord:
     """Write a counted run that did not succeed into the history."""
+    # H3: under its generation. H4: the first entry and the last ones stay.
     entry = AttemptRecord(
         number=job.attempt,
         generation=job.generation,
@@ -74,13 +78,14 @@ def end_attempt(job: JobRecord, outcome: AttemptOutcome, error: ErrorInfo | None
 
 
 def cancel_waiting(step: Step, job: JobRecord, reason: Reason, note: str = "") -> None:
-    """End a job that nobody holds."""
+    """End a job without a lease."""
     finish(step, job, JobState.CANCELLED, reason, note=note)
 
 
 def cancel_anyway(step: Step, job: JobRecord, reason: Reason, note: str = "") -> None:
-    """End a job whoever holds it; a run under way counts as cancelled, and its token is void."""
+    """End a job with or without a lease; a run counts as cancelled, and its token is void."""
     if job.state is JobState.RUNNING:
+        # H1: a cleared run is in the history.
         ended = end_attempt(job, AttemptOutcome.CANCELLED, None, step.now)
         finish(step, job, JobState.CANCELLED, reason, job=ended, note=note)
     else:

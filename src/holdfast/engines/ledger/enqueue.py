@@ -1,10 +1,7 @@
-"""Enqueue: groups of jobs come in, each whole or not at all.
+"""Enqueue: each group of jobs is accepted whole or refused whole.
 
-A group is decided before anything is written: first every job is looked up (is its id taken? its key?), then
-the room is counted, and only then are the new ones inserted. So a refusal leaves no trace.
-
-The id is looked at before the key. A job that is there already is answered, not failed: as `duplicate` with
-its state, or as `completed` with its result while that is kept. Inside a group the first of two wins.
+A group is decided before anything is written: first every job is looked up (is its id taken, is its key taken), then
+the depth limits are checked, and only then are the new jobs inserted. So a refusal leaves no trace.
 """
 
 from collections import Counter
@@ -35,7 +32,8 @@ from holdfast.model.states import LIVE, Hold, JobState, Reason
 
 
 def enqueue(step: Step, command: Enqueue) -> EnqueueAnswer:
-    groups = tuple(_group(step, group) for group in command.groups)
+    # E1: groups are decided in order, and each gets its own answer.
+    groups = tuple(enqueue_group(step, group) for group in command.groups)
     parents.resolve(step)
     return EnqueueAnswer(at=step.at, groups=groups)
 
@@ -47,22 +45,24 @@ class Plan(NamedTuple):
     existing: str | None
 
 
-def _group(step: Step, group: Group) -> GroupAnswer:
+def enqueue_group(step: Step, group: Group) -> GroupAnswer:
+    # E1, E2: ids, keys and parents of all jobs first, then the limits, then the writes.
     plans = _plan(step, group)
     if not isinstance(plans, list):
         return plans
-    full = _no_room(step, group, plans)
+    full = check_limits(step, group, plans)
     if full is not None:
         return full
+    # E5: a limit on lanes makes no depth of the queue exact.
     limited = {limit.queue for limit in group.limits if limit.lane is None and not limit.each_lane}
     answers: list[Accepted] = []
     inserted: dict[tuple[str, str], Accepted] = {}
     for plan in plans:
         if plan.existing is None:
-            answer = _insert(step, plan.job, counted=plan.job.queue in limited)
+            answer = insert_job(step, plan.job, counted=plan.job.queue in limited)
             inserted[plan.job.queue, plan.job.id] = answer
         else:
-            answer = _answer_existing(step, plan.job, plan.existing, inserted)
+            answer = answer_existing(step, plan.job, plan.existing, inserted)
         answers.append(answer)
     return GroupAccepted(tuple(answers))
 
@@ -70,86 +70,103 @@ def _group(step: Step, group: Group) -> GroupAnswer:
 # Deciding
 
 
+class Planned(NamedTuple):
+    """The jobs of a group that will be inserted, so far."""
+
+    ids: dict[tuple[str, str], NewJob]
+    keys: dict[tuple[str, str, str], str]
+
+
 def _plan(step: Step, group: Group) -> list[Plan] | GroupConflict | GroupOrphan:
     plans: list[Plan] = []
-    ids: dict[tuple[str, str], NewJob] = {}
-    keys: dict[tuple[str, str, str], str] = {}
+    planned = Planned({}, {})
     for job in group.jobs:
-        name = (job.queue, job.id)
-        twin = ids.get(name)
-        if twin is not None:
-            if _differs(job, twin.task, twin.payload_hash):
-                return GroupConflict(JobKey(*name))
-            plans.append(Plan(job, job.id))
-            continue
-        stored = _stored(step, job)
-        if stored is not None and id_taken(stored, step.now):
-            if _differs(job, stored.task, stored.payload_hash):
-                return GroupConflict(JobKey(*name))
-            plans.append(Plan(job, job.id))
-            continue
-        if job.unique_key is not None:
-            key = (job.queue, job.task, job.unique_key)
-            holder = keys.get(key) or key_holder(step.state, job.queue, job.task, job.unique_key, step.now)
-            if holder is not None and keys.get(key) != holder and (job.queue, holder) in ids:
-                holder = None  # this group replaces that job, and its key goes with it
-            if holder is not None:
-                plans.append(Plan(job, holder))
-                continue
-            keys[key] = job.id
-        for parent in job.parents:
-            parent_name = (parent.job.queue, parent.job.id)
-            if parent_name not in ids and step.state.job(*parent_name) is None:
-                return GroupOrphan(parent.job)
-        ids[name] = job
-        plans.append(Plan(job, None))
+        existing = existing_id(step, job, planned)
+        if isinstance(existing, GroupConflict | GroupOrphan):
+            return existing
+        if existing is None:
+            planned.ids[job.queue, job.id] = job
+            if job.unique_key is not None:
+                planned.keys[job.queue, job.task, job.unique_key] = job.id
+        plans.append(Plan(job, existing))
     return plans
 
 
-def _stored(step: Step, job: NewJob) -> JobRecord | None:
+def existing_id(step: Step, job: NewJob, planned: Planned) -> str | GroupConflict | GroupOrphan | None:
+    """The id of the job that answers for a new one; None: it is to be inserted."""
+    # S1, D1: the id is looked at before the key. E3: inside a group the first of two wins.
+    name = (job.queue, job.id)
+    twin = planned.ids.get(name)
+    if twin is not None:
+        return GroupConflict(JobKey(*name)) if _differs(job, twin.task, twin.payload_hash) else job.id
+    # E9: in `_record`. D9: a duplicate of another task or payload is a conflict.
+    record = _record(step, job)
+    # D8: with a key, the scope governs the key, and the id is taken until the result lapses.
+    if record is not None and is_taken(record, record.id_until, step.now):
+        return GroupConflict(JobKey(*name)) if _differs(job, record.task, record.payload_hash) else job.id
+    if job.unique_key is not None:
+        key = (job.queue, job.task, job.unique_key)
+        holder = planned.keys.get(key) or key_holder(step.state, job.queue, job.task, job.unique_key, step.now)
+        if holder is not None and planned.keys.get(key) != holder and (job.queue, holder) in planned.ids:
+            holder = None  # this group replaces that job, and frees its key
+        if holder is not None:
+            return holder
+    # P1: a parent exists, or stands earlier in the group.
+    for parent in job.parents:
+        parent_name = (parent.job.queue, parent.job.id)
+        if parent_name not in planned.ids and step.state.job(*parent_name) is None:
+            return GroupOrphan(parent.job)
+    return None
+
+
+def _record(step: Step, job: NewJob) -> JobRecord | None:
+    # E9: a store that enforces unique names need not look a fresh id up.
     state = step.state
     return state.job_of_fresh_id(job.queue, job.id) if job.fresh_id else state.job(job.queue, job.id)
 
 
 def _differs(job: NewJob, task: str, payload_hash: bytes) -> bool:
     """The same id for another piece of work."""
+    # D9: another task, or another payload where both have a hash.
     return job.task != task or bool(job.payload_hash and payload_hash and job.payload_hash != payload_hash)
 
 
-def id_taken(job: JobRecord, now: int) -> bool:
-    """Whether this record turns away a new job of its id."""
-    return job.state in LIVE or (job.state is JobState.SUCCEEDED and now < job.id_until)
+def is_taken(job: JobRecord, until: int, now: int) -> bool:
+    """Whether this record, whose id or key is kept until then, turns away a new job."""
+    # D3, D7: a live job does; a succeeded one until the instant; a failed or cancelled one does not.
+    return job.state in LIVE or (job.state is JobState.SUCCEEDED and now < until)
 
 
 def key_holder(state: State, queue: str, task: str, unique_key: str, now: int) -> str | None:
     """The id of the job that turns away a new one of this key."""
+    # S1, D10: a live holder, or a succeeded one until its `key_until`.
     job = state.key_taker(queue, task, unique_key)
-    if job is None:
-        return None
-    taken = job.state in LIVE or (job.state is JobState.SUCCEEDED and now < job.key_until)
-    return job.id if taken else None
+    return job.id if job is not None and is_taken(job, job.key_until, now) else None
 
 
-def _no_room(step: Step, group: Group, plans: list[Plan]) -> GroupFull | None:
+def check_limits(step: Step, group: Group, plans: list[Plan]) -> GroupFull | None:
+    """The first limit that the group would exceed."""
+    # E6, E7: in the order given, when every job is planned and none is written. E8: in `_additions`.
     if not group.limits:
         return None
     created = [plan.job for plan in plans if plan.existing is None]
     for limit in group.limits:
-        for lane, more in _coming(step, limit, [job for job in created if job.queue == limit.queue]):
+        for lane, more in _additions(step, limit, [job for job in created if job.queue == limit.queue]):
             depth = depth_of(step, limit.queue, lane)
             if depth + more > limit.limit:
                 return GroupFull(limit.queue, lane, depth, limit.limit)
     return None
 
 
-def _coming(step: Step, limit: DepthLimit, jobs: list[NewJob]) -> list[tuple[str | None, int]]:
-    """What a limit is about, the queue or lanes of it, and how many of these jobs would come there."""
+def _additions(step: Step, limit: DepthLimit, jobs: list[NewJob]) -> list[tuple[str | None, int]]:
+    """How many of these jobs would be added to the queue, or to each lane, that the limit is about."""
     if not jobs:
         return []
     if limit.lane is None and not limit.each_lane:
         return [(None, len(jobs))]
-    ahead = Counter(pools.lanes_ahead(step, jobs))
-    return [(lane, more) for lane, more in ahead.items() if limit.each_lane or lane == limit.lane]
+    # E8: in the lane that a job names or that the pool will choose; E7: lanes in the order of the group.
+    added = Counter(pools.lanes_ahead(step, jobs))
+    return [(lane, more) for lane, more in added.items() if limit.each_lane or lane == limit.lane]
 
 
 def depth_of(step: Step, queue: str, lane: str | None) -> int:
@@ -163,23 +180,15 @@ def depth_of(step: Step, queue: str, lane: str | None) -> int:
 # Writing
 
 
-def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
-    """Write a new job; a record of its id that has lapsed, failed or been cancelled is replaced."""
-    step.queue(new.queue)
-    old = _stored(step, new)
-    if old is not None and step.state.children(new.queue, new.id, 1):
-        parents.resolve_one(step, (new.queue, new.id))  # the old life's children hear of its end, not of the new one's
-        old = step.state.job(new.queue, new.id)
-    generation = 0 if old is None else old.generation + 1
+def record_of(step: Step, new: NewJob, old: JobRecord | None, arrival: int, hold: Hold, parents_left: int) -> JobRecord:
+    """The record of a new job, before it has a lane."""
+    # E4: a due time in the past counts as now.
     due = step.now + new.delay if new.due is None else max(step.now, new.due)
+    # D11: the default scope.
     scope = new.key_scope
     if scope is None:
         scope = KeyScope.RESULT if new.unique_key is None else KeyScope.INCOMPLETE
-    arrival = step.state.new_arrival(new.queue)
-    left, parent_failed = 0, False
-    if new.parents:
-        left, parent_failed = parents.link(step, JobKey(new.queue, new.id), arrival, new.parents)
-    job = JobRecord(
+    return JobRecord(
         queue=new.queue,
         id=new.id,
         task=new.task,
@@ -195,14 +204,32 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
         expires=new.expires,
         reply=() if new.reply is None else (new.reply,),
         given=new.given,
-        hold=Hold.PARENTS if left or parent_failed else Hold.NONE,
-        generation=generation,
+        hold=hold,
+        # D4: a replacement counts its generation and its fence on.
+        generation=0 if old is None else old.generation + 1,
         arrival=arrival,
         created=step.now,
         due=due,
-        parents_left=left,
+        parents_left=parents_left,
         fence=0 if old is None else old.fence,
     )
+
+
+def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
+    """Write a new job in place of the record that has its id, if there is one."""
+    # D2, D4, D7: no record of that id turned it away.
+    step.queue(new.queue)
+    old = _record(step, new)
+    if old is not None and step.state.children(new.queue, new.id, 1):
+        # P7: the children get the end of the old job, not that of the new one.
+        parents.resolve_one(step, (new.queue, new.id))
+        old = step.state.job(new.queue, new.id)
+    arrival = step.state.new_arrival(new.queue)
+    left, parent_failed = 0, False
+    if new.parents:
+        left, parent_failed = parents.link(step, JobKey(new.queue, new.id), arrival, new.parents)
+    hold = Hold.PARENTS if left or parent_failed else Hold.NONE
+    job = record_of(step, new, old, arrival, hold, left)
     if new.pool is not None:
         job = pools.place(step, job, new.pool)
     position: int | None = None
@@ -211,12 +238,15 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     job = rest(step, job)
     step.put_job(old, job)
     if job.state is JobState.SCHEDULED:
+        # N1: workers that wait look again when the job is due.
         step.topics.add("queue:" + job.queue)
+    # E5: in a lane its depth, elsewhere that of the queue if the group has a limit on it.
     if position is not None:
         depth: int | None = position + 1
     else:
         depth = step.state.depth(new.queue) if counted else None
     if parent_failed:
+        # P3: created, and cancelled at once.
         cancel_waiting(step, job, Reason.PARENT_FAILED, "a parent had failed before")
         job = replace(job, state=JobState.CANCELLED)
     return Accepted(
@@ -230,16 +260,19 @@ def _insert(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     )
 
 
-def _answer_existing(step: Step, new: NewJob, job_id: str, inserted: dict[tuple[str, str], Accepted]) -> Accepted:
-    """The job that was there first answers for the new one, and will tell its process too."""
+def answer_existing(step: Step, new: NewJob, job_id: str, inserted: dict[tuple[str, str], Accepted]) -> Accepted:
+    """The job that was there first answers for the new one."""
+    # E3: a duplicate is answered, not failed.
     job = step.state.job(new.queue, job_id)
-    if job is None:  # the first of the two ended as it came, and was kept for no time at all
+    if job is None:  # the first of the two was cancelled as it was inserted, and is kept for no time
         first = inserted[new.queue, job_id]
         return replace(first, status=EnqueueStatus.DUPLICATE, position=None, depth=None)
     if new.reply is not None and job.live and new.reply not in job.reply:
+        # D12: the second caller is notified too.
         after = replace(job, reply=(*job.reply, new.reply))
         step.put_job(job, after)
         job = after
+    # D5, D6: completed while the result is kept, duplicate after that.
     completed = job.state is JobState.SUCCEEDED and step.now < job.result_until
     return Accepted(
         status=EnqueueStatus.COMPLETED if completed else EnqueueStatus.DUPLICATE,

@@ -1,8 +1,8 @@
 """Leases between claim and settlement: renewed, expired, disowned; and the workers that hold them.
 
-Expiry changes nothing by itself: it only makes a lease reapable. The reaper lists expired leases, decides
-above the engine what each job's fate is, and settles with the guard of `settle.py`. A renewal that comes
-first moves the expiry and so defeats it; whoever comes second hears `lost`.
+Expiry changes nothing by itself: it only makes a lease reapable. The reaper lists expired leases, decides above the
+engine how each job goes on, and settles under the guard of `settle.py`. A renewal that comes first moves the expiry,
+and the reaper gets `lost`.
 """
 
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger.settle import scope_paused
 from holdfast.engines.ledger.step import Step
 from holdfast.model.job import JobRecord
+from holdfast.model.limits import REAPED_BY_ALL_AFTER
 from holdfast.model.states import JobState
 from holdfast.model.work import (
     Disown,
@@ -31,11 +32,10 @@ from holdfast.model.work import (
     WorkersAnswer,
 )
 
-STRANGERS_AFTER = 10
-"""Lease lengths after which anybody may reap a job, whether they know its task or not."""
-
 
 def renew(step: Step, command: Renew) -> RenewAnswer:
+    # T4: accepted while the token is the current one, also after the expiry.
+    # T5: extended, also if the answer is `cancel` or `hold`.
     return RenewAnswer(at=step.at, jobs=tuple([_renew(step, renewal) for renewal in command.jobs]))
 
 
@@ -54,11 +54,13 @@ def _renew(step: Step, renewal: Renewal) -> RenewResult:
 
 
 def expired(step: Step, command: Expired) -> ExpiredAnswer:
+    # T6: of the tasks named, and of every task after a long time.
     overdue = sorted(
         (job for job in step.state.leases_until(step.at.lease) if is_listed(step, command, job)),
         key=lambda job: (job.lease_expires, job.queue, job.id),
     )
-    if overdue:  # reapers that list at the same time begin at different places
+    # T7: reapers that list at the same time begin at different places.
+    if overdue:
         start = step.state.reap_start(command.worker, len(overdue))
         overdue = overdue[start:] + overdue[:start]
     return ExpiredAnswer(at=step.at, leases=tuple(_listed(job) for job in overdue[: command.limit]))
@@ -67,7 +69,7 @@ def expired(step: Step, command: Expired) -> ExpiredAnswer:
 def is_listed(step: Step, command: Expired, job: JobRecord) -> bool:
     assert job.lease_expires is not None
     late = step.at.lease - job.lease_expires
-    return command.tasks is None or job.task in command.tasks or late > STRANGERS_AFTER * job.lease_len
+    return command.tasks is None or job.task in command.tasks or late > REAPED_BY_ALL_AFTER * job.lease_len
 
 
 def _listed(job: JobRecord) -> ExpiredLease:
@@ -90,21 +92,23 @@ def _listed(job: JobRecord) -> ExpiredLease:
 
 
 def disown(step: Step, command: Disown) -> DisownAnswer:
-    orphans = sorted(step.state.leases_of(command.workers), key=lambda job: (job.queue, job.id))
-    for job in orphans:
+    # T8: all leases of these workers expire now at the latest.
+    leases = sorted(step.state.leases_of(command.workers), key=lambda job: (job.queue, job.id))
+    for job in leases:
         assert job.lease_expires is not None
         if job.lease_expires > step.at.lease:
             step.put_job(job, replace(job, lease_expires=step.at.lease))
-    return DisownAnswer(at=step.at, leases=tuple(job.job_key for job in orphans))
+    return DisownAnswer(at=step.at, leases=tuple(job.job_key for job in leases))
 
 
 # Worker records
 
 
 def heartbeat(step: Step, command: Heartbeat) -> HeartbeatAnswer:
-    known = step.state.worker(command.worker.worker)
-    stop = known is not None and known.stop_asked
-    step.put(known, replace(command.worker, seen=step.now, stop_asked=stop))
+    # WK1: the record as sent, but `seen` and `stop_asked` are the engine's.
+    before = step.state.worker(command.worker.worker)
+    stop = before is not None and before.stop_asked
+    step.put(before, replace(command.worker, seen=step.now, stop_asked=stop))
     return HeartbeatAnswer(at=step.at, stop=stop)
 
 
@@ -113,15 +117,17 @@ def workers(step: Step, command: Workers) -> WorkersAnswer:
 
 
 def stop_worker(step: Step, command: StopWorker) -> WorkerAnswer:
-    known = step.state.worker(command.worker)
-    if known is not None:
-        step.put(known, replace(known, stop_asked=True))
+    worker = step.state.worker(command.worker)
+    if worker is not None:
+        # WK2: the next heartbeat answers `stop`. N4: the worker is notified.
+        step.put(worker, replace(worker, stop_asked=True))
         step.topics.add("worker:" + command.worker)
-    return WorkerAnswer(at=step.at, found=known is not None)
+    return WorkerAnswer(at=step.at, found=worker is not None)
 
 
 def forget_worker(step: Step, command: ForgetWorker) -> WorkerAnswer:
-    known = step.state.worker(command.worker)
-    if known is not None:
-        step.put(known, None)
-    return WorkerAnswer(at=step.at, found=known is not None)
+    # WK1: a worker that ends removes its record.
+    worker = step.state.worker(command.worker)
+    if worker is not None:
+        step.put(worker, None)
+    return WorkerAnswer(at=step.at, found=worker is not None)

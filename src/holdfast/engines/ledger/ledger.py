@@ -4,12 +4,14 @@
 changes are applied as they are made, since a rule must see what the rule before it did; they come back as
 well, so that an engine can write them down. `apply` takes changes from elsewhere: a journal, another process.
 
-The memory engine is this and wake-ups; the SQLite engine is this over a database. Engines whose rules run in a
-server answer on their own, and `testing/oracle.py` asks the ledger whether it could have answered the same.
+The memory engine is the ledger over tables in memory, the SQLite engine the ledger over a database. Engines whose rules
+run in a server decide by themselves, and `testing/oracle.py` compares their answers with the ledger's.
+
+A comment such as `# L3` names the rule of docs/contract.md, section 4, that the line carries out.
 
 Where to read what: `step.py` how a rule writes, `enqueue.py`, `claim.py`, `settle.py` a job's way through,
-`lanes.py`, `pools.py`, `parents.py`, `ends.py` what holds jobs back and how they end, `leases.py` ownership,
-`operate.py` and `scopes.py` the operator, `prune.py` and `reading.py` the rest, `state.py` what rules ask of a store.
+`lanes.py`, `pools.py`, `parents.py`, `ends.py` what holds jobs and how they end, `leases.py` ownership, `operate.py`
+and `scopes.py` what an operator does, `prune.py` and `reading.py` the rest, `state.py` what rules ask of a store.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +23,7 @@ from holdfast.engines.ledger import enqueue, leases, operate, pools, prune, read
 from holdfast.engines.ledger.state import Change, State
 from holdfast.engines.ledger.step import Step
 from holdfast.model import observe, produce, work
-from holdfast.model import operate as ask
+from holdfast.model import operate as operate_model
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
 
@@ -35,21 +37,21 @@ RULES: dict[type[Command[Any]], Callable[[Step, Any], Any]] = {
     work.Workers: leases.workers,
     work.StopWorker: leases.stop_worker,
     work.ForgetWorker: leases.forget_worker,
-    ask.Cancel: operate.cancel,
-    ask.Requeue: operate.requeue,
-    ask.Trigger: operate.trigger,
-    ask.Delete: operate.delete,
-    ask.Amend: operate.amend,
-    ask.Pause: scopes.pause,
-    ask.Resume: scopes.resume,
-    ask.Clear: scopes.clear,
-    ask.Emptied: scopes.emptied,
-    ask.PutPool: pools.put_pool,
-    ask.Resize: pools.resize,
-    ask.Pools: pools.pools,
-    ask.PutSchedule: scopes.put_schedule,
-    ask.DropSchedule: scopes.drop_schedule,
-    ask.Schedules: scopes.schedules,
+    operate_model.Cancel: operate.cancel,
+    operate_model.Requeue: operate.requeue,
+    operate_model.Trigger: operate.trigger,
+    operate_model.Delete: operate.delete,
+    operate_model.Amend: operate.amend,
+    operate_model.Pause: scopes.pause,
+    operate_model.Resume: scopes.resume,
+    operate_model.Clear: scopes.clear,
+    operate_model.Emptied: scopes.emptied,
+    operate_model.PutPool: pools.put_pool,
+    operate_model.Resize: pools.resize,
+    operate_model.Pools: pools.pools,
+    operate_model.PutSchedule: scopes.put_schedule,
+    operate_model.DropSchedule: scopes.drop_schedule,
+    operate_model.Schedules: scopes.schedules,
     observe.Get: reading.get,
     observe.Find: reading.find,
     observe.Stats: reading.stats,
@@ -62,7 +64,7 @@ RULES: dict[type[Command[Any]], Callable[[Step, Any], Any]] = {
 
 
 class Decision(Struct, Generic[A], frozen=True):
-    """What came of a command: the answer, the changes it made, and the bells to ring once they are durable."""
+    """What came of a command: the answer, the changes it made, and the topics to notify once they are durable."""
 
     answer: A
     changes: tuple[Change, ...]
@@ -82,7 +84,8 @@ class Ledger:
         self._record_changes = record_changes
 
     def decide(self, command: Command[A], now: At) -> Decision[A]:
-        """Carry out a command at this time, or at the last one if that was later: time never goes back."""
+        """Carry out a command at this time, or at the last one if that was later."""
+        # TM3: time never goes back.
         self.clock = now.after(self.clock)
         step = Step(self.state, self.clock, record_changes=self._record_changes)
         answer: A = RULES[type(command)](step, command)
@@ -90,6 +93,6 @@ class Ledger:
         return Decision(answer, tuple(step.changes or ()), frozenset(step.topics))
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take over changes that were decided elsewhere."""
+        """Apply changes that another ledger decided."""
         for change in changes:
             self.state.apply(change)

@@ -1,4 +1,4 @@
-"""Readers: they see the stored state. What is due but not promoted yet shows as such, with its due time."""
+"""Readers: they see stored states and change nothing."""
 
 from holdfast.engines.ledger.step import Step
 from holdfast.model.job import JobRecord
@@ -26,11 +26,13 @@ def now(step: Step, command: Now) -> NowAnswer:
 
 
 def get(step: Step, command: Get) -> GetAnswer:
+    # RD1: a job that is due and not promoted yet is read as scheduled or retrying.
     return GetAnswer(at=step.at, jobs=tuple([step.state.job(key.queue, key.id) for key in command.jobs]))
 
 
 def find(step: Step, command: Find) -> FindAnswer:
     """Newest arrival first. The cursor is the last arrival looked at."""
+    # RD3: never more than `scan` rows; the cursor goes on even where no row matched.
     jobs: list[JobRecord] = []
     below, looked_at = command.cursor, 0
     while True:
@@ -60,10 +62,11 @@ def stats(step: Step, command: Stats) -> StatsAnswer:
     names = command.queues
     if names is None:
         names = tuple(record.queue for record in step.state.queues())
-    return StatsAnswer(at=step.at, queues=tuple([_stats(step, name) for name in names]))
+    return StatsAnswer(at=step.at, queues=tuple([queue_stats(step, name) for name in names]))
 
 
-def _stats(step: Step, name: str) -> QueueStats:
+def queue_stats(step: Step, name: str) -> QueueStats:
+    # RD2: `due` is the queued jobs and those that have fallen due.
     state = step.state
     record = state.queue(name) or QueueRecord(queue=name)
     counts = dict(state.counts(name))

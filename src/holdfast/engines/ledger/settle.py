@@ -1,11 +1,10 @@
 """Exchange: settle what has ended, start what was prefetched, claim what is ready. In this order.
 
-The guard: a settlement applies only while its token is the current one; a reaper's also only if the lease
-still expires exactly when the reaper saw it expire, and that has passed. A token that is neither current nor
-the last one its owner settled with is late, and changes nothing.
+A settlement applies only while its token is the current one; a reaper's also only if the lease still expires exactly
+when the reaper saw it expire, and that instant has passed. A late settlement changes nothing.
 
-The one decision taken here: when someone has asked to cancel, a settlement that would let the job run again
-ends it as cancelled instead. Success and final failure stand.
+One decision is taken here: if a cancel was requested, a settlement that would let the job run again ends it as
+cancelled instead. Success and final failure stand.
 """
 
 from msgspec.structs import replace
@@ -15,14 +14,12 @@ from holdfast.engines.ledger.claim import claim
 from holdfast.engines.ledger.ends import end_attempt, finish
 from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import AttemptOutcome, JobRecord
-from holdfast.model.states import TERMINAL, JobState, Reason
+from holdfast.model.states import ENDS_A_RUN, TERMINAL, JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Start, StartStatus
-
-ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
-"""What a run that did not succeed leaves behind in the history; a snooze or a release is no failure."""
 
 
 def exchange(step: Step, command: Exchange) -> ExchangeAnswer:
+    # W2: settlements, then children, then starts, then due jobs and the claim.
     settled = tuple([settle(step, settlement) for settlement in command.settlements])
     parents.resolve(step)
     started = tuple([start(step, one) for one in command.starts])
@@ -31,7 +28,7 @@ def exchange(step: Step, command: Exchange) -> ExchangeAnswer:
         at=step.at,
         settled=settled,
         started=started,
-        emptied=tuple(step.emptied),
+        emptied=tuple(step.emptied),  # L8
         leases=leases,
         next_due=next_due,
     )
@@ -39,50 +36,57 @@ def exchange(step: Step, command: Exchange) -> ExchangeAnswer:
 
 def settle(step: Step, settlement: Settlement) -> SettleStatus:
     job = step.state.job(settlement.queue, settlement.id)
+    # G1: there is no record.
     if job is None:
         return SettleStatus.GONE
     reap = settlement.listed_expiry is not None
+    # G2: only the current token settles; the owner's last one is answered again.
     if job.token != settlement.token:
         again = not reap and job.settled_token == settlement.token
         return SettleStatus.APPLIED if again else SettleStatus.LOST
+    # G3: the lease was renewed or began to run after the reaper listed it.
     if reap and not _may_reap(step, job, settlement):
         return SettleStatus.LOST
+    # A3: settling an assigned job implies its start, except for a release and a reap.
     if job.state is JobState.ASSIGNED and not reap and settlement.target is not JobState.QUEUED:
-        job = _start(step, job)
+        job = begin_attempt(step, job)
+    # G4: a job with a cancel request does not run again.
     if job.cancel_asked and settlement.target not in TERMINAL:
-        _apply(step, job, settlement, JobState.CANCELLED, Reason.ASKED, job.cancel_note)
+        apply_settlement(step, job, settlement, JobState.CANCELLED, Reason.ASKED, job.cancel_note)
         return SettleStatus.CANCELLED_INSTEAD
+    # G5: cancelling without a note of its own keeps the note of the cancel request.
     note = settlement.note
     if settlement.target is JobState.CANCELLED:
-        note = note or job.cancel_note  # the handler stopped because it was asked to: keep what was said then
-    _apply(step, job, settlement, settlement.target, settlement.reason, note)
+        note = note or job.cancel_note
+    apply_settlement(step, job, settlement, settlement.target, settlement.reason, note)
     return SettleStatus.APPLIED
 
 
 def _may_reap(step: Step, job: JobRecord, settlement: Settlement) -> bool:
-    """A lease that was renewed after the reaper listed it is not the lease it listed."""
+    """Whether the lease is still the one that the reaper listed, and has expired."""
     assert settlement.listed_expiry is not None
     if settlement.refund and job.state is JobState.RUNNING:
-        return False  # it has begun since it was listed: its attempt counts
+        return False  # it began to run after it was listed, so its attempt counts
     return job.lease_expires == settlement.listed_expiry and settlement.listed_expiry <= step.at.lease
 
 
-def _apply(
+def apply_settlement(
     step: Step, before: JobRecord, settlement: Settlement, target: JobState, reason: Reason | None, note: str
 ) -> None:
     reap = settlement.listed_expiry is not None
     succeeded = target is JobState.SUCCEEDED
     job = before
+    # H1: a counted run that did not succeed; H2: under the name of its outcome.
     counted = before.state is JobState.RUNNING and not settlement.refund
     if counted and target in ENDS_A_RUN:
         job = end_attempt(job, outcome_of(target, settlement.reason), settlement.error, step.now)
     error = settlement.error if settlement.error is not None else job.last_error
     job = replace(
         job,
-        attempt=job.attempt - 1 if settlement.refund else job.attempt,
-        losses=job.losses + 1 if reap else job.losses,
-        settled_token=job.settled_token if reap else settlement.token,
-        last_error=None if succeeded else error,
+        attempt=job.attempt - 1 if settlement.refund else job.attempt,  # A4
+        losses=job.losses + 1 if reap else job.losses,  # A6
+        settled_token=job.settled_token if reap else settlement.token,  # G7
+        last_error=None if succeeded else error,  # W5
     )
     if target in TERMINAL:
         finish(
@@ -92,21 +96,24 @@ def _apply(
             reason,
             job=job,
             note=note,
-            result=settlement.result if succeeded else None,
+            result=settlement.result if succeeded else None,  # W5
             result_ttl=settlement.result_ttl,
             retention=settlement.retention,
         )
         return
     job = replace(job, token=None, lease_expires=None, reason=reason, note=note)
     if target is JobState.QUEUED:
+        # W3: a release keeps its due time.
         step.put_job(before, rest(step, job))
     else:
+        # W1: written as retrying or scheduled, also if it is due at once.
         due = step.now + settlement.delay if settlement.due is None else max(step.now, settlement.due)
         step.put_job(before, replace(job, state=target, due=due))
 
 
 def outcome_of(target: JobState, reason: Reason | None) -> AttemptOutcome:
     """How the history names a run that did not succeed."""
+    # H2: by the reason first, then by the target.
     if reason is Reason.WORKER_LOST:
         return AttemptOutcome.WORKER_LOST
     if reason is Reason.TIMEOUT:
@@ -118,6 +125,7 @@ def outcome_of(target: JobState, reason: Reason | None) -> AttemptOutcome:
 
 
 def start(step: Step, one: Start) -> StartStatus:
+    # A2: the checks in this order.
     job = step.state.job(one.queue, one.id)
     if job is None or job.token != one.token:
         return StartStatus.LOST
@@ -127,11 +135,13 @@ def start(step: Step, one: Start) -> StartStatus:
         return StartStatus.STARTED
     if scope_paused(step, job):
         return StartStatus.HOLD
-    _start(step, job)
+    begin_attempt(step, job)
     return StartStatus.STARTED
 
 
-def _start(step: Step, job: JobRecord) -> JobRecord:
+def begin_attempt(step: Step, job: JobRecord) -> JobRecord:
+    """Let an assigned job run."""
+    # A1: the attempt was counted at the claim.
     after = replace(
         job,
         state=JobState.RUNNING,

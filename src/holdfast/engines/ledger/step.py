@@ -1,8 +1,8 @@
 """One command being carried out.
 
-A step holds the state, the time, and what the rules have done so far: the changes, which are applied as they
-are made (a settlement frees a lane, the lane's next job becomes ready, the claim in the same command takes
-it), the bells to ring afterwards, and the totals to book at the end.
+A step holds the state, the time, and what the rules have done so far: the topics to notify afterwards, the totals to
+count at the end, and for an engine that asks for them the changes. A change is applied as it is made: a settlement
+frees a lane, the next job of the lane becomes ready, and the claim in the same command takes it.
 """
 
 from typing import TypeVar
@@ -30,7 +30,7 @@ R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleReco
 
 
 class Step:
-    """Rules read from it and write through it; nothing else writes."""
+    """Rules read from it and write through it."""
 
     __slots__ = ("_ended", "at", "changes", "emptied", "now", "state", "topics")
 
@@ -73,7 +73,7 @@ class Step:
             self.changes.append(Change(before, after))
 
     def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
-        """Write a job. The edge must be in the table: anything else is a defect of ours."""
+        """Write a job. The change of state must be in the table; anything else is a defect in a rule."""
         old, new = None if before is None else before.state, after.state
         if old is not new and new not in EDGES[old]:
             self._check_new_life(before, after)
@@ -81,7 +81,7 @@ class Step:
         if self.changes is not None:
             self.changes.append(Change(before, after))
         if new is QUEUED and old is not QUEUED:
-            self.topics.add("queue:" + after.queue)
+            self.topics.add("queue:" + after.queue)  # N1
 
     def _check_new_life(self, before: JobRecord | None, after: JobRecord) -> None:
         old = None if before is None else before.state
@@ -96,11 +96,12 @@ class Step:
             self.changes.append(Change(job, None))
 
     def count_end(self, queue: str, target: JobState, count: int = 1) -> None:
-        """Book an end, or several; written once per queue, when the step closes."""
+        """Count ends in the totals; written once per queue, when the step closes."""
         key = (queue, target)
         self._ended[key] = self._ended.get(key, 0) + count
 
     def close(self) -> None:
+        """Write the totals."""
         for (name, target), count in self._ended.items():
             record = self.queue(name)
             self.put(record, replace(record, totals=record.totals.plus(target, count)))
@@ -108,10 +109,8 @@ class Step:
 
 
 def rest(step: Step, job: JobRecord) -> JobRecord:
-    """The job as it waits from now on: blocked if something holds it, else by its due time.
-
-    The head of a paused lane is held by the pause only from when it would be queued: its due time runs on.
-    """
+    """The job as it waits from now on."""
+    # E4: blocked if something holds it, else scheduled until it is due, else queued.
     if job.hold is FREE and job.lane is None:
         state = QUEUED if job.due <= step.now else JobState.SCHEDULED
         return job if job.state is state else replace(job, state=state)
@@ -120,6 +119,7 @@ def rest(step: Step, job: JobRecord) -> JobRecord:
         return replace(job, hold=hold, state=JobState.BLOCKED)
     if job.due > step.now:
         return replace(job, hold=hold, state=JobState.SCHEDULED)
+    # U2: the head of a paused lane is held from the time it would be queued.
     if job.lane is not None and step.lane(job.queue, job.lane).paused:
         return replace(job, hold=Hold.PAUSED, state=JobState.BLOCKED)
     return replace(job, hold=hold, state=JobState.QUEUED)

@@ -1,7 +1,7 @@
-"""One command, one call: made again where it is certain that nothing was written, or where nothing could be.
+"""One command, one call: repeated where it is certain that nothing was written, or where the call only reads.
 
 A call goes out as one statement that commits by itself. Behind a proxy that shares sessions it is a transaction of
-several statements; there, whatever fails before the COMMIT has certainly written nothing.
+several statements; there, a failure before the COMMIT has certainly written nothing.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.engines.postgres import failures
+from holdfast.engines.postgres import encode_calls, failures
+from holdfast.engines.postgres.claim_cursor import ClaimCursors, Cursor
 from holdfast.engines.postgres.connections import Connections
-from holdfast.engines.postgres.floors import Floor, Floors
+from holdfast.engines.postgres.fast_paths import TRUSTING
 from holdfast.engines.postgres.messages import Call, Read, Reply, Rows
-from holdfast.engines.postgres.wire import Piece, call_of, careful_call_of, piece_of
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.model import operate, work
 from holdfast.model.command import A, Command
@@ -22,13 +22,11 @@ from holdfast.model.reads import READS
 from holdfast.runtime import Runtime
 
 TRIES = 5
-PAUSE = 0.02
-TRUSTING = ("enqueue_alike_1", "enqueue_plain_1")
-"""They take a producer's word for it that an id is new."""
+PAUSE_S = 0.02
 
 Times = Callable[[], tuple[int, int]]
-Ring = Callable[[frozenset[str], bool], None]
-"""The bells, and whether others may listen for them."""
+Notify = Callable[[frozenset[str], bool], None]
+"""The topics, and whether other sessions may listen for them."""
 
 
 @dataclass(slots=True)
@@ -40,28 +38,31 @@ class Sent:
 
 
 class Caller:
-    """`times`: the offset and the floor of the clock; `heard`: what an answer says of the time; `ring`: its bells;
-    `shared`: sessions are shared by a proxy."""
+    """`rules`: the schema of the functions. `times`: the offset of the clock and the earliest time to answer.
+    `heard`: gets the time of each answer, `notify` its topics. `shared`: a proxy shares sessions. `fast`: use the
+    fast paths."""
 
     def __init__(
         self,
-        schema: str,
+        rules: str,
         place: str,
         runtime: Runtime,
         times: Times,
         heard: Callable[[int], None],
-        ring: Ring,
+        notify: Notify,
         *,
         shared: bool,
+        fast: bool,
     ) -> None:
-        self._schema = schema
+        self._rules = rules
+        self._fast = fast
         self._shared = shared
         self._place = place
         self._runtime = runtime
         self._times = times
         self._heard = heard
-        self._ring = ring
-        self._floors = Floors()
+        self._notify = notify
+        self._cursors = ClaimCursors()
         self._statements: dict[str, str] = {}
 
     async def perform(self, command: Command[A], connections: Connections) -> A:
@@ -75,12 +76,13 @@ class Caller:
         count, up_to = 0, None
         while True:
             try:
-                piece: Piece = await self._persist(command, piece_of(command, up_to), connections)
+                call = encode_calls.piece_of(command, up_to, fast=self._fast)
+                piece: encode_calls.Piece = await self._persist(command, call, connections)
             except HoldfastError as error:
                 if up_to is None:
                     raise
-                said = f"Only a part of {command.queue!r} has been cleared: {error} Clear it again for the rest."
-                raise OutcomeUnknown(said, verb="clear", engine=failures.SCHEME) from error
+                message = f"Only a part of {command.queue!r} has been cleared: {error} Clear it again for the rest."
+                raise OutcomeUnknown(message, verb="clear", engine=failures.SCHEME) from error
             count, up_to = count + piece.count, piece.up_to
             if not piece.more:
                 return operate.ScopeAnswer(at=piece.at, count=count)
@@ -98,11 +100,11 @@ class Caller:
                 raise
             except failures.FAILURES as error:
                 if isinstance(error, asyncpg.UniqueViolationError) and call.function in TRUSTING:
-                    call = careful_call_of(command)  # an id that was said to be new is not: look each of them up
+                    call = encode_calls.enqueue(command, fast=self._fast)  # an id is not new: look up each of them
                     continue
-                unknown = sent.over and not failures.undone(error, shared=self._shared)
+                unknown = sent.over and not failures.wrote_nothing(error, shared=self._shared)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
-                    await self._runtime.sleep(self._runtime.random() * PAUSE * attempt)
+                    await self._runtime.sleep(self._runtime.random() * PAUSE_S * attempt)
                     continue
                 raise failures.of_call(error, command, self._place, reads=reads, unknown=unknown) from error
 
@@ -119,27 +121,27 @@ class Caller:
         reply = call.read(rows)
         self._heard(reply.answer.at.wall)
         if reply.topics:
-            self._ring(frozenset(reply.topics), reply.heard)
+            self._notify(frozenset(reply.topics), reply.has_listeners)
         return reply.answer
 
     def _statement(self, call: Call) -> str:
         marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
-        made = self._statements[call.function] = f"SELECT * FROM {self._schema}.{call.function}({marks})"
+        made = self._statements[call.function] = f"SELECT * FROM {self._rules}.{call.function}({marks})"
         return made
 
     def _call_of(self, command: Command[Any]) -> Call:
-        if not isinstance(command, work.Exchange) or command.claim is None:
-            return call_of(command)
-        floors = self._floors.of(command.claim, self._runtime.monotonic())
-        call = call_of(command, floors)
-        return call._replace(read=self._learning(call.read, command.claim, floors))
+        if not isinstance(command, work.Exchange) or command.claim is None or not self._fast:
+            return encode_calls.call_of(command, fast=self._fast)
+        cursors = self._cursors.of(command.claim, self._runtime.monotonic())
+        call = encode_calls.call_of(command, cursors, fast=self._fast)
+        return call._replace(read=self._learning(call.read, command.claim, cursors))
 
-    def _learning(self, read: Read, claim: work.Claim, used: dict[str, Floor]) -> Read:
-        """The same, and the next claims of these queues know where to begin."""
+    def _learning(self, read: Read, claim: work.Claim, used: dict[str, Cursor]) -> Read:
+        """The same, and the next claims of these queues learn where to begin."""
 
         def reading(rows: Rows) -> Reply[Any]:
             reply = read(rows)
-            self._floors.learn(claim, used, reply.answer, reply.walked, self._runtime.monotonic())
+            self._cursors.learn(claim, used, reply.answer, reply.scanned, self._runtime.monotonic())
             return reply
 
         return reading

@@ -11,25 +11,35 @@ from holdfast.model.command import A
 encode = msgspec.json.Encoder().encode
 
 
-class Reply(Struct, Generic[A], frozen=True, gc=False):
-    """What a function gives back: the answer, and the bells to ring now that it is committed."""
+def listeners_lock(namespace: str) -> str:
+    """The name of the advisory lock that a session holds, shared, while it listens for the queues of the namespace."""
+    return f"{namespace} listeners"
 
-    topics: tuple[str, ...] = msgspec.field(name="rings")
+
+class Reply(Struct, Generic[A], frozen=True, gc=False):
+    """What a function gives back: the answer, and the topics to notify now that it is committed."""
+
+    topics: tuple[str, ...]
     answer: A
-    heard: bool = True
-    """Whether others may listen for them."""
-    walked: int = 0
-    """Entries of the index of ready jobs that a claim has met."""
+    has_listeners: bool = True
+    """False: no other session listens for them."""
+    scanned: int = 0
+    """Entries of the index of ready jobs that a claim has read."""
 
 
 Rows = Sequence[Any]
-"""Each of them a sequence in turn; asyncpg's are, but do not say so."""
+"""Each of them is a sequence in turn; asyncpg's are, but are not typed so."""
 Read = Callable[[Rows], Reply[Any]]
 
 
 class Call(NamedTuple):
-    """A function's name without its schema, its arguments, and how to read what it says."""
+    """A function's name without its schema, its arguments, and how to read what it returns."""
 
     function: str
     arguments: tuple[Any, ...]
     read: Read
+
+
+def of_text(decode: Callable[[str], Reply[Any]]) -> Read:
+    """For functions that return one text."""
+    return lambda rows: decode(rows[0][0])

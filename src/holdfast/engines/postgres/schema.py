@@ -1,112 +1,149 @@
-"""The schema of a namespace: whether it fits this release, how it is brought up to date, and who may use it.
+"""The schemas of a namespace: whether they fit this release, how they are brought up to date, and who may use them.
 
-A role that works with Holdfast needs no rights on tables: it may enter the schema and call its functions, which act
-with the rights of their owner. A schema that is newer than this release is fine: functions are only ever added.
-"""
+A role that works with Holdfast needs no rights on tables: it may use the schema of the rules and call its functions,
+which act with the rights of their owner. Tables that are newer than this release are fine: migrations only add to
+them, and the rules of this release stay installed beside newer ones."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import asyncpg
 
+from holdfast.engines.postgres import rules
 from holdfast.engines.postgres.failures import FAILURES, SCHEME
-from holdfast.engines.postgres.migrations import migrate, newest, script
+from holdfast.engines.postgres.migrations import PRESENT, Rules, migrate, newest, script
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HoldfastError, SchemaMismatch
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
 
-class Schema:
-    """`name` has been checked: a lower-case word, which needs no quotes."""
+class Installed(NamedTuple):
+    """What a store has: the number of its newest tables (0: none that this role may see), and versions of the rules."""
 
-    def __init__(self, name: str, place: str, connect: Connect, *, auto_migrate: bool) -> None:
-        self.name = name
+    tables: int
+    rules: tuple[int, ...]
+
+    def __str__(self) -> str:
+        versions = ", ".join(map(str, self.rules))
+        return f"tables {self.tables or 'unknown'}, rules {versions}" if self.rules else "no rules"
+
+
+class Schema:
+    """`namespace` has been checked: a lower-case word, which needs no quotes."""
+
+    def __init__(
+        self, namespace: str, place: str, connect: Connect, *, auto_migrate: bool, version: Rules = PRESENT
+    ) -> None:
+        self.namespace = namespace
+        self.rules = version.schema(namespace)
+        self._version = version
         self._place = place
         self._connect = connect
         self._auto_migrate = auto_migrate
 
     async def check(self, connection: asyncpg.Connection) -> None:
         """See that everything is there that this release calls."""
-        async with self._telling("look at"):
-            found = await self._version(connection)
-        if found >= newest():
+        async with self._explaining("look at"):
+            found = await self._installed(connection)
+        if self._is_enough(found):
             return
         if not self._auto_migrate:
+            wanted = Installed(newest(), (self._version.version,))
             raise SchemaMismatch(
-                f"The schema {self.name!r} at {self._place} is at version {found}, "
-                f"this version of Holdfast needs {newest()}. Run: holdfast migrate",
+                f"The schema {self.namespace!r} at {self._place} has {found}, "
+                f"this version of Holdfast needs {wanted}. Run: holdfast migrate",
                 found=str(found),
-                wanted=str(newest()),
+                wanted=str(wanted),
                 engine=SCHEME,
             )
         await self.migrate()
 
-    async def _version(self, connection: asyncpg.Connection) -> int:
+    def _is_enough(self, found: Installed) -> bool:
+        return self._version.version in found.rules and found.tables >= newest()
+
+    async def _installed(self, connection: asyncpg.Connection) -> Installed:
+        schemas = "SELECT nspname FROM pg_namespace WHERE nspname ~ $1"
+        named = await connection.fetch(schemas, f"^{self.namespace}_rules_[0-9]+$")
+        versions = sorted(int(row[0].rpartition("_")[2]) for row in named)
+        if self._version.version in versions:
+            try:
+                tables = await connection.fetchval(f"SELECT p_tables FROM {self.rules}.installed()")
+                return Installed(tables or 0, tuple(versions))
+            except (asyncpg.UndefinedFunctionError, asyncpg.UndefinedTableError):  # left over from a dropped namespace
+                versions.remove(self._version.version)
+        return Installed(await self._tables(connection), tuple(versions))
+
+    async def _tables(self, connection: asyncpg.Connection) -> int:
+        """The number of the newest tables, as far as this role may read it."""
         try:
-            version: int = await connection.fetchval(f"SELECT {self.name}.version_1()")
-        except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedFunctionError):
+            number = await connection.fetchval(f"SELECT max(number) FROM {self.namespace}.migration")
+        except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError, asyncpg.InsufficientPrivilegeError):
             return 0
-        return version
+        return number or 0
 
     async def migrate(self) -> tuple[str, ...]:
         async with self._connected("migrate") as connection:
-            if await self._version(connection) >= newest():
-                return ()  # nothing to do is no question of rights
-            return await migrate(connection, self.name)
+            if self._is_enough(await self._installed(connection)) and not await self._is_owner(connection):
+                return ()  # nothing is missing, and only the owner can drop old rules
+            return await migrate(connection, self.namespace, self._version)
+
+    async def _is_owner(self, connection: asyncpg.Connection) -> bool:
+        owner = "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = $1"
+        return bool(await connection.fetchval(owner, self.namespace))
 
     async def grant(self, role: str) -> None:
-        text = grants(self.name, role)
+        text = grants(self.namespace, role, self._version)
         async with self._connected("grant rights on") as connection:
             await connection.execute(text)
 
     async def script(self, after: int | None, roles: Iterable[str]) -> str:
-        """What the two above would do. `after` None: what the store lacks; else nobody is asked."""
+        """What the two above would do. `after` None: what the store lacks. Else the store is not asked."""
+        missing = True
         if after is None:
             async with self._connected("look at") as connection:
-                after = await self._version(connection)
-        pieces = [script(self.name, after)] if after < newest() else []
-        return "\n".join([*pieces, *(grants(self.name, role) for role in roles)])
+                found = await self._installed(connection)
+            after, missing = found.tables, not self._is_enough(found)
+        pieces = [script(self.namespace, after, self._version)] if missing else []
+        return "\n".join([*pieces, *(grants(self.namespace, role, self._version) for role in roles)])
 
     @asynccontextmanager
     async def _connected(self, verb: str) -> AsyncIterator[asyncpg.Connection]:
         connection = await self._connect()
         try:
-            async with self._telling(verb):
+            async with self._explaining(verb):
                 yield connection
         finally:
             connection.terminate()
 
     @asynccontextmanager
-    async def _telling(self, verb: str) -> AsyncIterator[None]:
+    async def _explaining(self, verb: str) -> AsyncIterator[None]:
         """What the server refuses, as an error that says what to do."""
         try:
             yield
         except FAILURES as error:
-            raise self._told(verb, error) from error
+            raise self._explained(verb, error) from error
 
-    def _told(self, verb: str, error: BaseException) -> HoldfastError:
-        said = f"The attempt to {verb} the schema {self.name!r} at {self._place} failed: {error}."
+    def _explained(self, verb: str, error: BaseException) -> HoldfastError:
+        message = f"The attempt to {verb} the schema {self.namespace!r} at {self._place} failed: {error}."
         if not isinstance(error, asyncpg.PostgresError) or (error.sqlstate or "").startswith(("57P", "08")):
-            return EngineUnavailable(f"{said} It may be repeated.", engine=SCHEME)
-        said += " Nothing was changed."
+            return EngineUnavailable(f"{message} It may be repeated.", engine=SCHEME)
+        message += " Nothing was changed."
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            what = "holdfast migrate --grant ROLE" if verb == "look at" else "the command"
-            said += f" The role that Holdfast uses may not do that. Let the owner of the schema run {what}."
-        return EngineError(said, engine=SCHEME)
+            command = "holdfast migrate --grant ROLE" if verb == "look at" else "the command"
+            message += f" The role that Holdfast uses may not do that. Let the owner of the schema run {command}."
+        return EngineError(message, engine=SCHEME)
 
 
-def grants(schema: str, role: str) -> str:
-    """All that a role needs. The last line is for functions of later releases, if the same owner migrates to them."""
-    name = _quoted(role)
-    return (
-        f"GRANT USAGE ON SCHEMA {schema} TO {name};\n"
-        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {name};\n"
-        f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT EXECUTE ON FUNCTIONS TO {name};\n"
-    )
+def grants(namespace: str, role: str, version: Rules = PRESENT) -> str:
+    """All that a role needs. `migrate` gives it the same on the rules of later releases."""
+    name, schema = _quoted(role), version.schema(namespace)
+    functions = ",\n    ".join(f"{schema}.{function}" for function in rules.entry_functions(version.source))
+    return f"GRANT USAGE ON SCHEMA {schema} TO {name};\nGRANT EXECUTE ON FUNCTION\n    {functions}\nTO {name};\n"
 
 
 def _quoted(role: str) -> str:
-    if not role or "\0" in role or role == "public":  # which means everybody, with and without quotes
+    if not role or "\0" in role or role == "public":  # public means every role, with and without quotes
         raise ConfigError(f"{role!r} is no role that could be given rights.", key="grant")
     doubled = role.replace('"', '""')
     return f'"{doubled}"'

@@ -1,30 +1,32 @@
-"""Connections: how they are opened, and what SQLite's errors mean.
+"""How connections are opened, and what SQLite's errors mean.
 
-Write-ahead log, so that readers never wait for the writer; no automatic checkpoints, since those happen behind the
-gate; `synchronous` by the durability class. A connection is used by one thread at a time, in one process.
+The journal is a write-ahead log, so that readers never wait for the writer. Automatic checkpoints are off, because the
+writer checkpoints while it holds the gate. `synchronous` follows from the durability class. A connection is used by one
+thread at a time, in one process.
 """
 
 import os
 import sqlite3
 
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
 
-OLDEST = (3, 37, 0)
-BUSY_TIMEOUT = 10.0
-"""Seconds to wait for a stranger who has locked the file."""
-
+MIN_VERSION = (3, 37, 0)
+"""The first version with STRICT tables."""
 SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "none": "OFF"}
+"""The value of the pragma for each durability class."""
+CACHED_STATEMENTS = 256
+"""Prepared statements per connection: more than `statements.sql` has, so that none is prepared twice."""
+MAX_WAL_BYTES = 1024 * 1024
+"""After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk."""
+CACHE_KIB = 8_000
+"""Page cache per connection, at most."""
 
 
 def connect(
-    path: str,
-    durability: str,
-    *,
-    read_only: bool = False,
-    busy_timeout: float = BUSY_TIMEOUT,
-    kind: type[sqlite3.Connection] = sqlite3.Connection,
+    store: StoreOptions, *, read_only: bool = False, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
-    if sqlite3.sqlite_version_info < OLDEST:
+    if sqlite3.sqlite_version_info < MIN_VERSION:
         raise SchemaMismatch(
             f"Holdfast needs SQLite 3.37 or newer; this Python has {sqlite3.sqlite_version}.",
             found=sqlite3.sqlite_version,
@@ -33,50 +35,50 @@ def connect(
         )
     try:
         db = sqlite3.connect(
-            path,
-            timeout=busy_timeout,
+            store.path,
+            timeout=store.busy_timeout_s,
             isolation_level=None,
-            cached_statements=256,
+            cached_statements=CACHED_STATEMENTS,
             check_same_thread=False,
-            factory=kind,
+            factory=factory,
         )
         db.execute("PRAGMA journal_mode = WAL").fetchone()
-        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[store.durability]}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute("PRAGMA journal_size_limit = 1048576")
-        db.execute("PRAGMA cache_size = -8000")  # 8 MB at most, per connection
+        db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")  # negative: KiB, not pages
         db.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             db.execute("PRAGMA query_only = ON")
     except sqlite3.Error as error:
-        raise translate(error, path) from error
+        raise translate(error, store.path) from error
     return db
 
 
 def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
-    """What an error of the driver means to a caller. Nothing was written, unless it says otherwise."""
+    """The error that a caller gets for an error of the driver. Nothing was written, unless the text says otherwise."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    shown = os.path.abspath(path)
+    file = os.path.abspath(path)
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return EngineUnavailable(
-                f"{shown} has been locked by someone else for too long. Nothing was written. "
-                "Find who holds a transaction open."
+                f"Another program has locked {file} for too long. Nothing was written. "
+                "Find the program that keeps a transaction open."
             )
         case sqlite3.SQLITE_FULL:
-            return StorageFull(f"No room is left for {shown}. Nothing was written. Free some disk space.")
+            return StorageFull(f"The disk has no space left for {file}. Nothing was written. Free some disk space.")
         case sqlite3.SQLITE_READONLY:
-            return EngineUnavailable(f"{shown} cannot be written to: it, or its folder, is read-only.")
+            return EngineUnavailable(f"{file} cannot be written to: the file or its folder is read-only.")
         case sqlite3.SQLITE_CANTOPEN:
             return EngineUnavailable(
-                f"{shown} cannot be opened. Does its folder exist, and may this process write there?"
+                f"{file} cannot be opened. Check that its folder exists and that this process may write to it."
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return CorruptRecord(
-                f"{shown} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy; "
-                "`sqlite3 FILE .recover` may save what is left.",
-                where=shown,
+                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy; "
+                "`sqlite3 FILE .recover` may save a part of it.",
+                where=file,
                 engine="sqlite",
             )
         case _:
-            return EngineUnavailable(f"SQLite says of {shown}: {error}. Nothing was written.")
+            return EngineUnavailable(f"SQLite reports for {file}: {error}. Nothing was written.")

@@ -1,73 +1,77 @@
-"""A connection with the named statements, and the numbers of queue and task names."""
+"""A connection that runs statements by name, and the numbers that stand for queue and task names."""
 
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
+NO_NUMBER = 0
+"""Instead of the number of a name that is not stored. SQLite numbers rows from 1."""
+
 
 class Database:
-    """Runs statements by name. Numbers of names never change once committed, so they are remembered."""
+    """Runs statements by name. The number of a name never changes once it is committed, so numbers are cached."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
         self.connection = connection
         self.sql = sql
         self.written = False
-        self._queues: dict[str, int] = {}
-        self._tasks: dict[str, int] = {}
+        """True if the transaction has written something."""
+        self._queue_numbers: dict[str, int] = {}
+        self._task_numbers: dict[str, int] = {}
 
-    def many(self, name: str, rows: list[Any]) -> None:
+    def many(self, statement: str, rows: list[Any]) -> None:
         if rows:
             self.written = True
-            self.connection.executemany(self.sql[name], rows)
+            self.connection.executemany(self.sql[statement], rows)
 
-    def write(self, name: str, *values: object) -> None:
+    def write(self, statement: str, *values: object) -> None:
         self.written = True
-        self.connection.execute(self.sql[name], values)
+        self.connection.execute(self.sql[statement], values)
 
-    def rows(self, name: str, *values: object) -> list[Any]:
-        return self.connection.execute(self.sql[name], values).fetchall()
+    def rows(self, statement: str, *values: object) -> list[Any]:
+        return self.connection.execute(self.sql[statement], values).fetchall()
 
-    def one(self, name: str, *values: object) -> Any | None:
-        return self.connection.execute(self.sql[name], values).fetchone()
+    def one(self, statement: str, *values: object) -> Any | None:
+        return self.connection.execute(self.sql[statement], values).fetchone()
 
-    def version(self) -> int:
-        """Another number than last time if another connection has written in between."""
+    def data_version(self) -> int:
+        """A number that changes when another connection commits a write."""
         return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
 
     # Numbers of names
 
     def forget_numbers(self) -> None:
-        """After a rollback: some may never have been written."""
-        self._queues.clear()
-        self._tasks.clear()
+        """After a rollback: the cache may have numbers that were never committed."""
+        self._queue_numbers.clear()
+        self._task_numbers.clear()
 
-    def known_queue(self, name: str) -> int:
-        """The number of a queue; 0 for one that does not exist."""
-        return self._queues.get(name) or self._look_up(self._queues, "queue_number", name)
+    def queue_number(self, name: str) -> int:
+        """The number of a queue; `NO_NUMBER` if the queue does not exist."""
+        return self._queue_numbers.get(name) or self._look_up(self._queue_numbers, "queue_number", name)
 
-    def known_task(self, name: str) -> int:
-        """The number of a task; 0 for one that does not exist."""
-        return self._tasks.get(name) or self._look_up(self._tasks, "task_number", name)
+    def task_number(self, name: str) -> int:
+        """The number of a task; `NO_NUMBER` if no job of it was ever stored."""
+        return self._task_numbers.get(name) or self._look_up(self._task_numbers, "task_number", name)
 
     def _look_up(self, numbers: dict[str, int], statement: str, name: str) -> int:
         row = self.one(statement, name)
         if row is None:
-            return 0
+            return NO_NUMBER
         numbers[name] = int(row[0])
         return numbers[name]
 
-    def queue_number(self, name: str) -> int:
-        """The number of a queue, which is given one if it has none."""
-        number = self.known_queue(name)
-        if not number:
+    def add_queue_number(self, name: str) -> int:
+        """The number of a queue. If it has none, it gets one."""
+        number = self.queue_number(name)
+        if number == NO_NUMBER:
             self.write("add_queue", name)
-            number = self.known_queue(name)
+            number = self.queue_number(name)
         return number
 
-    def task_number(self, name: str) -> int:
-        """The number of a task, which is given one if it has none."""
-        number = self.known_task(name)
-        if not number:
+    def add_task_number(self, name: str) -> int:
+        """The number of a task. If it has none, it gets one."""
+        number = self.task_number(name)
+        if number == NO_NUMBER:
             self.write("add_task", name)
-            number = self.known_task(name)
+            number = self.task_number(name)
         return number

@@ -1,8 +1,8 @@
 """The SQLite engine: one file, one host, any number of processes. The default store.
 
-The rules are the ledger's, asked of the database (`state.py`). Three kinds of threads use it, each with a connection
-of its own: the writer, which takes everything that waits into one transaction (`threads.py`, `transactor.py`); the
-reader, which never waits for the writer; and a renewal connection per worker for renewals and heartbeats.
+The rules are those of the ledger; `state.py` answers their questions from the database. Three kinds of threads use it,
+each with a connection of its own: the writer, which runs all waiting commands in one transaction (`command_thread.py`,
+`writer.py`); the reader, which never waits for the writer (`reader.py`); and one renewal connection per worker.
 """
 
 import logging
@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
-from holdfast.engines.host import Doorbell, has_sockets
+from holdfast.engines.host import HostProcesses, has_sockets
+from holdfast.engines.sqlite.command_thread import CommandThread
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
-from holdfast.engines.sqlite.joined import Joiner
-from holdfast.engines.sqlite.lookout import Lookout
-from holdfast.engines.sqlite.own import BUDGET, OwnTransaction, refuse_inside
-from holdfast.engines.sqlite.threads import CommandThread
-from holdfast.engines.sqlite.transactor import Clock, Place, Reader, Transactor
-from holdfast.engines.sqlite.turns import Turns
+from holdfast.engines.sqlite.gate_queue import GateQueue
+from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransaction, refuse_inside
+from holdfast.engines.sqlite.poller import CommitPoller
+from holdfast.engines.sqlite.reader import Reader
+from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
+from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.model import work
@@ -31,7 +33,9 @@ from holdfast.transactions import UserConnection
 
 log = logging.getLogger("holdfast")
 
-NETWORK_DISKS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"})
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+)
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -46,7 +50,7 @@ class SqliteEngine(Engine):
         cross_queue_atomic=True,
         concurrent_writers=False,
     )
-    transaction_budget = BUDGET
+    transaction_budget = BUDGET_S
     joins_unopened = True
 
     def __init__(
@@ -58,71 +62,76 @@ class SqliteEngine(Engine):
         durability: str = "durable",
         auto_migrate: bool = True,
         busy_timeout: float = 10.0,
+        fast_paths: bool = True,
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(
                 f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
             )
         self._runtime = runtime
-        self._place = Place(path_of(url), checked_namespace(namespace), durability, busy_timeout)
+        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
-        self._clock = Clock(runtime)
+        self._clock = EngineClock(runtime)
         self._pid = 0
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None
-        self._doorbell: Doorbell | None = None
-        self._lookout: Lookout | None = None
-        self._turns = Turns(runtime)
-        self._joiner = Joiner(
-            self._place, runtime, self._clock, self._ring_for_users, self._turns, auto_migrate=auto_migrate
+        self._processes: HostProcesses | None = None
+        self._poller: CommitPoller | None = None
+        self._gate_queue = GateQueue(runtime)
+        self._user_transactions = SqliteUserTransactions(
+            self._store, runtime, self._clock, self._notify_processes, self._gate_queue, auto_migrate=auto_migrate
         )
 
-    # Life
+    # Opening and closing
 
     async def open(self) -> None:
         if self._writer is None:
             await self._runtime.run_blocking(self.open_now)
 
     def open_now(self) -> None:
-        """Open, blocking the calling thread."""
+        """Open. Blocks the calling thread."""
         if self._writer is not None:
             return
-        place, runtime = self._place, self._runtime
-        self._refuse_network_disks()
+        store, runtime = self._store, self._runtime
+        self._refuse_network_file_systems()
         self._pid = os.getpid()
 
-        def writer() -> Transactor:
-            transactor = Transactor(place, runtime, self._clock)
+        def open_writer() -> Writer:
+            writer = Writer(store, runtime, self._clock)
             try:
-                transactor.prepare(auto_migrate=self._auto_migrate)
+                writer.prepare(auto_migrate=self._auto_migrate)
             except BaseException:
-                transactor.close()
+                writer.close()
                 raise
-            return transactor
+            return writer
+
+        def open_reader() -> Reader:
+            return Reader(store, self._clock)
 
         try:
-            self._writer = CommandThread(writer, self._ring, runtime, "holdfast-sqlite-writer")
-            self._reader = CommandThread(
-                lambda: Reader(place, self._clock), self._ring, runtime, "holdfast-sqlite-reader"
-            )
-            self._doorbell = self._hang_doorbell() if has_sockets() else None
-            self._lookout = Lookout(place, runtime, self._topics)
+            self._writer = CommandThread(open_writer, self._notify, runtime, "holdfast-sqlite-writer")
+            self._reader = CommandThread(open_reader, self._notify, runtime, "holdfast-sqlite-reader")
+            self._processes = self._open_processes() if has_sockets() else None
+            self._poller = CommitPoller(store, runtime, self._topics)
         except BaseException:
             self.close_now()
             raise
 
-    def _hang_doorbell(self) -> Doorbell | None:
+    def _open_processes(self) -> HostProcesses | None:
         try:
-            return Doorbell(self._place.path, self._runtime, self._topics.notify, namespace=self._place.namespace)
-        except OSError as error:  # such as a folder with too long a name for a socket
-            log.warning("No bells between processes, so they poll: %s. Set XDG_RUNTIME_DIR to a short folder.", error)
+            return HostProcesses(self._store.path, self._runtime, self._topics.notify, namespace=self._store.namespace)
+        except OSError as error:  # for example, the path of the folder is too long for a socket
+            log.warning(
+                "Processes cannot notify each other, so they poll: %s. Set XDG_RUNTIME_DIR to a short path.",
+                error,
+            )
             return None
 
-    def _refuse_network_disks(self) -> None:
-        folder = os.path.dirname(os.path.abspath(self._place.path))
-        kind = self._runtime.fs.kind_of_disk(folder)
-        if kind in NETWORK_DISKS:
+    def _refuse_network_file_systems(self) -> None:
+        folder = os.path.dirname(os.path.abspath(self._store.path))
+        kind = self._runtime.fs.file_system_type(folder)
+        if kind in NETWORK_FILE_SYSTEMS:
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
                 "or PostgreSQL.",
@@ -137,21 +146,21 @@ class SqliteEngine(Engine):
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.close()
-        for aide in (self._lookout, self._doorbell):
-            if aide is not None:
-                aide.close()
-        self._writer = self._reader = self._doorbell = self._lookout = None
+        for part in (self._poller, self._processes):
+            if part is not None:
+                part.close()
+        self._writer = self._reader = self._processes = self._poller = None
         self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
-        def steps() -> tuple[str, ...]:
-            transactor = Transactor(self._place, self._runtime, self._clock)
+        def run_migrations() -> tuple[str, ...]:
+            writer = Writer(self._store, self._runtime, self._clock)
             try:
-                return transactor.prepare(auto_migrate=True)
+                return writer.prepare(auto_migrate=True)
             finally:
-                transactor.close()
+                writer.close()
 
-        return await self._runtime.run_blocking(steps)
+        return await self._runtime.run_blocking(run_migrations)
 
     # Commands
 
@@ -161,11 +170,11 @@ class SqliteEngine(Engine):
         except CorruptRecord:
             if type(command) not in READS or self._writer is None:
                 raise
-            answer = await self._writer.perform(command)  # which can set the damaged row aside
+            answer = await self._writer.perform(command)  # only the writer can repair the damaged row
         return answer
 
     def perform_now(self, command: Command[A]) -> A:
-        """The same for a thread without an event loop."""
+        """The same, for a thread without an event loop."""
         try:
             answer: A = self._thread_for(command).perform_now(command)
         except CorruptRecord:
@@ -177,10 +186,10 @@ class SqliteEngine(Engine):
     def _thread_for(self, command: Command[A]) -> CommandThread:
         reads = type(command) in READS
         if not reads:
-            refuse_inside(self._place.path)
+            refuse_inside(self._store.path)
         thread = self._reader if reads else self._writer
         if thread is None:
-            raise EngineUnavailable(f"{self._place.path} is not open. Nothing was written. Call open() first.")
+            raise EngineUnavailable(f"{self._store.path} is not open. Nothing was written. Call open() first.")
         self._check_process()
         return thread
 
@@ -188,69 +197,69 @@ class SqliteEngine(Engine):
         if self._pid not in (0, os.getpid()):
             raise EngineUnavailable(
                 "This connection was opened before a fork and belongs to the parent process. Nothing was written. "
-                "Open the store anew in the child."
+                "Open the store again in the child process."
             )
 
     # Transactions
 
     def join(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return self._joiner.join(command, user)
+        return self._user_transactions.perform_in(command, user)
 
     async def ajoin(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return await self._joiner.ajoin(command, user)
+        return await self._user_transactions.aperform_in(command, user)
 
-    def transaction(self) -> OwnTransaction:
-        refuse_inside(self._place.path)
+    def transaction(self) -> SqliteOwnTransaction:
+        refuse_inside(self._store.path)
         self._check_process()
-        return OwnTransaction(self._place, self._runtime, self._turns)
+        return SqliteOwnTransaction(self._store, self._runtime, self._gate_queue)
 
-    # Bells
+    # Notifications
 
-    def _ring(self, bells: frozenset[str]) -> None:
-        self._topics.notify(bells)
-        if self._doorbell is not None:
-            self._doorbell.notify(bells)
+    def _notify(self, topics: frozenset[str]) -> None:
+        self._topics.notify(topics)
+        if self._processes is not None:
+            self._processes.notify(topics)
 
-    def _ring_for_users(self, bells: frozenset[str]) -> bool:
-        """Ring, if other processes can hear it. Without bells: only whether they could."""
-        if bells:
-            self._ring(bells)
-        return self._doorbell is not None
+    def _notify_processes(self, topics: frozenset[str]) -> bool:
+        """Notify the topics, if there are any. True: other processes can be notified."""
+        if topics:
+            self._notify(topics)
+        return self._processes is not None
 
     def subscribe(self, *topics: str) -> Subscription:
         return self._topics.subscribe(*topics)
 
     @property
     def feed_kinds(self) -> frozenset[str]:
-        doorbell = self._doorbell
-        return frozenset() if doorbell is None else doorbell.earshot.feed_kinds
+        processes = self._processes
+        return frozenset() if processes is None else processes.feed.feed_kinds
 
     def publish(self, message: bytes) -> None:
-        doorbell = self._doorbell
-        if doorbell is not None:
-            doorbell.earshot.publish(message)
+        processes = self._processes
+        if processes is not None:
+            processes.feed.publish(message)
 
     def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
-        doorbell = self._doorbell
-        if doorbell is not None:
-            doorbell.earshot.listen_to_feed(kinds, hear)
+        processes = self._processes
+        if processes is not None:
+            processes.feed.listen_to_feed(kinds, hear)
 
     @property
     def process_name(self) -> str:
-        return "" if self._doorbell is None else self._doorbell.name
+        return "" if self._processes is None else self._processes.name
 
     async def ended_workers(self) -> tuple[str, ...]:
-        doorbell = self._doorbell
-        if doorbell is None:
+        processes = self._processes
+        if processes is None:
             return ()
         records = (await self.workers()).workers
-        gone = {name for name in {record.process for record in records} if doorbell.is_gone(name)}
-        return tuple(record.worker for record in records if record.process in gone)
+        ended = {name for name in {record.process for record in records} if processes.has_ended(name)}
+        return tuple(record.worker for record in records if record.process in ended)
 
     def renewal_connection(self) -> RenewalConnection:
-        return SqliteRenewalConnection(Transactor(self._place, self._runtime, self._clock), self._ring)
+        return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)
 
     @property
     def clock_offset(self) -> int:
@@ -262,19 +271,19 @@ class SqliteEngine(Engine):
 
 
 class SqliteRenewalConnection(RenewalConnection):
-    """Made and used in the keeper's thread: its own connection, its own turn at the gate."""
+    """Made and used in the thread that renews leases. It has a connection of its own and passes the gate by itself."""
 
-    def __init__(self, transactor: Transactor, ring: "Callable[[frozenset[str]], None]") -> None:
-        self._transactor = transactor
-        self._ring = ring
+    def __init__(self, writer: Writer, notify: Callable[[frozenset[str]], None]) -> None:
+        self._writer = writer
+        self._notify = notify
 
     def _perform(self, command: Command[A]) -> A:
-        (done,) = self._transactor.run([command])
-        if done.error is not None:
-            raise done.error
-        if done.topics:
-            self._ring(done.topics)
-        answer: A = done.answer
+        (result,) = self._writer.run([command])
+        if result.error is not None:
+            raise result.error
+        if result.topics:
+            self._notify(result.topics)
+        answer: A = result.answer
         return answer
 
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
@@ -284,15 +293,15 @@ class SqliteRenewalConnection(RenewalConnection):
         return self._perform(work.Heartbeat(worker=worker))
 
     def close(self) -> None:
-        self._transactor.close()
+        self._writer.close()
 
 
 def path_of(url: str) -> str:
-    """The file an address names: `sqlite:jobs.db` and `sqlite:///jobs.db` relative, `sqlite:////abs` absolute."""
+    """The file of an address: `sqlite:jobs.db` and `sqlite:///jobs.db` are relative, `sqlite:////abs` is absolute."""
     parts = urlsplit(url)
     if parts.netloc:
         raise ConfigError(
-            f"{url!r} has a host in it. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
+            f"{url!r} contains a host. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
             key="url",
         )
     if parts.query or parts.fragment:

@@ -1,4 +1,4 @@
-"""Numbered, forward migrations. Each runs once, whole, behind the gate; two processes at once do no harm."""
+"""Numbered, forward-only migrations. Each runs once, in one transaction; two processes may migrate at the same time."""
 
 import sqlite3
 
@@ -6,11 +6,11 @@ from holdfast.engines.sqlite.statements import load
 from holdfast.errors import SchemaMismatch
 
 VERSION = 1
-"""The schema this code writes and reads."""
+"""The version of the schema that this code reads and writes."""
 
 
 def version_of(db: sqlite3.Connection, namespace: str) -> int:
-    """The version of the schema in the file; 0 where there is none."""
+    """The version of the schema in the file; 0 if there is none."""
     found = db.execute(
         "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (f"{namespace}_meta",)
     ).fetchone()
@@ -21,7 +21,7 @@ def version_of(db: sqlite3.Connection, namespace: str) -> int:
 
 
 def migrate(db: sqlite3.Connection, namespace: str, boot_id: str) -> tuple[str, ...]:
-    """Bring the schema up to date inside the caller's write transaction; the names of the steps taken."""
+    """Bring the schema up to date, inside the caller's write transaction. Answers the names of the migrations run."""
     version = version_of(db, namespace)
     check(version, namespace, missing_ok=True)
     if version == VERSION:
@@ -35,7 +35,7 @@ def migrate(db: sqlite3.Connection, namespace: str, boot_id: str) -> tuple[str, 
 def check(version: int, namespace: str, *, missing_ok: bool = False) -> None:
     if version > VERSION:
         raise SchemaMismatch(
-            f"The file's schema has version {version}, this Holdfast knows {VERSION}. Nothing was written. "
+            f"The file's schema has version {version}, this Holdfast supports {VERSION}. Nothing was written. "
             "Upgrade Holdfast.",
             found=str(version),
             wanted=str(VERSION),
@@ -43,7 +43,7 @@ def check(version: int, namespace: str, *, missing_ok: bool = False) -> None:
         )
     if version == 0 and not missing_ok:
         raise SchemaMismatch(
-            f"There are no tables of namespace {namespace!r} in this file. Run: holdfast migrate",
+            f"This file has no tables of namespace {namespace!r}. Run: holdfast migrate",
             found="none",
             wanted=str(VERSION),
             engine="sqlite",
@@ -51,7 +51,7 @@ def check(version: int, namespace: str, *, missing_ok: bool = False) -> None:
 
 
 def _split(script: str) -> list[str]:
-    """Single statements, so that they run inside a transaction (`executescript` would commit it)."""
+    """The single statements of a script. `executescript` would commit the caller's transaction."""
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"

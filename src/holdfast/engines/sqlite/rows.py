@@ -1,4 +1,4 @@
-"""How records become rows: the columns that are searched for, and the whole record packed beside them."""
+"""How records become rows: the columns that statements search, and the whole record packed beside them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,19 +9,39 @@ from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
 from holdfast.model.states import TERMINAL, WAITING, Hold, JobState
 
-CODES = {
-    JobState.SCHEDULED: 1,
-    JobState.BLOCKED: 2,
-    JobState.QUEUED: 3,
-    JobState.ASSIGNED: 4,
-    JobState.RUNNING: 5,
-    JobState.RETRYING: 6,
-    JobState.SUCCEEDED: 7,
-    JobState.FAILED: 8,
-    JobState.CANCELLED: 9,
-}
-STATES = {code: state for state, code in CODES.items()}
-FREE = Hold.NONE
+MAX_INTEGER = 2**63 - 1
+"""The largest integer of SQLite: above every arrival and every instant."""
+NO_LIMIT = -1
+"""The parameter of `LIMIT ?` for all rows."""
+
+STATE_NUMBERS = {state: number for number, state in enumerate(JobState, start=1)}
+"""The column `state`. A number is smaller than a name and stored in three indexes."""
+STATES_BY_NUMBER = {number: state for state, number in STATE_NUMBERS.items()}
+COLUMNS = (
+    "arrival",
+    "q",
+    "id",
+    "t",
+    "state",
+    "rank",
+    "due",
+    "lane",
+    "unique_key",
+    "token",
+    "lease_expires",
+    "expires",
+    "kept_until",
+    "body",
+)
+"""The columns of the table `job`, in the order of `job_row`. Every field of a job is in `body`; only a field that a
+statement searches or sorts by has a column, too."""
+ID_COLUMNS = ("q", "id")
+"""The columns that an update never changes."""
+NARROW_COLUMNS = ("state", "token", "lease_expires", "expires", "kept_until", "body")
+"""The columns of `update_job_narrow`, in the order of `fast_updates.narrow_row`."""
+
+NO_HOLD = Hold.NONE
+"""A module's name is read faster than a member of an enum, and every written job needs it."""
 
 pack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 unpack_job = msgspec.msgpack.Decoder(JobRecord).decode
@@ -33,18 +53,18 @@ unpack_worker = msgspec.msgpack.Decoder(WorkerRecord).decode
 unpack_schedule = msgspec.msgpack.Decoder(ScheduleRecord).decode
 
 
-def row_of(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
-    """A job as `add_job` takes it."""
+def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
+    """The values of `COLUMNS`. `q` and `t` are the numbers of the job's queue and task."""
     state = job.state
     return (
         job.arrival,
         q,
         job.id,
         t,
-        CODES[state],
+        STATE_NUMBERS[state],
         -job.priority,
         job.due,
-        job.lane if job.hold is not FREE and job.hold & Hold.LANE else None,
+        job.lane if job.hold is not NO_HOLD and job.hold & Hold.LANE else None,
         job.unique_key,
         job.token,
         job.lease_expires,
@@ -54,33 +74,8 @@ def row_of(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
     )
 
 
-def move_of(job: JobRecord) -> tuple[Any, ...]:
-    """A job as `move_job` takes it."""
-    return (
-        CODES[job.state],
-        job.token,
-        job.lease_expires,
-        job.expires if job.state in WAITING else None,
-        job.kept_until if job.state in TERMINAL else None,
-        pack(job),
-        job.arrival,
-    )
-
-
-def same_order(old: JobRecord, new: JobRecord) -> bool:
-    """Whether nothing changed that orders the job or names it."""
-    return (
-        old.arrival == new.arrival
-        and old.due == new.due
-        and old.priority == new.priority
-        and old.hold is FREE
-        and new.hold is FREE
-        and old.generation == new.generation
-    )
-
-
 class DamagedRow(Exception):
-    """The record of the row with this arrival cannot be read."""
+    """The record of the row with this arrival cannot be decoded."""
 
     def __init__(self, arrival: int) -> None:
         self.arrival = arrival
@@ -88,14 +83,14 @@ class DamagedRow(Exception):
 
 
 class BrokenLane(Exception):
-    """Somebody has deleted rows of this lane: its head is not there, or not as many jobs as it counts."""
+    """Rows of this lane were deleted by hand: its head does not exist, or the lane counts more jobs than there are."""
 
     def __init__(self, queue: str, lane: str) -> None:
         self.queue, self.lane = queue, lane
-        super().__init__(f"lane {lane!r} of queue {queue!r} misses jobs")
+        super().__init__(f"lane {lane!r} of queue {queue!r} has missing jobs")
 
 
-def unpacked(row: Any) -> JobRecord:
+def read_job(row: Any) -> JobRecord:
     """The record of a row (arrival, …, body)."""
     try:
         return unpack_job(row[-1])

@@ -1,11 +1,10 @@
-"""The questions of the rules, answered by SQLite.
+"""The ledger's `State` over a SQLite database.
 
-Inside one write transaction this is the only view of the database. Jobs that were read or changed are kept in a
-cache; changes gather there and are written in batches, at the latest before the next question whose answer depends
-on an index. So a batch of a hundred settlements and a hundred claims is a few calls of `executemany`.
+Inside one write transaction the rules see the database only through this class. Jobs that were read or changed are
+cached. Changed jobs are written in batches (`flush`), at the latest before the next question that an index answers. So
+a hundred settlements and a hundred claims cost a few calls of `executemany`.
 
-Between two transactions other connections may have written; SQLite's `data_version` tells. If nobody has, the
-leased jobs are still known, and settling them needs no reading.
+This is the general path: it reads everything again in every transaction. `FastState` adds the fast paths.
 """
 
 import sqlite3
@@ -15,87 +14,84 @@ from typing import Any
 
 from holdfast.engines.ledger.state import Name, Record, claim_of
 from holdfast.engines.sqlite.audit import problems_of_database
-from holdfast.engines.sqlite.chores import Chores
 from holdfast.engines.sqlite.database import Database
 from holdfast.engines.sqlite.rows import (
-    CODES,
-    STATES,
+    MAX_INTEGER,
+    NO_LIMIT,
+    STATE_NUMBERS,
+    STATES_BY_NUMBER,
     BrokenLane,
-    move_of,
+    job_row,
     pack,
-    row_of,
-    same_order,
+    read_job,
     unpack_edge,
     unpack_lane,
     unpack_queue,
-    unpacked,
 )
+from holdfast.engines.sqlite.unfinished import UnfinishedRecords
 from holdfast.model.instants import FOREVER
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
 from holdfast.model.states import LIVE, JobState
 
-MOST_READ = 256
-ALL = 2**63 - 1
-"""Above every instant."""
+MAX_READY_ROWS = 256
+"""Rows that one query of ready jobs reads, however many jobs the claim asks for."""
 NEWEST = {
     JobState.QUEUED: "newest_queued",
     JobState.FAILED: "newest_dead",
     JobState.CANCELLED: "newest_dead",
 }
-"""The statement that lists the jobs of a state, where it has an index of its own."""
+"""The statement that lists the jobs of a state, for states that an index serves."""
 
 
-class SqliteState(Chores):
-    """A connection, seen as the rules' state."""
+JobChange = tuple[JobRecord, JobRecord]
+"""A stored job, before and after."""
+
+
+class SqliteState(UnfinishedRecords):
+    """The `State` of one connection."""
+
+    trusts_fresh_ids = False
+    """True if `job_of_fresh_id` does not read the database: see `fast_fresh_ids.py`."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
         super().__init__()
         self.db = Database(connection, sql)
         self._jobs: dict[Name, JobRecord | None] = {}
         self._dirty: dict[Name, JobRecord | None] = {}
-        """Changed jobs, with the record that the database still has."""
+        """Changed jobs that are not written yet, with the record that the database has."""
         self._queues: dict[str, QueueRecord | None] = {}
-        self._moved: dict[tuple[str, JobState], int] = {}
-        self._edges: bool | None = None
-        self._sound: set[Name] = set()
-        """Lanes whose head was found there, or put there, in this transaction."""
-        self._looked_at = (0, "")
-        """The last lane that `look_at_lanes` has seen."""
-        self._version = -1
-        self.trusting = True
-        """Whether ids that are said to be new are taken to be so."""
-        self.watching = True
-        """Whether lanes are looked at as they are read. Not while what they miss is being set aside."""
+        self._count_changes: dict[tuple[str, JobState], int] = {}
+        """How much the number of jobs per queue and state has changed in this transaction."""
+        self._has_edges: bool | None = None
+        self._complete_lanes: set[Name] = set()
+        """Lanes whose head was found, or written, in this transaction."""
+        self._last_checked_lane = (0, "")
+        """Where `check_lanes` continues."""
+        self.checks_lanes = True
+        """True if reading a lane checks that its head exists. False during a repair."""
         self.arrival = 0
-        """The last one given out; set when a transaction begins, written when it ends."""
+        """The last arrival number in use: read when a transaction begins, written when it ends."""
 
     # The life of a transaction
 
     def begin(self) -> None:
-        """Keep what was known if nobody else has written since; else only the numbers of names."""
-        self._sound.clear()
+        """Called when a write transaction has begun: another connection may have written since the last one."""
+        self.clear_cache()
         self.begun = []
-        version = self.db.version()
-        if version != self._version:
-            self.forget()
-            self._version = version
 
-    def settle_down(self) -> None:
-        """After a commit: leased jobs are likely to be asked for again, the rest is not."""
-        self._jobs = {name: job for name, job in self._jobs.items() if job is not None and job.token is not None}
-        self.db.written = False
+    def after_commit(self) -> None:
+        self.clear_cache()
 
-    def forget(self, *, numbers: bool = False) -> None:
-        """Drop everything that may have changed; after a rollback also the numbers of names."""
+    def clear_cache(self, *, numbers: bool = False) -> None:
+        """Drop everything that another connection may change; after a rollback also the numbers of names."""
         self._jobs = {}
         self._dirty = {}
         self._queues = {}
-        self._moved = {}
-        self._edges = None
-        self._chores = None
-        self._sound.clear()
-        self._version = -1
+        self._count_changes = {}
+        self._has_edges = None
+        self._unfinished = None
+        self._complete_lanes.clear()
         self.db.written = False
         if numbers:
             self.db.forget_numbers()
@@ -104,7 +100,9 @@ class SqliteState(Chores):
         """Write the changed jobs."""
         if not self._dirty:
             return
-        adds, moves, changes, drops = [], [], [], []
+        adds: list[Any] = []
+        drops: list[Any] = []
+        changes: list[JobChange] = []
         for name, old in self._dirty.items():
             new = self._jobs[name]
             if new is None:
@@ -112,31 +110,38 @@ class SqliteState(Chores):
                     drops.append((old.arrival,))
             elif old is None:
                 adds.append(self._row(new))
-            elif same_order(old, new):
-                moves.append(move_of(new))
             else:
-                arrival, _, _, *rest = self._row(new)
-                changes.append((arrival, *rest, old.arrival))
+                changes.append((old, new))
         self._dirty.clear()
         self.db.many("drop_job", drops)
-        self.db.many("change_job", changes)
-        self.db.many("move_job", moves)
+        self._update_jobs(changes)
         self.db.many("add_job", adds)
 
-    def recount(self, queue: str, was: JobState, now: JobState) -> None:
-        """A row was changed behind the rules' back: from a state that nobody can read any more to this one."""
-        for state, step in ((was, -1), (now, 1)):
-            self._moved[queue, state] = self._moved.get((queue, state), 0) + step
+    def _update_jobs(self, changes: list[JobChange]) -> None:
+        updates = []
+        for old, new in changes:
+            arrival, _, _, *values = self._row(new)  # all but `ID_COLUMNS`
+            updates.append((arrival, *values, old.arrival))
+        self.db.many("update_job", updates)
+
+    def recount(self, queue: str, before: JobState, after: JobState) -> None:
+        """Count a row that a repair has moved from one state to another without the rules."""
+        for state, change in ((before, -1), (after, 1)):
+            self._count_changes[queue, state] = self._count_changes.get((queue, state), 0) + change
 
     def finish(self) -> None:
-        """Write what is left, at the end of the transaction."""
+        """Write the changed jobs and counts, at the end of the transaction."""
         self.flush()
-        moved = [(self.db.queue_number(queue), CODES[state], n) for (queue, state), n in self._moved.items() if n]
-        self.db.many("count", moved)
-        self._moved.clear()
+        counts = [
+            (self.db.add_queue_number(queue), STATE_NUMBERS[state], change)
+            for (queue, state), change in self._count_changes.items()
+            if change
+        ]
+        self.db.many("count", counts)
+        self._count_changes.clear()
 
     def _row(self, job: JobRecord) -> tuple[Any, ...]:
-        return row_of(job, self.db.queue_number(job.queue), self.db.task_number(job.task))
+        return job_row(job, self.db.add_queue_number(job.queue), self.db.add_task_number(job.task))
 
     # Changing
 
@@ -147,33 +152,33 @@ class SqliteState(Chores):
         if name not in self._dirty:
             self._dirty[name] = before
         self._jobs[name] = after
-        moved = self._moved
+        changes = self._count_changes
         if before is not None:
-            move = (job.queue, before.state)
-            moved[move] = moved.get(move, 0) - 1
+            counted = (job.queue, before.state)
+            changes[counted] = changes.get(counted, 0) - 1
         if after is not None:
-            move = (job.queue, after.state)
-            moved[move] = moved.get(move, 0) + 1
+            counted = (job.queue, after.state)
+            changes[counted] = changes.get(counted, 0) + 1
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
             case QueueRecord():
                 self._queues[record.queue] = record if there else None
-                self.db.write("put_queue", pack(record) if there else None, self.db.queue_number(record.queue))
+                self.db.write("put_queue", pack(record) if there else None, self.db.add_queue_number(record.queue))
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():
                 self._swap_edge(record, there=there)
             case PoolRecord():
-                self._swap_thing("pool", record.name, record, there=there)
+                self._swap_small("pool", record.name, record, there=there)
             case WorkerRecord():
-                self._swap_thing("worker", record.worker, record, there=there)
+                self._swap_small("worker", record.worker, record, there=there)
             case ScheduleRecord():
-                self._swap_thing("schedule", record.name, record, there=there)
+                self._swap_small("schedule", record.name, record, there=there)
 
     def _swap_lane(self, lane: LaneRecord, *, there: bool) -> None:
-        q = self.db.queue_number(lane.queue)
-        self._sound.add((lane.queue, lane.lane))
+        q = self.db.add_queue_number(lane.queue)
+        self._complete_lanes.add((lane.queue, lane.lane))
         if there:
             idle = lane.emptied if lane.depth == 0 and not lane.paused else None
             self.db.write("put_lane", q, lane.lane, idle, pack(lane))
@@ -181,11 +186,11 @@ class SqliteState(Chores):
             self.db.write("drop_lane", q, lane.lane)
 
     def _swap_edge(self, edge: Edge, *, there: bool) -> None:
-        self._edges = None
+        self._has_edges = None
         names = (
-            self.db.queue_number(edge.parent.queue),
+            self.db.add_queue_number(edge.parent.queue),
             edge.parent.id,
-            self.db.queue_number(edge.child.queue),
+            self.db.add_queue_number(edge.child.queue),
             edge.child.id,
         )
         if there:
@@ -200,10 +205,10 @@ class SqliteState(Chores):
     # Jobs
 
     def _read(self, rows: Iterable[Any]) -> list[JobRecord]:
-        """Records of rows (…, body), which become part of the cache."""
+        """Decode rows (arrival, …, body) and put the records into the cache."""
         jobs = []
         for row in rows:
-            job = unpacked(row)
+            job = read_job(row)
             self._jobs[job.queue, job.id] = job
             jobs.append(job)
         return jobs
@@ -215,26 +220,24 @@ class SqliteState(Chores):
         name = (queue, job_id)
         if name in self._jobs:
             return self._jobs[name]
-        row = self.db.one("job", self.db.known_queue(queue), job_id)
-        self._jobs[name] = job = None if row is None else unpacked(row)
+        row = self.db.one("job", self.db.queue_number(queue), job_id)
+        self._jobs[name] = job = None if row is None else read_job(row)
         return job
-
-    def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:
-        # Only this transaction could have it; the unique index watches over the rest.
-        return self._jobs.get((queue, job_id)) if self.trusting else self.job(queue, job_id)
 
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
         self.flush()
-        return self._first(self.db.rows("key_taker", self.db.known_queue(queue), self.db.known_task(task), unique_key))
+        return self._first(
+            self.db.rows("key_taker", self.db.queue_number(queue), self.db.task_number(task), unique_key)
+        )
 
     def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
         self.flush()
-        cleared = self.being_cleared(queue)
+        cleared = self.lanes_being_cleared(queue)
         if None in cleared:
             return
-        q, t = self.db.known_queue(queue), self.db.known_task(task)
+        q, t = self.db.queue_number(queue), self.db.task_number(task)
         after = (-FOREVER, 0, 0)
-        count = min(about, MOST_READ)
+        count = min(about, MAX_READY_ROWS)
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
             yield from (job for job in self._read(rows) if job.lane is None or job.lane not in cleared)
@@ -245,19 +248,18 @@ class SqliteState(Chores):
 
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
         self.flush()
-        return iter(self._read(self.db.rows("due", self.db.known_queue(queue), now, limit)))
+        return iter(self._read(self.db.rows("due", self.db.queue_number(queue), now, limit)))
 
     def next_due(self, queue: str) -> int | None:
         self.flush()
-        row = self.db.one("next_due", self.db.known_queue(queue))
+        row = self.db.one("next_due", self.db.queue_number(queue))
         return None if row is None else row[0]
 
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         self.flush()
-        most = FOREVER if below is None else below
-        return self._read(
-            self.db.rows(NEWEST.get(state, "newest"), self.db.known_queue(queue), CODES[state], most, limit)
-        )
+        statement, number = NEWEST.get(state, "newest"), STATE_NUMBERS[state]
+        bound = MAX_INTEGER if below is None else below
+        return self._read(self.db.rows(statement, self.db.queue_number(queue), number, bound, limit))
 
     def expiring(self, now: int, limit: int) -> list[JobRecord]:
         self.flush()
@@ -271,23 +273,23 @@ class SqliteState(Chores):
 
     def held_by(self, claim_id: str) -> list[JobRecord]:
         self.flush()
-        # A claim id with a dot in it may look like another one's token.
-        held = self._read(self.db.rows("held_by", claim_id, claim_id))
-        return [job for job in held if job.token is not None and claim_of(job.token) == claim_id]
+        jobs = self._read(self.db.rows("held_by", claim_id, claim_id))
+        # The range also contains tokens of other claims whose ids begin with this id and a dot.
+        return [job for job in jobs if job.token is not None and claim_of(job.token) == claim_id]
 
     def leases_until(self, instant: int) -> list[JobRecord]:
         self.flush()
         return self._read(self.db.rows("leases", instant))
 
     def leases_of(self, workers: Iterable[str]) -> list[JobRecord]:
-        named = set(workers)
-        return [job for job in self.leases_until(ALL) if job.owner in named]
+        owners = set(workers)
+        return [job for job in self.leases_until(MAX_INTEGER) if job.owner in owners]
 
     # Queues and lanes
 
     def queue(self, name: str) -> QueueRecord | None:
         if name not in self._queues:
-            row = self.db.one("queue", self.db.known_queue(name))
+            row = self.db.one("queue", self.db.queue_number(name))
             self._queues[name] = None if row is None or row[0] is None else unpack_queue(row[0])
         return self._queues[name]
 
@@ -301,16 +303,16 @@ class SqliteState(Chores):
         return {state: n for state, n in self._counts(queue).items() if n}
 
     def _counts(self, queue: str) -> Counter[JobState]:
-        rows = self.db.rows("counts", self.db.known_queue(queue))
-        counts = Counter({STATES[code]: n for code, n in rows})
-        for (moved_queue, state), n in self._moved.items():
-            if moved_queue == queue:
-                counts[state] += n
+        rows = self.db.rows("counts", self.db.queue_number(queue))
+        counts = Counter({STATES_BY_NUMBER[number]: n for number, n in rows})
+        for (changed_queue, state), change in self._count_changes.items():
+            if changed_queue == queue:
+                counts[state] += change
         return counts
 
     def oldest_ready(self, queue: str) -> int | None:
         self.flush()
-        q, t = self.db.known_queue(queue), 0
+        q, t = self.db.queue_number(queue), 0
         dues = []
         while (row := self.db.one("next_ready_task", q, t)) is not None:
             t = row[0]
@@ -319,49 +321,50 @@ class SqliteState(Chores):
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
         self.flush()
-        row = self.db.one("count_due", self.db.known_queue(queue), now)
+        row = self.db.one("count_due", self.db.queue_number(queue), now)
         return (0, None) if row is None else (row[0], row[1])
 
     def lane(self, queue: str, lane: str) -> LaneRecord | None:
-        row = self.db.one("lane", self.db.known_queue(queue), lane)
-        return None if row is None else self._with_head(unpack_lane(row[0]))
+        row = self.db.one("lane", self.db.queue_number(queue), lane)
+        return None if row is None else self._with_checked_head(unpack_lane(row[0]))
 
-    def _with_head(self, lane: LaneRecord) -> LaneRecord:
-        """The lane, if its head is there: without one it would stand still for ever."""
+    def _with_checked_head(self, lane: LaneRecord) -> LaneRecord:
+        """The lane, if its head exists. Without a head no job of the lane would ever be claimed."""
         name = (lane.queue, lane.lane)
-        if lane.head is not None and self.watching and name not in self._sound:
+        if lane.head is not None and self.checks_lanes and name not in self._complete_lanes:
             if not self.has_job(lane.queue, lane.head):
                 raise BrokenLane(*name)
-            self._sound.add(name)
+            self._complete_lanes.add(name)
         return lane
 
     def has_job(self, queue: str, job_id: str) -> bool:
-        """Whether there is such a row; its record is not read."""
+        """True if the row exists. Its record is not read."""
         name = (queue, job_id)
         if name in self._jobs:
             return self._jobs[name] is not None
-        return self.db.one("has_job", self.db.known_queue(queue), job_id) is not None
+        return self.db.one("has_job", self.db.queue_number(queue), job_id) is not None
 
-    def look_at_lanes(self, limit: int) -> None:
-        """Look whether the heads of so many lanes are there; of the next ones, each time it is called."""
-        rows = self.db.rows("next_lanes", *self._looked_at, limit)
+    def check_lanes(self, limit: int) -> None:
+        """Check the heads of the next `limit` lanes; every call continues where the last one stopped."""
+        # PR3: the next ones after the last call.
+        rows = self.db.rows("next_lanes", *self._last_checked_lane, limit)
         for *_, body in rows:
-            self._with_head(unpack_lane(body))
-        self._looked_at = rows[-1][:2] if len(rows) == limit else (0, "")
+            self._with_checked_head(unpack_lane(body))
+        self._last_checked_lane = rows[-1][:2] if len(rows) == limit else (0, "")
 
     def lanes(self, queue: str) -> list[LaneRecord]:
-        return [unpack_lane(row[0]) for row in self.db.rows("lanes", self.db.known_queue(queue))]
+        return [unpack_lane(row[0]) for row in self.db.rows("lanes", self.db.queue_number(queue))]
 
     def next_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
-        following = self._first(self.db.rows("next_in_lane", self.db.known_queue(queue), lane))
-        if following is None:  # only a lane whose depth says that there is one is asked for it
+        following = self._first(self.db.rows("next_in_lane", self.db.queue_number(queue), lane))
+        if following is None:  # the rules ask only if the lane's depth counts a waiting job
             raise BrokenLane(queue, lane)
         return following
 
     def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         self.flush()
-        return self._first(self.db.rows("earliest_in_lane", self.db.known_queue(queue), lane))
+        return self._first(self.db.rows("earliest_in_lane", self.db.queue_number(queue), lane))
 
     def idle_lanes(self, emptied_before: int) -> list[LaneRecord]:
         return [unpack_lane(row[0]) for row in self.db.rows("idle_lanes", emptied_before)]
@@ -369,14 +372,14 @@ class SqliteState(Chores):
     # Edges
 
     def _any_edge(self) -> bool:
-        if self._edges is None:
-            self._edges = self.db.one("any_edge") is not None
-        return self._edges
+        if self._has_edges is None:
+            self._has_edges = self.db.one("any_edge") is not None
+        return self._has_edges
 
     def children(self, queue: str, job_id: str, limit: int | None = None) -> list[Edge]:
         if not self._any_edge():
             return []
-        rows = self.db.rows("children", self.db.known_queue(queue), job_id, -1 if limit is None else limit)
+        rows = self.db.rows("children", self.db.queue_number(queue), job_id, NO_LIMIT if limit is None else limit)
         return [unpack_edge(row[0]) for row in rows]
 
     def ended_parents(self) -> Name | None:

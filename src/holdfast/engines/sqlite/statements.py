@@ -1,16 +1,60 @@
-"""Named SQL from the `.sql` files beside this one."""
+"""Named SQL from the `.sql` files of this package.
 
+The files are templates. `{{name}}` stands for a value of the model (a state number, a set of states), for a list of
+columns from `rows.py`, or for the namespace. So a statement cannot disagree with the model.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 
-NAME = "-- name: "
+from holdfast.engines.sqlite.rows import COLUMNS, ID_COLUMNS, NARROW_COLUMNS, STATE_NUMBERS
+from holdfast.model.states import BY_DUE, LIVE, TERMINAL, UNSUCCESSFUL, JobState
+
+HEADING = "-- name: "
+"""Begins a statement; the rest of the line is its name."""
+PLACEHOLDER = re.compile(r"\{\{([a-z_.]+)\}\}")
 
 
-def load(file: str, namespace: str) -> dict[str, str]:
-    """The statements of a file by name, with the namespace (checked by the caller) put in."""
+@cache
+def load(file: str, namespace: str) -> Mapping[str, str]:
+    """The statements of a file by name. The caller has checked the namespace."""
+    values = {**_model_values(), "ns": namespace}
     text = files(__package__).joinpath(file).read_text(encoding="utf-8")
-    blocks = text.split(NAME)[1:]
-    found: dict[str, str] = {}
-    for block in blocks:
+    statements = {}
+    for block in text.split(HEADING)[1:]:
         name, _, body = block.partition("\n")
-        found[name.strip()] = body.strip().replace("{ns}", namespace)
-    return found
+        statements[name.strip()] = render(body.strip(), values, where=f"{file}, {name.strip()}")
+    return statements
+
+
+def render(text: str, values: Mapping[str, str], *, where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise KeyError(f"{where}: {match[0]} names no value. Known names: {', '.join(sorted(values))}.")
+        return values[match[1]]
+
+    return PLACEHOLDER.sub(value, text)
+
+
+@cache
+def _model_values() -> dict[str, str]:
+    sets = {"live": LIVE, "terminal": TERMINAL, "unsuccessful": UNSUCCESSFUL, "by_due": BY_DUE}
+    return {
+        **{f"state.{state.value}": str(number) for state, number in STATE_NUMBERS.items()},
+        **{name: _numbers(states) for name, states in sets.items()},
+        "job.columns": ", ".join(COLUMNS),
+        "job.qualified_columns": ", ".join(f"job.{column}" for column in COLUMNS),
+        "job.parameters": ", ".join("?" * len(COLUMNS)),
+        "job.assignments": _assignments(column for column in COLUMNS if column not in ID_COLUMNS),
+        "job.narrow_assignments": _assignments(NARROW_COLUMNS),
+    }
+
+
+def _numbers(states: frozenset[JobState]) -> str:
+    return ", ".join(str(number) for state, number in STATE_NUMBERS.items() if state in states)
+
+
+def _assignments(columns: Iterable[str]) -> str:
+    return ", ".join(f"{column} = ?" for column in columns)

@@ -18,6 +18,7 @@ async def amend(bench: Bench, id: str = "a", **what: Any) -> OperateResult:
     return (await bench.engine.amend(QUEUE, id, **what)).jobs[0]
 
 
+# AM1
 @guarantee(Guarantee.OPERATING)
 async def test_the_lifetimes_of_a_finished_job_count_from_its_end(bench: Bench) -> None:
     await bench.finish(new_job())
@@ -58,6 +59,7 @@ async def test_a_shorter_lifetime_is_honoured(bench: Bench) -> None:
     assert [key.id for key in pruned.deleted] == ["a"]
 
 
+# AM1
 @guarantee(Guarantee.OPERATING)
 async def test_the_lifetimes_of_a_live_job_are_kept_for_its_end(bench: Bench) -> None:
     await bench.put(new_job(given=Given(max_attempts=3)))
@@ -84,6 +86,7 @@ async def test_what_is_not_amended_stays_as_it_was_given(bench: Bench) -> None:
     assert (await bench.look("b")).given == Given(result_ttl=7 * HOUR, retention=HOUR)
 
 
+# AM1
 @guarantee(Guarantee.ONE_PER_KEY)
 async def test_a_longer_lifetime_does_not_take_back_a_key_that_has_lapsed(bench: Bench) -> None:
     await bench.finish(new_job("a", unique_key="key", key_scope=KeyScope.RESULT), result_ttl=MINUTE)
@@ -112,6 +115,7 @@ async def test_priority_moves_a_waiting_job(bench: Bench) -> None:
     assert await bench.take_ids() == ["c", "b", "a"]
 
 
+# AM2
 @guarantee(Guarantee.OPERATING)
 async def test_priority_can_be_set_on_any_live_job_and_on_no_other(bench: Bench) -> None:
     await bench.finish(new_job("succeeded"))
@@ -185,6 +189,7 @@ async def test_a_retry_can_be_put_off(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
+# AM2
 @guarantee(Guarantee.DUE_TIMES)
 async def test_a_blocked_job_takes_a_due_time_and_stays_blocked(bench: Bench) -> None:
     await bench.put(*jobs("head", "behind", lane="lane"), new_job("child", parents=after("head")))
@@ -217,6 +222,7 @@ async def test_a_due_time_comes_too_late_for_queued_leased_and_finished_jobs(ben
     assert [await bench.look(id) for id in ids] == before
 
 
+# AM3
 @guarantee(Guarantee.OPERATING)
 async def test_a_reply_is_added_to_a_live_job(bench: Bench) -> None:
     await bench.put(new_job("waiting", reply="process-1"), new_job("plain"))
@@ -228,6 +234,7 @@ async def test_a_reply_is_added_to_a_live_job(bench: Bench) -> None:
     assert (await bench.look("plain")).reply == ("process-3",)
 
 
+# AM3
 @guarantee(Guarantee.OPERATING)
 async def test_a_reply_comes_too_late_for_a_finished_job_and_that_is_fine(bench: Bench) -> None:
     await bench.finish(new_job())
@@ -237,6 +244,7 @@ async def test_a_reply_comes_too_late_for_a_finished_job_and_that_is_fine(bench:
     assert await bench.look() == before
 
 
+# AM4
 @guarantee(Guarantee.OPERATING)
 @pytest.mark.parametrize("what", ["priority", "due"])
 async def test_what_is_wrong_in_part_changes_nothing(bench: Bench, what: str) -> None:

@@ -21,6 +21,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 BAD_NAMES = [pytest.param("x" * 201, id="long"), pytest.param("a\0b", id="nul"), pytest.param("a\ud800b", id="half")]
 
 
+# TX1
 @guarantee(Guarantee.BAD_INPUT)
 @pytest.mark.parametrize("bad", BAD_NAMES)
 @pytest.mark.parametrize("field", ["queue", "id", "task", "lane", "unique_key"])
@@ -63,12 +64,14 @@ async def test_an_option_out_of_range_is_refused(bench: Bench, option: str, fiel
     assert await bench.find("fine") is None
 
 
+# B2
 @guarantee(Guarantee.BAD_INPUT)
 async def test_a_payload_that_no_engine_takes_is_refused(bench: Bench) -> None:
     with pytest.raises(PayloadTooLarge):
         await bench.offer(new_job(payload=bytes(16 * 1024 * 1024 + 1)))
 
 
+# B1
 @guarantee(Guarantee.BAD_INPUT)
 async def test_a_group_that_is_too_large_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidOption):
@@ -97,6 +100,7 @@ async def test_a_settlement_can_only_go_where_an_attempt_can_end(bench: Bench, t
     assert await bench.states("a", "b") == [JobState.RUNNING, JobState.RUNNING]
 
 
+# B3
 @guarantee(Guarantee.BAD_INPUT)
 async def test_an_exchange_that_is_too_large_is_refused(bench: Bench) -> None:
     await bench.put(new_job())
@@ -134,6 +138,9 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "resume queue": lambda engine: engine.resume(""),
     "clear lane": lambda engine: engine.clear(QUEUE, "a\0b"),
     "pool name": lambda engine: engine.put_pool("", 1),
+    "claim limit above the bound": lambda engine: engine.claim(claim("c", limit=100_001)),
+    "claim prefetch above the bound": lambda engine: engine.claim(claim("c", prefetch=100_001)),
+    "pool lanes above the bound": lambda engine: engine.put_pool("mail", 100_001),
     "pool lanes": lambda engine: engine.put_pool("mail", 0),
     "resize lanes": lambda engine: engine.resize("mail", 0),
     "worker": lambda engine: engine.heartbeat(WorkerRecord(worker="")),
@@ -141,6 +148,7 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
 }
 
 
+# B4, B6
 @guarantee(Guarantee.BAD_INPUT)
 @pytest.mark.parametrize("what", CALLS)
 async def test_a_verb_refuses_what_makes_no_sense(bench: Bench, what: str) -> None:
@@ -150,6 +158,7 @@ async def test_a_verb_refuses_what_makes_no_sense(bench: Bench, what: str) -> No
     assert (await bench.engine.stats()).queues == ()
 
 
+# B5
 @guarantee(Guarantee.BAD_INPUT)
 async def test_the_shortest_lease_that_an_engine_takes_works(bench: Bench) -> None:
     await bench.put(new_job())

@@ -31,6 +31,7 @@ async def cancel(bench: Bench, *ids: str, note: str = "") -> list[CancelStatus]:
     return [job.status for job in (await bench.engine.cancel(QUEUE, *ids, note=note)).jobs]
 
 
+# X1
 @guarantee(Guarantee.CANCEL)
 async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
     await bench.put(new_job("again"))
@@ -52,6 +53,7 @@ async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
     assert (await bench.stats()).depth == 0
 
 
+# X2
 @guarantee(Guarantee.CANCEL)
 async def test_a_leased_job_is_asked_to_stop(bench: Bench) -> None:
     await bench.put(*jobs("running", "assigned"))
@@ -65,6 +67,7 @@ async def test_a_leased_job_is_asked_to_stop(bench: Bench) -> None:
     assert (await bench.look("running")).token == running.token
 
 
+# X2
 @guarantee(Guarantee.CANCEL)
 async def test_asking_again_is_the_same_request(bench: Bench) -> None:
     """E-F12"""
@@ -78,6 +81,7 @@ async def test_asking_again_is_the_same_request(bench: Bench) -> None:
     assert (job.state, job.cancel_note) == (JobState.RUNNING, "first")
 
 
+# X3
 @guarantee(Guarantee.CANCEL)
 async def test_a_finished_job_stays_as_it_is(bench: Bench) -> None:
     """E-F12"""
@@ -106,6 +110,7 @@ async def test_a_job_that_is_not_there_is_not_found(bench: Bench) -> None:
     assert await bench.state("b", "other") is JobState.QUEUED
 
 
+# G4
 @guarantee(Guarantee.CANCEL)
 @pytest.mark.parametrize("give_back", [retry, snooze, release])
 @pytest.mark.parametrize("prefetched", [False, True])
@@ -155,6 +160,7 @@ async def test_a_settlement_turned_into_cancelled_can_be_sent_again(bench: Bench
     assert await bench.look() == before
 
 
+# G4
 @guarantee(Guarantee.CANCEL)
 @pytest.mark.parametrize("end", [succeed, fail, cancelled])
 async def test_an_end_stands_although_someone_asked_to_cancel(bench: Bench, end: object) -> None:
@@ -207,6 +213,7 @@ async def test_a_cancelled_job_cannot_be_started_by_a_claim_in_the_same_moment(b
         assert await bench.state(id) is JobState.CANCELLED
 
 
+# L7
 @guarantee(Guarantee.LANES)
 async def test_a_job_cancelled_in_the_middle_of_a_lane_leaves_no_gap(bench: Bench) -> None:
     """Case 11 of the contract"""

@@ -84,6 +84,7 @@ async def test_of_two_last_settlements_at_once_one_is_told_that_the_queue_is_emp
         assert sorted(told) == [False, True], f"seed {seed}"
 
 
+# R2
 @guarantee(Guarantee.ORDER)
 async def test_a_hundred_thousand_jobs_of_a_task_nobody_knows_cost_nothing(bench: Bench) -> None:
     """Case 9"""
@@ -102,6 +103,7 @@ async def test_a_hundred_thousand_jobs_of_a_task_nobody_knows_cost_nothing(bench
     assert (stats.counts, stats.due) == ({JobState.QUEUED: 100_000, JobState.RUNNING: 200}, 100_000)
 
 
+# D4
 @guarantee(Guarantee.FENCING)
 async def test_a_job_that_takes_the_id_of_a_failed_one_carries_its_fence_on(bench: Bench) -> None:
     """Case 13"""
@@ -118,6 +120,7 @@ async def test_a_job_that_takes_the_id_of_a_failed_one_carries_its_fence_on(benc
     assert (await bench.look()).fence == fences[-1]
 
 
+# TX3
 @guarantee(Guarantee.HISTORY)
 async def test_an_unprintable_message_in_a_batch_harms_nobody(bench: Bench) -> None:
     """Case 14"""

@@ -80,6 +80,7 @@ async def test_jobs_of_equal_rank_come_in_order_of_arrival(bench: Bench) -> None
     assert await bench.take_ids(7) + await bench.take_ids(20) == ids
 
 
+# S2
 @guarantee(Guarantee.ORDER)
 async def test_a_higher_priority_goes_first(bench: Bench) -> None:
     await bench.put(new_job("low", priority=-1), new_job("mid"), new_job("high", priority=5), new_job("mid-2"))
@@ -87,6 +88,7 @@ async def test_a_higher_priority_goes_first(bench: Bench) -> None:
     assert await bench.take_ids() == ["high", "mid", "mid-2", "low"]
 
 
+# S2
 @guarantee(Guarantee.ORDER)
 async def test_at_equal_priority_the_earlier_due_time_goes_first(bench: Bench) -> None:
     await bench.put(new_job("due-in-30", delay=30 * SECOND), new_job("due-in-20", delay=20 * SECOND))
@@ -107,6 +109,7 @@ async def test_at_equal_due_times_arrival_decides(bench: Bench) -> None:
     assert await bench.take_ids() == ["c", "a", "b"]
 
 
+# S2, R1
 @guarantee(Guarantee.ORDER)
 async def test_the_order_holds_across_tasks(bench: Bench) -> None:
     await bench.put(
@@ -127,6 +130,7 @@ async def test_a_job_given_back_keeps_its_place(bench: Bench) -> None:
     assert await bench.take_ids() == ["a", "b", "c"]
 
 
+# R1
 @guarantee(Guarantee.ORDER)
 async def test_a_claim_takes_only_tasks_it_names(bench: Bench) -> None:
     await bench.put(new_job("a", task="x"), new_job("b", task="y"), new_job("c", task=""))
@@ -143,6 +147,7 @@ async def test_a_claim_never_exceeds_its_limit(bench: Bench) -> None:
     assert [await bench.take_ids(limit) for limit in (2, 0, 1, 10)] == [["a", "b"], [], ["c"], ["d", "e"]]
 
 
+# S3
 @guarantee(Guarantee.ORDER)
 async def test_queues_are_visited_in_the_order_given(bench: Bench) -> None:
     await bench.put(*jobs("1", "2", queue="red"), *jobs("3", "4", queue="blue", priority=9))
@@ -185,6 +190,7 @@ async def test_limits_of_nothing_take_nothing(bench: Bench) -> None:
     assert [lease.id for lease in await bench.take(10, queues=no_task)] == ["2"]
 
 
+# C2
 @guarantee(Guarantee.PREFETCH)
 async def test_limits_on_queue_and_task_count_prefetched_jobs_too(bench: Bench) -> None:
     await bench.put(*jobs("1", "2", "3", task="x"), *jobs("4", "5", "6", task="y"))
@@ -256,6 +262,7 @@ async def test_nothing_is_claimed_before_it_is_due(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
+# C1
 @guarantee(Guarantee.DUE_TIMES)
 async def test_a_claim_that_takes_nothing_still_promotes_what_is_due(bench: Bench) -> None:
     await bench.put(new_job("due", delay=MINUTE), new_job("not", delay=HOUR))
@@ -269,6 +276,7 @@ async def test_a_claim_that_takes_nothing_still_promotes_what_is_due(bench: Benc
     assert await bench.states("due", "not") == [JobState.QUEUED, JobState.SCHEDULED]
 
 
+# C1
 @guarantee(Guarantee.DUE_TIMES)
 async def test_a_claim_promotes_a_thousand_at_most_the_earliest_first(bench: Bench) -> None:
     now = (await bench.engine.now()).wall
@@ -302,6 +310,7 @@ async def test_of_jobs_due_at_the_same_time_the_first_to_arrive_is_promoted_firs
     ]
 
 
+# C4
 @guarantee(Guarantee.DUE_TIMES)
 async def test_next_due_is_the_earliest_that_still_waits(bench: Bench) -> None:
     await bench.put(new_job("ready"), new_job("later", delay=HOUR), new_job("sooner", delay=10 * MINUTE))
@@ -332,6 +341,7 @@ async def test_there_is_no_next_due_where_nothing_waits_for_a_time(bench: Bench)
     assert (await bench.engine.claim(bench.claim())).next_due is None
 
 
+# C5
 @guarantee(Guarantee.DUE_TIMES)
 async def test_next_due_leaves_out_paused_queues_and_what_waits_behind_a_head(bench: Bench) -> None:
     await bench.put(new_job("paused", queue="paused", delay=MINUTE))
@@ -345,6 +355,7 @@ async def test_next_due_leaves_out_paused_queues_and_what_waits_behind_a_head(be
     assert answer.next_due == (await bench.look("free")).due
 
 
+# C4
 @guarantee(Guarantee.DUE_TIMES)
 async def test_next_due_looks_over_all_queues_of_the_claim(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red", delay=HOUR), new_job("b", queue="blue", delay=MINUTE))

@@ -7,6 +7,7 @@ from holdfast.testing.contract.builders import LEASE, jobs, new_job, release, re
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# T1
 @guarantee(Guarantee.ONE_LEASE)
 async def test_the_tokens_of_a_claim_are_its_id_and_the_rank(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", queue="red"), *jobs("c", "d", queue="blue"))
@@ -19,6 +20,7 @@ async def test_the_tokens_of_a_claim_are_its_id_and_the_rank(bench: Bench) -> No
     assert [lease.token for lease in leases] == [f"{claim.claim_id}.{rank}" for rank in range(4)]
 
 
+# T2
 @guarantee(Guarantee.ONE_LEASE)
 async def test_a_claim_sent_again_returns_the_same_leases_and_takes_nothing_new(bench: Bench) -> None:
     """E-X3; case 4 of the contract"""
@@ -57,6 +59,7 @@ async def test_a_repeated_claim_returns_only_what_it_still_holds(bench: Bench) -
     assert await bench.state("a") is JobState.QUEUED
 
 
+# T2
 @guarantee(Guarantee.ONE_LEASE)
 async def test_a_repeated_claim_that_holds_nothing_any_more_is_a_new_one(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"))

@@ -23,6 +23,7 @@ from holdfast.testing.contract.builders import (
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# CL1
 @guarantee(Guarantee.CLEAR)
 async def test_every_live_job_is_cancelled_whatever_its_state(bench: Bench) -> None:
     await bench.put(*jobs("running", "retrying", "assigned"))
@@ -62,6 +63,7 @@ async def test_finished_jobs_and_other_queues_stay_as_they_are(bench: Bench) -> 
     assert (totals.succeeded, totals.failed, totals.cancelled) == (1, 1, 1)
 
 
+# CL1
 @guarantee(Guarantee.FENCING)
 async def test_the_leases_of_cleared_jobs_are_void(bench: Bench) -> None:
     await bench.put(*jobs("running", "assigned"))
@@ -79,6 +81,7 @@ async def test_the_leases_of_cleared_jobs_are_void(bench: Bench) -> None:
     assert await bench.expired() == ()
 
 
+# H1
 @guarantee(Guarantee.HISTORY)
 async def test_a_cleared_attempt_goes_on_record_if_it_had_started(bench: Bench) -> None:
     await bench.put(*jobs("running", "assigned", "queued"))
@@ -130,6 +133,7 @@ async def test_clearing_nothing_touches_nothing(bench: Bench, lane: str | None) 
     assert await bench.state() is JobState.SUCCEEDED
 
 
+# CL1
 @guarantee(Guarantee.CLEAR)
 async def test_keys_ids_and_room_are_free_after_a_clear(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"), new_job("d", unique_key="key", key_scope=KeyScope.FOREVER))
@@ -177,6 +181,7 @@ async def test_a_cleared_job_can_be_requeued(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
+# CL2
 @guarantee(Guarantee.CLEAR)
 async def test_thousands_of_jobs_are_cleared_in_one_call(bench: Bench) -> None:
     for batch in range(3):

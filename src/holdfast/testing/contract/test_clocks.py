@@ -13,6 +13,7 @@ from holdfast.testing.contract.builders import QUEUE, cancelled, fail, new_job, 
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# K1, K2
 @guarantee(Guarantee.RETENTION)
 @pytest.mark.parametrize(
     ("end", "kept"), [(JobState.SUCCEEDED, DAY), (JobState.FAILED, 30 * DAY), (JobState.CANCELLED, DAY)]
@@ -39,6 +40,7 @@ async def test_the_settling_worker_may_say_how_long(bench: Bench) -> None:
     assert (job.visible_until, job.result_until, job.key_until) == (now + MINUTE, now + 2 * HOUR, now + 2 * HOUR)
 
 
+# K5
 @guarantee(Guarantee.RETENTION)
 async def test_what_was_given_at_enqueue_wins_over_the_settling_worker(bench: Bench) -> None:
     await bench.put(new_job(given=Given(result_ttl=3 * HOUR, retention=0)))
@@ -60,6 +62,7 @@ async def test_a_job_cancelled_while_it_waits_has_the_clocks_given_with_it(bench
     assert (other.visible_until, other.result_until, other.key_until) == (now + DAY, now + HOUR, now)
 
 
+# K3, K4
 @guarantee(Guarantee.RETENTION)
 @pytest.mark.parametrize(
     ("scope", "window", "key"),
@@ -98,6 +101,7 @@ async def test_a_key_without_a_scope_is_taken_while_its_job_lives_and_an_id_whil
     assert (await bench.look("key")).key_scope is KeyScope.INCOMPLETE
 
 
+# K6
 @guarantee(Guarantee.RETENTION)
 @pytest.mark.parametrize("end", [succeed, fail, cancelled])
 async def test_a_job_nobody_wants_to_keep_is_gone_when_it_ends(bench: Bench, end: object) -> None:
@@ -113,6 +117,7 @@ async def test_a_job_nobody_wants_to_keep_is_gone_when_it_ends(bench: Bench, end
     assert (await bench.put_one(new_job())).status is EnqueueStatus.CREATED
 
 
+# K6
 @guarantee(Guarantee.RETENTION)
 @pytest.mark.parametrize(
     "fields",
@@ -193,6 +198,7 @@ async def test_a_kept_record_does_not_keep_its_id(bench: Bench) -> None:
     assert (again.status, again.generation) == (EnqueueStatus.CREATED, 1)
 
 
+# TM3
 @guarantee(Guarantee.DUE_TIMES)
 async def test_every_answer_tells_the_engines_time_and_it_never_goes_back(bench: Bench) -> None:
     first = await bench.engine.now()

@@ -14,6 +14,7 @@ from holdfast.testing.contract.builders import QUEUE, after, cancelled, claim, n
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# L5
 @guarantee(Guarantee.LANES)
 async def test_a_child_that_outranks_its_parent_in_their_lane_does_not_stop_it(bench: Bench) -> None:
     await bench.put(new_job("head", lane="L"), new_job("parent", lane="L"))
@@ -43,6 +44,7 @@ async def test_a_job_of_a_new_size_that_outranks_the_old_ones_does_not_stop_the_
     assert len(done) == 10
 
 
+# P9
 @guarantee(Guarantee.PARENTS)
 async def test_an_edge_of_a_deleted_child_says_nothing_to_a_new_job_of_its_id(bench: Bench) -> None:
     await bench.put(new_job("first"), new_job("second"))
@@ -56,6 +58,7 @@ async def test_an_edge_of_a_deleted_child_says_nothing_to_a_new_job_of_its_id(be
     assert (child.state, child.parents_left) == (JobState.BLOCKED, 1)
 
 
+# P3
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_that_came_and_went_in_the_same_group_counts_as_failed(bench: Bench) -> None:
     await bench.put(new_job("failed"))
@@ -93,6 +96,7 @@ async def test_a_snooze_leaves_no_entry_even_when_it_is_paid_for(bench: Bench) -
     assert (job.state, job.attempt, job.history) == (JobState.SCHEDULED, 1, ())
 
 
+# G3
 @guarantee(Guarantee.RECOVERY)
 async def test_a_job_that_began_after_it_was_listed_is_not_reaped_as_one_that_had_not(bench: Bench) -> None:
     await bench.put(new_job("a"))
@@ -114,6 +118,7 @@ async def test_a_job_that_began_after_it_was_listed_is_not_reaped_as_one_that_ha
     assert (await bench.look("a")).attempt == 1
 
 
+# G6
 @guarantee(Guarantee.RECOVERY)
 async def test_a_reaper_may_only_retry_fail_or_cancel(bench: Bench) -> None:
     for target in (JobState.SUCCEEDED, JobState.SCHEDULED, JobState.QUEUED):
@@ -139,6 +144,7 @@ async def test_claim_ids_that_look_like_tokens_of_each_other_are_apart(bench: Be
     assert [lease.id for lease in answer.leases] == ["b"]
 
 
+# E9
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_an_id_that_was_said_to_be_new_and_is_not_is_a_duplicate(bench: Bench) -> None:
     await bench.put(new_job("a", fresh_id=True))
@@ -151,6 +157,7 @@ async def test_an_id_that_was_said_to_be_new_and_is_not_is_a_duplicate(bench: Be
     assert [group.jobs[0].status for group in both] == [EnqueueStatus.CREATED, EnqueueStatus.DUPLICATE]  # type: ignore[union-attr]
 
 
+# TX2
 @guarantee(Guarantee.READING)
 async def test_a_record_does_not_change_with_what_its_producer_keeps(bench: Bench) -> None:
     metadata = {"trace": "1"}
@@ -159,6 +166,7 @@ async def test_a_record_does_not_change_with_what_its_producer_keeps(bench: Benc
     assert (await bench.look("a")).metadata == {"trace": "1"}
 
 
+# TX3
 @guarantee(Guarantee.BAD_INPUT)
 async def test_text_that_no_engine_can_hold_is_refused_at_every_door(bench: Bench) -> None:
     engine = bench.engine
@@ -179,6 +187,7 @@ async def test_text_that_no_engine_can_hold_is_refused_at_every_door(bench: Benc
             await call()
 
 
+# G5
 @guarantee(Guarantee.CANCEL)
 async def test_what_was_said_when_a_cancel_was_asked_stays_when_the_handler_obeys(bench: Bench) -> None:
     await bench.put(new_job("a"))

@@ -14,6 +14,7 @@ from holdfast.testing.contract.builders import BOOM, QUEUE, after, fail, jobs, n
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# D3
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_a_live_job_answers_for_its_id(bench: Bench) -> None:
     """E-Q15"""
@@ -48,6 +49,7 @@ async def test_a_duplicate_is_told_the_state_of_the_job_that_was_there_first(ben
     ]
 
 
+# E5
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_a_duplicate_in_a_lane_is_told_neither_position_nor_depth(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))
@@ -58,6 +60,7 @@ async def test_a_duplicate_in_a_lane_is_told_neither_position_nor_depth(bench: B
     assert (await bench.lane("lane")).depth == 2
 
 
+# E3
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_inside_a_group_the_first_one_wins(bench: Bench) -> None:
     accepted = await bench.put(new_job("a", payload=b"first"), new_job("b"), new_job("a", payload=b"second"))
@@ -71,6 +74,7 @@ async def test_inside_a_group_the_first_one_wins(bench: Bench) -> None:
     assert await bench.take_ids() == ["a", "b"]
 
 
+# E3
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_a_duplicate_does_not_stop_the_rest_of_its_group(bench: Bench) -> None:
     """E-S5"""
@@ -86,6 +90,7 @@ async def test_a_duplicate_does_not_stop_the_rest_of_its_group(bench: Bench) -> 
     assert await bench.take_ids() == ["b", "a", "c"]
 
 
+# S1
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_an_id_belongs_to_its_queue(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red"))
@@ -104,6 +109,7 @@ async def test_of_racing_callers_exactly_one_creates(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
+# D5
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_a_succeeded_job_answers_with_its_result(bench: Bench) -> None:
     first = await bench.put_one(new_job(codec="raw"))
@@ -117,6 +123,7 @@ async def test_a_succeeded_job_answers_with_its_result(bench: Bench) -> None:
     assert await bench.take() == ()
 
 
+# D7
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_an_id_is_free_once_the_result_has_lapsed(bench: Bench) -> None:
     """E-P4"""
@@ -154,6 +161,7 @@ async def test_the_first_callers_lifetimes_count_not_a_duplicates(bench: Bench) 
     assert (await bench.put_one(new_job())).status is EnqueueStatus.CREATED
 
 
+# D4
 @guarantee(Guarantee.ONE_PER_ID)
 @pytest.mark.parametrize("end", [JobState.FAILED, JobState.CANCELLED])
 async def test_the_id_of_a_job_that_did_not_succeed_is_free_at_once(bench: Bench, end: JobState) -> None:
@@ -187,6 +195,7 @@ async def test_an_old_lease_cannot_touch_the_job_that_took_the_id(bench: Bench) 
     assert await bench.state() is JobState.RUNNING
 
 
+# D11
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_the_scope_incomplete_frees_the_id_when_the_job_ends(bench: Bench) -> None:
     await bench.finish(new_job(key_scope=KeyScope.INCOMPLETE))
@@ -196,6 +205,7 @@ async def test_the_scope_incomplete_frees_the_id_when_the_job_ends(bench: Bench)
     assert (again.status, again.generation) == (EnqueueStatus.CREATED, 1)
 
 
+# D11
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_a_window_counts_from_creation_and_outlives_the_result(bench: Bench) -> None:
     """E-P22, E-X5"""
@@ -234,6 +244,7 @@ async def test_a_window_answers_with_the_result_while_there_is_one(bench: Bench)
     assert (again.status, again.result) == (EnqueueStatus.COMPLETED, b"42")
 
 
+# D6, D11
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_for_ever_never_frees_the_id_of_a_succeeded_job(bench: Bench) -> None:
     """E-F9"""
@@ -257,6 +268,7 @@ async def test_for_ever_frees_the_id_of_a_failed_job(bench: Bench) -> None:
     assert (await bench.put_one(job)).status is EnqueueStatus.CREATED
 
 
+# D9
 @guarantee(Guarantee.ONE_PER_ID)
 @pytest.mark.parametrize("finished", [False, True])
 async def test_an_id_that_stands_for_another_task_is_a_conflict(bench: Bench, finished: bool) -> None:
@@ -270,6 +282,7 @@ async def test_an_id_that_stands_for_another_task_is_a_conflict(bench: Bench, fi
     assert await bench.find("b") is None
 
 
+# D9
 @guarantee(Guarantee.ONE_PER_ID)
 @pytest.mark.parametrize("finished", [False, True])
 async def test_an_id_that_stands_for_other_arguments_is_a_conflict(bench: Bench, finished: bool) -> None:
@@ -312,6 +325,7 @@ async def test_a_failed_job_conflicts_with_nothing(bench: Bench) -> None:
     assert await bench.take_ids(tasks=("other",)) == ["a"]
 
 
+# D12
 @guarantee(Guarantee.ONE_PER_ID)
 async def test_a_duplicate_joins_the_replies_of_a_live_job(bench: Bench) -> None:
     """E-P22"""
@@ -332,6 +346,7 @@ async def test_a_duplicate_adds_no_parents(bench: Bench) -> None:
     assert await bench.take_ids() == ["child"]
 
 
+# L6
 @guarantee(Guarantee.LANES)
 async def test_a_job_that_takes_an_old_id_goes_to_the_tail_of_its_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))

@@ -30,6 +30,7 @@ async def test_finished_jobs_are_removed(bench: Bench) -> None:
     assert (stats.counts, stats.totals.finished) == ({}, 3)
 
 
+# DL1
 @guarantee(Guarantee.OPERATING)
 async def test_live_jobs_are_not_removed(bench: Bench) -> None:
     await bench.put(*jobs("running", "assigned", "retrying"))

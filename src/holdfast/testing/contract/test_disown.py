@@ -8,6 +8,7 @@ from holdfast.testing.contract.builders import QUEUE, jobs, new_job, reap, renew
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# T8
 @guarantee(Guarantee.RECOVERY)
 async def test_the_leases_of_a_dead_worker_can_be_reaped_at_once(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
@@ -88,6 +89,7 @@ async def test_a_disowned_lease_can_be_reaped_in_the_same_instant(bench: Bench) 
     assert await bench.settle(reap(listed)) is SettleStatus.APPLIED
 
 
+# T8
 @guarantee(Guarantee.FENCING)
 async def test_a_worker_wrongly_called_dead_can_still_settle(bench: Bench) -> None:
     await bench.put(new_job())

@@ -32,6 +32,7 @@ async def test_a_queue_with_live_jobs_is_not_empty(bench: Bench) -> None:
     assert await emptied(bench) is False
 
 
+# EM1
 @guarantee(Guarantee.EMPTIED)
 async def test_the_first_to_ask_after_the_last_end_is_told_and_nobody_else(bench: Bench) -> None:
     """E-D1"""

@@ -13,6 +13,7 @@ from holdfast.testing.contract.builders import QUEUE, TASK, after, at_most, jobs
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# D2
 @guarantee(Guarantee.READING)
 async def test_a_new_job_is_stored_as_it_was_given(bench: Bench) -> None:
     given = Given(max_attempts=7, max_losses=2, timeout=MINUTE, lease_len=HOUR, result_ttl=3 * HOUR, retention=4 * HOUR)
@@ -58,6 +59,7 @@ async def test_a_new_job_has_run_nowhere(bench: Bench) -> None:
     assert job.cancel_asked is False
 
 
+# E4
 @guarantee(Guarantee.READING)
 async def test_a_job_that_is_due_is_queued_and_due_now(bench: Bench) -> None:
     answer = await bench.engine.enqueue(Group((new_job(),)))
@@ -68,6 +70,7 @@ async def test_a_job_that_is_due_is_queued_and_due_now(bench: Bench) -> None:
     assert job.due == answer.at.wall
 
 
+# E4
 @guarantee(Guarantee.DUE_TIMES)
 async def test_a_delay_counts_on_the_engines_clock(bench: Bench) -> None:
     bench.clock.advance(days=2)
@@ -90,6 +93,7 @@ async def test_a_due_time_in_the_future_is_kept_to_the_microsecond(bench: Bench)
     assert (job.state, job.due) == (JobState.SCHEDULED, due)
 
 
+# E4
 @guarantee(Guarantee.DUE_TIMES)
 async def test_a_due_time_in_the_past_means_now(bench: Bench) -> None:
     """E-F13"""
@@ -150,6 +154,7 @@ async def test_one_group_may_feed_several_queues(bench: Bench) -> None:
     assert await bench.take_ids(queue="blue") == ["b", "a"]
 
 
+# E1, E2
 @guarantee(Guarantee.WHOLE_GROUPS)
 @pytest.mark.parametrize("culprit", ["full", "conflict", "orphan"])
 async def test_a_refused_group_writes_nothing(bench: Bench, culprit: str) -> None:
@@ -173,6 +178,7 @@ async def test_a_refused_group_writes_nothing(bench: Bench, culprit: str) -> Non
     assert (await bench.stats()).counts == {JobState.QUEUED: 1}
 
 
+# E1
 @guarantee(Guarantee.WHOLE_GROUPS)
 async def test_a_refused_group_leaves_its_neighbours_alone(bench: Bench) -> None:
     before, refused, later = Group(jobs("a")), Group(jobs("b", "c"), at_most(2)), Group(jobs("d"))
@@ -183,6 +189,7 @@ async def test_a_refused_group_leaves_its_neighbours_alone(bench: Bench) -> None
     assert await bench.take_ids() == ["a", "d"]
 
 
+# E1
 @guarantee(Guarantee.WHOLE_GROUPS)
 async def test_a_group_sees_what_the_group_before_it_wrote(bench: Bench) -> None:
     answer = await bench.engine.enqueue(Group(jobs("a")), Group(jobs("a", "b")))
@@ -205,6 +212,7 @@ async def test_many_callers_at_once_lose_nothing(bench: Bench) -> None:
     assert all([id for id in taken if id in ids] == ids for ids in names), "a group keeps its own order"
 
 
+# E5
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_position_and_depth_are_told_inside_a_lane(bench: Bench) -> None:
     first, second = await bench.put(*jobs("a", "b", lane="lane"))
@@ -216,6 +224,7 @@ async def test_position_and_depth_are_told_inside_a_lane(bench: Bench) -> None:
     assert [first.state, second.state, third.state] == [JobState.QUEUED, JobState.BLOCKED, JobState.BLOCKED]
 
 
+# E5
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_depth_is_told_for_a_queue_with_a_limit(bench: Bench) -> None:
     unlimited = await bench.put_one(new_job("a"))
@@ -234,6 +243,7 @@ async def test_in_a_limited_queue_a_lane_job_is_told_the_depth_of_its_lane(bench
     assert (accepted.position, accepted.depth) == (0, 1)
 
 
+# R1
 @guarantee(Guarantee.READING)
 async def test_a_bare_payload_has_no_task(bench: Bench) -> None:
     await bench.put(new_job(task="", payload=b"bare"))

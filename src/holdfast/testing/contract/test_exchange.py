@@ -33,6 +33,7 @@ async def test_an_exchange_of_nothing_answers_nothing(bench: Bench) -> None:
     assert (answer.settled, answer.started, answer.emptied, answer.leases, answer.next_due) == ((), (), (), (), None)
 
 
+# W1, W2
 @guarantee(Guarantee.ORDER)
 async def test_what_an_exchange_gives_back_it_can_claim_at_once(bench: Bench) -> None:
     await bench.put(*jobs("retry", "snooze", "release", "later"))
@@ -48,6 +49,7 @@ async def test_what_an_exchange_gives_back_it_can_claim_at_once(bench: Bench) ->
     assert answer.next_due == answer.at.wall + MINUTE
 
 
+# W2
 @guarantee(Guarantee.LANES)
 async def test_an_exchange_can_claim_the_next_of_a_lane_whose_head_it_settles(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
@@ -58,6 +60,7 @@ async def test_an_exchange_can_claim_the_next_of_a_lane_whose_head_it_settles(be
     assert answer.emptied == ()
 
 
+# W2
 @guarantee(Guarantee.ORDER)
 async def test_settlements_take_effect_in_the_order_given(bench: Bench) -> None:
     await bench.put(new_job())
@@ -106,6 +109,7 @@ async def test_a_claim_may_prefetch_only(bench: Bench) -> None:
     assert [(lease.id, lease.state) for lease in leases] == [("a", JobState.ASSIGNED), ("b", JobState.ASSIGNED)]
 
 
+# C2
 @guarantee(Guarantee.PREFETCH)
 async def test_the_limit_is_filled_before_the_prefetch_over_all_queues(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", queue="red"), *jobs("c", "d", queue="blue"))
@@ -121,6 +125,7 @@ async def test_the_limit_is_filled_before_the_prefetch_over_all_queues(bench: Be
     ]
 
 
+# A1
 @guarantee(Guarantee.PREFETCH)
 async def test_an_assigned_job_is_leased_and_counted_but_not_started(bench: Bench) -> None:
     await bench.put(new_job())
@@ -134,6 +139,7 @@ async def test_an_assigned_job_is_leased_and_counted_but_not_started(bench: Benc
     assert (job.started, job.last_started) == (None, None)
 
 
+# A2
 @guarantee(Guarantee.PREFETCH)
 async def test_a_start_turns_assigned_into_running(bench: Bench) -> None:
     await bench.put(new_job())
@@ -176,6 +182,7 @@ async def test_a_start_sent_again_changes_nothing(bench: Bench) -> None:
     assert await bench.look() == before
 
 
+# A2
 @guarantee(Guarantee.PREFETCH)
 async def test_a_start_without_the_current_token_is_lost(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
@@ -213,6 +220,7 @@ async def test_a_start_hears_that_someone_asked_to_cancel(bench: Bench) -> None:
     assert (job.state, job.started) == (JobState.ASSIGNED, None)
 
 
+# A2
 @guarantee(Guarantee.PAUSE)
 @pytest.mark.parametrize("lane", [None, "lane"])
 async def test_a_start_hears_that_its_queue_or_lane_is_paused(bench: Bench, lane: str | None) -> None:
@@ -251,6 +259,7 @@ async def test_starts_and_settlements_share_an_exchange(bench: Bench) -> None:
     assert await bench.states("a", "b", "c", "d") == [JobState.SUCCEEDED] + [JobState.RUNNING] * 3
 
 
+# A3
 @guarantee(Guarantee.PREFETCH)
 async def test_settling_an_assigned_job_implies_its_start(bench: Bench) -> None:
     await bench.put(*jobs("good", "bad", "again", "asked"))
@@ -265,6 +274,7 @@ async def test_settling_an_assigned_job_implies_its_start(bench: Bench) -> None:
         assert len(job.history) == (0 if id == "good" else 1)
 
 
+# A3
 @guarantee(Guarantee.PREFETCH)
 async def test_an_assigned_job_that_is_released_never_started(bench: Bench) -> None:
     await bench.put(new_job())

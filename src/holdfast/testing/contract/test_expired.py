@@ -63,6 +63,7 @@ async def test_a_listing_says_what_a_reaper_needs(bench: Bench) -> None:
     )
 
 
+# T6
 @guarantee(Guarantee.RECOVERY)
 async def test_listing_changes_nothing(bench: Bench) -> None:
     await bench.put(new_job())
@@ -76,6 +77,7 @@ async def test_listing_changes_nothing(bench: Bench) -> None:
     assert await bench.look() == before
 
 
+# TM1
 @guarantee(Guarantee.RECOVERY)
 async def test_time_spent_waiting_does_not_age_a_lease(bench: Bench) -> None:
     """E-S2"""
@@ -105,6 +107,7 @@ async def test_the_listing_respects_its_limit(bench: Bench) -> None:
     assert len({lost.id for lost in await bench.expired(limit=10)}) == 10
 
 
+# T7
 @guarantee(Guarantee.RECOVERY)
 async def test_reapers_that_work_through_their_lists_leave_nothing_behind(bench: Bench) -> None:
     await bench.put(*jobs(*(f"job-{number}" for number in range(30))))
@@ -125,6 +128,7 @@ async def test_reapers_that_work_through_their_lists_leave_nothing_behind(bench:
     assert [(lease.attempt, lease.losses) for lease in leases] == [(2, 1)] * 30
 
 
+# T6
 @guarantee(Guarantee.RECOVERY)
 async def test_a_reaper_is_shown_its_own_tasks(bench: Bench) -> None:
     await bench.put(new_job("x", task="x"), new_job("y", task="y"), new_job("bare", task=""))
@@ -137,6 +141,7 @@ async def test_a_reaper_is_shown_its_own_tasks(bench: Bench) -> None:
     assert len(await bench.expired()) == 3
 
 
+# T6
 @guarantee(Guarantee.RECOVERY)
 async def test_any_task_is_shown_to_all_after_ten_lease_lengths(bench: Bench) -> None:
     await bench.put(new_job("short", task="x"), new_job("long", task="x", given=Given(lease_len=2 * LEASE)))
@@ -151,6 +156,7 @@ async def test_any_task_is_shown_to_all_after_ten_lease_lengths(bench: Bench) ->
     assert sorted(lost.id for lost in await bench.expired(tasks=("y",))) == ["long", "short"]
 
 
+# A6
 @guarantee(Guarantee.ATTEMPTS)
 async def test_reaping_a_running_job_costs_the_attempt_and_counts_a_loss(bench: Bench) -> None:
     """E-F11, E-P8"""
@@ -204,6 +210,7 @@ async def test_losses_add_up_until_the_reaper_gives_up(bench: Bench) -> None:
     assert await bench.take() == ()
 
 
+# G3
 @guarantee(Guarantee.FENCING)
 async def test_a_lease_that_has_time_left_cannot_be_reaped(bench: Bench) -> None:
     await bench.put(new_job())

@@ -28,6 +28,7 @@ async def test_a_job_started_in_time_is_claimed_and_may_finish_late(bench: Bench
     assert await bench.state() is JobState.SUCCEEDED
 
 
+# C3
 @guarantee(Guarantee.DUE_TIMES)
 async def test_a_claim_cancels_what_it_meets_too_late_and_goes_on(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)
@@ -47,6 +48,7 @@ async def test_a_claim_cancels_what_it_meets_too_late_and_goes_on(bench: Bench) 
     assert (stats.depth, stats.totals.cancelled) == (1, 2)
 
 
+# C3
 @guarantee(Guarantee.LANES)
 async def test_the_next_of_a_lane_follows_an_expired_head_in_the_same_claim(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)
@@ -82,6 +84,7 @@ async def test_a_job_that_is_tried_again_too_late_is_cancelled(bench: Bench) -> 
         assert (job.state, job.reason) == (JobState.CANCELLED, Reason.EXPIRED)
 
 
+# PR1
 @guarantee(Guarantee.DUE_TIMES)
 async def test_prune_cancels_whatever_waits_past_its_expiry(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)

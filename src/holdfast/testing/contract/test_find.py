@@ -120,6 +120,7 @@ async def test_filters_narrow_the_list(bench: Bench) -> None:
     assert await every(bench, task="x", metadata={"customer": "2"}, lane="one") == []
 
 
+# RD3
 @guarantee(Guarantee.READING)
 async def test_a_page_looks_at_a_bounded_number_of_rows_and_the_cursor_goes_on(bench: Bench) -> None:
     await bench.put(new_job("needle", task="x"), *jobs(*(f"hay-{number}" for number in range(20))))
@@ -139,6 +140,7 @@ async def test_a_queue_that_is_not_there_has_no_jobs(bench: Bench) -> None:
     assert await page(bench, JobState.FAILED) == ([], None)
 
 
+# RD1
 @guarantee(Guarantee.READING)
 async def test_a_due_job_is_shown_as_stored_until_a_claim_promotes_it(bench: Bench) -> None:
     await bench.put(new_job(delay=MINUTE))

@@ -24,6 +24,7 @@ from holdfast.testing.contract.builders import (
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# G1
 @guarantee(Guarantee.FENCING)
 async def test_a_job_that_is_not_there_is_gone(bench: Bench) -> None:
     await bench.put(new_job())
@@ -37,6 +38,7 @@ async def test_a_job_that_is_not_there_is_gone(bench: Bench) -> None:
     assert await bench.state() is JobState.RUNNING
 
 
+# G2
 @guarantee(Guarantee.FENCING)
 @pytest.mark.parametrize("target", ["succeeded", "failed", "cancelled", "retrying", "scheduled", "queued"])
 async def test_a_token_that_is_not_the_current_one_changes_nothing(bench: Bench, target: str) -> None:
@@ -83,6 +85,7 @@ async def test_an_owner_is_heard_as_long_as_nobody_reaped_the_job(bench: Bench) 
     assert await bench.expired() == ()
 
 
+# G2
 @guarantee(Guarantee.FENCING)
 @pytest.mark.parametrize("first", [succeed, fail, cancelled, retry, snooze, release])
 async def test_a_settlement_sent_again_is_applied_and_changes_nothing(bench: Bench, first: object) -> None:
@@ -127,6 +130,7 @@ async def test_only_the_last_settled_lease_is_remembered(bench: Bench) -> None:
     assert (await bench.look()).attempt == 2
 
 
+# G1
 @guarantee(Guarantee.FENCING)
 async def test_a_settlement_sent_again_after_the_record_went_is_gone(bench: Bench) -> None:
     lease = await bench.finish(new_job(), retention=0, result_ttl=0)
@@ -198,6 +202,7 @@ async def test_the_same_settlement_twice_in_one_exchange_applies_once(bench: Ben
     assert (job.attempt, len(job.history)) == (1, 1)
 
 
+# T3
 @guarantee(Guarantee.FENCING)
 async def test_the_fence_grows_with_every_lease_of_a_job(bench: Bench) -> None:
     await bench.put(new_job())
@@ -228,6 +233,7 @@ async def test_the_fence_grows_even_when_the_clock_is_set_back(bench: Bench) -> 
     assert fences == sorted(set(fences))
 
 
+# T3
 @guarantee(Guarantee.FENCING)
 async def test_the_fence_grows_along_a_lane(bench: Bench) -> None:
     await bench.put(*jobs(*(f"job-{number}" for number in range(6)), lane="lane"))
@@ -242,6 +248,7 @@ async def test_the_fence_grows_along_a_lane(bench: Bench) -> None:
     assert (await bench.lane("lane")).fence == fences[-1]
 
 
+# G7
 @guarantee(Guarantee.FENCING)
 async def test_a_reapers_word_is_not_taken_for_the_owners(bench: Bench) -> None:
     await bench.put(new_job())

@@ -21,6 +21,7 @@ from holdfast.testing.contract.builders import (
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# H1
 @guarantee(Guarantee.HISTORY)
 async def test_a_failed_attempt_is_noted_in_full(bench: Bench) -> None:
     await bench.put(new_job())
@@ -42,6 +43,7 @@ async def test_a_failed_attempt_is_noted_in_full(bench: Bench) -> None:
     )
 
 
+# H2
 @guarantee(Guarantee.HISTORY)
 @pytest.mark.parametrize(
     ("target", "reason", "outcome"),
@@ -73,6 +75,7 @@ async def test_success_leaves_no_entry(bench: Bench) -> None:
     assert (await bench.look()).history == ()
 
 
+# H1
 @guarantee(Guarantee.HISTORY)
 @pytest.mark.parametrize("give_back", [release, snooze])
 async def test_what_costs_no_attempt_leaves_no_entry(bench: Bench, give_back: object) -> None:
@@ -100,6 +103,7 @@ async def test_entries_are_in_the_order_of_their_attempts(bench: Bench) -> None:
     assert [entry.error.message for entry in history if entry.error] == ["number 1", "number 2", "number 3"]
 
 
+# H4
 @guarantee(Guarantee.HISTORY)
 async def test_a_long_history_keeps_the_first_and_the_last_nineteen(bench: Bench) -> None:
     await bench.put(new_job())
@@ -112,6 +116,7 @@ async def test_a_long_history_keeps_the_first_and_the_last_nineteen(bench: Bench
     assert [entry.number for entry in (await bench.look()).history] == [1, *range(7, 26)]
 
 
+# H3
 @guarantee(Guarantee.HISTORY)
 async def test_a_requeue_keeps_the_history_and_a_new_job_of_the_same_id_starts_without(bench: Bench) -> None:
     await bench.put(new_job())

@@ -21,6 +21,7 @@ def pooled(id: str, key: str | None = None, lanes: int = 8) -> NewJob:
     return new_job(id, queue=POOL, pool=PoolPlace(lanes, key))
 
 
+# E6
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_every_lane_takes_exactly_as_many_as_the_limit_for_each(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="x"), limits=each_lane(2))
@@ -46,6 +47,7 @@ async def test_a_limit_for_each_lane_counts_only_its_own_queue(bench: Bench) -> 
     assert isinstance(await bench.offer(new_job("c", lane="x", queue="other"), limits=each_lane(1)), GroupAccepted)
 
 
+# E7
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_of_several_full_lanes_the_first_in_the_group_is_named(bench: Bench) -> None:
     group = (new_job("a", lane="z"), *jobs("b", "c", lane="y"), *jobs("d", "e", lane="x"), new_job("f", lane="y"))
@@ -54,6 +56,7 @@ async def test_of_several_full_lanes_the_first_in_the_group_is_named(bench: Benc
     assert (await bench.stats()).depth == 0
 
 
+# E7
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_limits_are_looked_at_in_the_order_given(bench: Bench) -> None:
     await bench.put(new_job("a", lane="x"))
@@ -86,6 +89,7 @@ async def test_a_finished_job_makes_room_in_its_lane(bench: Bench) -> None:
     await bench.put(new_job("b", lane="x"), limits=each_lane(1))
 
 
+# E8
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_the_lane_of_a_key_is_limited_as_the_pool_will_choose_it(bench: Bench) -> None:
     limits = each_lane(2, POOL)
@@ -104,6 +108,7 @@ async def test_the_stored_number_of_lanes_says_where_a_key_will_go(bench: Bench)
     assert await bench.offer(pooled("b", "bob"), limits=each_lane(1, POOL)) == GroupFull(POOL, "0", 1, 1)
 
 
+# E8
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_jobs_in_turn_are_limited_in_the_lanes_they_will_get(bench: Bench) -> None:
     limits = each_lane(1, POOL)
@@ -136,6 +141,7 @@ async def test_jobs_with_a_key_and_duplicates_take_no_turn_from_those_after_them
     assert [(await bench.look(id, POOL)).lane for id in "bc"] == ["1", "2"]
 
 
+# E8
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_a_pool_that_is_not_there_yet_has_the_lanes_of_its_first_job(bench: Bench) -> None:
     group = (pooled("a", lanes=2), pooled("b", lanes=50), pooled("c", lanes=50))
@@ -182,6 +188,7 @@ async def test_requeue_respects_a_limit_for_each_lane(bench: Bench) -> None:
     assert [job.status for job in answer.jobs] == [OperateStatus.QUEUE_FULL, OperateStatus.DONE, OperateStatus.DONE]
 
 
+# RQ1
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_requeue_looks_at_the_lane_that_the_job_will_go_to(bench: Bench) -> None:
     await bench.put(pooled("a", "alice"), pooled("b", "bob"))

@@ -36,6 +36,7 @@ async def run_through(bench: Bench, count: int) -> list[str]:
     return order
 
 
+# L1, L2
 @guarantee(Guarantee.LANES)
 async def test_the_first_job_is_the_head_and_the_others_wait_behind_it(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
@@ -79,6 +80,7 @@ async def test_a_lane_runs_in_order_of_arrival(bench: Bench) -> None:
     assert await run_through(bench, 10) == ids
 
 
+# L4
 @guarantee(Guarantee.LANES)
 async def test_behind_the_head_priority_goes_before_arrival(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))
@@ -88,6 +90,7 @@ async def test_behind_the_head_priority_goes_before_arrival(bench: Bench) -> Non
     assert await run_through(bench, 6) == ["a", "c", "e", "b", "f", "d"]
 
 
+# L4
 @guarantee(Guarantee.LANES)
 async def test_due_times_do_not_reorder_a_lane(bench: Bench) -> None:
     await bench.put(new_job("a", lane="lane"), new_job("b", lane="lane", delay=MINUTE), new_job("c", lane="lane"))
@@ -100,6 +103,7 @@ async def test_due_times_do_not_reorder_a_lane(bench: Bench) -> None:
     assert await run_through(bench, 2) == ["b", "c"]
 
 
+# L3
 @guarantee(Guarantee.LANES)
 @pytest.mark.parametrize("give_back", [retry, snooze])
 async def test_the_head_keeps_its_lane_while_it_waits_to_be_tried_again(bench: Bench, give_back: object) -> None:
@@ -116,6 +120,7 @@ async def test_the_head_keeps_its_lane_while_it_waits_to_be_tried_again(bench: B
     assert await run_through(bench, 3) == ["a", "urgent", "b"]
 
 
+# L3
 @guarantee(Guarantee.LANES)
 async def test_the_head_keeps_its_lane_while_it_is_queued(bench: Bench) -> None:
     await bench.put(new_job("a", lane="lane"))
@@ -157,6 +162,7 @@ async def test_the_head_keeps_its_lane_after_a_loss(bench: Bench) -> None:
     assert await bench.take_ids(10) == ["a"]
 
 
+# L3
 @guarantee(Guarantee.LANES)
 async def test_a_head_that_waits_for_its_parents_holds_its_lane(bench: Bench) -> None:
     await bench.put(new_job("parent"))
@@ -209,6 +215,7 @@ async def test_lanes_of_one_name_in_two_queues_are_two_lanes(bench: Bench) -> No
     assert [lane.queue for lane in (await bench.engine.lanes("red")).lanes] == ["red"]
 
 
+# L8
 @guarantee(Guarantee.EMPTIED)
 async def test_the_last_settlement_of_a_lane_reports_it_empty(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"), new_job("c"))
@@ -270,6 +277,7 @@ async def test_a_last_job_cancelled_instead_of_retried_empties_its_lane(bench: B
     assert (await bench.engine.settle(retry(lease))).emptied == (LaneName(QUEUE, "lane"),)
 
 
+# L9
 @guarantee(Guarantee.COUNTERS)
 async def test_a_lane_counts_its_ends(bench: Bench) -> None:
     """E-D9"""

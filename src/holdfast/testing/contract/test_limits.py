@@ -9,6 +9,7 @@ from holdfast.testing.contract.builders import QUEUE, after, at_most, fail, jobs
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# E6
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_a_queue_takes_exactly_as_many_as_its_limit(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"), limits=at_most(3))
@@ -66,6 +67,7 @@ async def test_a_limit_counts_only_its_own_queue(bench: Bench) -> None:
     assert isinstance(await bench.offer(new_job("d", queue="other"), limits=at_most(1)), GroupAccepted)
 
 
+# E6
 @guarantee(Guarantee.DEPTH_LIMITS)
 async def test_every_live_job_counts_in_whatever_state(bench: Bench) -> None:
     await bench.put(*jobs("running", "retrying"))

@@ -37,6 +37,7 @@ async def test_a_new_job_rings_its_queue(bench: Bench) -> None:
         assert await subscription.wait(TIMEOUT_S) == frozenset({f"queue:{QUEUE}"})
 
 
+# N5
 @guarantee(Guarantee.BELLS)
 async def test_a_bell_that_rang_before_the_wait_is_not_missed(bench: Bench) -> None:
     with listen(bench, f"queue:{QUEUE}") as subscription:
@@ -47,6 +48,7 @@ async def test_a_bell_that_rang_before_the_wait_is_not_missed(bench: Bench) -> N
         assert heard == frozenset({f"queue:{QUEUE}"})
 
 
+# N1
 @guarantee(Guarantee.BELLS)
 async def test_a_scheduled_job_rings_so_that_waiters_can_set_their_alarm(bench: Bench) -> None:
     with listen(bench, f"queue:{QUEUE}") as subscription:
@@ -54,6 +56,7 @@ async def test_a_scheduled_job_rings_so_that_waiters_can_set_their_alarm(bench: 
         await hears(subscription, f"queue:{QUEUE}")
 
 
+# N1
 @guarantee(Guarantee.BELLS)
 @pytest.mark.parametrize(
     "what", ["release", "requeue", "trigger", "resume lane", "resume queue", "lane", "child", "due", "promote"]
@@ -94,6 +97,7 @@ async def test_whatever_makes_a_job_ready_rings_its_queue(bench: Bench, what: st
         await hears(subscription, f"queue:{QUEUE}")
 
 
+# N2, N3
 @guarantee(Guarantee.BELLS)
 @pytest.mark.parametrize("end", [succeed, fail, cancelled])
 async def test_an_end_rings_for_room_and_for_everyone_who_waits(bench: Bench, end: object) -> None:
@@ -142,6 +146,7 @@ async def test_a_waiter_is_told_of_an_end_without_a_run(bench: Bench, what: str)
     assert await bench.state("child") is JobState.CANCELLED
 
 
+# N4
 @guarantee(Guarantee.BELLS)
 async def test_a_request_to_cancel_rings_the_owner(bench: Bench) -> None:
     await bench.put(new_job())
@@ -152,6 +157,7 @@ async def test_a_request_to_cancel_rings_the_owner(bench: Bench) -> None:
         await hears(subscription, "worker:w")
 
 
+# N4
 @guarantee(Guarantee.BELLS)
 async def test_a_request_to_stop_rings_the_worker(bench: Bench) -> None:
     await bench.engine.heartbeat(WorkerRecord(worker="w"))

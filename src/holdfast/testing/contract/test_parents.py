@@ -40,6 +40,7 @@ async def test_a_child_waits_until_its_parent_has_succeeded(bench: Bench) -> Non
     assert await bench.take_ids() == ["child"]
 
 
+# P4
 @guarantee(Guarantee.PARENTS)
 async def test_a_child_waits_for_all_of_its_parents(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
@@ -63,6 +64,7 @@ async def test_a_parent_releases_all_of_its_children(bench: Bench) -> None:
     assert [lease.id for lease in answer.leases] == ["x", "y", "z"], "what the settlement freed can be claimed with it"
 
 
+# P1
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_may_come_earlier_in_the_same_group(bench: Bench) -> None:
     accepted = await bench.put(new_job("parent"), new_job("child", parents=after("parent")))
@@ -71,6 +73,7 @@ async def test_a_parent_may_come_earlier_in_the_same_group(bench: Bench) -> None
     assert await bench.take_ids() == ["parent"]
 
 
+# P5
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("end", [JobState.FAILED, JobState.CANCELLED])
 async def test_a_parent_that_does_not_succeed_cancels_its_children_and_theirs(bench: Bench, end: JobState) -> None:
@@ -103,6 +106,7 @@ async def test_one_failed_parent_of_several_is_enough(bench: Bench) -> None:
     assert await bench.take() == ()
 
 
+# P2
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
 async def test_with_any_end_a_child_runs_however_its_parent_ended(bench: Bench, end: JobState) -> None:
@@ -135,6 +139,7 @@ async def test_a_parent_that_goes_on_keeps_its_children_waiting(bench: Bench, gi
     assert await bench.state("child") is JobState.BLOCKED
 
 
+# P2
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_that_has_succeeded_already_holds_nobody(bench: Bench) -> None:
     await bench.finish(new_job("parent"))
@@ -146,6 +151,7 @@ async def test_a_parent_that_has_succeeded_already_holds_nobody(bench: Bench) ->
     assert await bench.take_ids() == ["child"]
 
 
+# P3
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_that_has_failed_already_cancels_the_child_at_once(bench: Bench) -> None:
     await bench.put(new_job("parent"))
@@ -162,6 +168,7 @@ async def test_a_parent_that_has_failed_already_cancels_the_child_at_once(bench:
     assert await bench.take_ids() == ["second"]
 
 
+# P1
 @guarantee(Guarantee.PARENTS)
 async def test_an_absent_parent_refuses_the_group(bench: Bench) -> None:
     await bench.put(new_job("parent"))
@@ -173,6 +180,7 @@ async def test_an_absent_parent_refuses_the_group(bench: Bench) -> None:
     assert await bench.take_ids() == ["parent"]
 
 
+# S4
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_of_another_queue_works_or_is_refused_by_name(bench: Bench) -> None:
     await bench.put(new_job("parent", queue="other"))
@@ -234,6 +242,7 @@ async def test_cancelling_a_waiting_parent_cancels_the_child(bench: Bench) -> No
     assert (job.state, job.reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
 
 
+# P9
 @guarantee(Guarantee.PARENTS)
 async def test_a_requeued_child_waits_for_nobody(bench: Bench) -> None:
     await bench.put(new_job("parent"), new_job("child", parents=after("parent")))
@@ -246,6 +255,7 @@ async def test_a_requeued_child_waits_for_nobody(bench: Bench) -> None:
     assert await bench.take_ids() == ["child"]
 
 
+# P8
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_that_leaves_no_record_still_frees_its_child(bench: Bench) -> None:
     await bench.put(new_job("parent", given=Given(retention=0, result_ttl=0)))
@@ -308,6 +318,7 @@ async def test_an_earlier_parent_has_no_say_over_a_job_that_took_its_childs_id(b
     assert await bench.take() == ()
 
 
+# P6
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("given", [Given(), Given(retention=0, result_ttl=0)], ids=["kept", "not kept"])
 async def test_a_parent_of_very_many_releases_every_child(bench: Bench, given: Given) -> None:
@@ -326,6 +337,7 @@ async def test_a_parent_of_very_many_releases_every_child(bench: Bench, given: G
     assert (await bench.find("parent") is None) is (given.retention == 0)
 
 
+# P7, DL1
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])
 async def test_children_hear_of_the_end_although_their_parent_was_deleted(bench: Bench, end: JobState) -> None:
@@ -345,6 +357,7 @@ async def test_children_hear_of_the_end_although_their_parent_was_deleted(bench:
     assert (counts[expected], counts.get(JobState.BLOCKED)) == (1_500, None)
 
 
+# P7
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("how", ["enqueue", "requeue"])
 async def test_children_hear_of_the_end_although_their_parent_lives_again(bench: Bench, how: str) -> None:

@@ -10,6 +10,7 @@ from holdfast.testing.contract.builders import QUEUE, at_most, jobs, new_job, re
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# U1
 @guarantee(Guarantee.PAUSE)
 async def test_a_paused_queue_gives_nothing_and_a_resumed_one_everything(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"), new_job("c", queue="other"))
@@ -26,6 +27,7 @@ async def test_a_paused_queue_gives_nothing_and_a_resumed_one_everything(bench: 
     assert await bench.take_ids() == ["a", "b"]
 
 
+# U4
 @guarantee(Guarantee.PAUSE)
 async def test_a_switch_thrown_twice_says_so(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))
@@ -42,6 +44,7 @@ async def test_a_switch_thrown_twice_says_so(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
+# U3
 @guarantee(Guarantee.PAUSE)
 async def test_enqueue_goes_on_while_a_queue_is_paused(bench: Bench) -> None:
     await bench.engine.pause(QUEUE)
@@ -81,6 +84,7 @@ async def test_due_times_are_kept_over_a_pause(bench: Bench) -> None:
     assert await bench.take_ids() == ["soon"]
 
 
+# U2
 @guarantee(Guarantee.PAUSE)
 async def test_a_paused_lane_blocks_its_head_and_leaves_the_others_alone(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"), *jobs("c", "d", lane="other"), new_job("e"))
@@ -117,6 +121,7 @@ async def test_a_lane_can_be_paused_before_it_has_a_job(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
+# U3
 @guarantee(Guarantee.PAUSE)
 async def test_a_queue_can_be_paused_before_it_has_a_job(bench: Bench) -> None:
     await bench.engine.pause("new")
@@ -126,6 +131,7 @@ async def test_a_queue_can_be_paused_before_it_has_a_job(bench: Bench) -> None:
     assert await bench.take(queue="new") == ()
 
 
+# U2
 @guarantee(Guarantee.PAUSE)
 async def test_a_head_that_falls_due_in_a_paused_lane_is_blocked(bench: Bench) -> None:
     await bench.put(new_job(lane="lane", delay=MINUTE))
@@ -151,6 +157,7 @@ async def test_a_head_whose_time_has_not_come_is_still_scheduled_after_a_resume(
     assert await bench.take(10) == ()
 
 
+# W3
 @guarantee(Guarantee.PAUSE)
 async def test_a_job_released_into_a_paused_lane_is_blocked_and_keeps_the_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))

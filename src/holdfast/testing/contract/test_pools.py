@@ -16,6 +16,7 @@ async def test_a_new_pool_is_stored(bench: Bench) -> None:
     assert (await bench.engine.pools()).pools == (PoolRecord(name="mail", lanes=4),)
 
 
+# O1
 @guarantee(Guarantee.POOLS)
 async def test_the_stored_size_wins_over_a_second_declaration(bench: Bench) -> None:
     await bench.engine.put_pool("mail", 4)
@@ -38,6 +39,7 @@ async def test_an_idle_pool_can_be_resized(bench: Bench) -> None:
     assert (await bench.engine.resize("mail", 6)).pool == PoolRecord(name="mail", lanes=6, epoch=3)
 
 
+# O2
 @guarantee(Guarantee.POOLS)
 async def test_jobs_without_a_key_go_round_the_lanes(bench: Bench) -> None:
     for number in range(7):
@@ -48,6 +50,7 @@ async def test_jobs_without_a_key_go_round_the_lanes(bench: Bench) -> None:
     assert [job.state for job in jobs] == [JobState.QUEUED] * 3 + [JobState.BLOCKED] * 4
 
 
+# O2
 @guarantee(Guarantee.POOLS)
 async def test_a_key_always_goes_to_the_lane_of_its_hash(bench: Bench) -> None:
     """blake2b of the key, 8 bytes, big-endian, modulo the number of lanes: fixed for every engine."""
@@ -68,6 +71,7 @@ async def test_the_stored_size_chooses_the_lane_whatever_the_producer_thinks(ben
     assert stored.lanes == 2
 
 
+# O3
 @guarantee(Guarantee.POOLS)
 async def test_after_a_resize_keyed_jobs_wait_for_those_of_the_older_size(bench: Bench) -> None:
     """E-D12"""
@@ -104,6 +108,7 @@ async def test_a_resize_counts_the_jobs_of_the_older_size_in_any_state(bench: Be
     assert order == ["a", "b", "c"]
 
 
+# O4
 @guarantee(Guarantee.POOLS)
 async def test_a_pool_that_is_changing_its_size_keeps_it_until_that_is_done(bench: Bench) -> None:
     await bench.put(new_job("a", queue="mail", pool=PoolPlace(4, "alice")))
@@ -127,6 +132,7 @@ async def test_clearing_a_pool_ends_its_change_of_size(bench: Bench) -> None:
     assert (await bench.look("c", "mail")).state is JobState.QUEUED
 
 
+# O5
 @guarantee(Guarantee.POOLS)
 async def test_a_requeued_job_goes_to_the_lane_its_key_has_now(bench: Bench) -> None:
     await bench.put(new_job("a", queue="mail", pool=PoolPlace(4, "alice")))
@@ -139,6 +145,7 @@ async def test_a_requeued_job_goes_to_the_lane_its_key_has_now(bench: Bench) -> 
     assert (job.lane, job.epoch, job.state) == (str(pool.lane_of("alice")), 2, JobState.QUEUED)
 
 
+# O4
 @guarantee(Guarantee.POOLS)
 async def test_resizing_an_unknown_pool_declares_it(bench: Bench) -> None:
     answer = await bench.engine.resize("mail", 3)

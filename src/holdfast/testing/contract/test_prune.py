@@ -45,6 +45,7 @@ async def test_live_jobs_are_never_pruned(bench: Bench) -> None:
     assert (await bench.stats()).depth == 5
 
 
+# PR1
 @guarantee(Guarantee.RETENTION)
 async def test_prune_works_in_pieces_and_says_when_there_is_more(bench: Bench) -> None:
     await bench.put(*jobs(*(f"job-{number}" for number in range(7))))
@@ -103,6 +104,7 @@ async def test_all_queues_are_pruned(bench: Bench) -> None:
     assert sorted((await bench.engine.prune()).deleted) == [JobKey("blue", "a"), JobKey("red", "a")]
 
 
+# PR2
 @guarantee(Guarantee.LANES)
 async def test_an_idle_lane_is_forgotten_after_a_day_and_its_counts_stay(bench: Bench) -> None:
     await bench.finish(new_job("a", lane="idle"))

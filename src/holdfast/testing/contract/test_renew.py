@@ -13,6 +13,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 LOST = RenewResult(RenewStatus.LOST, None)
 
 
+# T4
 @guarantee(Guarantee.LEASES)
 async def test_a_renewal_counts_from_now(bench: Bench) -> None:
     await bench.put(new_job())
@@ -52,6 +53,7 @@ async def test_a_renewal_uses_the_length_given_at_enqueue(bench: Bench) -> None:
     assert answer.jobs[0].lease_expires == answer.at.lease + HOUR
 
 
+# T4
 @guarantee(Guarantee.LEASES)
 async def test_an_expired_lease_can_still_be_renewed_while_nobody_reaped_it(bench: Bench) -> None:
     await bench.put(new_job())
@@ -64,6 +66,7 @@ async def test_an_expired_lease_can_still_be_renewed_while_nobody_reaped_it(benc
     assert await bench.expired() == ()
 
 
+# T4
 @guarantee(Guarantee.LEASES)
 async def test_a_renewal_never_shortens_a_lease(bench: Bench) -> None:
     await bench.put(new_job())
@@ -129,6 +132,7 @@ async def test_renewals_are_answered_in_their_order(bench: Bench) -> None:
     assert [job.status for job in answer.jobs] == [RenewStatus.CANCEL, RenewStatus.LOST, RenewStatus.HELD]
 
 
+# T5
 @guarantee(Guarantee.CANCEL)
 async def test_a_renewal_hears_of_a_cancel_and_holds_all_the_same(bench: Bench) -> None:
     await bench.put(new_job())
@@ -142,6 +146,7 @@ async def test_a_renewal_hears_of_a_cancel_and_holds_all_the_same(bench: Bench) 
     assert (await bench.look()).lease_expires == answer.at.lease + LEASE
 
 
+# T5
 @guarantee(Guarantee.PAUSE)
 @pytest.mark.parametrize("lane", [None, "lane"])
 async def test_the_renewal_of_an_assigned_job_hears_of_a_pause_and_holds(bench: Bench, lane: str | None) -> None:
@@ -190,6 +195,7 @@ async def test_a_cancel_is_more_urgent_news_than_a_pause(bench: Bench) -> None:
     assert (await bench.engine.renew(renewal(lease))).jobs[0].status is RenewStatus.CANCEL
 
 
+# T4
 @guarantee(Guarantee.LEASES)
 async def test_progress_travels_with_a_renewal_and_stays(bench: Bench) -> None:
     await bench.put(new_job())
@@ -218,6 +224,7 @@ async def test_a_new_attempt_starts_without_progress(bench: Bench) -> None:
     assert (await bench.look()).progress is None
 
 
+# G3
 @guarantee(Guarantee.RECOVERY)
 async def test_a_lease_renewed_after_it_was_listed_is_not_reaped(bench: Bench) -> None:
     """E-X1; case 1 of the contract"""

@@ -24,6 +24,7 @@ from holdfast.testing.contract.builders import (
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# RQ2
 @guarantee(Guarantee.OPERATING)
 @pytest.mark.parametrize("end", [JobState.FAILED, JobState.CANCELLED])
 async def test_a_dead_job_comes_back_as_new_but_for_its_past(bench: Bench, end: JobState) -> None:
@@ -89,6 +90,7 @@ async def test_a_requeued_job_goes_to_the_tail(bench: Bench) -> None:
     assert await bench.take_ids() == ["b", "c", "a"]
 
 
+# L6
 @guarantee(Guarantee.LANES)
 async def test_in_a_lane_a_requeued_job_goes_to_the_tail_too(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
@@ -115,6 +117,7 @@ async def test_in_an_empty_lane_a_requeued_job_is_the_head(bench: Bench) -> None
     assert await bench.take_ids() == ["a"]
 
 
+# RQ1
 @guarantee(Guarantee.OPERATING)
 async def test_only_failed_and_cancelled_jobs_can_be_requeued(bench: Bench) -> None:
     """E-F6"""
@@ -146,6 +149,7 @@ async def test_requeue_twice_does_it_once(bench: Bench) -> None:
     assert (await bench.look()).generation == 1
 
 
+# RQ1
 @guarantee(Guarantee.ONE_PER_KEY)
 async def test_a_job_whose_key_is_taken_cannot_come_back(bench: Bench) -> None:
     await bench.put(new_job("a", unique_key="key"))

@@ -57,6 +57,7 @@ async def test_a_success_without_a_result_has_none(bench: Bench) -> None:
     assert (await bench.look("empty")).result == b""
 
 
+# W5
 @guarantee(Guarantee.READING)
 @pytest.mark.parametrize("end", [JobState.FAILED, JobState.CANCELLED])
 async def test_an_end_without_success_keeps_reason_and_error_and_no_result(bench: Bench, end: JobState) -> None:
@@ -72,6 +73,7 @@ async def test_an_end_without_success_keeps_reason_and_error_and_no_result(bench
     assert (job.last_error, job.result, job.finished) == (BOOM, None, answer.at.wall)
 
 
+# W4
 @guarantee(Guarantee.FENCING)
 @pytest.mark.parametrize("end", [succeed, fail, cancelled])
 async def test_an_ended_job_has_no_lease_but_remembers_its_owner(bench: Bench, end: object) -> None:
@@ -87,6 +89,7 @@ async def test_an_ended_job_has_no_lease_but_remembers_its_owner(bench: Bench, e
     assert await bench.take() == ()
 
 
+# W1
 @guarantee(Guarantee.ATTEMPTS)
 @pytest.mark.parametrize("delay", [0, 10 * MINUTE])
 async def test_a_retry_waits_for_its_delay_with_the_attempt_spent(bench: Bench, delay: int) -> None:
@@ -115,6 +118,7 @@ async def test_a_retry_is_claimed_when_its_delay_has_passed(bench: Bench) -> Non
     assert (lease.attempt, lease.losses) == (2, 0)
 
 
+# A4
 @guarantee(Guarantee.ATTEMPTS)
 @pytest.mark.parametrize("delay", [0, 10 * MINUTE])
 async def test_a_snooze_waits_for_its_delay_with_the_attempt_given_back(bench: Bench, delay: int) -> None:
@@ -153,6 +157,7 @@ async def test_a_snoozed_job_starts_again_with_the_same_number(bench: Bench) -> 
     assert (await bench.take_one()).attempt == 1
 
 
+# A4, W3
 @guarantee(Guarantee.ATTEMPTS)
 async def test_a_release_gives_the_attempt_back_and_keeps_the_due_time(bench: Bench) -> None:
     await bench.put(new_job())
@@ -230,6 +235,7 @@ async def test_attempts_are_numbered_one_two_three(bench: Bench) -> None:
     assert (await bench.look()).attempt == 4
 
 
+# A1
 @guarantee(Guarantee.READING)
 async def test_the_first_start_is_kept_and_the_last_one_noted(bench: Bench) -> None:
     await bench.put(new_job())
@@ -244,6 +250,7 @@ async def test_the_first_start_is_kept_and_the_last_one_noted(bench: Bench) -> N
     assert second.leases[0].started == first.at.wall
 
 
+# W5
 @guarantee(Guarantee.HISTORY)
 async def test_an_error_stays_until_success_clears_it(bench: Bench) -> None:
     """E-Q10"""

@@ -73,6 +73,7 @@ async def test_counts_follow_a_job_along_its_way(bench: Bench) -> None:
     ]
 
 
+# RD2
 @guarantee(Guarantee.COUNTERS)
 async def test_due_counts_what_is_ready_promoted_or_not(bench: Bench) -> None:
     await bench.put(*jobs("again", "running"))

@@ -8,6 +8,7 @@ from holdfast.testing.contract.builders import QUEUE, after, fail, jobs, new_job
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# TR1
 @guarantee(Guarantee.OPERATING)
 async def test_a_job_that_waits_for_a_time_is_queued_at_once(bench: Bench) -> None:
     await bench.put(*jobs("retrying", "snoozed"))
@@ -47,6 +48,7 @@ async def test_a_queued_job_is_ready_already(bench: Bench) -> None:
     assert await bench.look() == before
 
 
+# TR1
 @guarantee(Guarantee.OPERATING)
 async def test_no_other_job_can_be_triggered(bench: Bench) -> None:
     """E-Q5"""

@@ -13,6 +13,7 @@ from holdfast.testing.contract.builders import QUEUE, fail, new_job, retry, sett
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
+# D10
 @guarantee(Guarantee.ONE_PER_KEY)
 async def test_a_live_job_answers_for_its_key_with_its_own_id(bench: Bench) -> None:
     first = await bench.put_one(new_job("a", unique_key="key", payload_hash=b"one"))
@@ -25,6 +26,7 @@ async def test_a_live_job_answers_for_its_key_with_its_own_id(bench: Bench) -> N
     assert await bench.take_ids() == ["a"]
 
 
+# S1
 @guarantee(Guarantee.ONE_PER_KEY)
 async def test_a_key_belongs_to_its_queue_and_task(bench: Bench) -> None:
     """E-Q2"""
@@ -93,6 +95,7 @@ async def test_by_default_a_key_is_free_when_its_job_ends(bench: Bench, end: Job
     assert await bench.take_ids() == ["b"]
 
 
+# D10
 @guarantee(Guarantee.ONE_PER_KEY)
 @pytest.mark.parametrize("scope", [KeyScope.RESULT, KeyScope.WINDOW, KeyScope.FOREVER])
 async def test_a_job_that_failed_frees_its_key_whatever_the_scope(bench: Bench, scope: KeyScope) -> None:
@@ -154,6 +157,7 @@ async def test_for_ever_keeps_the_key_of_a_succeeded_job(bench: Bench) -> None:
     assert (again.status, again.id, again.state) == (EnqueueStatus.DUPLICATE, "a", JobState.SUCCEEDED)
 
 
+# D8
 @guarantee(Guarantee.ONE_PER_KEY)
 async def test_with_a_key_the_id_follows_the_result_and_the_scope_only_the_key(bench: Bench) -> None:
     await bench.finish(new_job("a", unique_key="key", key_scope=KeyScope.INCOMPLETE), result=b"42")
@@ -165,6 +169,7 @@ async def test_with_a_key_the_id_follows_the_result_and_the_scope_only_the_key(b
     assert by_key.status is EnqueueStatus.CREATED
 
 
+# D1
 @guarantee(Guarantee.ONE_PER_KEY)
 async def test_the_id_is_looked_at_before_the_key(bench: Bench) -> None:
     await bench.put(new_job("a"), new_job("b", unique_key="key"))

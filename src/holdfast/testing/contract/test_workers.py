@@ -14,6 +14,7 @@ async def names(bench: Bench) -> list[str]:
     return [found.worker for found in (await bench.engine.workers()).workers]
 
 
+# WK1
 @guarantee(Guarantee.WORKERS)
 async def test_a_heartbeat_writes_the_record_and_the_engine_the_time(bench: Bench) -> None:
     sent = WorkerRecord(
@@ -69,6 +70,7 @@ async def test_workers_are_listed_by_name(bench: Bench) -> None:
     assert await names(bench) == ["a", "b", "c"]
 
 
+# WK2
 @guarantee(Guarantee.WORKERS)
 async def test_a_request_to_stop_is_told_by_every_heartbeat_after_it(bench: Bench) -> None:
     await bench.engine.heartbeat(record("w"))
@@ -108,6 +110,7 @@ async def test_a_forgotten_worker_takes_its_request_with_it(bench: Bench) -> Non
     assert (await bench.engine.heartbeat(record("w"))).stop is False
 
 
+# PR2
 @guarantee(Guarantee.WORKERS)
 async def test_silent_workers_are_forgotten_after_an_hour(bench: Bench) -> None:
     await bench.engine.heartbeat(record("silent", interval=SECOND))

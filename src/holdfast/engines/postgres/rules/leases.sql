@@ -1,0 +1,160 @@
+-- Leases between claim and settlement: renewed, expired, disowned; and the workers that hold them.
+--
+-- Nothing here waits for a job that another call has locked: it is being settled, or stands in a user's transaction.
+-- A worker that waited for one such job would let all its other leases expire.
+
+-- Extend leases by their own length, all in one statement. A locked job stays as it is, and is answered as stored.
+-- T4: accepted while the token is the current one, also after the expiry.
+-- T5: extended, also if the answer is `cancel` or `hold`.
+CREATE FUNCTION renew(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}}
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_jobs json;
+BEGIN
+    PERFORM begin_call();
+    WITH asked AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
+        SELECT queue, id, token,
+            (array_agg(progress ORDER BY place DESC) FILTER (WHERE progress IS NOT NULL))[1] AS progress
+        FROM ROWS FROM (
+            jsonb_to_recordset(p_request -> 'jobs') AS (queue text, id text, token text, progress jsonb)
+        ) WITH ORDINALITY AS r (queue, id, token, progress, place)
+        GROUP BY queue, id, token
+    ), held AS MATERIALIZED (
+        SELECT j.queue, j.id, a.progress FROM asked AS a JOIN job AS j ON j.queue = a.queue AND j.id = a.id
+        WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
+    )
+    UPDATE job AS j SET
+        lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)
+    FROM held AS h WHERE j.queue = h.queue AND j.id = h.id;
+    -- In a statement of its own: the one above sees a lease that was lost while it ran as it was before.
+    SELECT json_agg(json_build_object('status', CASE
+            WHEN j.id IS NULL THEN 'lost'
+            WHEN j.cancel_asked THEN 'cancel'
+            WHEN j.state = 'assigned' AND scope_paused(j.queue, j.lane) THEN 'hold'
+            ELSE 'held' END, 'lease_expires', j.lease_expires) ORDER BY r.place)
+    INTO v_jobs
+    FROM ROWS FROM (
+        jsonb_to_recordset(p_request -> 'jobs') AS (queue text, id text, token text)
+    ) WITH ORDINALITY AS r (queue, id, token, place)
+    LEFT JOIN job AS j ON j.queue = r.queue AND j.id = r.id AND j.token = r.token;
+    RETURN reply(v_now, '"jobs":' || coalesce(v_jobs, '[]'));
+END $$;
+
+-- Leases past their expiry, with what a reaper needs to decide; index job_token. Where very many have expired, the
+-- list holds those that are longest overdue: no call sorts all of them.
+-- T6: of the tasks named, and of every task after a long time.
+-- T7: reapers that list at the same time begin at different places.
+CREATE FUNCTION expired(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}}
+SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_limit bigint := coalesce((p_request ->> 'limit')::bigint, {{expired.limit}});
+    v_turn bigint := coalesce((p_request ->> 'turn')::bigint, 0);
+    v_tasks text[];
+    v_leases json;
+BEGIN
+    PERFORM begin_call();
+    IF jsonb_typeof(p_request -> 'tasks') = 'array' THEN
+        v_tasks := ARRAY(SELECT jsonb_array_elements_text(p_request -> 'tasks'));
+    END IF;
+    WITH overdue AS (
+        SELECT {{expired_lease.columns}}
+        FROM job
+        WHERE token IS NOT NULL AND lease_expires <= v_now
+            -- Several lease lengths may be more than a bigint holds.
+            AND (v_tasks IS NULL OR task = ANY (v_tasks)
+                OR v_now - lease_expires > {{reaped_by_all_after}}::numeric * lease_len)
+        ORDER BY lease_expires, queue, id LIMIT greatest(v_limit, 20 * least(v_limit, 10000))
+    ), numbered AS (
+        SELECT *, row_number() OVER (ORDER BY lease_expires, queue, id) - 1 AS place, count(*) OVER () AS size
+        FROM overdue
+    ), turned AS (
+        SELECT *, (place - v_turn % size + size) % size AS rank FROM numbered
+    )
+    SELECT json_agg(json_build_object(
+        {{expired_lease.pairs}}) ORDER BY rank)
+    INTO v_leases FROM turned WHERE rank < v_limit;
+    RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
+END $$;
+
+-- These workers are dead: their leases expire now. A locked job is not among them: a call is about to settle it, or
+-- it expires in its own time.
+-- T8: all leases of these workers expire now at the latest.
+CREATE FUNCTION disown(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}}
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_workers text[] := ARRAY(SELECT jsonb_array_elements_text(p_request -> 'workers'));
+    v_leases json;
+BEGIN
+    PERFORM begin_call();
+    WITH orphan AS MATERIALIZED (
+        SELECT queue, id FROM job WHERE token IS NOT NULL AND owner = ANY (v_workers) FOR UPDATE SKIP LOCKED
+    ), expired AS (
+        UPDATE job AS j SET lease_expires = v_now FROM orphan AS o
+        WHERE j.queue = o.queue AND j.id = o.id AND j.lease_expires > v_now
+    )
+    SELECT json_agg(json_build_object('queue', queue, 'id', id) ORDER BY queue, id) INTO v_leases FROM orphan;
+    RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
+END $$;
+
+-- Write the record of a worker, and the version of the rules that it calls.
+-- WK1: as sent, except `seen` and `stop_asked`, which are the engine's.
+CREATE FUNCTION heartbeat(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_record jsonb := p_request -> 'worker';
+    v_stop boolean;
+BEGIN
+    PERFORM begin_call();
+    INSERT INTO worker AS w (worker, record, seen, rules_version)
+    VALUES (v_record ->> 'worker', v_record, v_now, {{rules_version}})
+    ON CONFLICT (worker) DO UPDATE SET
+        record = excluded.record, seen = excluded.seen, rules_version = excluded.rules_version
+    RETURNING w.stop_asked INTO v_stop;
+    RETURN reply(v_now, '"stop":' || v_stop);
+END $$;
+
+CREATE FUNCTION workers(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}} SET jit = off AS $$
+DECLARE
+    v_workers json;
+BEGIN
+    PERFORM begin_call();
+    SELECT json_agg(record || jsonb_build_object('seen', seen, 'stop_asked', stop_asked) ORDER BY worker)
+    INTO v_workers FROM worker;
+    RETURN reply(call_time(p_offset, p_not_before_us), '"workers":' || coalesce(v_workers, '[]'));
+END $$;
+
+-- WK2: the next heartbeat answers `stop`.
+-- N4: the worker is notified.
+CREATE FUNCTION stop_worker(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_found boolean;
+BEGIN
+    PERFORM begin_call();
+    UPDATE worker SET stop_asked = true WHERE worker = p_request ->> 'worker';
+    v_found := FOUND;
+    IF v_found THEN
+        PERFORM notify('worker:' || (p_request ->> 'worker'));
+    END IF;
+    RETURN reply(call_time(p_offset, p_not_before_us), '"found":' || v_found);
+END $$;
+
+-- WK1: a worker that ends takes its record with it.
+CREATE FUNCTION forget_worker(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_found boolean;
+BEGIN
+    PERFORM begin_call();
+    DELETE FROM worker WHERE worker = p_request ->> 'worker';
+    v_found := FOUND;
+    RETURN reply(call_time(p_offset, p_not_before_us), '"found":' || v_found);
+END $$;

@@ -1,0 +1,238 @@
+-- Pools: a queue with a number of lanes over which jobs are spread. The client takes the hash of a key; everything
+-- else is decided here.
+--
+-- Locks: an advisory lock per pool, before those of its lanes where the pool is known in time.
+
+-- Lock a pool. Calls that bring or end jobs of the present size share the lock. A resize has it alone, and so has a
+-- call that ends a job of an older size: while the last of those releases the held jobs, no other call may bring a
+-- job that would be held.
+CREATE FUNCTION lock_pool(p_queue text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_lock bigint := hashtextextended('{{namespace}} pool ' || p_queue, 0);
+BEGIN
+    IF NOT is_older_size(p_queue, p_epoch) AND pg_try_advisory_xact_lock_shared(v_lock) THEN
+        IF NOT is_older_size(p_queue, p_epoch) THEN
+            RETURN;
+        END IF;
+    END IF;
+    LOOP
+        BEGIN
+            IF is_older_size(p_queue, p_epoch) THEN
+                PERFORM pg_advisory_xact_lock(v_lock);
+                RETURN;
+            END IF;
+            PERFORM pg_advisory_xact_lock_shared(v_lock);
+            IF NOT is_older_size(p_queue, p_epoch) THEN
+                RETURN;
+            END IF;
+            RAISE SQLSTATE 'HF001';
+        EXCEPTION WHEN SQLSTATE 'HF001' THEN
+            NULL;  -- a resize came first: the end of the block releases the shared lock, and the loop begins again
+        END;
+    END LOOP;
+END $$;
+
+-- True if the pool has got another size since this epoch.
+CREATE FUNCTION is_older_size(p_queue text, p_epoch bigint) RETURNS boolean LANGUAGE sql AS $$
+    SELECT coalesce(p_epoch < (SELECT epoch FROM pool WHERE name = p_queue), false)
+$$;
+
+-- Give a job of a pool its lane, and the hold it may need. Producers share a lock that a resize waits for, so that
+-- the resize counts every job of the old size.
+-- O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
+-- O3: a keyed job waits for the jobs of an older size.
+CREATE FUNCTION place(INOUT j job, p_lanes bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    p pool;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{{namespace}} pool ' || j.queue, 0));
+    p := declare_pool(j.queue, p_lanes);
+    j.epoch := p.epoch;
+    IF j.pool_hash IS NULL THEN
+        j.lane := ((nextval(p.turns::regclass) - 1) % p.lanes)::text;
+    ELSE
+        j.lane := (j.pool_hash % p.lanes)::text;
+        IF p.old_live > 0 THEN
+            j.hold := j.hold | {{hold.epoch}};
+        END IF;
+    END IF;
+END $$;
+
+-- The lane that `place` would give a stored job now.
+-- O5: by the present size.
+CREATE FUNCTION lane_again(j job) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    p pool;
+BEGIN
+    IF j.epoch > 0 THEN
+        SELECT * INTO p FROM pool WHERE name = j.queue;
+    END IF;
+    IF p.name IS NULL THEN
+        RETURN j.lane;
+    END IF;
+    RETURN (coalesce(j.pool_hash, turns_given(p.turns)) % p.lanes)::text;
+END $$;
+
+-- How many numbers a pool's sequence has given.
+CREATE FUNCTION turns_given(p_turns text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_turn bigint;
+BEGIN
+    EXECUTE format('SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %I', p_turns) INTO v_turn;
+    RETURN v_turn;
+END $$;
+
+-- The turns of the pools that a group goes to, if a limit may refuse the group.
+CREATE FUNCTION turns_before(p_group jsonb) RETURNS jsonb LANGUAGE sql AS $$
+    SELECT CASE WHEN jsonb_array_length(coalesce(p_group -> 'limits', '[]')) > 0 THEN (
+        SELECT jsonb_object_agg(p.turns, turns_given(p.turns)) FROM pool AS p WHERE p.name IN (
+            SELECT n.queue FROM jsonb_populate_recordset(NULL::new_job, p_group -> 'jobs') AS n
+            WHERE n.pool IS NOT NULL)) END
+$$;
+
+-- A refused group gives back the turns it has taken. If two groups do so at once, a lane may get two jobs in a row.
+CREATE FUNCTION return_turns(p_turns jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v record;
+BEGIN
+    FOR v IN SELECT key AS turns, value::bigint AS turn FROM jsonb_each(coalesce(p_turns, '{}')) LOOP
+        PERFORM setval(v.turns::regclass, greatest(v.turn, 1), v.turn > 0);
+    END LOOP;
+END $$;
+
+-- The record of a pool, made if the pool is new.
+-- O1: where the pool exists, the stored number of lanes wins.
+CREATE FUNCTION declare_pool(p_name text, p_lanes bigint) RETURNS pool LANGUAGE plpgsql AS $$
+DECLARE
+    p pool;
+    v_turns text;
+BEGIN
+    SELECT * INTO p FROM pool WHERE name = p_name;
+    IF p.name IS NOT NULL THEN
+        RETURN p;
+    END IF;
+    -- One at a time: a sequence is made by name, and its name counts the pools.
+    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pools', 0));
+    SELECT * INTO p FROM pool WHERE name = p_name;
+    IF p.name IS NULL THEN
+        v_turns := 'turns_' || (SELECT count(*) + 1 FROM pool);
+        EXECUTE format('CREATE SEQUENCE {{namespace}}.%I', v_turns);
+        PERFORM declare_queue(p_name);
+        INSERT INTO pool (name, lanes, turns) VALUES (p_name, p_lanes, v_turns) RETURNING * INTO p;
+    END IF;
+    RETURN p;
+END $$;
+
+-- True if this call is the one that declares the pool. A second caller waits for the first, so only one gets true.
+CREATE FUNCTION is_new_pool(p_name text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM pool WHERE name = p_name) THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pools', 0));
+    RETURN NOT EXISTS (SELECT 1 FROM pool WHERE name = p_name);
+END $$;
+
+-- A job of a pool has ended.
+-- O3: `old_live` counts down; the last job of an older size releases the held ones.
+CREATE FUNCTION leave_pool(j job, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    p pool;
+    v_held job;
+    v_from text;
+BEGIN
+    PERFORM lock_pool(j.queue, j.epoch);
+    UPDATE pool SET old_live = old_live - 1
+    WHERE name = j.queue AND epoch > j.epoch AND old_live > 0 RETURNING * INTO p;
+    IF p.old_live = 0 THEN
+        FOR v_held IN
+            SELECT * FROM job
+            WHERE queue = j.queue AND state = 'blocked' AND hold & {{hold.epoch}} = {{hold.epoch}}
+            ORDER BY arrival FOR UPDATE
+        LOOP
+            v_from := v_held.state;
+            v_held.hold := v_held.hold & ~{{hold.epoch}};
+            v_held := rest(v_held, lane_paused(v_held.queue, v_held.lane), p_now);
+            PERFORM put_job(v_from, v_held);
+        END LOOP;
+    END IF;
+END $$;
+
+-- True if the lane is one of the pool's present size: then prune keeps it.
+CREATE FUNCTION is_pool_lane(p_queue text, p_lane text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce((
+        SELECT CASE WHEN p_lane ~ '^[0-9]+$' THEN p_lane::numeric < lanes ELSE false END FROM pool WHERE name = p_queue
+    ), false)
+$$;
+
+-- The record of a pool as the model has it.
+CREATE FUNCTION pool_record(p pool) RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN json_build_object(
+        'name', p.name, 'lanes', p.lanes, 'epoch', p.epoch, 'turn', turns_given(p.turns), 'old_live', p.old_live);
+END $$;
+
+CREATE FUNCTION pool_reply(p_now bigint, p pool, p_changed boolean) RETURNS text LANGUAGE sql AS $$
+    SELECT reply(p_now, '"pool":' || pool_record(p) || ',"changed":' || p_changed)
+$$;
+
+CREATE FUNCTION put_pool(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_new boolean := is_new_pool(p_request ->> 'name');
+    p pool := declare_pool(p_request ->> 'name', (p_request ->> 'lanes')::bigint);
+BEGIN
+    PERFORM begin_call();
+    RETURN pool_reply(call_time(p_offset, p_not_before_us), p, v_new);
+END $$;
+
+-- Give a pool another number of lanes. Calls that bring or end jobs of the pool share its lock: those that hold it
+-- under the old size have committed when this call gets it, and later ones see the new size. So the count below
+-- misses no job.
+-- O4: not for the same number, and not while an earlier resize goes on. An unknown pool is declared.
+-- O3: the next epoch.
+--
+-- A job that came in a user's transaction and is not placed yet gets its place under the new size. One that ended in
+-- a user's transaction is live here until its deferred end has run. Deferred work is not run under the lock: it would
+-- wait for lanes whose holders may wait for the lock.
+CREATE FUNCTION resize(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_name text := p_request ->> 'name';
+    v_lanes bigint := (p_request ->> 'lanes')::bigint;
+    v_now bigint;
+    p pool;
+    v_changed boolean;
+BEGIN
+    PERFORM begin_call();
+    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pool ' || v_name, 0));
+    v_now := call_time(p_offset, p_not_before_us);
+    v_changed := is_new_pool(v_name);
+    p := declare_pool(v_name, v_lanes);
+    IF p.lanes <> v_lanes AND p.old_live = 0 THEN
+        UPDATE pool SET lanes = v_lanes, epoch = epoch + 1, old_live = (
+            SELECT count(*) FROM job
+            WHERE queue = v_name AND epoch > 0 AND hold & {{hold.arriving}} = 0
+                AND state IN ({{waiting}})
+        ) + (
+            -- Leased ones by their token: a plain condition on the queue would lead the planner to read all of it.
+            SELECT count(*) FROM job WHERE token IS NOT NULL AND queue || '' = v_name AND epoch > 0
+        ) + (
+            SELECT count(*) FROM deferred AS c
+            JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
+            WHERE c.kind = 'end' AND c.queue = v_name AND j.epoch > 0
+        ) WHERE name = v_name RETURNING * INTO p;
+        v_changed := true;
+    END IF;
+    RETURN pool_reply(v_now, p, v_changed);
+END $$;
+
+CREATE FUNCTION pools(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql STABLE {{entry}} SET jit = off AS $$
+DECLARE
+    v_pools json;
+BEGIN
+    PERFORM begin_call();
+    SELECT coalesce(json_agg(pool_record(pool) ORDER BY name), '[]') INTO v_pools FROM pool;
+    RETURN reply(call_time(p_offset, p_not_before_us), '"pools":' || v_pools);
+END $$;

@@ -1,0 +1,239 @@
+-- What is done to a whole queue or lane: pause, resume, clear, emptied. And schedules.
+
+CREATE FUNCTION pause(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN set_paused(p_request ->> 'queue', p_request ->> 'lane', true, p_offset, p_not_before_us);
+END $$;
+
+CREATE FUNCTION resume(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN set_paused(p_request ->> 'queue', p_request ->> 'lane', false, p_offset, p_not_before_us);
+END $$;
+
+-- U3: an unknown queue or lane gets a record.
+-- U4: the answer counts the live jobs of the scope.
+-- U1: claims read the flag of a queue.
+-- N1: a resumed queue is notified.
+CREATE FUNCTION set_paused(
+    p_queue text, p_lane text, p_paused boolean, p_offset bigint, p_not_before_us bigint
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_changed boolean;
+    v_count bigint;
+BEGIN
+    PERFORM begin_call();
+    PERFORM declare_queue(p_queue);
+    IF p_lane IS NOT NULL THEN
+        PERFORM run_deferred(p_queue, true, v_now);
+        PERFORM lane_paused(p_queue, p_lane);
+        v_now := call_time(p_offset, v_now);
+        PERFORM lock_lane(p_queue, p_lane, v_now);
+        v_changed := set_lane_paused(p_queue, p_lane, p_paused, v_now);
+        v_count := lane_depth(p_queue, p_lane);
+        PERFORM write_tally();
+    ELSE
+        UPDATE queue SET paused = p_paused WHERE queue = p_queue AND paused <> p_paused;
+        v_changed := FOUND;
+        v_now := call_time(p_offset, v_now);
+        IF v_changed AND NOT p_paused THEN
+            PERFORM notify('queue:' || p_queue);
+        END IF;
+        v_count := depth(p_queue);
+    END IF;
+    RETURN reply(v_now, '"count":' || v_count || ',"changed":' || v_changed);
+END $$;
+
+-- End live jobs of a queue or lane.
+-- CL1: as cancelled, leased ones too; their tokens are void.
+--
+-- Beside the fields of the command: `chunk` ends at most that many jobs, the latest first, and none that arrived
+-- after `up_to`. The answer has `up_to` for the next call, and whether there is `more`. Without `chunk` all jobs end
+-- at once.
+--
+-- Between the chunks of a queue no job of it is claimed: claims read `queue.clearing`, an instant, so the stop ends
+-- by itself if the client goes away. Of a lane only the head can be claimed, and it ends last.
+CREATE FUNCTION clear(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}}
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET lock_timeout = '2s' AS $$
+DECLARE
+    v_queue text := p_request ->> 'queue';
+    v_lane text := p_request ->> 'lane';
+    v_chunk bigint := (p_request ->> 'chunk')::bigint;
+    v_fast boolean := coalesce((p_request ->> 'fast')::boolean, true);
+    v_up_to bigint := coalesce((p_request ->> 'up_to')::bigint, (SELECT last_value FROM arrival));
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_epoch bigint := 0;
+    v_ids text[];
+    v_free text[];
+    v_count bigint := 0;
+    v_more boolean;
+BEGIN
+    PERFORM begin_call();
+    PERFORM run_deferred(v_queue, true, v_now);
+    -- Before the lanes. The size of the pool stays from now on.
+    PERFORM lock_pool(v_queue, CASE old_live WHEN 0 THEN epoch ELSE 0 END) FROM pool WHERE name = v_queue;
+    v_epoch := coalesce((SELECT epoch FROM pool WHERE name = v_queue), 0);
+    LOOP
+        v_ids := live_ids(v_queue, v_lane, v_up_to, v_chunk);
+        EXIT WHEN v_ids = '{}';
+        v_free := lock_free(v_queue, v_ids, false);
+        IF v_free IS NULL THEN
+            PERFORM wait_for_rows(v_queue, v_ids[1:1]);  -- other calls hold all of them
+            CONTINUE;
+        END IF;
+        v_now := call_time(p_offset, v_now);
+        IF v_fast THEN
+            v_count := v_count + clear_fast(v_queue, v_free, v_up_to, v_epoch, v_now);
+        END IF;
+        v_count := v_count + clear_one_by_one(v_queue, v_free, v_up_to, v_now);
+        EXIT WHEN v_chunk IS NOT NULL;
+    END LOOP;
+    PERFORM resolve(v_now);
+    v_more := live_ids(v_queue, v_lane, v_up_to, 1) <> '{}';
+    IF v_chunk IS NOT NULL AND v_lane IS NULL THEN
+        PERFORM set_clearing(v_queue, v_more, v_now);
+    END IF;
+    PERFORM write_tally();
+    RETURN reply(v_now, '"count":' || v_count || ',"more":' || v_more || ',"up_to":' || v_up_to);
+END $$;
+
+-- Live jobs of a queue or lane, the latest first; a lane's head behind all jobs that it holds back. Indexes
+-- job_lane_live, job_state and job_token.
+CREATE FUNCTION live_ids(p_queue text, p_lane text, p_up_to bigint, p_most bigint) RETURNS text[]
+LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+    v_ids text[];
+BEGIN
+    IF p_lane IS NOT NULL THEN
+        v_ids := ARRAY(
+            SELECT id FROM job
+            WHERE queue = p_queue AND lane = p_lane AND state NOT IN ({{terminal}})
+                AND arrival <= p_up_to AND hold & {{hold.lane}} = {{hold.lane}} ORDER BY arrival DESC LIMIT p_most);
+        IF cardinality(v_ids) = p_most THEN
+            RETURN v_ids;
+        END IF;
+        RETURN v_ids || ARRAY(
+            SELECT id FROM job
+            WHERE queue = p_queue AND lane = p_lane AND state NOT IN ({{terminal}})
+                AND arrival <= p_up_to AND hold & {{hold.lane}} = 0
+            ORDER BY arrival DESC LIMIT p_most - cardinality(v_ids));
+    END IF;
+    RETURN ARRAY(
+        -- A step of its own: by their tokens, because there are few. The planner may take the queue for small.
+        WITH leased AS MATERIALIZED (SELECT queue, id, arrival FROM job WHERE token IS NOT NULL)
+        SELECT live.id FROM (
+            SELECT w.id, w.arrival FROM unnest(ARRAY[{{waiting}}]) AS s (state)
+            CROSS JOIN LATERAL (
+                SELECT id, arrival FROM job
+                WHERE queue = p_queue AND state = s.state AND state NOT IN ({{leased}})
+                    AND arrival <= p_up_to ORDER BY arrival DESC LIMIT p_most
+            ) AS w
+            UNION ALL
+            SELECT id, arrival FROM leased WHERE queue = p_queue AND arrival <= p_up_to
+        ) AS live ORDER BY live.arrival DESC LIMIT p_most);
+END $$;
+
+-- The latest first, so that lanes promote few of the jobs that are about to end.
+CREATE FUNCTION clear_one_by_one(p_queue text, p_ids text[], p_up_to bigint, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    c_flush CONSTANT int := 500;  -- jobs; each further line copies what the settings have gathered
+    v_count bigint := 0;
+    v_id text;
+    j job;
+    v_from text;
+BEGIN
+    FOR v_id IN
+        SELECT id FROM job
+        WHERE queue = p_queue AND id = ANY (p_ids) AND arrival <= p_up_to AND NOT is_terminal(state)
+        ORDER BY arrival DESC
+    LOOP
+        SELECT * INTO j FROM job WHERE queue = p_queue AND id = v_id;
+        v_from := j.state;
+        IF v_from = 'running' THEN
+            j := end_attempt(j, 'cancelled', NULL, p_now);
+        END IF;
+        PERFORM finish(v_from, j, 'cancelled', 'cleared', '', NULL, NULL, NULL, p_now);
+        v_count := v_count + 1;
+        IF v_count % c_flush = 0 THEN
+            PERFORM write_tally(), set_config('holdfast.emptied', '', true);
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- Keep claims away until the next chunk comes, or let them in again.
+CREATE FUNCTION set_clearing(p_queue text, p_more boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    c_wait CONSTANT bigint := 10 * 1000000;  -- microseconds in which the next piece has to come
+BEGIN
+    IF p_more THEN
+        INSERT INTO queue AS q (queue, clearing) VALUES (p_queue, p_now + c_wait)
+        ON CONFLICT (queue) DO UPDATE SET clearing = excluded.clearing;
+    ELSE
+        UPDATE queue SET clearing = 0 WHERE queue = p_queue AND clearing > 0;
+        IF FOUND THEN
+            PERFORM notify('queue:' || p_queue);
+        END IF;
+    END IF;
+END $$;
+
+-- EM1: compare the number of ends with that of the last true answer. True for one caller: a second one waits for the
+-- first, and then finds the number moved.
+CREATE FUNCTION emptied(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_queue text := p_request ->> 'queue';
+    v_ends bigint;
+    v_live bigint;
+    v_emptied boolean := false;
+BEGIN
+    PERFORM begin_call();
+    -- In one statement, so that both numbers are of one instant.
+    SELECT coalesce(sum(ends), 0), coalesce(sum(jobs) FILTER (WHERE NOT is_terminal(state)), 0) INTO v_ends, v_live
+    FROM counts WHERE queue = v_queue;
+    IF v_live = 0 AND v_ends > coalesce((SELECT emptied_at FROM queue WHERE queue = v_queue), 0) THEN
+        INSERT INTO queue AS q (queue, emptied_at) VALUES (v_queue, v_ends)
+        ON CONFLICT (queue) DO UPDATE SET emptied_at = excluded.emptied_at WHERE q.emptied_at < excluded.emptied_at;
+        v_emptied := FOUND;
+    END IF;
+    RETURN reply(call_time(p_offset, p_not_before_us), '"emptied":' || v_emptied);
+END $$;
+
+CREATE FUNCTION schedules_reply(p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_schedules json;
+BEGIN
+    SELECT json_agg(record ORDER BY name) INTO v_schedules FROM schedule;
+    RETURN reply(p_now, '"schedules":' || coalesce(v_schedules, '[]'));
+END $$;
+
+CREATE FUNCTION put_schedule(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET jit = off AS $$
+DECLARE
+    v_record jsonb := p_request -> 'schedule';
+BEGIN
+    PERFORM begin_call();
+    INSERT INTO schedule (name, record) VALUES (v_record ->> 'name', v_record)
+    ON CONFLICT (name) DO UPDATE SET record = excluded.record;
+    RETURN schedules_reply(call_time(p_offset, p_not_before_us));
+END $$;
+
+CREATE FUNCTION drop_schedule(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET jit = off AS $$
+BEGIN
+    PERFORM begin_call();
+    DELETE FROM schedule WHERE name = p_request ->> 'name';
+    RETURN schedules_reply(call_time(p_offset, p_not_before_us));
+END $$;
+
+CREATE FUNCTION schedules(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET jit = off AS $$
+BEGIN
+    PERFORM begin_call();
+    RETURN schedules_reply(call_time(p_offset, p_not_before_us));
+END $$;

@@ -1,0 +1,56 @@
+"""A connection that only reads: short transactions, without the gate."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.engines.ledger import Ledger
+from holdfast.engines.sqlite.connection import connect, translate
+from holdfast.engines.sqlite.rows import BrokenLane, DamagedRow
+from holdfast.engines.sqlite.state import SqliteState
+from holdfast.engines.sqlite.statements import load
+from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
+from holdfast.errors import CorruptRecord
+from holdfast.model.command import Command
+from holdfast.model.instants import At
+
+
+class Reader:
+    """Belongs to one thread."""
+
+    def __init__(self, store: StoreOptions, clock: EngineClock) -> None:
+        self._store = store
+        self._clock = clock
+        self.connection = connect(store, read_only=True)
+        self._sql = load("statements.sql", store.namespace)
+        self._state = SqliteState(self.connection, self._sql)
+        self._ledger = Ledger(self._state)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        """Run the commands in one transaction; if one of them fails, each in a transaction of its own."""
+        try:
+            return self._read(commands)
+        except sqlite3.Error as error:
+            return [CommandResult(None, translate(error, self._store.path), frozenset())] * len(commands)
+        except Exception as error:
+            if len(commands) == 1:
+                if isinstance(error, DamagedRow | BrokenLane):
+                    error = CorruptRecord(where=str(error), engine="sqlite")
+                return [CommandResult(None, error, frozenset())]
+        return [result for command in commands for result in self.run([command])]
+
+    def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        self.connection.execute("BEGIN")
+        try:
+            _, wall, lease, _ = self.connection.execute(self._sql["begin_meta"]).fetchone()
+            self._ledger.clock = At(wall, lease).after(self._clock.last)
+            now = self._clock.now()
+            answers = [self._ledger.decide(command, now).answer for command in commands]
+            self._clock.last = self._ledger.clock.after(self._clock.last)
+            return [CommandResult(answer, None, frozenset()) for answer in answers]
+        finally:
+            self.connection.execute("ROLLBACK")
+            self._state.clear_cache()

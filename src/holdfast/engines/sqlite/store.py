@@ -1,0 +1,43 @@
+"""What all connections of one engine share: the options of the store, its clock, and the form of a result."""
+
+from typing import Any, NamedTuple
+
+from holdfast.model.instants import At
+from holdfast.runtime import Runtime
+
+
+class StoreOptions(NamedTuple):
+    """Which database file, and how it is opened."""
+
+    path: str
+    namespace: str
+    durability: str
+    busy_timeout_s: float
+    """How long a statement waits for a program that locked the file without passing the gate."""
+
+    fast_paths: bool = True
+    """False turns off `fast_state.py`, for tests."""
+
+    @property
+    def gate_path(self) -> str:
+        return self.path + "-gate"
+
+
+class EngineClock:
+    """The clock of one engine. Engine time never goes back, so the latest answered time is kept."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.last = At(0, 0)
+        """The latest time in an answer of any connection of this process."""
+
+    def now(self) -> At:
+        return At(self._runtime.wall(), self._runtime.boot())
+
+
+class CommandResult(NamedTuple):
+    """The result of one command: an answer or an error, and the topics to notify."""
+
+    answer: Any
+    error: BaseException | None
+    topics: frozenset[str]

@@ -1,0 +1,282 @@
+"""A connection that writes: it passes the gate, decides a batch of commands in one transaction, and commits once.
+
+All writers of all processes pass one gate, a file lock, before they begin a transaction. SQLite's own busy handler is
+unfair, and some versions lose data when a writer meets a second checkpoint. The writer that holds the gate is the only
+one; the busy timeout is there for other programs, which write without the gate.
+
+A batch costs one sync. A command that fails does not fail the others: the transaction is rolled back, and each command
+runs in a transaction of its own.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.engines.ledger import Ledger
+from holdfast.engines.sqlite.connection import connect, translate
+from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
+from holdfast.engines.sqlite.fast_state import FastState
+from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
+from holdfast.engines.sqlite.repair import repair_lane, repair_row
+from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedRow
+from holdfast.engines.sqlite.state import SqliteState
+from holdfast.engines.sqlite.statements import load
+from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
+from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
+from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
+from holdfast.model.command import Command
+from holdfast.model.instants import At
+from holdfast.model.observe import Prune
+from holdfast.model.operate import ScopeAnswer
+from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+
+CHECKPOINT_AT_BYTES = 16 * 1024 * 1024
+"""Size of the write-ahead log from which on its pages are moved into the database. Readers slow down as it grows."""
+LANES_PER_PRUNE = 1_000
+"""Lanes whose heads one prune checks."""
+
+
+class Writer:
+    """Belongs to one thread."""
+
+    def __init__(self, store: StoreOptions, runtime: Runtime, clock: EngineClock) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._clock = clock
+        try:
+            self._gate = runtime.fs.gate(store.gate_path)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"{store.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
+                "process may write to it."
+            ) from error
+        try:
+            self.connection = connect(store)
+        except BaseException:
+            self._gate.close()
+            raise
+        self._sql = load("statements.sql", store.namespace)
+        self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
+        self._ledger = Ledger(self._state)
+        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
+
+    def close(self) -> None:
+        self.connection.close()
+        self._gate.close()
+
+    # Opening
+
+    def prepare(self, *, auto_migrate: bool) -> tuple[str, ...]:
+        """Migrate if `auto_migrate`, refuse a schema that does not fit, expire the leases of an earlier boot."""
+        if self._is_prepared():  # then opening does not wait for the gate
+            return ()
+        with self._gate:
+            try:
+                self.connection.execute("BEGIN IMMEDIATE")
+                namespace = self._store.namespace
+                steps = migrate(self.connection, namespace, self._runtime.boot_id()) if auto_migrate else ()
+                check(version_of(self.connection, namespace), namespace)
+                self._expire_leases_of_earlier_boots()
+                self.connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._rollback()
+                raise translate(error, self._store.path) from error
+            except BaseException:
+                self._rollback()
+                raise
+        return steps
+
+    def _is_prepared(self) -> bool:
+        try:
+            if version_of(self.connection, self._store.namespace) != VERSION:
+                return False
+            row = self.connection.execute(self._sql["begin_meta"]).fetchone()
+        except sqlite3.Error:
+            return False  # `prepare` meets the same error and translates it
+        return bool(row[0] == self._runtime.boot_id())
+
+    def _expire_leases_of_earlier_boots(self) -> None:
+        boot_id = self._runtime.boot_id()
+        row = self.connection.execute(self._sql["begin_meta"]).fetchone()
+        if row[0] == boot_id:
+            return
+        for job in self._state.leases_until(MAX_INTEGER):
+            self._state.swap_job(job, msgspec.structs.replace(job, lease_expires=0))
+        self._state.finish()
+        self._state.clear_cache()
+        self.connection.execute(self._sql["new_boot"], (boot_id,))
+
+    # Commands
+
+    def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        """Run the commands in order in one transaction; if it fails, each in a transaction of its own."""
+        try:
+            results, begun = self._transaction_after_repairs(lambda: self._decide(commands))
+        except (sqlite3.Error, EngineError) as error:
+            failure: BaseException = translate(error, self._store.path) if isinstance(error, sqlite3.Error) else error
+            if isinstance(error, EngineError) or not isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
+                # The store itself fails: every single command would meet the same error.
+                return [CommandResult(None, failure, frozenset())] * len(commands)
+        except Exception as error:
+            failure = error
+        else:
+            for index, work in begun:
+                results[index] = self._do_rest(results[index], work)
+            return results
+        if len(commands) > 1:
+            return [result for command in commands for result in self.run([command])]
+        if isinstance(failure, EngineError) and self._state.trusts_fresh_ids:
+            return with_look_ups(self._state, lambda: self.run(commands))
+        return [CommandResult(None, failure, frozenset())]
+
+    def _transaction_after_repairs(self, work: Callable[[], T]) -> T:
+        """Run `work` in a transaction. If it meets a damaged row or a broken lane, repair that and run it again."""
+        problem: DamagedRow | BrokenLane | None = None
+        not_repaired = ""
+        while True:
+            try:
+                if problem is not None and not self._repair(problem):
+                    # Another process may have repaired it. If `work` meets the same problem again, none has.
+                    if str(problem) == not_repaired:
+                        raise CorruptRecord(where=str(problem), engine="sqlite") from problem
+                    not_repaired = str(problem)
+                return self._transaction(work)
+            except (DamagedRow, BrokenLane) as error:
+                problem = error
+
+    def _transaction(self, work: Callable[[], T]) -> T:
+        with self._gate:
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work()
+                self._commit()
+            except BaseException:
+                self._rollback()
+                raise
+            self._checkpoint()
+        return result
+
+    def _checkpoint(self) -> None:
+        """Move the log's pages into the database once it has grown. If this fails, the commit is still valid."""
+        size = self._runtime.fs.size(self._store.path + "-wal")
+        if size < self._checkpoint_at_bytes:
+            return
+        try:
+            _, pages, moved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            log.warning("%s: a checkpoint failed (%s). It will be tried again.", self._store.path, error)
+            pages, moved = 1, 0
+        # An open reader may keep pages in the log: then the next try comes after the same growth again.
+        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES if moved == pages else size + CHECKPOINT_AT_BYTES
+
+    def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[CommandResult], list[tuple[int, UnfinishedWork]]]:
+        """The results, and the work that commands have begun and not finished, each with the index of its command."""
+        state, ledger = self._state, self._ledger
+        ledger.clock = self._begin().after(self._clock.last)
+        results: list[CommandResult] = []
+        begun: list[tuple[int, UnfinishedWork]] = []
+        for command in commands:
+            now = self._clock.now()
+            state.now_us = now.wall
+            if type(command) is Prune:
+                state.check_lanes(LANES_PER_PRUNE)
+                state.unfinished()
+            decision = ledger.decide(command, now)
+            begun += [(len(results), work) for work in state.begun]
+            state.begun = []
+            results.append(CommandResult(decision.answer, None, decision.topics))
+        for work in state.abandoned(ledger.clock.wall):
+            chunk = do_chunk(state, work, ledger.clock, keep_time=True)
+            results[-1] = results[-1]._replace(topics=results[-1].topics | chunk.topics)
+        self._clock.last = ledger.clock.after(self._clock.last)
+        state.finish()
+        if state.db.written:
+            self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
+        return results, begun
+
+    def _begin(self) -> At:
+        """Read what other connections have written; answer the latest time in the file."""
+        self._state.begin()
+        _, wall, lease, self._state.arrival = self.connection.execute(self._sql["begin_meta"]).fetchone()
+        return At(wall, lease)
+
+    # Work of several transactions
+
+    def _do_rest(self, result: CommandResult, begun: UnfinishedWork) -> CommandResult:
+        """Finish, chunk by chunk, the work that a command has begun; other writers run in between."""
+        answer, topics = result.answer, result.topics
+        left: UnfinishedWork | None = begun
+        try:
+            while left is not None:
+                chunk = self._transaction_after_repairs(partial(self._do_chunk, left, answer.at))
+                left, topics = chunk.left, topics | chunk.topics
+                if isinstance(answer, ScopeAnswer):
+                    answer = msgspec.structs.replace(answer, count=answer.count + chunk.count)
+        except (sqlite3.Error, EngineError) as error:
+            log.warning(
+                "%s: a %s of queue %s stopped before its end (%s). The next claim or prune will continue it.",
+                self._store.path,
+                begun.kind,
+                begun.queue,
+                error,
+            )
+            if isinstance(answer, ScopeAnswer):
+                message = f"The clear has begun and stopped before its end: {error}. A worker will continue it."
+                return CommandResult(None, OutcomeUnknown(message, verb="clear", engine="sqlite"), topics)
+        return CommandResult(answer, None, topics)
+
+    def _do_chunk(self, work: UnfinishedWork, at: At) -> ChunkResult:
+        now = at.after(self._begin())  # every chunk has the time of the command, or of a later write in the file
+        chunk = do_chunk(self._state, work, now)
+        self._state.finish()
+        return chunk
+
+    def _repair(self, problem: DamagedRow | BrokenLane) -> bool:
+        """Repair it in a transaction of its own. False: there was nothing to repair."""
+
+        def work() -> bool:
+            now = self._clock.now().after(self._begin())
+            if isinstance(problem, DamagedRow):
+                repaired = repair_row(self.connection, self._sql, state, problem.arrival, now)
+            else:
+                repaired = repair_lane(state, problem.queue, problem.lane, now)
+            state.finish()
+            self.connection.execute(self._sql["end_meta"], (now.wall, now.lease, state.arrival))
+            return repaired
+
+        state = self._state
+        state.clear_cache()
+        state.checks_lanes = False
+        try:
+            return self._transaction(work)
+        finally:
+            state.checks_lanes = True
+
+    # Ending a transaction
+
+    def _commit(self) -> None:
+        try:
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self.connection.in_transaction:
+                raise  # it is not committed, and will be rolled back
+            raise OutcomeUnknown(
+                f"SQLite failed while committing ({error}). The jobs may or may not have been written: "
+                "look them up by id.",
+                verb="commit",
+                engine="sqlite",
+            ) from error
+        self._state.after_commit()
+
+    def _rollback(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        self._state.clear_cache(numbers=True)

@@ -16,7 +16,7 @@ from holdfast.blocking import blocking
 from holdfast.core.connection import StoreConnection
 from holdfast.core.enqueue import enqueue
 from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_depth_limits
-from holdfast.declare.policy import SHORTEST_LEASE
+from holdfast.declare.policy import MIN_LEASE_US
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, duration_us
 from holdfast.handle import Handle
@@ -121,6 +121,6 @@ def _request(count: int, lease: Duration, option: str) -> "ClaimOptions":
     if type(count) is not int or not 1 <= count <= MAX_LEASES:
         raise InvalidOption(f"`{option}` must be a whole number from 1 to {MAX_LEASES}.", option=option)
     lease_us = duration_us(lease, "lease")
-    if lease_us < SHORTEST_LEASE:
-        raise InvalidOption(f"`lease` must be at least {SHORTEST_LEASE / 1_000_000:g} seconds.", option="lease")
+    if lease_us < MIN_LEASE_US:
+        raise InvalidOption(f"`lease` must be at least {MIN_LEASE_US / 1_000_000:g} seconds.", option="lease")
     return ClaimOptions(count, lease_us)

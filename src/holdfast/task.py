@@ -165,15 +165,15 @@ class Task(Generic[P, R]):
             limit = self._store.config.limits.payload
             defaults = self._made = JobDefaults.of(self.policy, self._chosen, self._codec, limit)
         payload = signature.encode(defaults.codec, args, kwargs)
-        if len(payload) > defaults.limit:  # a codec of the user's has no limit of its own
-            raise PayloadTooLarge(size=len(payload), limit=defaults.limit)
+        if len(payload) > defaults.max_payload_bytes:  # a codec of the user's has no limit of its own
+            raise PayloadTooLarge(size=len(payload), limit=defaults.max_payload_bytes)
         fields: dict[str, Any] = {"payload": payload}
         if defaults.job.fresh_id:
             fields["id"] = self._store.runtime.new_id()
         else:  # compared with that of a second job with this id
-            fields["payload_hash"] = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
-        if defaults.lasts is not None:
-            fields["expires"] = self._store.runtime.wall() + defaults.lasts
+            fields["payload_hash"] = call_hash(self.name, *signature.normalised(args, kwargs), payload)
+        if defaults.expires_after_us is not None:
+            fields["expires"] = self._store.runtime.wall() + defaults.expires_after_us
         if defaults.templates:
             arguments = signature.decode(defaults.codec, payload)
             fields |= {field: template.render(signature, arguments) for field, template in defaults.templates.items()}

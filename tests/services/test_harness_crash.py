@@ -255,7 +255,7 @@ def test_after_the_block_workers_live(h: Harness) -> None:
 
 
 def test_a_point_that_does_not_exist_is_refused(h: Harness) -> None:
-    with pytest.raises(InvalidOption, match="Known are after_claim, in_handler"), h.crash("later"):  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="The crash points are after_claim, in_handler"), h.crash("later"):  # type: ignore[arg-type]
         pytest.fail("It was let in.")
 
 

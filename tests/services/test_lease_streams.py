@@ -170,7 +170,7 @@ async def test_a_loop_that_waits_ends_when_the_app_is_closed(jobs: App[object], 
                 pass
 
         waiting = asyncio.create_task(consume())
-        await until(lambda: jobs._pull_workers.current()._begun)
+        await until(lambda: jobs._pull_workers.current()._registered)
     with pytest.raises(EngineUnavailable, match="closed"):
         await waiting
     await jobs.aclose()

@@ -85,7 +85,7 @@ class Process:
                 loop.call_soon_threadsafe(per_loop.end_listener.close)
         if self.open:
             self.open = False
-            if self._feed.talks:
+            if self._feed.has_sent:
                 await self._runtime.run_blocking(self._feed.close)
             self._feed.close()
             await self.engine.close()

@@ -1,7 +1,7 @@
-"""The same callers with every verb there is: parents, clears, resizes, transactions of users that come back or do not.
+"""Callers that use every verb: parents, clears, resizes, and transactions of users that commit or roll back.
 
-Here ends come about that no answer tells of: a parent takes its children down, a clear everybody. So their history is
-judged only roughly: nobody meets an error, the structure is sound while it lasts and at the end, and all of it drains.
+Some ends are then not visible in any answer: a failed parent cancels its children, a clear cancels all jobs. So these
+histories are only checked roughly: no call raises, the structure is sound at all times, and all jobs can be drained.
 """
 
 from collections.abc import Callable, Coroutine
@@ -23,11 +23,11 @@ from holdfast.testing.histories.callers import (
 
 
 class RolledBackError(Exception):
-    """A user changes their mind."""
+    """Raised to roll back a user's transaction."""
 
 
 class AllVerbsCaller(RandomCaller):
-    """A caller that stops at nothing."""
+    """A caller that uses every verb."""
 
     @property
     def verbs(self) -> tuple[tuple[int, Callable[[], Coroutine[Any, Any, None]]], ...]:
@@ -48,7 +48,7 @@ class AllVerbsCaller(RandomCaller):
     # Producing
 
     async def family(self) -> None:
-        """Jobs that come after each other, and after some that are there."""
+        """Jobs with parents: each other, and stored jobs."""
         jobs: list[NewJob] = []
         for _ in range(1 + self.dice.below(3)):
             parents = [JobKey(job.queue, job.id) for job in jobs[-1:]]
@@ -59,7 +59,7 @@ class AllVerbsCaller(RandomCaller):
         await self.enqueue(jobs)
 
     async def crowd(self) -> None:
-        """Names that others use too, in any lane, with somebody to tell."""
+        """Jobs with ids that other callers use too, in any lane, with a process to notify."""
         jobs = []
         for _ in range(1 + self.dice.below(4)):
             queue, reply = self.pick(("lanes", "pool")), self.pick((None, "p1", "p2"))
@@ -82,7 +82,7 @@ class AllVerbsCaller(RandomCaller):
         self.shared.names += [JobKey(job.queue, job.id) for job in jobs]
 
     async def transaction(self) -> None:
-        """Jobs come, and jobs end, with a user's own writes; or not at all."""
+        """Enqueue and settle inside a user's transaction, which commits or rolls back."""
         try:
             async with self.engine.transaction() as connection:
                 for _ in range(1 + self.dice.below(2)):

@@ -136,7 +136,7 @@ async def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]
                 if lanes[handle] == "0":
                     await handle.aresult(timeout=SECONDS)
             status = await pool.lane(1).astatus()
-            assert (status.state, status.pending, status.processed) == ("paused", 2, 0)
+            assert (status.state, status.depth, status.processed) == ("paused", 2, 0)
             assert await pool.lane(1).aresume()
             for handle in handles:
                 await handle.aresult(timeout=SECONDS)
@@ -146,7 +146,7 @@ async def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]
             assert await pool.aclear() == 1  # the event in flight is fenced
         assert (await flying.arefresh()).state == "cancelled"
         status_of_all = await pool.astatus()
-        assert (status_of_all.pending, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
+        assert (status_of_all.depth, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
 
 
 def test_a_resize_loses_nothing_and_keeps_the_order_of_keys(jobs: App[Any]) -> None:

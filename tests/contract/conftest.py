@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from fast_paths import FAST_PATHS, SHORT
 from postgres import server
 from postgres_roles import app_role
 from postgres_stock import fresh_namespace
@@ -34,6 +35,10 @@ class Maker:
     """The files of the suite that are run on it; none: all."""
 
 
+def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    return open_engine(f"sqlite:///{folder}/jobs.db", durability="none", fast_paths=fast_paths)
+
+
 def sqlite_transaction(engine: Engine) -> UserTransaction:
     """As a user would: a connection of their own to the same file."""
     store: Any = engine
@@ -55,16 +60,16 @@ def sqlite_transaction(engine: Engine) -> UserTransaction:
     return transaction
 
 
-def postgres_engine() -> Engine:
+def postgres_engine(*, fast_paths: bool = FAST_PATHS) -> Engine:
     store = fresh_namespace(server())
-    return open_engine(store.url, namespace=store.namespace)
+    return open_engine(store.url, namespace=store.namespace, fast_paths=fast_paths)
 
 
 def least_privilege_engine() -> Engine:
     """By a role that may do nothing but call the functions of the schema."""
     store, role = fresh_namespace(server()), app_role(server())
     server().execute(grants(store.namespace, role.name))
-    return open_engine(role.url, namespace=store.namespace)
+    return open_engine(role.url, namespace=store.namespace, fast_paths=FAST_PATHS)
 
 
 def postgres_transaction(engine: Engine) -> UserTransaction:
@@ -85,10 +90,12 @@ def postgres_transaction(engine: Engine) -> UserTransaction:
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
     # What is tested here is behaviour; that commits are synced is tested in tests/engines.
+    Maker("sqlite", sqlite_engine, transaction=sqlite_transaction),
     Maker(
-        "sqlite",
-        lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", durability="none"),
+        "sqlite-general",
+        lambda folder: sqlite_engine(folder, fast_paths=False),
         transaction=sqlite_transaction,
+        only=SHORT,
     ),
     Maker("postgres", lambda folder: postgres_engine(), transaction=postgres_transaction),
     # That every verb has the rights of its owner is tested in tests/engines; here, that they are enough.
@@ -97,6 +104,13 @@ ENGINES = (
         lambda folder: least_privilege_engine(),
         transaction=postgres_transaction,
         only=frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"}),
+    ),
+    # What has a fast path, without it. `make long` runs the whole suite that way.
+    Maker(
+        "postgres-general",
+        lambda folder: postgres_engine(fast_paths=False),
+        transaction=postgres_transaction,
+        only=SHORT,
     ),
 )
 

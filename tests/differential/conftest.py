@@ -5,10 +5,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fast_paths import FAST_PATHS
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.testing import FrozenRuntime
+
+
+def sqlite(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    url = f"sqlite:///{folder}/jobs.db"
+    return open_engine(url, runtime=FrozenRuntime(), durability="none", fast_paths=fast_paths)
 
 
 def postgres() -> Engine:
@@ -24,11 +30,20 @@ def still_postgres() -> Engine:
     return StillPostgres()
 
 
+def general_postgres() -> Engine:
+    """Without its fast paths: the general functions do everything."""
+    from kept_postgres import KeptPostgres
+
+    return KeptPostgres(fast_paths=False)
+
+
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
-    "sqlite": lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", runtime=FrozenRuntime(), durability="none"),
+    "sqlite": sqlite,
+    "sqlite-general": lambda folder: sqlite(folder, fast_paths=False),
     "postgres": lambda folder: postgres(),
     "still-postgres": lambda folder: still_postgres(),
+    "postgres-general": lambda folder: general_postgres(),
 }
 
 
@@ -40,7 +55,12 @@ class Pace(NamedTuple):
     audit_every: int = 1
 
 
-PACES = {"postgres": Pace(30, 600, 5), "still-postgres": Pace(42, 900, 5)}
+PACES = {
+    "sqlite-general": Pace(short=30),
+    "postgres": Pace(30, 600, 5),
+    "still-postgres": Pace(42, 900, 5),
+    "postgres-general": Pace(12, 600, 5),
+}
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
 
@@ -49,11 +69,14 @@ def many_postgres(count: int) -> list[Engine]:
     from postgres_stock import fresh_namespace
 
     store = fresh_namespace(server())
-    return [open_engine(store.url, namespace=store.namespace, notify=False) for _ in range(count)]
+    return [
+        open_engine(store.url, namespace=store.namespace, notify=False, fast_paths=FAST_PATHS) for _ in range(count)
+    ]
 
 
 def many_sqlite(folder: Path, count: int) -> list[Engine]:
-    return [open_engine(f"sqlite:///{folder}/jobs.db", durability="none") for _ in range(count)]
+    url = f"sqlite:///{folder}/jobs.db"
+    return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
 
 
 SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {

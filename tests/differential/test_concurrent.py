@@ -59,31 +59,31 @@ async def judged(engines: list[Engine], seed: int, load: Load, kind: type[Random
     return verdict.seen
 
 
-def test_overlapping_calls_are_answered_in_some_order(make_engines: Callable[[int], list[Engine]]) -> None:
-    seen = asyncio.run(judged(make_engines(6), 1, Load(callers=6, calls=120), RandomCaller, check))
+async def test_overlapping_calls_are_answered_in_some_order(make_engines: Callable[[int], list[Engine]]) -> None:
+    seen = await judged(make_engines(6), 1, Load(callers=6, calls=120), RandomCaller, check)
     assert [what for what in SURELY_MET if not seen[what]] == []
 
 
-def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
-    seen = asyncio.run(judged(make_engines(6), 2, Load(callers=6, calls=80), AllVerbsCaller, check_roughly))
+async def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
+    seen = await judged(make_engines(6), 2, Load(callers=6, calls=80), AllVerbsCaller, check_roughly)
     assert [what for what in ("grants", "Clear", "Resize", "Requeue", "Audit") if not seen[what]] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_overlapping_calls_are_answered_in_some_order_for_long(
+async def test_overlapping_calls_are_answered_in_some_order_for_long(
     make_engines: Callable[[int], list[Engine]], seed: int
 ) -> None:
-    seen = asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=400), RandomCaller, check))
+    seen = await judged(make_engines(10), seed, Load(callers=10, calls=400), RandomCaller, check)
     assert [what for what in MET if not seen[what]] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(200, 220))
-def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
+async def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
     make_engines: Callable[[int], list[Engine]], seed: int
 ) -> None:
-    asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=300), AllVerbsCaller, check_roughly))
+    await judged(make_engines(10), seed, Load(callers=10, calls=300), AllVerbsCaller, check_roughly)
 
 
 # --- The judge can fail: a true history, and one thing in it altered ---

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import AbortReason, App, Cancel, Context, GiveUp, JobFailed, Next, Retry, Snooze, events, exponential
 from holdfast.model.instants import SECOND
@@ -40,46 +39,40 @@ async def vanish(jobs: App[Any], task: Task[..., Any]) -> Lease:
 # --- The life of a job ---
 
 
-def test_a_late_answer_of_a_lost_worker_is_refused(jobs: App[Any]) -> None:
+async def test_a_late_answer_of_a_lost_worker_is_refused(jobs: App[Any]) -> None:
     @jobs.task
     def work() -> str:
         return "in time"
 
-    async def scenario() -> None:
-        async with jobs:
-            handle = await work.aenqueue()
-            lease = await vanish(jobs, work)
-            FakeClock(jobs.engine).advance(seconds=31)
-            async with jobs.worker():
-                assert await handle.aresult(timeout=SECONDS) == "in time"
-            late = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
-            assert (await jobs.engine.settle(late)).settled == (SettleStatus.LOST,)
-            job = await handle.arefresh()
-            assert [attempt.outcome for attempt in job.attempts] == ["worker_lost", "succeeded"]
-            assert job.fence > lease.fence
-
-    run(scenario())
+    async with jobs:
+        handle = await work.aenqueue()
+        lease = await vanish(jobs, work)
+        FakeClock(jobs.engine).advance(seconds=31)
+        async with jobs.worker():
+            assert await handle.aresult(timeout=SECONDS) == "in time"
+        late = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
+        assert (await jobs.engine.settle(late)).settled == (SettleStatus.LOST,)
+        job = await handle.arefresh()
+        assert [attempt.outcome for attempt in job.attempts] == ["worker_lost", "succeeded"]
+        assert job.fence > lease.fence
 
 
-def test_a_job_that_costs_too_many_workers_has_failed(jobs: App[Any]) -> None:
+async def test_a_job_that_costs_too_many_workers_has_failed(jobs: App[Any]) -> None:
     @jobs.task(max_losses=2, backoff=0)
     def work() -> None: ...
 
-    async def scenario() -> None:
-        reaped = Probe[events.Reaped]("the listener")
-        jobs.on(events.Reaped)(reaped)
-        async with jobs:
-            handle = await work.aenqueue()
-            for lost in (1, 2):
-                await vanish(jobs, work)
-                FakeClock(jobs.engine).advance(minutes=1)
-                async with jobs.worker(queues=["elsewhere"]):  # reaps, and takes nothing
-                    await reaped.calls(lost)
-            with pytest.raises(JobFailed) as failed:
-                await handle.aresult()
-            assert (failed.value.reason, failed.value.attempts) == ("worker_lost", 2)
-
-    run(scenario())
+    reaped = Probe[events.Reaped]("the listener")
+    jobs.on(events.Reaped)(reaped)
+    async with jobs:
+        handle = await work.aenqueue()
+        for lost in (1, 2):
+            await vanish(jobs, work)
+            FakeClock(jobs.engine).advance(minutes=1)
+            async with jobs.worker(queues=["elsewhere"]):  # reaps, and takes nothing
+                await reaped.calls(lost)
+        with pytest.raises(JobFailed) as failed:
+            await handle.aresult()
+        assert (failed.value.reason, failed.value.attempts) == ("worker_lost", 2)
 
 
 def test_a_report_tells_of_two_failures_and_a_success(jobs: App[Any]) -> None:
@@ -137,7 +130,9 @@ def test_one_slot_runs_jobs_in_the_order_they_came(jobs: App[Any]) -> None:
 # --- The worker ---
 
 
-def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_saturated_worker_reaps_and_leaves_its_own_alone(
+    jobs: App[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_WORKER_REAP_INTERVAL", "0.05")
     gate = asyncio.Event()
     runs = Probe[str]("the handler")
@@ -150,24 +145,21 @@ def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monke
     @jobs.task
     def work() -> None: ...
 
-    async def scenario() -> None:
-        reaped = Probe[events.Reaped]("the listener")
-        jobs.on(events.Reaped)(reaped)
-        async with jobs:
-            lost = await work.aenqueue()
-            await vanish(jobs, work)
-            held = await hold.aenqueue()
-            async with jobs.worker(concurrency=1):
-                await runs.calls(1)
-                FakeClock(jobs.engine).advance(seconds=31)  # its own lease has run out too, by the clock
-                (event,) = await reaped.calls(1)
-                assert (event.job_id, event.owner) == (lost.id, "gone")
-                gate.set()
-                await held.aresult(timeout=SECONDS)
-                await lost.aresult(timeout=SECONDS)
-        assert runs.seen == [held.id]
-
-    run(scenario())
+    reaped = Probe[events.Reaped]("the listener")
+    jobs.on(events.Reaped)(reaped)
+    async with jobs:
+        lost = await work.aenqueue()
+        await vanish(jobs, work)
+        held = await hold.aenqueue()
+        async with jobs.worker(concurrency=1):
+            await runs.calls(1)
+            FakeClock(jobs.engine).advance(seconds=31)  # its own lease has run out too, by the clock
+            (event,) = await reaped.calls(1)
+            assert (event.job_id, event.owner) == (lost.id, "gone")
+            gate.set()
+            await held.aresult(timeout=SECONDS)
+            await lost.aresult(timeout=SECONDS)
+    assert runs.seen == [held.id]
 
 
 def test_no_more_run_at_once_than_there_are_slots_and_only_known_tasks(jobs: App[Any]) -> None:
@@ -246,7 +238,7 @@ def test_a_lease_is_renewed_while_a_handler_blocks_the_loop(jobs: App[Any]) -> N
         assert handle.refresh().attempt == 1
 
 
-def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
+async def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
     @jobs.task(max_attempts=1, timeout=0.05)
     async def slow(ctx: Context) -> None:
         await hold(ctx)
@@ -264,26 +256,23 @@ def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
 
     began, ended = Probe[str]("the handler"), Probe[AbortReason | None]("the end of the handler")
 
-    async def scenario() -> None:
-        async with jobs:
-            async with jobs.worker(grace=0):
-                timed_out = await slow.aenqueue()
-                assert (await timed_out.areport(timeout=SECONDS)).reason == "timeout"
-                asked = await endless.aenqueue()
-                await began.calls(2)
-                assert (await asked.acancel("enough")).answer == "requested"
-                assert (await asked.areport(timeout=SECONDS)).outcome == "cancelled"
-                cleared = await endless.aenqueue()
-                await began.calls(3)
-                assert await jobs.control.aclear("default") == 1
-                assert (await cleared.areport(timeout=SECONDS)).reason == "cleared"
-                await ended.calls(3)
-                stopped = await endless.aenqueue()
-                await began.calls(4)
-            job = await stopped.arefresh()
-            assert (job.state, job.attempt) == ("queued", 0)  # given back for nothing
-
-    run(scenario())
+    async with jobs:
+        async with jobs.worker(grace=0):
+            timed_out = await slow.aenqueue()
+            assert (await timed_out.areport(timeout=SECONDS)).reason == "timeout"
+            asked = await endless.aenqueue()
+            await began.calls(2)
+            assert (await asked.acancel("enough")).answer == "requested"
+            assert (await asked.areport(timeout=SECONDS)).outcome == "cancelled"
+            cleared = await endless.aenqueue()
+            await began.calls(3)
+            assert await jobs.control.aclear("default") == 1
+            assert (await cleared.areport(timeout=SECONDS)).reason == "cleared"
+            await ended.calls(3)
+            stopped = await endless.aenqueue()
+            await began.calls(4)
+        job = await stopped.arefresh()
+        assert (job.state, job.attempt) == ("queued", 0)  # given back for nothing
     assert [str(reason) for reason in ended.seen] == ["timeout", "cancel", "ownership_lost", "shutdown"]
 
 
@@ -431,7 +420,7 @@ def test_middleware_surrounds_each_attempt_and_log_lines_name_the_job(jobs: App[
     assert shown.getvalue().splitlines() == [f"one work {attempt} {worker.name}" for attempt in (1, 2)]
 
 
-def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: App[Any]) -> None:
+async def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: App[Any]) -> None:
     gate = asyncio.Event()
     told = Probe[events.WorkerEvent]("the listener")
 
@@ -440,23 +429,20 @@ def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: Ap
         await gate.wait()
         return name
 
-    async def scenario() -> None:
-        started = Probe[events.Started]("the listener")
-        jobs.on(events.Started)(started)
-        jobs.on(events.WorkerEvent)(told)
-        async with jobs:
-            running = [await work.aenqueue("one"), await work.aenqueue("two")]
-            waiting = await work.aenqueue("three")
-            worker = jobs.worker(concurrency=2, grace=SECONDS)
-            async with worker:
-                await started.calls(2)
-                worker.stop()
-                await told.calls(2)  # it is stopping
-                gate.set()
-            assert [await handle.aresult(timeout=SECONDS) for handle in running] == ["one", "two"]
-            assert ((await waiting.arefresh()).state, (await waiting.arefresh()).attempt) == ("queued", 0)
-
-    run(scenario())
+    started = Probe[events.Started]("the listener")
+    jobs.on(events.Started)(started)
+    jobs.on(events.WorkerEvent)(told)
+    async with jobs:
+        running = [await work.aenqueue("one"), await work.aenqueue("two")]
+        waiting = await work.aenqueue("three")
+        worker = jobs.worker(concurrency=2, grace=SECONDS)
+        async with worker:
+            await started.calls(2)
+            worker.stop()
+            await told.calls(2)  # it is stopping
+            gate.set()
+        assert [await handle.aresult(timeout=SECONDS) for handle in running] == ["one", "two"]
+        assert ((await waiting.arefresh()).state, (await waiting.arefresh()).attempt) == ("queued", 0)
     assert [type(event).__name__ for event in told.seen] == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
 
 
@@ -499,24 +485,21 @@ def test_a_worker_is_on_record_while_it_lives(jobs: App[Any]) -> None:
         assert jobs.control.workers() == []
 
 
-def test_a_queue_that_runs_empty_is_told_once(jobs: App[Any]) -> None:
+async def test_a_queue_that_runs_empty_is_told_once(jobs: App[Any]) -> None:
     @jobs.task
     def work() -> None: ...
 
-    async def scenario() -> None:
-        empty = Probe[events.QueueEmpty]("the listener")
-        jobs.on(events.QueueEmpty)(empty)
-        async with jobs, jobs.worker(concurrency=4):
-            for drained in (1, 2):
-                await jobs.control.apause("default")
-                handles = await jobs.client.aenqueue_many([work.draft() for _ in range(20)])
-                await jobs.control.aresume("default")
-                for handle in handles:
-                    await handle.aresult(timeout=SECONDS)
-                await empty.calls(drained)
-        assert [event.queue for event in empty.seen] == ["default", "default"]
-
-    run(scenario())
+    empty = Probe[events.QueueEmpty]("the listener")
+    jobs.on(events.QueueEmpty)(empty)
+    async with jobs, jobs.worker(concurrency=4):
+        for drained in (1, 2):
+            await jobs.control.apause("default")
+            handles = await jobs.client.aenqueue_many([work.draft() for _ in range(20)])
+            await jobs.control.aresume("default")
+            for handle in handles:
+                await handle.aresult(timeout=SECONDS)
+            await empty.calls(drained)
+    assert [event.queue for event in empty.seen] == ["default", "default"]
 
 
 # --- Events ---

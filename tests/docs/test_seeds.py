@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "contributing" / "seeds.md").read_text(encoding="utf-8")
 
-NAMED = re.compile(r"`(\w+/\w+\.py)::(test_\w+)`")
+NAMED = re.compile(r"`((?:\w+/)+\w+\.py)::(test_\w+)`")
 EVERY = 'params=["memory", "sqlite", "postgres"]'
 
 ROWS = [

@@ -1,6 +1,5 @@
 """Jobs on PostgreSQL as a mapped class of SQLAlchemy: read, compared, joined; never written."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -131,16 +130,13 @@ def test_jobs_are_joined_with_tables_of_ones_own(jobs: App[Any], session: Sessio
     assert "job" not in Base.metadata.tables
 
 
-def test_it_is_read_by_an_async_session_too(jobs: App[Any], store: Store, row: type[JobRow]) -> None:
-    async def read() -> list[str]:
-        engine = create_async_engine(address(store.url, "asyncpg"))
-        try:
-            async with AsyncSession(engine) as session:
-                return list(await session.scalars(select(row.id).where(row.state == "failed")))
-        finally:
-            await engine.dispose()
-
-    assert asyncio.run(read()) == ["bad"]
+async def test_it_is_read_by_an_async_session_too(jobs: App[Any], store: Store, row: type[JobRow]) -> None:
+    engine = create_async_engine(address(store.url, "asyncpg"))
+    try:
+        async with AsyncSession(engine) as session:
+            assert list(await session.scalars(select(row.id).where(row.state == "failed"))) == ["bad"]
+    finally:
+        await engine.dispose()
 
 
 # --- Nothing is written ---

@@ -1,6 +1,5 @@
 """The audit of the PostgreSQL engine finds whatever is spoiled behind its back, and nothing in a sound store."""
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ WRONGS = {
     "UPDATE job SET state = 'odd' WHERE id = 'free'": "no such state",
     "UPDATE job SET token = NULL WHERE state = 'running'": "a lease without a leased state",
     "UPDATE job SET lease_expires = NULL WHERE state = 'running'": "a lease without a leased state",
-    "UPDATE job SET token = 'x' WHERE id = 'free'": "a lease that nobody granted",
+    "UPDATE job SET token = 'x' WHERE id = 'free'": "a lease that was not granted",
     "UPDATE job SET hold = 1 WHERE id = 'free'": "held by a lane it does not have",
     "UPDATE job SET hold = 0 WHERE id = 'second'": "head 'first', not held by the lane: {first,second}",
     "UPDATE job SET parents_left = 2 WHERE id = 'child'": "2 parents left, edges say 1",
@@ -40,13 +39,13 @@ WRONGS = {
     "DELETE FROM edge": "children await it, and no edge says so",
     "UPDATE job SET awaited = false WHERE id = 'parent'": "which knows of no children",
     "UPDATE edge SET parent_id = 'nobody'": "which does not exist",
-    "UPDATE edge SET parent_id = 'done'": "has ended, and nobody will tell its children",
+    "UPDATE edge SET parent_id = 'done'": "has ended, and no call will resolve it",
     "UPDATE pool SET old_live = 9": "9 jobs of an older size, 1 are there",
     "UPDATE pool SET old_live = 0": "it holds 1 jobs back for those of an older size, and has none",
     "DELETE FROM pool": "it has jobs and no record",
     "UPDATE job SET lane = '77' WHERE id = 'new'": "1 jobs of its size are in a lane it does not have",
-    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "is not there to be told of",
-    "UPDATE job SET hold = 8, state = 'blocked' WHERE id = 'free'": "came in a transaction, and nobody will admit it",
+    "INSERT INTO deferred (kind, queue, id, arrival) VALUES ('end', 'work', 'ghost', 1)": "and is not there",
+    "UPDATE job SET hold = 8, state = 'blocked' WHERE id = 'free'": "came in a transaction, and no call will admit it",
 }
 
 
@@ -77,23 +76,20 @@ async def said_of_each_wrong(connection: asyncpg.Connection) -> dict[str, str]:
     return said
 
 
-def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Callable[[], Store]") -> None:
+async def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Callable[[], Store]") -> None:
     store = postgres_store()
 
-    async def scenario() -> tuple[tuple[str, ...], dict[str, str]]:
-        engine = open_engine(store.url, namespace=store.namespace)
-        await engine.open()
-        connection = await asyncpg.connect(
-            store.url, server_settings={"search_path": f"{store.namespace}, {schema_of(store.namespace)}"}
-        )
-        try:
-            await fill(Bench(engine))
-            return await engine.audit(), await said_of_each_wrong(connection)
-        finally:
-            await connection.close()
-            await engine.close()
-
-    sound, said = asyncio.run(scenario())
+    engine = open_engine(store.url, namespace=store.namespace)
+    await engine.open()
+    connection = await asyncpg.connect(
+        store.url, server_settings={"search_path": f"{store.namespace}, {schema_of(store.namespace)}"}
+    )
+    try:
+        await fill(Bench(engine))
+        sound, said = await engine.audit(), await said_of_each_wrong(connection)
+    finally:
+        await connection.close()
+        await engine.close()
 
     assert sound == ()
     assert {wrong: text for wrong, text in said.items() if WRONGS[wrong] not in text} == {}

@@ -161,7 +161,7 @@ def test_what_comes_while_a_queue_is_cleared_stays(
     assert other.take_ids() == ["new-1", "new-2", "new-3"]
 
 
-def test_the_other_lanes_do_rest_while_one_is_cleared(
+def test_the_other_lanes_go_on_while_one_is_cleared(
     store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS, lane="L")
@@ -242,23 +242,20 @@ def test_jobs_of_a_yet_newer_size_are_not_let_go_with_the_others(
     assert newest.hold & Hold.EPOCH
 
 
-def test_the_chunks_of_a_clear_are_one_instant_and_the_ledger_would_have_answered_the_same(path: Path) -> None:
+async def test_the_chunks_of_a_clear_are_one_instant_and_the_ledger_would_have_answered_the_same(path: Path) -> None:
     engine = open_engine(f"sqlite:///{path}", durability="none")
     oracle = Oracle()
 
-    async def main() -> None:
-        await engine.open()
-        jobs = tuple(NewJob(queue=QUEUE, id=id, task="t", lane="L" if id < "job-5" else None) for id in IDS)
-        commands: list[Command[Any]] = [
-            Enqueue(groups=(Group(jobs),)),
-            Clear(queue=QUEUE),
-            Get(jobs=tuple(JobKey(QUEUE, id) for id in IDS)),
-        ]
-        for command in commands:
-            assert oracle.accept(command, await engine.perform(command)) is None
-        await engine.close()
-
-    asyncio.run(main())
+    await engine.open()
+    jobs = tuple(NewJob(queue=QUEUE, id=id, task="t", lane="L" if id < "job-5" else None) for id in IDS)
+    commands: list[Command[Any]] = [
+        Enqueue(groups=(Group(jobs),)),
+        Clear(queue=QUEUE),
+        Get(jobs=tuple(JobKey(QUEUE, id) for id in IDS)),
+    ]
+    for command in commands:
+        assert oracle.accept(command, await engine.perform(command)) is None
+    await engine.close()
 
 
 def test_an_engine_that_does_everything_in_chunks_answers_as_the_ledger_would(

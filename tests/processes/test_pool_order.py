@@ -174,8 +174,8 @@ def check_order(lines: list[Line], events: int) -> None:
         assert fences == sorted(set(fences)), f"a fence of lane {lane} did not grow"
 
 
-def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> None:
-    lines, losses = asyncio.run(storm(tmp_path, events=1_000, kills=4, seed=4))
+async def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> None:
+    lines, losses = await storm(tmp_path, events=1_000, kills=4, seed=4)
     check_order(lines, 1_000)
     failed_once = sum(line.what == "start" for line in lines) - 1_000
     assert failed_once >= 80
@@ -185,8 +185,8 @@ def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-def test_no_key_runs_out_of_order_in_a_longer_storm(tmp_path: Path, seed: int) -> None:
-    lines, losses = asyncio.run(storm(tmp_path, events=5_000, kills=20, seed=seed))
+async def test_no_key_runs_out_of_order_in_a_longer_storm(tmp_path: Path, seed: int) -> None:
+    lines, losses = await storm(tmp_path, events=5_000, kills=20, seed=seed)
     check_order(lines, 5_000)
     assert losses > 0, "no kill met an event: this proved nothing"
     print(f"{len(lines)} lines, {losses} runs lost")

@@ -92,14 +92,14 @@ async def storm(store: Store, log: Path, *, jobs: int, kills: int, workers: int)
     return losses
 
 
-def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
-    losses = asyncio.run(storm(store, tmp_path / "runs", jobs=2_000, kills=3, workers=3))
+async def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
+    losses = await storm(store, tmp_path / "runs", jobs=2_000, kills=3, workers=3)
     assert losses > 0, "no kill met a job: this proved nothing"
 
 
 @pytest.mark.chaos
-def test_twenty_thousand_jobs_survive_twenty_kills(store: Store, tmp_path: Path) -> None:
-    losses = asyncio.run(storm(store, tmp_path / "runs", jobs=20_000, kills=20, workers=4))
+async def test_twenty_thousand_jobs_survive_twenty_kills(store: Store, tmp_path: Path) -> None:
+    losses = await storm(store, tmp_path / "runs", jobs=20_000, kills=20, workers=4)
     assert losses > 0, "no kill met a job: this proved nothing"
 
 
@@ -147,10 +147,10 @@ async def started(fleet: Fleet, job: str) -> Run:
             await asyncio.sleep(0.02)
 
 
-def test_a_worker_stopped_past_its_lease_is_refused_and_the_job_ends_once(store: Store, tmp_path: Path) -> None:
-    assert asyncio.run(pause(store, tmp_path / "runs", times=1)) == 1
+async def test_a_worker_stopped_past_its_lease_is_refused_and_the_job_ends_once(store: Store, tmp_path: Path) -> None:
+    assert (await pause(store, tmp_path / "runs", times=1)) == 1
 
 
 @pytest.mark.chaos
-def test_twenty_workers_stopped_past_their_leases_are_refused(store: Store, tmp_path: Path) -> None:
-    assert asyncio.run(pause(store, tmp_path / "runs", times=20)) == 20
+async def test_twenty_workers_stopped_past_their_leases_are_refused(store: Store, tmp_path: Path) -> None:
+    assert (await pause(store, tmp_path / "runs", times=20)) == 20

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import App, Context, EngineUnavailable, InvalidOption, Next, errors, events
 from holdfast.codec import MsgpackCodec
@@ -124,21 +123,18 @@ def test_the_first_use_opens_and_the_end_of_the_block_closes() -> None:
         async with jobs:
             return len(await jobs.control.aqueues())
 
-    assert run(on_a_loop()) == 1
+    assert asyncio.run(on_a_loop()) == 1
 
 
-def test_blocks_may_be_nested_and_the_last_one_closes() -> None:
+async def test_blocks_may_be_nested_and_the_last_one_closes() -> None:
     jobs = App("memory://")
 
-    async def nested() -> None:
+    async with jobs:
+        process = jobs._link.process
         async with jobs:
-            process = jobs._link.process
-            async with jobs:
-                assert process.open
             assert process.open
-        assert not process.open
-
-    run(nested())
+        assert process.open
+    assert not process.open
 
 
 def test_closing_twice_and_closing_what_was_never_open_does_nothing() -> None:
@@ -179,15 +175,12 @@ class SlowToOpen(MemoryEngine):
             raise EngineUnavailable(engine="memory")
 
 
-def test_many_coroutines_that_open_at_once_open_once_and_share_no_failure() -> None:
+async def test_many_coroutines_that_open_at_once_open_once_and_share_no_failure() -> None:
     jobs = App("memory://")
     SlowToOpen.opened, SlowToOpen.fails = 0, 1
 
-    async def at_once() -> list[object]:
-        return await asyncio.gather(*(jobs.aopen() for _ in range(5)), return_exceptions=True)
-
     with jobs.swapped(SlowToOpen("memory://", jobs.runtime), jobs.runtime):
-        answers = run(at_once())
+        answers = await asyncio.gather(*(jobs.aopen() for _ in range(5)), return_exceptions=True)
     assert [type(answer) for answer in answers].count(EngineUnavailable) == 1
     assert SlowToOpen.opened == 2
 
@@ -196,9 +189,9 @@ def test_one_app_serves_several_loops_and_threads_without_one() -> None:
     jobs = App("memory://")
     resize = small(jobs)
     for n in range(3):
-        run(resize.aenqueue(str(n)))
+        asyncio.run(resize.aenqueue(str(n)))
         resize.enqueue(str(n))
-    (queue,) = run(jobs.control.aqueues())
+    (queue,) = asyncio.run(jobs.control.aqueues())
     assert queue.depth == 6
 
 
@@ -362,7 +355,7 @@ def test_events_come_as_a_stream_of_either_colour() -> None:
                 next(stream)
         return heard
 
-    assert run(on_a_loop()) == ["Queued"]
+    assert asyncio.run(on_a_loop()) == ["Queued"]
 
 
 def test_a_reader_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:

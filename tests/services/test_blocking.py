@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from played import run, succeed
+from played import succeed
 
 from holdfast import App, BlockingCall, Client, Control, EngineUnavailable, Handle, Task
 from holdfast.blocking import Portal, away_from_here, run_here
@@ -74,7 +74,7 @@ def test_a_blocking_call_on_a_running_loop_is_refused_and_names_its_twin(jobs: A
             refused.append(error.value)
         return refused
 
-    refused = run(on_a_loop())
+    refused = asyncio.run(on_a_loop())
     assert [error.twin for error in refused] == [
         "aenqueue",
         "arequest",
@@ -88,19 +88,16 @@ def test_a_blocking_call_on_a_running_loop_is_refused_and_names_its_twin(jobs: A
     assert jobs.control.queues() == []
 
 
-def test_a_switch_allows_blocking_calls_on_a_loop(jobs: App[object], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_switch_allows_blocking_calls_on_a_loop(jobs: App[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_ALLOW_BLOCKING", "1")
 
     @jobs.task
     def resize() -> int:
         return 3
 
-    async def in_a_notebook() -> int:
-        handle = resize.enqueue()
-        await succeed(jobs, resize, 3)
-        return handle.result()
-
-    assert run(in_a_notebook()) == 3
+    handle = resize.enqueue()
+    await succeed(jobs, resize, 3)
+    assert handle.result() == 3
 
 
 def test_without_waiting_a_blocking_call_stays_in_its_thread(jobs: App[object]) -> None:
@@ -133,7 +130,7 @@ def test_many_threads_share_one_portal(jobs: App[object]) -> None:
     assert [thread.name for thread in new] == ["holdfast-portal"]
 
 
-def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
+async def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
     @jobs.task
     def double(n: int) -> int:
         return 2 * n
@@ -143,11 +140,8 @@ def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
         handles += pool.map(double.enqueue, range(100))
         waits = [pool.submit(handle.result, timeout=20) for handle in handles[:8]]
 
-        async def work() -> None:
-            for _ in handles:
-                await succeed(jobs, double, 0)
-
-        run(work())
+        for _ in handles:
+            await succeed(jobs, double, 0)
         assert [wait.result() for wait in waits] == [0] * 8
     assert len({handle.id for handle in handles}) == 100
 

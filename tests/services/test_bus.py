@@ -4,7 +4,6 @@ import logging
 import sys
 
 import pytest
-from small_app import run
 
 from holdfast import events
 from holdfast.errors import GiveUp
@@ -69,19 +68,16 @@ def test_a_broken_listener_is_logged_and_the_others_hear(broken: object, caplog:
     assert getattr(broken, "__qualname__", "") in caplog.text
 
 
-def test_an_async_listener_runs_beside_the_emitter() -> None:
-    async def scenario() -> None:
-        bus, heard = Bus(SystemRuntime()), Probe[str]("the listener")
+async def test_an_async_listener_runs_beside_the_emitter() -> None:
+    bus, heard = Bus(SystemRuntime()), Probe[str]("the listener")
 
-        async def listen(event: events.Failed) -> None:
-            heard(event.job_id)
+    async def listen(event: events.Failed) -> None:
+        heard(event.job_id)
 
-        bus.on(events.Failed, listen)
-        bus.emit(failed("a"))
-        assert heard.seen == []
-        assert await heard.calls(1) == ["a"]
-
-    run(scenario())
+    bus.on(events.Failed, listen)
+    bus.emit(failed("a"))
+    assert heard.seen == []
+    assert await heard.calls(1) == ["a"]
 
 
 def test_an_async_listener_also_hears_blocking_code() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from small_app import run
 
 from holdfast import App, events
 from holdfast.testing import Probe
@@ -88,7 +87,7 @@ def app(place: Place) -> App[Any]:
     return jobs
 
 
-def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place) -> None:
+async def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place) -> None:
     jobs = app(place)
     work = jobs.registry["work"]
     seen = Probe[events.Event]("the observer")
@@ -97,21 +96,18 @@ def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place) -> N
         async for event in stream:
             seen(event)
 
-    async def scenario() -> None:
-        async with jobs, jobs.subscribe() as stream:
-            observing = asyncio.ensure_future(observe(stream))
-            async with child(place, "worker") as worker:
-                for how in ("well", "fails"):
-                    handle = await work.using(id=how).aenqueue(how)
-                    await handle.areport(timeout=20)
-                worker.send_signal(signal.SIGTERM)
-                assert await worker.wait() == 0
-                while not isinstance(seen.seen[-1], events.WorkerStopped):
-                    await seen.calls(len(seen.seen) + 1)
-            stream.close()
-            await observing
-
-    run(scenario())
+    async with jobs, jobs.subscribe() as stream:
+        observing = asyncio.ensure_future(observe(stream))
+        async with child(place, "worker") as worker:
+            for how in ("well", "fails"):
+                handle = await work.using(id=how).aenqueue(how)
+                await handle.areport(timeout=20)
+            worker.send_signal(signal.SIGTERM)
+            assert await worker.wait() == 0
+            while not isinstance(seen.seen[-1], events.WorkerStopped):
+                await seen.calls(len(seen.seen) + 1)
+        stream.close()
+        await observing
     lives = {
         id: [type(event).__name__ for event in seen.seen if isinstance(event, events.JobEvent) and event.job_id == id]
         for id in ("well", "fails")
@@ -129,38 +125,34 @@ def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place) -> N
     assert any(isinstance(event, events.QueueEmpty) for event in seen.seen)
 
 
-def test_what_a_short_script_does_is_heard_though_it_ends_at_once(place: Place) -> None:
+async def test_what_a_short_script_does_is_heard_though_it_ends_at_once(place: Place) -> None:
     jobs = app(place)
 
-    async def scenario() -> None:
-        async with jobs, jobs.subscribe(events.Queued) as stream, child(place, "produce") as producer:
-            assert (await anext(stream)).job_id == "theirs"
-            assert await producer.wait() == 0
-
-    run(scenario())
+    async with jobs, jobs.subscribe(events.Queued) as stream, child(place, "produce") as producer:
+        assert (await anext(stream)).job_id == "theirs"
+        assert await producer.wait() == 0
 
 
-def test_a_killed_observer_disturbs_nobody_and_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.tower.KEPT_FOR", 3.0)
+async def test_a_killed_observer_disturbs_nobody_and_is_forgotten(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engines.postgres.feed.LISTENER_TTL_S", 3.0)
     jobs = app(place)
     work = jobs.registry["work"]
 
-    async def scenario() -> None:
-        async with jobs:
-            async with child(place, "observer") as observer:
-                assert observer.stdout is not None
-                assert await observer.stdout.readline() == b"listening\n"
-                await work.aenqueue("well")
-                assert await observer.stdout.readline() == b"Queued\n"
-                observer.kill()
-                await observer.wait()
-            assert jobs.bus.wants(events.Queued)  # its mark is still there
-            async with jobs.subscribe(events.Succeeded) as stream, child(place, "worker"):
-                handle = await work.using(id="after").aenqueue("well")
-                await handle.aresult(timeout=20)
-                while (await anext(stream)).job_id != "after":
-                    pass
-            while jobs.bus.wants(events.Queued):  # whoever tells something next finds that nobody is there
-                await work.aenqueue("well")
-
-    run(scenario())
+    async with jobs:
+        async with child(place, "observer") as observer:
+            assert observer.stdout is not None
+            assert await observer.stdout.readline() == b"listening\n"
+            await work.aenqueue("well")
+            assert await observer.stdout.readline() == b"Queued\n"
+            observer.kill()
+            await observer.wait()
+        assert jobs.bus.wants(events.Queued)  # its mark is still there
+        async with jobs.subscribe(events.Succeeded) as stream, child(place, "worker"):
+            handle = await work.using(id="after").aenqueue("well")
+            await handle.aresult(timeout=20)
+            while (await anext(stream)).job_id != "after":
+                pass
+        while jobs.bus.wants(events.Queued):  # whoever tells something next finds that nobody is there
+            await work.aenqueue("well")

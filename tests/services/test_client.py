@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine
-from played import fail, run, succeed, until
+from played import fail_now, succeed, succeed_now, until
 
 from holdfast import (
     App,
@@ -105,19 +105,19 @@ def test_a_unique_key_joins_whatever_the_arguments(jobs: App[object], resize: Ta
     first = resize.using(unique_key="k").enqueue("a")
     second = resize.using(unique_key="k").enqueue("b")
     assert (second.id, second.created) == (first.id, False)
-    run(succeed(jobs, resize, "done"))
+    succeed_now(jobs, resize, "done")
     assert resize.using(unique_key="k").enqueue("c").created
 
 
 def test_the_id_of_a_failed_job_may_be_used_again(jobs: App[object], resize: Task[[str], str]) -> None:
     resize.using(id="cat").enqueue("cat.png")
-    run(fail(jobs, resize))
+    fail_now(jobs, resize)
     assert resize.using(id="cat").enqueue("dog.png").created
 
 
 def test_a_finished_duplicate_answers_with_its_result(jobs: App[object], resize: Task[[str], str]) -> None:
     resize.using(id="cat").enqueue("cat.png")
-    run(succeed(jobs, resize, "small"))
+    succeed_now(jobs, resize, "small")
     again = resize.using(id="cat").enqueue("cat.png")
     assert again.receipt is not None
     assert again.receipt.answer == "completed"
@@ -160,10 +160,10 @@ def test_only_drafts_of_this_app_are_taken(jobs: App[object], resize: Task[[str]
         App("memory://").client.enqueue_many([resize.draft("a")])
 
 
-def test_a_parent_that_does_not_exist_is_not_found(jobs: App[object]) -> None:
+async def test_a_parent_that_does_not_exist_is_not_found(jobs: App[object]) -> None:
     orphan = NewJob(queue="default", id="child", parents=(Parent(JobKey("default", "nobody")),))
     with pytest.raises(JobNotFound) as refused:
-        run(enqueue(jobs._link, (orphan,)))
+        await enqueue(jobs._link, (orphan,))
     assert refused.value.job_id == "nobody"
 
 
@@ -224,7 +224,7 @@ def test_limits_come_from_the_file_as_well(tmp_path: Path, monkeypatch: pytest.M
         send.enqueue()
 
 
-def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = limited(monkeypatch, 1)
     monkeypatch.setattr("holdfast.core.producing.LOOK_AGAIN", 60.0)  # only the bell can tell in time
 
@@ -232,14 +232,11 @@ def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatc
     def resize(image: str) -> str:
         return image
 
-    async def story() -> bool:
-        await resize.aenqueue("a")
-        second = asyncio.ensure_future(resize.using(wait_for_room=60).aenqueue("b"))
-        await until(lambda: _listens(jobs, "room:default"))
-        await succeed(jobs, resize, "done")
-        return (await second).created
-
-    assert run(story())
+    await resize.aenqueue("a")
+    second = asyncio.ensure_future(resize.using(wait_for_room=60).aenqueue("b"))
+    await until(lambda: _listens(jobs, "room:default"))
+    await succeed(jobs, resize, "done")
+    assert (await second).created
 
 
 def _listens(jobs: App[Any], bell: str) -> bool:
@@ -275,6 +272,6 @@ def test_a_queue_that_fills_up_is_told_of_once_on_the_way_up(monkeypatch: pytest
         resize.enqueue(str(n))
     assert [(event.queue, event.depth, event.limit) for event in heard] == [("default", 8, 10)]
     for _ in range(4):
-        run(succeed(jobs, resize))
+        succeed_now(jobs, resize)
     jobs.client.enqueue_many([resize.draft(str(n)) for n in range(3)])
     assert [event.depth for event in heard] == [8, 9]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine, times
-from played import run, until
+from played import until
 
 from holdfast import App, EngineUnavailable, IdConflict, JobState, OutcomeUnknown, Task
 from holdfast.model.command import A, Command
@@ -60,44 +60,34 @@ async def at_once(jobs: App[Any], engine: Gated, *asked: Any) -> list[Any]:
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
-def test_concurrent_enqueues_share_a_write_and_keep_their_own_answers(
+async def test_concurrent_enqueues_share_a_write_and_keep_their_own_answers(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
-    async def story() -> tuple[list[Any], list[int]]:
-        engine = Gated()
-        answers = await at_once(jobs, engine, *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(20)))
-        return answers, engine.writes
-
-    answers, writes = run(story())
+    engine = Gated()
+    answers = await at_once(jobs, engine, *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(20)))
     assert [handle.id for handle in answers] == [str(n) for n in range(20)]
-    assert writes == [1, 19]
+    assert engine.writes == [1, 19]
 
 
-def test_many_part_into_two_writes_that_are_under_way_at_once(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def story() -> tuple[list[Any], list[int]]:
-        engine = Gated()
-        answers = await at_once(jobs, engine, *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(100)))
-        return answers, engine.writes
-
-    answers, writes = run(story())
+async def test_many_part_into_two_writes_that_are_under_way_at_once(
+    jobs: App[object], resize: Task[[str], str]
+) -> None:
+    engine = Gated()
+    answers = await at_once(jobs, engine, *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(100)))
     assert [handle.id for handle in answers] == [str(n) for n in range(100)]
-    assert writes == [1, 49, 50]
+    assert engine.writes == [1, 49, 50]
 
 
-def test_jobs_with_a_lane_stay_in_one_write_in_the_order_of_their_calls(
+async def test_jobs_with_a_lane_stay_in_one_write_in_the_order_of_their_calls(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
     """Two writes would take the lanes in any order."""
 
-    async def story() -> tuple[list[Any], list[int]]:
-        engine = Gated()
-        laned = (resize.using(id=f"{n}", lane=f"{n % 3}").aenqueue(f"{n}") for n in range(100))
-        answers = await at_once(jobs, engine, *laned)
-        return answers, engine.writes
-
-    answers, writes = run(story())
+    engine = Gated()
+    laned = (resize.using(id=f"{n}", lane=f"{n % 3}").aenqueue(f"{n}") for n in range(100))
+    answers = await at_once(jobs, engine, *laned)
     assert [handle.id for handle in answers] == [str(n) for n in range(100)]
-    assert writes == [1, 99]
+    assert engine.writes == [1, 99]
 
 
 class Unhurried(Gated):
@@ -108,112 +98,90 @@ class Unhurried(Gated):
         return self.perform_now(command)
 
 
-def test_callers_that_were_answered_share_their_next_write_too(jobs: App[object], resize: Task[[str], str]) -> None:
+async def test_callers_that_were_answered_share_their_next_write_too(
+    jobs: App[object], resize: Task[[str], str]
+) -> None:
     async def caller() -> None:
         for _ in range(3):
             await resize.aenqueue("cat.png")
 
-    async def story() -> list[int]:
-        engine = Unhurried()
-        with jobs.swapped(engine, jobs.runtime):
-            await jobs.aopen()
-            await asyncio.gather(*(caller() for _ in range(10)))
-        return engine.writes
-
-    assert run(story()) == [1, 10, 10, 9]
+    engine = Unhurried()
+    with jobs.swapped(engine, jobs.runtime):
+        await jobs.aopen()
+        await asyncio.gather(*(caller() for _ in range(10)))
+    assert engine.writes == [1, 10, 10, 9]
 
 
-def test_one_caller_alone_waits_for_nobody(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def story() -> list[int]:
-        engine = Gated()
-        engine.gate.set()
-        with jobs.swapped(engine, jobs.runtime):
-            for n in range(3):
-                await resize.aenqueue(str(n))
-        return engine.writes
-
-    assert run(story()) == [1, 1, 1]
+async def test_one_caller_alone_waits_for_nobody(jobs: App[object], resize: Task[[str], str]) -> None:
+    engine = Gated()
+    engine.gate.set()
+    with jobs.swapped(engine, jobs.runtime):
+        for n in range(3):
+            await resize.aenqueue(str(n))
+    assert engine.writes == [1, 1, 1]
 
 
-def test_a_group_that_is_refused_fails_only_its_caller(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def story() -> list[Any]:
-        engine = Gated()
-        return await at_once(
-            jobs,
-            engine,
-            resize.using(id="x").aenqueue("a"),
-            resize.using(id="x").aenqueue("other"),
-            resize.using(id="y").aenqueue("b"),
-            resize.using(id="x").aenqueue("a"),
-        )
-
-    created, conflict, other, duplicate = run(story())
+async def test_a_group_that_is_refused_fails_only_its_caller(jobs: App[object], resize: Task[[str], str]) -> None:
+    engine = Gated()
+    created, conflict, other, duplicate = await at_once(
+        jobs,
+        engine,
+        resize.using(id="x").aenqueue("a"),
+        resize.using(id="x").aenqueue("other"),
+        resize.using(id="y").aenqueue("b"),
+        resize.using(id="x").aenqueue("a"),
+    )
     assert (created.created, other.created, duplicate.created) == (True, True, False)
     assert isinstance(conflict, IdConflict)
 
 
-def test_what_the_engine_cannot_take_of_one_is_tried_for_each_alone(
+async def test_what_the_engine_cannot_take_of_one_is_tried_for_each_alone(
     jobs: App[object], resize: Task[[str], str]
 ) -> None:
-    async def story() -> tuple[list[Any], list[int]]:
-        engine = Gated()
+    engine = Gated()
 
-        def poisoned(command: Command[Any]) -> BaseException | None:
-            bad = isinstance(command, Enqueue) and any(g.jobs[0].id == "bad" for g in command.groups)
-            return ValueError("cannot be stored") if bad else None
+    def poisoned(command: Command[Any]) -> BaseException | None:
+        bad = isinstance(command, Enqueue) and any(g.jobs[0].id == "bad" for g in command.groups)
+        return ValueError("cannot be stored") if bad else None
 
-        engine.before = poisoned
-        names = ("first", "good", "bad", "fine")
-        return await at_once(jobs, engine, *(resize.using(id=n).aenqueue(n) for n in names)), engine.writes
-
-    answers, writes = run(story())
+    engine.before = poisoned
+    names = ("first", "good", "bad", "fine")
+    answers, writes = await at_once(jobs, engine, *(resize.using(id=n).aenqueue(n) for n in names)), engine.writes
     assert isinstance(answers.pop(2), ValueError)
     assert [handle.id for handle in answers] == ["first", "good", "fine"]
     assert writes == [1, 3, 1, 1, 1]
 
 
-def test_an_engine_that_is_gone_is_told_to_every_caller(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def story() -> list[Any]:
-        engine = Gated()
-        engine.before = times(2, Enqueue, lambda: EngineUnavailable(engine="memory"))
-        return await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4)))
-
-    answers = run(story())
+async def test_an_engine_that_is_gone_is_told_to_every_caller(jobs: App[object], resize: Task[[str], str]) -> None:
+    engine = Gated()
+    engine.before = times(2, Enqueue, lambda: EngineUnavailable(engine="memory"))
+    answers = await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4)))
     assert [type(answer) for answer in answers] == [EngineUnavailable] * 4
     assert len({id(answer) for answer in answers}) == 4
 
 
-def test_a_caller_that_goes_away_takes_nobody_with_it(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def story() -> tuple[list[Any], list[int]]:
-        engine = Gated()
-        with jobs.swapped(engine, jobs.runtime):
-            await jobs.aopen()
-            calls = [asyncio.ensure_future(resize.aenqueue(str(n))) for n in range(4)]
-            await until(lambda: len(jobs._link.process.desk().enqueuer._waiting) == 3)
-            calls[0].cancel()
-            calls[2].cancel()
-            engine.gate.set()
-            return await asyncio.gather(*calls, return_exceptions=True), engine.writes
-
-    answers, writes = run(story())
+async def test_a_caller_that_goes_away_takes_nobody_with_it(jobs: App[object], resize: Task[[str], str]) -> None:
+    engine = Gated()
+    with jobs.swapped(engine, jobs.runtime):
+        await jobs.aopen()
+        calls = [asyncio.ensure_future(resize.aenqueue(str(n))) for n in range(4)]
+        await until(lambda: len(jobs._link.process.desk().enqueuer._waiting) == 3)
+        calls[0].cancel()
+        calls[2].cancel()
+        engine.gate.set()
+        answers, writes = await asyncio.gather(*calls, return_exceptions=True), engine.writes
     assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [True, False, True, False]
     assert writes == [2]
 
 
-def test_a_merge_holds_a_thousand_jobs_or_a_mebibyte(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def by_count() -> list[int]:
-        engine = Gated()
-        batches = [[resize.draft(str(n)) for n in range(400)] for _ in range(6)]
-        await at_once(jobs, engine, *(jobs.client.aenqueue_many(batch) for batch in batches))
-        return engine.writes
-
-    async def by_size() -> list[int]:
-        engine = Gated()
-        await at_once(jobs, engine, *(resize.aenqueue("x" * 400_000) for _ in range(6)))
-        return engine.writes
-
-    assert run(by_count()) == [1, 2, 2, 1]
-    assert run(by_size()) == [1, 2, 2, 1]
+async def test_a_merge_holds_a_thousand_jobs_or_a_mebibyte(jobs: App[object], resize: Task[[str], str]) -> None:
+    engine = Gated()
+    batches = [[resize.draft(str(n)) for n in range(400)] for _ in range(6)]
+    await at_once(jobs, engine, *(jobs.client.aenqueue_many(batch) for batch in batches))
+    assert engine.writes == [1, 2, 2, 1]
+    engine = Gated()
+    await at_once(jobs, engine, *(resize.aenqueue("x" * 400_000) for _ in range(6)))
+    assert engine.writes == [1, 2, 2, 1]
 
 
 # Answers that got lost
@@ -246,10 +214,11 @@ def test_a_write_that_nobody_can_look_up_stays_unknown(jobs: App[object], resize
     assert unknown.value.job_ids == ("cat",)
 
 
-def test_a_lost_answer_to_many_callers_is_found_again_for_each(jobs: App[object], resize: Task[[str], str]) -> None:
-    async def story() -> list[Any]:
-        engine = Gated()
-        engine.after = times(2, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
-        return await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4)))
-
-    assert [handle.created for handle in run(story())] == [True] * 4
+async def test_a_lost_answer_to_many_callers_is_found_again_for_each(
+    jobs: App[object], resize: Task[[str], str]
+) -> None:
+    engine = Gated()
+    engine.after = times(2, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    assert [
+        handle.created for handle in (await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4))))
+    ] == [True] * 4

@@ -3,74 +3,68 @@
 import threading
 
 import pytest
-from small_app import SmallApp, SmallTask, run
+from small_app import SmallApp, SmallTask
 
 from holdfast.context import AbortReason, Context
 from holdfast.errors import InvalidOption, UsageError
 from holdfast.model.states import JobState
 
 
-def test_a_context_tells_of_job_attempt_and_worker() -> None:
-    async def scenario() -> None:
-        seen: dict[str, object] = {}
+async def test_a_context_tells_of_job_attempt_and_worker() -> None:
+    seen: dict[str, object] = {}
 
-        async def looks(ctx: Context, name: str) -> None:
-            seen.update(
-                id=ctx.job.id,
-                arguments=ctx.job.arguments,
-                state=ctx.job.state,
-                attempt=ctx.attempt,
-                retry=ctx.is_retry,
-                fence=ctx.fence > 0,
-                lane=ctx.lane,
-                aborted=ctx.aborted,
-                reason=ctx.abort_reason,
-                worker=ctx.worker,
-                text=repr(ctx),
-            )
-            ctx.check()
+    async def looks(ctx: Context, name: str) -> None:
+        seen.update(
+            id=ctx.job.id,
+            arguments=ctx.job.arguments,
+            state=ctx.job.state,
+            attempt=ctx.attempt,
+            retry=ctx.is_retry,
+            fence=ctx.fence > 0,
+            lane=ctx.lane,
+            aborted=ctx.aborted,
+            reason=ctx.abort_reason,
+            worker=ctx.worker,
+            text=repr(ctx),
+        )
+        ctx.check()
 
-        app = SmallApp(SmallTask(looks, takes_context=True))
-        await app.enqueue("looks", "cat", id="a", lane="left")
-        worker = app.worker(name="ada", until_empty=True)
-        await worker.arun()
-        assert seen == {
-            "id": "a",
-            "arguments": (["cat"], {}),
-            "state": JobState.RUNNING,
-            "attempt": 1,
-            "retry": False,
-            "fence": True,
-            "lane": "left",
-            "aborted": False,
-            "reason": None,
-            "worker": worker.name,
-            "text": "<Context of job 'a' (looks), attempt 1>",
-        }
-
-    run(scenario())
+    app = SmallApp(SmallTask(looks, takes_context=True))
+    await app.enqueue("looks", "cat", id="a", lane="left")
+    worker = app.worker(name="ada", until_empty=True)
+    await worker.arun()
+    assert seen == {
+        "id": "a",
+        "arguments": (["cat"], {}),
+        "state": JobState.RUNNING,
+        "attempt": 1,
+        "retry": False,
+        "fence": True,
+        "lane": "left",
+        "aborted": False,
+        "reason": None,
+        "worker": worker.name,
+        "text": "<Context of job 'a' (looks), attempt 1>",
+    }
 
 
-def test_helpers_deep_down_find_the_context_on_the_loop_and_in_threads() -> None:
-    async def scenario() -> None:
-        seen: list[str] = []
+async def test_helpers_deep_down_find_the_context_on_the_loop_and_in_threads() -> None:
+    seen: list[str] = []
 
-        def helper() -> None:
-            seen.append(Context.current().job.id)
+    def helper() -> None:
+        seen.append(Context.current().job.id)
 
-        async def on_the_loop() -> None:
-            helper()
+    async def on_the_loop() -> None:
+        helper()
 
-        def in_a_thread() -> None:
-            helper()
+    def in_a_thread() -> None:
+        helper()
 
-        app = SmallApp(SmallTask(on_the_loop), SmallTask(in_a_thread))
-        await app.enqueue("on_the_loop", id="a")
-        await app.enqueue("in_a_thread", id="b")
-        await app.drain()
-        assert sorted(seen) == ["a", "b"]
-
-    run(scenario())
+    app = SmallApp(SmallTask(on_the_loop), SmallTask(in_a_thread))
+    await app.enqueue("on_the_loop", id="a")
+    await app.enqueue("in_a_thread", id="b")
+    await app.drain()
+    assert sorted(seen) == ["a", "b"]
 
 
 def test_there_is_no_context_outside_of_a_task() -> None:
@@ -94,23 +88,20 @@ def test_progress_is_a_share(fraction: object) -> None:
         ctx.progress(fraction)  # type: ignore[arg-type]
 
 
-def test_sync_handlers_run_in_threads_of_their_own() -> None:
-    async def scenario() -> None:
-        seen: set[int] = set()
-        together = threading.Barrier(20, timeout=10)
+async def test_sync_handlers_run_in_threads_of_their_own() -> None:
+    seen: set[int] = set()
+    together = threading.Barrier(20, timeout=10)
 
-        def blocks() -> None:
-            seen.add(threading.get_ident())
-            together.wait()
+    def blocks() -> None:
+        seen.add(threading.get_ident())
+        together.wait()
 
-        app = SmallApp(SmallTask(blocks))
-        ids = await app.put(*(app.job("blocks") for _ in range(40)))
-        await app.drain(concurrency=20)
-        assert {(await app.look(id)).state for id in ids} == {JobState.SUCCEEDED}
-        assert threading.get_ident() not in seen
-        assert len(seen) <= 40
-
-    run(scenario())
+    app = SmallApp(SmallTask(blocks))
+    ids = await app.put(*(app.job("blocks") for _ in range(40)))
+    await app.drain(concurrency=20)
+    assert {(await app.look(id)).state for id in ids} == {JobState.SUCCEEDED}
+    assert threading.get_ident() not in seen
+    assert len(seen) <= 40
 
 
 def test_reasons_to_abort_are_a_closed_list() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from played import fail, report_in, run, succeed, take
+from played import fail_now, report_in_now, succeed_now, take_now
 
 from holdfast import (
     AmbiguousId,
@@ -86,12 +86,12 @@ def test_an_id_that_no_job_can_have_is_refused(jobs: App[object], job_id: Any) -
 
 def test_requeue_brings_a_dead_job_back_with_its_history(jobs: App[object], resize: Task[[str], str]) -> None:
     handle = resize.enqueue("a")
-    run(fail(jobs, resize))
+    fail_now(jobs, resize)
     assert jobs.control.requeue(handle.id) == 1
     job = handle.refresh()
     assert (job.state, job.attempt, job.finished_at) == (JobState.QUEUED, 0, None)
     assert [attempt.outcome for attempt in job.attempts] == ["failed"]
-    run(succeed(jobs, resize, "b"))
+    succeed_now(jobs, resize, "b")
     assert handle.result() == "b"
 
 
@@ -102,10 +102,10 @@ def test_requeue_of_all_failed_jobs_takes_the_oldest_first(jobs: App[object], re
     ids = [resize.using(id=f"job {n}").enqueue("a").id for n in range(5)]
     other.using(queue="second").enqueue()
     for _ in ids:
-        run(fail(jobs, resize))
-    run(fail(jobs, other.using(queue="second")))
+        fail_now(jobs, resize)
+    fail_now(jobs, other.using(queue="second"))
     assert jobs.control.requeue(all_failed=True, task="resize") == 5
-    assert [run(take(jobs, resize)).id for _ in ids] == ids
+    assert [take_now(jobs, resize).id for _ in ids] == ids
     assert jobs.control.requeue(all_failed=True, queue="default") == 0
     assert jobs.control.requeue(all_failed=True) == 1
     assert jobs.control.requeue(all_failed=True) == 0
@@ -117,14 +117,14 @@ def test_requeue_goes_through_more_jobs_than_a_page_holds(
     monkeypatch.setattr("holdfast.control.CHUNK", 2)
     ids = [resize.enqueue("a").id for _ in range(5)]
     for _ in ids:
-        run(fail(jobs, resize))
+        fail_now(jobs, resize)
     assert jobs.control.requeue(all_failed=True) == 5
-    assert [run(take(jobs, resize)).id for _ in ids] == ids
+    assert [take_now(jobs, resize).id for _ in ids] == ids
 
 
 def test_requeue_says_which_job_it_could_not_bring_back(jobs: App[object], resize: Task[[str], str]) -> None:
     dead = resize.enqueue("a")
-    run(fail(jobs, resize))
+    fail_now(jobs, resize)
     live = resize.enqueue("b")
     with pytest.raises(WrongState) as refused:
         jobs.control.requeue(live.id, dead.id)
@@ -140,12 +140,12 @@ def test_requeue_respects_keys_and_limits(monkeypatch: pytest.MonkeyPatch) -> No
     def resize(image: str) -> None: ...
 
     dead = resize.using(unique_key="k").enqueue("a")
-    run(fail(jobs, resize))
+    fail_now(jobs, resize)
     holder = resize.using(unique_key="k").enqueue("b")
     with pytest.raises(KeyTaken) as taken:
         jobs.control.requeue(dead.id)
     assert (taken.value.job_id, taken.value.key) == (dead.id, "k")
-    run(fail(jobs, resize))
+    fail_now(jobs, resize)
     resize.enqueue("c")
     with pytest.raises(QueueFull) as full:
         jobs.control.requeue(holder.id)
@@ -167,7 +167,7 @@ def test_trigger_makes_a_waiting_job_due(jobs: App[object], resize: Task[[str], 
     handle = resize.using(delay=3600).enqueue("a")
     jobs.control.trigger(handle.id)
     assert handle.refresh().state is JobState.QUEUED
-    run(take(jobs, resize))
+    take_now(jobs, resize)
     with pytest.raises(WrongState) as refused:
         jobs.control.trigger(handle.id)
     assert (refused.value.state, refused.value.verb) == ("running", "trigger")
@@ -177,7 +177,7 @@ def test_delete_removes_a_finished_job_and_no_other(jobs: App[object], resize: T
     handle = resize.enqueue("a")
     with pytest.raises(WrongState):
         jobs.control.delete(handle.id)
-    run(succeed(jobs, resize, "b"))
+    succeed_now(jobs, resize, "b")
     jobs.control.delete(handle.id)
     with pytest.raises(JobNotFound):
         handle.refresh()
@@ -186,7 +186,7 @@ def test_delete_removes_a_finished_job_and_no_other(jobs: App[object], resize: T
 def test_the_life_of_a_result_can_be_changed_afterwards(jobs: App[object], resize: Task[[str], str]) -> None:
     handle = resize.enqueue("a")
     jobs.control.set_result_ttl(handle.id, timedelta(days=1))
-    run(succeed(jobs, resize, "b"))
+    succeed_now(jobs, resize, "b")
     clock = FakeClock(jobs.engine)
     clock.advance(hours=2)
     assert handle.result() == "b"
@@ -285,15 +285,15 @@ def test_a_paused_queue_takes_jobs_and_gives_none(jobs: App[object], resize: Tas
     assert isinstance(status, QueueStatus)
     assert (status.paused, status.depth, status.due) == (True, 1, 1)
     with pytest.raises(ValueError, match="not enough"):
-        run(take(jobs, resize))
+        take_now(jobs, resize)
     assert control.resume("default") is True
     assert control.resume("default") is False
-    run(take(jobs, resize))
+    take_now(jobs, resize)
 
 
 def test_clear_cancels_what_is_pending_and_keeps_the_counters(jobs: App[object], resize: Task[[str], str]) -> None:
     resize.enqueue("done")
-    run(succeed(jobs, resize))
+    succeed_now(jobs, resize)
     handles = [resize.enqueue(name) for name in "abc"]
     assert jobs.control.clear("default") == 3
     assert jobs.control.clear("default") == 0
@@ -334,7 +334,7 @@ def test_queues_and_stats_tell_what_there_is(jobs: App[object], resize: Task[[st
     assert jobs.control.status("nobody's").depth == 0
     resize.enqueue("a")
     resize.using(queue="second", delay=60).enqueue("b")
-    run(succeed(jobs, resize))
+    succeed_now(jobs, resize)
     queues = {queue.queue: queue for queue in jobs.control.queues()}
     assert (queues["default"].succeeded, queues["default"].depth) == (1, 0)
     assert (queues["second"].depth, queues["second"].due) == (1, 0)
@@ -346,7 +346,7 @@ def test_queues_and_stats_tell_what_there_is(jobs: App[object], resize: Task[[st
 
 
 def test_workers_are_alive_while_they_are_heard_of(jobs: App[object]) -> None:
-    run(report_in(jobs, "w1", "resize", queues=("default",)))
+    report_in_now(jobs, "w1", "resize", queues=("default",))
     (worker,) = jobs.control.workers()
     assert (worker.name, worker.tasks, worker.queues, worker.alive) == ("w1", ("resize",), ("default",), True)
     FakeClock(jobs.engine).advance(31)

@@ -1,10 +1,11 @@
 """Handles: results as the declared type, ends as errors, looks and cancels; nothing is remembered but the name."""
 
+import asyncio
 import dataclasses
 import math
 
 import pytest
-from played import fail, run, settle, succeed, take
+from played import fail_now, settle, settle_now, succeed_now, take, take_now
 
 from holdfast import (
     AmbiguousId,
@@ -53,7 +54,7 @@ def resize(jobs: App[object]) -> Task[[str], Image]:
 
 def test_a_result_comes_as_the_declared_type(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.enqueue("cat")
-    run(succeed(jobs, resize, Image("cat", 320)))
+    succeed_now(jobs, resize, Image("cat", 320))
     assert handle.result() == Image("cat", 320)
     assert resize.handle(handle.id).result(timeout=0) == Image("cat", 320)
     assert jobs.client.handle(handle.id).result() == {"name": "cat", "width": 320}
@@ -64,9 +65,9 @@ def test_none_is_a_result(jobs: App[object]) -> None:
     def quiet() -> None: ...
 
     first, second = quiet.enqueue(), quiet.enqueue()
-    run(succeed(jobs, quiet, None))
-    lease = run(take(jobs, quiet))
-    run(settle(jobs, lease, JobState.SUCCEEDED))
+    succeed_now(jobs, quiet, None)
+    lease = take_now(jobs, quiet)
+    settle_now(jobs, lease, JobState.SUCCEEDED)
     assert [first.result(timeout=1), second.result(timeout=1)] == [None, None]
 
 
@@ -76,7 +77,7 @@ def test_a_large_result_comes_whole(jobs: App[object]) -> None:
         return ""
 
     handle = large.enqueue()
-    run(succeed(jobs, large, "x" * 100_000))
+    succeed_now(jobs, large, "x" * 100_000)
     assert len(handle.result()) == 100_000
 
 
@@ -85,7 +86,7 @@ def test_a_large_result_comes_whole(jobs: App[object]) -> None:
 
 def test_a_failed_job_raises_how_it_failed(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.enqueue("cat")
-    run(fail(jobs, resize))
+    fail_now(jobs, resize)
     with pytest.raises(JobFailed) as failed:
         handle.result()
     error = failed.value
@@ -97,7 +98,7 @@ def test_a_failed_job_raises_how_it_failed(jobs: App[object], resize: Task[[str]
 
 def test_a_job_that_gave_up_says_why(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.enqueue("cat")
-    run(fail(jobs, resize, Reason.GAVE_UP, "card expired"))
+    fail_now(jobs, resize, Reason.GAVE_UP, "card expired")
     with pytest.raises(JobFailed, match=r"gave_up \(card expired\)") as failed:
         handle.result()
     assert failed.value.reason == "gave_up"
@@ -117,7 +118,7 @@ def test_a_cancelled_job_raises_that_it_was(resize: Task[[str], Image]) -> None:
 
 def test_a_result_past_its_time_has_expired(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.using(result_ttl=60).enqueue("cat")
-    run(succeed(jobs, resize, Image("cat", 1)))
+    succeed_now(jobs, resize, Image("cat", 1))
     FakeClock(jobs.engine).advance(61)
     with pytest.raises(ResultExpired) as expired:
         handle.result()
@@ -127,7 +128,7 @@ def test_a_result_past_its_time_has_expired(jobs: App[object], resize: Task[[str
 
 def test_a_job_of_which_nothing_was_to_be_kept_has_expired(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.using(result_ttl=0, retention=0).enqueue("cat")
-    run(succeed(jobs, resize, Image("cat", 1)))
+    succeed_now(jobs, resize, Image("cat", 1))
     with pytest.raises(ResultExpired):
         handle.result()
     with pytest.raises(JobNotFound):
@@ -152,7 +153,7 @@ def test_a_wait_that_runs_out_leaves_the_job_alone(jobs: App[object], resize: Ta
         handle.result(timeout=0.01)
     assert (late.value.job_id, late.value.waited) == (handle.id, 0.01)
     assert isinstance(late.value, TimeoutError)
-    run(succeed(jobs, resize, Image("cat", 1)))
+    succeed_now(jobs, resize, Image("cat", 1))
     assert handle.result(timeout=0) == Image("cat", 1)
 
 
@@ -184,7 +185,7 @@ def test_refresh_shows_the_job_as_it_is(jobs: App[object], resize: Task[[str], I
         lease = await take(jobs, resize)
         await jobs.engine.renew(Renewal(lease.queue, lease.id, lease.token, Progress(0.5, "half")))
 
-    run(run_a_while())
+    asyncio.run(run_a_while())
     job = handle.refresh()
     assert (job.state, job.attempt, job.worker) == (JobState.RUNNING, 1, "played")
     assert job.progress is not None
@@ -195,7 +196,7 @@ def test_refresh_shows_the_job_as_it_is(jobs: App[object], resize: Task[[str], I
 def test_arguments_that_cannot_be_read_here_are_none(jobs: App[object]) -> None:
     odd = NewJob(queue="default", id="odd", task="t", payload=b"\xff", codec="unheard of")
     bare = NewJob(queue="default", id="bare", task="", payload=b"3")
-    run(enqueue(jobs._link, (odd, bare)))
+    asyncio.run(enqueue(jobs._link, (odd, bare)))
     assert jobs.client.handle("odd").refresh().arguments is None
     assert jobs.client.handle("bare", queue="default").refresh().arguments is None
 
@@ -218,10 +219,10 @@ def test_cancelling_answers_what_became_of_it(jobs: App[object], resize: Task[[s
     waiting = resize.enqueue("cat")
     assert repr(waiting.cancel()) == "CancelAnswer(answer='cancelled', state='cancelled')"
     running = resize.enqueue("dog")
-    run(take(jobs, resize))
+    take_now(jobs, resize)
     assert running.cancel("stop").answer == "requested"
     finished = resize.enqueue("cow")
-    run(succeed(jobs, resize, Image("cow", 1)))
+    succeed_now(jobs, resize, Image("cow", 1))
     assert (finished.cancel().answer, finished.cancel().state) == ("finished", JobState.SUCCEEDED)
     assert [(event.job_id, event.task) for event in heard] == [(waiting.id, "resize")]
 
@@ -245,7 +246,7 @@ def test_a_job_that_failed_twice_and_then_succeeded_has_a_report(jobs: App[objec
         clock.advance(4)
         await settle(jobs, lease, JobState.SUCCEEDED, result=b'{"name":"cat","width":1}')
 
-    run(life())
+    asyncio.run(life())
     report = handle.report()
     assert report.outcome is JobState.SUCCEEDED
     assert [attempt.outcome for attempt in report.job.attempts] == ["failed", "failed", "succeeded"]
@@ -267,7 +268,7 @@ def test_a_job_that_failed_twice_and_then_succeeded_has_a_report(jobs: App[objec
 
 def test_reports_of_failed_cancelled_and_running_jobs(jobs: App[object], resize: Task[[str], Image]) -> None:
     failed = resize.enqueue("cat")
-    run(fail(jobs, resize, Reason.GAVE_UP, "no"))
+    fail_now(jobs, resize, Reason.GAVE_UP, "no")
     report = failed.report()
     assert (report.outcome, report.reason) == (JobState.FAILED, Reason.GAVE_UP)
     assert [type(event).__name__ for event in report.events] == ["Queued", "Started", "Failed"]
@@ -280,7 +281,7 @@ def test_reports_of_failed_cancelled_and_running_jobs(jobs: App[object], resize:
     assert [type(event).__name__ for event in report.events] == ["Queued", "Cancelled"]
 
     running = resize.enqueue("cow")
-    run(take(jobs, resize))
+    take_now(jobs, resize)
     report = jobs.control.report(running.id)
     assert report.outcome is None
     assert [type(event).__name__ for event in report.events] == ["Queued", "Started"]
@@ -300,12 +301,12 @@ def test_a_report_tells_that_a_job_was_scheduled_and_how_long_it_waited(
 
     assert told() == [("Queued", JobState.SCHEDULED)]
     clock.advance(65)
-    lease = run(take(jobs, resize))
+    lease = take_now(jobs, resize)
     ((_, state), (_, waited)) = told()
     assert state is JobState.SCHEDULED
     assert waited == pytest.approx(5_000_000, abs=500_000)
     clock.advance(1)
-    run(settle(jobs, lease, JobState.SUCCEEDED, result=b"null"))
+    settle_now(jobs, lease, JobState.SUCCEEDED, result=b"null")
     assert told() == [("Queued", state), ("Started", waited), ("Succeeded", None)]
 
 
@@ -322,7 +323,7 @@ def test_a_report_says_nothing_of_due_times_that_the_record_has_forgotten(
         clock.advance(12)
         await take(jobs, resize)
 
-    run(life())
+    asyncio.run(life())
     queued, first, _, second = jobs.control.report(handle.id).events
     assert isinstance(queued, events.Queued)
     assert isinstance(first, events.Started)

@@ -231,15 +231,12 @@ def test_a_handler_that_waits_for_the_one_that_dies_dies_with_it(h: Harness) -> 
     assert h.drain(until=60) == Drained(succeeded=3, reaped=2)
 
 
-def test_in_a_coroutine_a_worker_dies_as_well(h: Harness) -> None:
-    async def scenario() -> None:
-        await waits.aenqueue("it")
-        with h.crash("in_handler"):
-            assert (await h.adrain()).crashed
-        await child.aenqueue("the test itself is not cut off")
-        assert (await h.adrain(until=60)).reaped == 1
-
-    asyncio.run(scenario())
+async def test_in_a_coroutine_a_worker_dies_as_well(h: Harness) -> None:
+    await waits.aenqueue("it")
+    with h.crash("in_handler"):
+        assert (await h.adrain()).crashed
+    await child.aenqueue("the test itself is not cut off")
+    assert (await h.adrain(until=60)).reaped == 1
 
 
 # --- The block ---

@@ -1,6 +1,5 @@
 """Looking at what was enqueued, and single attempts."""
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -227,11 +226,8 @@ def test_an_attempt_goes_through_middleware_and_codec() -> None:
             h.attempt(unstorable)
 
 
-def test_an_attempt_can_be_awaited(h: Harness) -> None:
-    async def scenario() -> str:
-        return await h.aattempt(resize, "cat.png", width=3)
-
-    assert asyncio.run(scenario()) == "cat.png@3"
+async def test_an_attempt_can_be_awaited(h: Harness) -> None:
+    assert (await h.aattempt(resize, "cat.png", width=3)) == "cat.png@3"
 
 
 def test_a_task_whose_code_is_elsewhere_cannot_be_tried(h: Harness) -> None:

@@ -31,56 +31,44 @@ def h(shop: Shop) -> Iterator[Harness]:
 # --- Both colours ---
 
 
-def test_in_a_coroutine_a_drain_is_awaited(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        handle = await shop.waits.aenqueue("it")
-        with pytest.raises(BlockingCall, match="adrain"):
-            h.drain()
-        assert (await h.adrain()).succeeded == 1
-        assert await handle.aresult() == "IT"
-        assert h.assert_enqueued(shop.waits, "it").state is JobState.SUCCEEDED
-
-    asyncio.run(scenario())
+async def test_in_a_coroutine_a_drain_is_awaited(shop: Shop, h: Harness) -> None:
+    handle = await shop.waits.aenqueue("it")
+    with pytest.raises(BlockingCall, match="adrain"):
+        h.drain()
+    assert (await h.adrain()).succeeded == 1
+    assert await handle.aresult() == "IT"
+    assert h.assert_enqueued(shop.waits, "it").state is JobState.SUCCEEDED
 
 
-def test_a_request_and_the_drain_that_answers_it_may_run_side_by_side(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        answer, drained = await asyncio.gather(shop.waits.arequest("it"), h.adrain())
-        assert (answer, drained.succeeded) == ("IT", 1)
-
-    asyncio.run(scenario())
+async def test_a_request_and_the_drain_that_answers_it_may_run_side_by_side(shop: Shop, h: Harness) -> None:
+    answer, drained = await asyncio.gather(shop.waits.arequest("it"), h.adrain())
+    assert (answer, drained.succeeded) == ("IT", 1)
 
 
-def test_a_running_job_can_be_cancelled(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        running = asyncio.Event()
+async def test_a_running_job_can_be_cancelled(shop: Shop, h: Harness) -> None:
+    running = asyncio.Event()
 
-        @shop.jobs.task
-        async def stays() -> None:
-            running.set()
-            await asyncio.Event().wait()
+    @shop.jobs.task
+    async def stays() -> None:
+        running.set()
+        await asyncio.Event().wait()
 
-        handle = await stays.aenqueue()
-        drain = asyncio.create_task(h.adrain())
-        await running.wait()
-        assert (await handle.acancel("enough")).answer == "requested"
-        assert (await drain).cancelled == 1
-        assert (await handle.arefresh()).state is JobState.CANCELLED
-
-    asyncio.run(scenario())
+    handle = await stays.aenqueue()
+    drain = asyncio.create_task(h.adrain())
+    await running.wait()
+    assert (await handle.acancel("enough")).answer == "requested"
+    assert (await drain).cancelled == 1
+    assert (await handle.arefresh()).state is JobState.CANCELLED
 
 
-def test_one_drain_at_a_time(shop: Shop, h: Harness) -> None:
-    async def scenario() -> None:
-        @shop.jobs.task
-        async def drains() -> None:
-            await h.adrain()
+async def test_one_drain_at_a_time(shop: Shop, h: Harness) -> None:
+    @shop.jobs.task
+    async def drains() -> None:
+        await h.adrain()
 
-        await drains.aenqueue()
-        with pytest.raises(UsageError, match="one thing at a time"):
-            await h.adrain()
-
-    asyncio.run(scenario())
+    await drains.aenqueue()
+    with pytest.raises(UsageError, match="one thing at a time"):
+        await h.adrain()
 
 
 def test_waiting_for_a_job_that_nothing_will_run_is_refused(shop: Shop, h: Harness) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, run, settled
+from small_app import SmallApp, SmallTask, settled
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
@@ -79,138 +79,111 @@ class Bench:
         return [[job.id for job in command.jobs] for command in self.engine.asked if isinstance(command, Renew)]
 
 
-def test_a_lease_is_renewed_at_a_third_of_its_length() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        await bench.hold("a")
-        bench.keeper.run_once()
-        assert bench.renewed() == []
-        bench.runtime.advance(10)
-        bench.keeper.run_once()
-        assert bench.renewed() == [["a"]]
-        bench.keeper.run_once()
-        assert bench.renewed() == [["a"]]
-        assert (await bench.app.look("a")).lease_expires == bench.runtime.boot() + 30 * SECOND
-
-    run(scenario())
+async def test_a_lease_is_renewed_at_a_third_of_its_length() -> None:
+    bench = Bench()
+    await bench.hold("a")
+    bench.keeper.run_once()
+    assert bench.renewed() == []
+    bench.runtime.advance(10)
+    bench.keeper.run_once()
+    assert bench.renewed() == [["a"]]
+    bench.keeper.run_once()
+    assert bench.renewed() == [["a"]]
+    assert (await bench.app.look("a")).lease_expires == bench.runtime.boot() + 30 * SECOND
 
 
-def test_all_that_are_nearly_due_are_renewed_in_one_batch() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        for name in "abc":
-            await bench.hold(name)
-            bench.runtime.advance(1)
-        await bench.hold("long", lease=300 * SECOND)
-        bench.runtime.advance(8)
-        bench.keeper.run_once()
-        assert bench.renewed() == [["a", "b", "c"]]
-
-    run(scenario())
+async def test_all_that_are_nearly_due_are_renewed_in_one_batch() -> None:
+    bench = Bench()
+    for name in "abc":
+        await bench.hold(name)
+        bench.runtime.advance(1)
+    await bench.hold("long", lease=300 * SECOND)
+    bench.runtime.advance(8)
+    bench.keeper.run_once()
+    assert bench.renewed() == [["a", "b", "c"]]
 
 
-def test_a_short_lease_is_looked_at_often_enough() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        assert bench.keeper.run_once() <= 0.5
-        await bench.hold("short", lease=SECOND)
-        assert bench.keeper.run_once() == pytest.approx(1 / 3, abs=0.01)
-
-    run(scenario())
+async def test_a_short_lease_is_looked_at_often_enough() -> None:
+    bench = Bench()
+    assert bench.keeper.run_once() <= 0.5
+    await bench.hold("short", lease=SECOND)
+    assert bench.keeper.run_once() == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_progress_rides_on_the_renewal_and_is_sent_once() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        attempt = await bench.hold("a")
-        attempt.context.progress(0.5, "half way")
-        bench.runtime.advance(10)
-        bench.keeper.run_once()
-        assert (await bench.app.look("a")).progress == Progress(0.5, "half way")
-        bench.runtime.advance(10)
-        bench.keeper.run_once()
-        last = [command for command in bench.engine.asked if isinstance(command, Renew)][-1]
-        assert last.jobs[0].progress is None
-
-    run(scenario())
+async def test_progress_rides_on_the_renewal_and_is_sent_once() -> None:
+    bench = Bench()
+    attempt = await bench.hold("a")
+    attempt.context.progress(0.5, "half way")
+    bench.runtime.advance(10)
+    bench.keeper.run_once()
+    assert (await bench.app.look("a")).progress == Progress(0.5, "half way")
+    bench.runtime.advance(10)
+    bench.keeper.run_once()
+    last = [command for command in bench.engine.asked if isinstance(command, Renew)][-1]
+    assert last.jobs[0].progress is None
 
 
-def test_what_the_store_says_is_delivered() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        await bench.hold("fine")
-        await bench.hold("cancelled")
-        await bench.hold("waiting", prefetch=True)
-        await bench.engine.cancel("default", "cancelled")
-        await bench.engine.pause("default")
-        bench.keeper.renew_now()
-        bench.keeper.run_once()
-        assert sorted(bench.delivered) == [("cancelled", RenewStatus.CANCEL), ("waiting", RenewStatus.HOLD)]
-        await bench.engine.clear("default")
-        bench.delivered.clear()
-        bench.keeper.renew_now()
-        bench.keeper.run_once()
-        assert {status for _, status in bench.delivered} == {RenewStatus.LOST}
-
-    run(scenario())
+async def test_what_the_store_says_is_delivered() -> None:
+    bench = Bench()
+    await bench.hold("fine")
+    await bench.hold("cancelled")
+    await bench.hold("waiting", prefetch=True)
+    await bench.engine.cancel("default", "cancelled")
+    await bench.engine.pause("default")
+    bench.keeper.renew_now()
+    bench.keeper.run_once()
+    assert sorted(bench.delivered) == [("cancelled", RenewStatus.CANCEL), ("waiting", RenewStatus.HOLD)]
+    await bench.engine.clear("default")
+    bench.delivered.clear()
+    bench.keeper.renew_now()
+    bench.keeper.run_once()
+    assert {status for _, status in bench.delivered} == {RenewStatus.LOST}
 
 
-def test_a_lease_that_is_lost_is_not_renewed_any_more() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        attempt = await bench.hold("a")
-        attempt.mark(AbortReason.OWNERSHIP_LOST)
-        bench.runtime.advance(10)
-        bench.keeper.run_once()
-        assert bench.renewed() == []
-
-    run(scenario())
+async def test_a_lease_that_is_lost_is_not_renewed_any_more() -> None:
+    bench = Bench()
+    attempt = await bench.hold("a")
+    attempt.mark(AbortReason.OWNERSHIP_LOST)
+    bench.runtime.advance(10)
+    bench.keeper.run_once()
+    assert bench.renewed() == []
 
 
-def test_an_outcome_that_waits_to_be_sent_keeps_its_lease_alive() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        attempt = await bench.hold("a")
-        bench.slots.end(attempt)
-        bench.runtime.advance(10)
-        bench.keeper.run_once()
-        assert bench.renewed() == [["a"]]
-
-    run(scenario())
+async def test_an_outcome_that_waits_to_be_sent_keeps_its_lease_alive() -> None:
+    bench = Bench()
+    attempt = await bench.hold("a")
+    bench.slots.end(attempt)
+    bench.runtime.advance(10)
+    bench.keeper.run_once()
+    assert bench.renewed() == [["a"]]
 
 
-def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        attempt = await bench.hold("a")
-        bench.engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
-        bench.runtime.advance(10)
-        assert [bench.keeper.run_once() for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
-        assert attempt.renewed_at == bench.runtime.boot() - 10 * SECOND
-        bench.engine.before = None
-        bench.keeper.run_once()
-        assert attempt.renewed_at == bench.runtime.boot()
-
-    run(scenario())
+async def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon() -> None:
+    bench = Bench()
+    attempt = await bench.hold("a")
+    bench.engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
+    bench.runtime.advance(10)
+    assert [bench.keeper.run_once() for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+    assert attempt.renewed_at == bench.runtime.boot() - 10 * SECOND
+    bench.engine.before = None
+    bench.keeper.run_once()
+    assert attempt.renewed_at == bench.runtime.boot()
 
 
-def test_the_worker_record_is_written_every_few_seconds() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        bench.keeper.run_once()
-        beats = [command for command in bench.engine.asked if isinstance(command, Heartbeat)]
-        assert beats == []
-        bench.runtime.advance(HEARTBEAT_US / SECOND)
-        bench.keeper.run_once()
-        (record,) = (await bench.engine.workers()).workers
-        assert record.worker == "w"
-        assert bench.stops == 0
-        await bench.engine.stop_worker("w")
-        bench.keeper.renew_now()
-        bench.keeper.run_once()
-        assert bench.stops == 1
-
-    run(scenario())
+async def test_the_worker_record_is_written_every_few_seconds() -> None:
+    bench = Bench()
+    bench.keeper.run_once()
+    beats = [command for command in bench.engine.asked if isinstance(command, Heartbeat)]
+    assert beats == []
+    bench.runtime.advance(HEARTBEAT_US / SECOND)
+    bench.keeper.run_once()
+    (record,) = (await bench.engine.workers()).workers
+    assert record.worker == "w"
+    assert bench.stops == 0
+    await bench.engine.stop_worker("w")
+    bench.keeper.renew_now()
+    bench.keeper.run_once()
+    assert bench.stops == 1
 
 
 # Fencing
@@ -221,90 +194,81 @@ def test_an_attempt_stops_a_second_or_a_sixth_before_its_lease_runs_out(lease: i
     assert fence_age(lease * SECOND) == age * SECOND
 
 
-def test_an_attempt_whose_lease_cannot_be_renewed_is_fenced_in_time() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        attempt = await bench.hold("a")
-        bench.engine.before = lambda command: EngineUnavailable()
-        bench.runtime.advance(24.9)
-        bench.keeper.run_once()
-        assert bench.keeper.fence() == []
-        bench.runtime.advance(0.1)
-        assert bench.keeper.fence() == [attempt]
-        assert attempt.abort_reason is AbortReason.OWNERSHIP_LOST
-        assert bench.keeper.fence() == []
-
-    run(scenario())
+async def test_an_attempt_whose_lease_cannot_be_renewed_is_fenced_in_time() -> None:
+    bench = Bench()
+    attempt = await bench.hold("a")
+    bench.engine.before = lambda command: EngineUnavailable()
+    bench.runtime.advance(24.9)
+    bench.keeper.run_once()
+    assert bench.keeper.fence() == []
+    bench.runtime.advance(0.1)
+    assert bench.keeper.fence() == [attempt]
+    assert attempt.abort_reason is AbortReason.OWNERSHIP_LOST
+    assert bench.keeper.fence() == []
 
 
-def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
-    async def scenario() -> None:
-        running, gate = Probe[None]("the handler"), asyncio.Event()
+async def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
 
-        async def waits() -> str:
-            running(None)
-            await gate.wait()
-            return "in time"
+    async def waits() -> str:
+        running(None)
+        await gate.wait()
+        return "in time"
 
-        runtime = FrozenRuntime()
-        engine = FaultyEngine(runtime)
-        app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
-        id = await app.enqueue("waits")
-        async with app.worker() as worker:
-            await running.calls(1)
-            engine.before = lambda command: EngineUnavailable()
-            gate.set()
+    runtime = FrozenRuntime()
+    engine = FaultyEngine(runtime)
+    app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
+    id = await app.enqueue("waits")
+    async with app.worker() as worker:
+        await running.calls(1)
+        engine.before = lambda command: EngineUnavailable()
+        gate.set()
+        await settled()
+        runtime.advance(29)  # older than the fence, not yet expired
+        assert worker._services is not None
+        assert worker._services.keeper.fence() == []
+        engine.before = None
+        for _ in range(5):
             await settled()
-            runtime.advance(29)  # older than the fence, not yet expired
-            assert worker._services is not None
-            assert worker._services.keeper.fence() == []
-            engine.before = None
-            for _ in range(5):
-                await settled()
-                runtime.advance(1)
-            assert await app.result(id) == "in time"
-
-    run(scenario())
+            runtime.advance(1)
+        assert await app.result(id) == "in time"
 
 
-def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
-    async def scenario() -> None:
-        running, gate = Probe[None]("the handler"), asyncio.Event()
+async def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
 
-        async def stubborn() -> str:
-            running(None)
-            while not gate.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await gate.wait()
-            return "too late"
+    async def stubborn() -> str:
+        running(None)
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+        return "too late"
 
-        runtime = FrozenRuntime()
-        engine = FaultyEngine(runtime)
-        app = SmallApp(SmallTask(stubborn), runtime=runtime, engine=engine)
-        id = await app.enqueue("stubborn")
-        lost = app.record_events(events.OwnershipLost)
-        async with app.worker() as worker:
-            await running.calls(1)
-            engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
-            runtime.advance(25)
-            services = worker._services
-            assert services is not None
-            services._check_attempts()
-            await lost.calls(1)
-            engine.asked.clear()
-            gate.set()
-            await settled()
-            assert [one for exchange in engine.exchanges for one in exchange.settlements] == []
-            assert worker.running == 0
-        assert (await app.look(id)).result is None
-
-    run(scenario())
+    runtime = FrozenRuntime()
+    engine = FaultyEngine(runtime)
+    app = SmallApp(SmallTask(stubborn), runtime=runtime, engine=engine)
+    id = await app.enqueue("stubborn")
+    lost = app.record_events(events.OwnershipLost)
+    async with app.worker() as worker:
+        await running.calls(1)
+        engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew) else None
+        runtime.advance(25)
+        services = worker._services
+        assert services is not None
+        services._check_attempts()
+        await lost.calls(1)
+        engine.asked.clear()
+        gate.set()
+        await settled()
+        assert [one for exchange in engine.exchanges for one in exchange.settlements] == []
+        assert worker.running == 0
+    assert (await app.look(id)).result is None
 
 
 # With threads
 
 
-def test_leases_live_while_a_handler_blocks_the_event_loop() -> None:
+async def test_leases_live_while_a_handler_blocks_the_event_loop() -> None:
     """A18: the loop stands still, the keeper's thread does not, and people are told where it stands."""
     renewed, blocked = threading.Event(), threading.Event()
     told: list[events.LoopBlocked] = []
@@ -320,50 +284,44 @@ def test_leases_live_while_a_handler_blocks_the_event_loop() -> None:
         told.append(event)
         blocked.set()
 
-    async def scenario() -> None:
-        async def careless() -> None:
-            assert blocked.wait(5)
-            assert renewed.wait(5)
+    async def careless() -> None:
+        assert blocked.wait(5)
+        assert renewed.wait(5)
 
-        runtime = SystemRuntime()
-        app = SmallApp(SmallTask(careless, lease=2 * SECOND), runtime=runtime, engine=Watched(runtime))
-        app.bus.on(events.LoopBlocked, hear)
-        id = await app.enqueue("careless", id="culprit")
-        await app.drain()
-        assert await app.result(id) is None
-
-    run(scenario())
+    runtime = SystemRuntime()
+    app = SmallApp(SmallTask(careless, lease=2 * SECOND), runtime=runtime, engine=Watched(runtime))
+    app.bus.on(events.LoopBlocked, hear)
+    id = await app.enqueue("careless", id="culprit")
+    await app.drain()
+    assert await app.result(id) is None
     assert len(told) == 1
     assert "careless" in told[0].stack
     assert told[0].job_ids == ("culprit",)
     assert SECOND <= told[0].blocked < 2 * SECOND
 
 
-def test_progress_of_a_running_job_can_be_seen() -> None:
-    async def scenario() -> None:
-        said, gate, renewed = Probe[None]("the handler"), asyncio.Event(), Probe[None]("a renewal")
-        loop = asyncio.get_running_loop()
+async def test_progress_of_a_running_job_can_be_seen() -> None:
+    said, gate, renewed = Probe[None]("the handler"), asyncio.Event(), Probe[None]("a renewal")
+    loop = asyncio.get_running_loop()
 
-        def notice(command: Any) -> None:
-            if isinstance(command, Renew):
-                loop.call_soon_threadsafe(renewed, None)
+    def notice(command: Any) -> None:
+        if isinstance(command, Renew):
+            loop.call_soon_threadsafe(renewed, None)
 
-        async def works(ctx: Context) -> None:
-            ctx.progress(0.25, "first quarter")
-            said(None)
-            await gate.wait()
+    async def works(ctx: Context) -> None:
+        ctx.progress(0.25, "first quarter")
+        said(None)
+        await gate.wait()
 
-        runtime = SystemRuntime()
-        engine = FaultyEngine(runtime)
-        engine.after = notice
-        app = SmallApp(SmallTask(works, takes_context=True), runtime=runtime, engine=engine)
-        id = await app.enqueue("works")
-        async with app.worker() as worker:
-            await said.calls(1)
-            assert worker._services is not None
-            worker._services.keeper.renew_now()
-            await renewed.calls(1)
-            assert (await app.look(id)).progress == Progress(0.25, "first quarter")
-            gate.set()
-
-    run(scenario())
+    runtime = SystemRuntime()
+    engine = FaultyEngine(runtime)
+    engine.after = notice
+    app = SmallApp(SmallTask(works, takes_context=True), runtime=runtime, engine=engine)
+    id = await app.enqueue("works")
+    async with app.worker() as worker:
+        await said.calls(1)
+        assert worker._services is not None
+        worker._services.keeper.renew_now()
+        await renewed.calls(1)
+        assert (await app.look(id)).progress == Progress(0.25, "first quarter")
+        gate.set()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import App, InvalidOption, QueueFull, events
 from holdfast.pool import Pool
@@ -84,19 +83,16 @@ def test_the_configuration_limits_the_lanes_of_tasks_and_pools(
         ledger.enqueue(Transfer("alice"), key="alice")
 
 
-def test_a_producer_may_wait_for_room_in_a_lane(jobs: App[object]) -> None:
-    async def scenario() -> None:
-        few = queue(jobs, lane_max_depth=1)
-        async with jobs:
-            await few.aenqueue(1, lane="x")
-            waiting = asyncio.create_task(few.aenqueue(2, lane="x", wait_for_room=10))
-            (lease,) = await few.aclaim()
-            await lease.acomplete()
-            assert (await waiting).created
-            with pytest.raises(QueueFull):
-                await few.aenqueue(3, lane="x", wait_for_room=0.01)
-
-    run(scenario())
+async def test_a_producer_may_wait_for_room_in_a_lane(jobs: App[object]) -> None:
+    few = queue(jobs, lane_max_depth=1)
+    async with jobs:
+        await few.aenqueue(1, lane="x")
+        waiting = asyncio.create_task(few.aenqueue(2, lane="x", wait_for_room=10))
+        (lease,) = await few.aclaim()
+        await lease.acomplete()
+        assert (await waiting).created
+        with pytest.raises(QueueFull):
+            await few.aenqueue(3, lane="x", wait_for_room=0.01)
 
 
 def test_the_soft_limit_of_a_lane_is_told_once_on_the_way_up(jobs: App[object]) -> None:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from played import run
 
 from holdfast import (
     AbortReason,
@@ -196,38 +195,35 @@ def test_a_settled_lease_cannot_be_settled_again(scans: Queue[Scan]) -> None:
         lease.snooze(delay=1)
 
 
-def test_every_verb_has_both_colours(jobs: App[object], scans: Queue[Scan]) -> None:
-    async def scenario() -> None:
-        async with jobs:
-            states = []
-            for id in ("complete", "retry", "snooze", "give_up", "cancel", "release"):
-                await scans.aenqueue(Scan("x"), id=id, priority=1)
-                (lease,) = await scans.aclaim()
-                assert lease.job.id == id
-                await lease.arenew()
-                match id:
-                    case "complete":
-                        await lease.acomplete(1)
-                    case "retry":
-                        await lease.aretry("again")
-                    case "snooze":
-                        await lease.asnooze(delay=60)
-                    case "give_up":
-                        await lease.agive_up("no")
-                    case "cancel":
-                        await lease.acancel()
-                    case _:
-                        await lease.arelease()
-                states.append((await jobs.control.aget(id, queue="scans")).state.value)
-            assert states == ["succeeded", "retrying", "scheduled", "failed", "cancelled", "queued"]
+async def test_every_verb_has_both_colours(jobs: App[object], scans: Queue[Scan]) -> None:
+    async with jobs:
+        states = []
+        for id in ("complete", "retry", "snooze", "give_up", "cancel", "release"):
+            await scans.aenqueue(Scan("x"), id=id, priority=1)
             (lease,) = await scans.aclaim()
-            with pytest.raises(BlockingCall, match="acomplete"):
-                lease.complete()
-            with pytest.raises(BlockingCall, match="async with"), lease:
-                pass
-            await lease.arelease()
-
-    run(scenario())
+            assert lease.job.id == id
+            await lease.arenew()
+            match id:
+                case "complete":
+                    await lease.acomplete(1)
+                case "retry":
+                    await lease.aretry("again")
+                case "snooze":
+                    await lease.asnooze(delay=60)
+                case "give_up":
+                    await lease.agive_up("no")
+                case "cancel":
+                    await lease.acancel()
+                case _:
+                    await lease.arelease()
+            states.append((await jobs.control.aget(id, queue="scans")).state.value)
+        assert states == ["succeeded", "retrying", "scheduled", "failed", "cancelled", "queued"]
+        (lease,) = await scans.aclaim()
+        with pytest.raises(BlockingCall, match="acomplete"):
+            lease.complete()
+        with pytest.raises(BlockingCall, match="async with"), lease:
+            pass
+        await lease.arelease()
 
 
 # The block
@@ -284,33 +280,30 @@ def test_what_a_handler_may_raise_means_the_same_in_a_block_and_goes_on(
     assert (job.state, job.attempt) == (state, attempt)
 
 
-def test_a_block_in_an_async_function_does_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
-    async def scenario() -> None:
-        async with jobs:
-            for id in ("clean", "failed", "cut"):
-                await scans.aenqueue(Scan("x"), id=id)
-            clean, failed, cut = await scans.aclaim(3)
-            async with clean:
-                pass
-            with pytest.raises(ValueError, match="bad"):
-                async with failed:
-                    raise ValueError("bad")
-            inside = asyncio.Event()
+async def test_a_block_in_an_async_function_does_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
+    async with jobs:
+        for id in ("clean", "failed", "cut"):
+            await scans.aenqueue(Scan("x"), id=id)
+        clean, failed, cut = await scans.aclaim(3)
+        async with clean:
+            pass
+        with pytest.raises(ValueError, match="bad"):
+            async with failed:
+                raise ValueError("bad")
+        inside = asyncio.Event()
 
-            async def work() -> None:
-                async with cut:
-                    inside.set()
-                    await asyncio.Event().wait()
+        async def work() -> None:
+            async with cut:
+                inside.set()
+                await asyncio.Event().wait()
 
-            task = asyncio.create_task(work())
-            await inside.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            found = [await jobs.control.aget(id, queue="scans") for id in ("clean", "failed", "cut")]
-            assert [job.state.value for job in found] == ["succeeded", "retrying", "queued"]
-
-    run(scenario())
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        found = [await jobs.control.aget(id, queue="scans") for id in ("clean", "failed", "cut")]
+        assert [job.state.value for job in found] == ["succeeded", "retrying", "queued"]
 
 
 def test_inside_a_block_the_attempt_is_the_current_one(jobs: App[object], scans: Queue[Scan]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from faulty import FaultyEngine
-from played import run, until
+from played import until
 
 from holdfast import App, EngineUnavailable, InvalidOption, Job, JobState, events
 from holdfast.queue import Queue
@@ -49,19 +49,16 @@ def test_a_loop_until_empty_sees_everything_in_order(jobs: App[object], numbers:
         assert list(numbers.leases(until_empty=True)) == []
 
 
-def test_an_async_loop_until_empty_does_the_same(jobs: App[object], numbers: Queue[int]) -> None:
-    async def scenario() -> None:
-        async with jobs:
-            for n in range(25):
-                await numbers.aenqueue(n)
-            seen = []
-            async for lease in numbers.leases(batch=10, until_empty=True):
-                async with lease:
-                    seen.append(lease.payload)
-            assert seen == list(range(25))
-            assert (await numbers.astatus()).succeeded == 25
-
-    run(scenario())
+async def test_an_async_loop_until_empty_does_the_same(jobs: App[object], numbers: Queue[int]) -> None:
+    async with jobs:
+        for n in range(25):
+            await numbers.aenqueue(n)
+        seen = []
+        async for lease in numbers.leases(batch=10, until_empty=True):
+            async with lease:
+                seen.append(lease.payload)
+        assert seen == list(range(25))
+        assert (await numbers.astatus()).succeeded == 25
 
 
 def test_what_waits_for_its_turn_is_assigned_and_begins_with_the_end_of_the_one_before(
@@ -109,26 +106,23 @@ def test_what_is_left_of_a_batch_goes_back_when_the_loop_is_left(jobs: App[objec
         assert [lease.attempt for lease in numbers.claim(5)] == [1, 1, 1]
 
 
-def test_what_is_left_of_a_batch_goes_back_from_an_async_loop_too(jobs: App[object], numbers: Queue[int]) -> None:
-    async def scenario() -> None:
-        async with jobs:
-            for n in range(5):
-                await numbers.aenqueue(n, id=f"{n}")
+async def test_what_is_left_of_a_batch_goes_back_from_an_async_loop_too(jobs: App[object], numbers: Queue[int]) -> None:
+    async with jobs:
+        for n in range(5):
+            await numbers.aenqueue(n, id=f"{n}")
 
-            async def consume() -> None:
-                async for lease in numbers.leases(batch=5):
-                    async with lease:
-                        raise ValueError(lease.payload)
+        async def consume() -> None:
+            async for lease in numbers.leases(batch=5):
+                async with lease:
+                    raise ValueError(lease.payload)
 
-            with pytest.raises(ValueError, match="0"):
-                await consume()
+        with pytest.raises(ValueError, match="0"):
+            await consume()
 
-            async def all_back() -> bool:
-                return (await numbers.astatus()).counts == {JobState.RETRYING: 1, JobState.QUEUED: 4}
+        async def all_back() -> bool:
+            return (await numbers.astatus()).counts == {JobState.RETRYING: 1, JobState.QUEUED: 4}
 
-            await until(all_back)
-
-    run(scenario())
+        await until(all_back)
 
 
 def test_closing_the_app_gives_back_what_nobody_has_seen(tmp_path: Path) -> None:
@@ -168,21 +162,18 @@ def test_a_loop_waits_for_work_until_it_is_closed(jobs: App[object], numbers: Qu
         assert seen == [0, 1, 2]
 
 
-def test_a_loop_that_waits_ends_when_the_app_is_closed(jobs: App[object], numbers: Queue[int]) -> None:
-    async def scenario() -> None:
-        async with jobs:
+async def test_a_loop_that_waits_ends_when_the_app_is_closed(jobs: App[object], numbers: Queue[int]) -> None:
+    async with jobs:
 
-            async def consume() -> None:
-                async for _ in numbers.leases():
-                    pass
+        async def consume() -> None:
+            async for _ in numbers.leases():
+                pass
 
-            waiting = asyncio.create_task(consume())
-            await until(lambda: jobs._pull_workers.current()._begun)
-        with pytest.raises(EngineUnavailable, match="closed"):
-            await waiting
-        await jobs.aclose()
-
-    run(scenario())
+        waiting = asyncio.create_task(consume())
+        await until(lambda: jobs._pull_workers.current()._begun)
+    with pytest.raises(EngineUnavailable, match="closed"):
+        await waiting
+    await jobs.aclose()
 
 
 def test_a_loop_ends_when_an_operator_stops_the_puller(jobs: App[object], numbers: Queue[int]) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from small_app import SmallApp, SmallTask, run
+from small_app import SmallApp, SmallTask
 
 from holdfast.telemetry.logs import JobFilter, JsonFormatter, TextFormatter, configure
 
@@ -35,14 +35,13 @@ async def _awork(name: str) -> None:
 
 
 @pytest.mark.parametrize("function", [_work, _awork])
-def test_a_line_from_deep_inside_carries_job_task_attempt_and_worker(function: object, lines: io.StringIO) -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(function, name="resize"))  # type: ignore[arg-type]
-        await app.enqueue("resize", "cat", id="a")
-        await app.enqueue("resize", "dog", id="b")
-        await app.drain(name="ada")
-
-    run(scenario())
+async def test_a_line_from_deep_inside_carries_job_task_attempt_and_worker(
+    function: object, lines: io.StringIO
+) -> None:
+    app = SmallApp(SmallTask(function, name="resize"))  # type: ignore[arg-type]
+    await app.enqueue("resize", "cat", id="a")
+    await app.enqueue("resize", "dog", id="b")
+    await app.drain(name="ada")
     said = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert sorted((line["message"], line["job_id"]) for line in said) == [
         ("working on cat", "a"),

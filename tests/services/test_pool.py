@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import (
     App,
@@ -137,7 +136,7 @@ def test_a_pool_that_cannot_be_is_refused(jobs: App[object], given: dict[str, An
 # Handlers
 
 
-def test_a_handler_is_told_where_it_is(jobs: App[object], ledger: Pool[Transfer]) -> None:
+async def test_a_handler_is_told_where_it_is(jobs: App[object], ledger: Pool[Transfer]) -> None:
     seen: list[tuple[Any, ...]] = []
 
     @ledger.handler(max_attempts=3, backoff=0)
@@ -151,33 +150,27 @@ def test_a_handler_is_told_where_it_is(jobs: App[object], ledger: Pool[Transfer]
         assert Context.current().pool == "ledger"
         return ctx.arrival
 
-    async def scenario() -> None:
-        async with jobs:
-            handle = await ledger.aenqueue(Transfer("alice", 5), key="alice")
-            await drain(jobs)
-            receipt = handle.receipt
-            assert receipt is not None
-            assert await handle.aresult() == receipt.arrival
-            lane = (await handle.arefresh()).lane
-            assert lane is not None
-            where = ("ledger", lane, int(lane))
-            assert seen == [(*where, 1, False, Transfer("alice", 5)), (*where, 2, True, Transfer("alice", 5))]
-
-    run(scenario())
+    async with jobs:
+        handle = await ledger.aenqueue(Transfer("alice", 5), key="alice")
+        await drain(jobs)
+        receipt = handle.receipt
+        assert receipt is not None
+        assert await handle.aresult() == receipt.arrival
+        lane = (await handle.arefresh()).lane
+        assert lane is not None
+        where = ("ledger", lane, int(lane))
+        assert seen == [(*where, 1, False, Transfer("alice", 5)), (*where, 2, True, Transfer("alice", 5))]
 
 
-def test_outside_a_pool_there_is_no_pool(jobs: App[object]) -> None:
+async def test_outside_a_pool_there_is_no_pool(jobs: App[object]) -> None:
     @jobs.task(lane="7")
     async def plain(ctx: Context) -> list[Any]:
         return [ctx.pool, ctx.lane, ctx.lane_index]
 
-    async def scenario() -> None:
-        async with jobs:
-            handle = await plain.aenqueue()
-            await drain(jobs)
-            assert await handle.aresult() == [None, "7", None]
-
-    run(scenario())
+    async with jobs:
+        handle = await plain.aenqueue()
+        await drain(jobs)
+        assert await handle.aresult() == [None, "7", None]
 
 
 def test_a_handler_may_have_either_colour_and_do_without_the_context(jobs: App[object]) -> None:
@@ -205,7 +198,7 @@ def test_a_handler_may_have_either_colour_and_do_without_the_context(jobs: App[o
             await drain(jobs)
             assert [await handle.aresult() for handle in handles] == ["x", "xx", "both x", "untyped x"]
 
-    run(scenario())
+    asyncio.run(scenario())
     assert plain(Transfer("y")) == "yy"
     assert both.call(Transfer("y")) == "None y"
 
@@ -259,7 +252,7 @@ def test_a_pool_has_one_handler(ledger: Pool[Transfer]) -> None:
         async def two(event: Transfer) -> None: ...
 
 
-def test_the_jobs_of_a_key_run_in_order_whatever_fails(jobs: App[object]) -> None:
+async def test_the_jobs_of_a_key_run_in_order_whatever_fails(jobs: App[object]) -> None:
     ledger = jobs.pool("ledger", Transfer, lanes=3)
     done: dict[str, list[int]] = {}
 
@@ -272,42 +265,36 @@ def test_the_jobs_of_a_key_run_in_order_whatever_fails(jobs: App[object]) -> Non
         if event.cents % 7 == 0:
             raise ValueError("for good, at the second time")
 
-    async def scenario() -> None:
-        async with jobs:
-            for n in range(60):
-                await ledger.aenqueue(Transfer(f"{n % 6}", n), key=f"{n % 6}")
-            await drain(jobs)
-            assert (await ledger.astatus()).pending == 0
-
-    run(scenario())
+    async with jobs:
+        for n in range(60):
+            await ledger.aenqueue(Transfer(f"{n % 6}", n), key=f"{n % 6}")
+        await drain(jobs)
+        assert (await ledger.astatus()).pending == 0
     for seen in done.values():
         assert seen == sorted(seen)
     assert {cents for seen in done.values() for cents in seen} == set(range(60))
 
 
-def test_a_payload_that_cannot_be_read_is_set_aside_and_the_lane_goes_on(
+async def test_a_payload_that_cannot_be_read_is_set_aside_and_the_lane_goes_on(
     jobs: App[object], ledger: Pool[Transfer]
 ) -> None:
     @ledger.handler
     async def book(event: Transfer) -> str:
         return event.account
 
-    async def scenario() -> None:
-        async with jobs:
-            bad = NewJob(queue="ledger", id="bad", task="ledger", payload=b"\xff", pool=PoolPlace(4, "a"))
-            await jobs.engine.enqueue(Group((bad,)))
-            good = await ledger.aenqueue(Transfer("x"), key="a")
-            await drain(jobs)
-            assert await good.aresult() == "x"
-            (record,) = (await jobs.engine.get(JobKey("ledger", "bad"))).jobs
-            assert record is not None
-            assert (record.state, record.reason, record.payload) == (JobState.FAILED, Reason.UNDECODABLE, b"\xff")
-            assert (await ledger.astatus()).failed == 1
-
-    run(scenario())
+    async with jobs:
+        bad = NewJob(queue="ledger", id="bad", task="ledger", payload=b"\xff", pool=PoolPlace(4, "a"))
+        await jobs.engine.enqueue(Group((bad,)))
+        good = await ledger.aenqueue(Transfer("x"), key="a")
+        await drain(jobs)
+        assert await good.aresult() == "x"
+        (record,) = (await jobs.engine.get(JobKey("ledger", "bad"))).jobs
+        assert record is not None
+        assert (record.state, record.reason, record.payload) == (JobState.FAILED, Reason.UNDECODABLE, b"\xff")
+        assert (await ledger.astatus()).failed == 1
 
 
-def test_a_dead_letter_is_told_and_its_lane_goes_on(jobs: App[object], ledger: Pool[Transfer]) -> None:
+async def test_a_dead_letter_is_told_and_its_lane_goes_on(jobs: App[object], ledger: Pool[Transfer]) -> None:
     told: list[tuple[str, str]] = []
 
     @ledger.on_dead_letter
@@ -325,14 +312,11 @@ def test_a_dead_letter_is_told_and_its_lane_goes_on(jobs: App[object], ledger: P
         told.append((job.id, "async"))
         raise ValueError("harms nobody")
 
-    async def scenario() -> None:
-        async with jobs:
-            await ledger.aenqueue(Transfer("a", -1), key="a", id="dead")
-            after = await ledger.aenqueue(Transfer("a", 1), key="a")
-            await drain(jobs)
-            assert await after.aresult() == "a"
-
-    run(scenario())
+    async with jobs:
+        await ledger.aenqueue(Transfer("a", -1), key="a", id="dead")
+        after = await ledger.aenqueue(Transfer("a", 1), key="a")
+        await drain(jobs)
+        assert await after.aresult() == "a"
     assert told == [("dead", "no funds"), ("dead", "async")]
     with pytest.raises(InvalidOption):
         ledger.on_dead_letter(3)  # type: ignore[type-var]
@@ -341,24 +325,21 @@ def test_a_dead_letter_is_told_and_its_lane_goes_on(jobs: App[object], ledger: P
 # Room
 
 
-def test_a_full_pool_says_how_full_it_is_and_may_be_waited_for(jobs: App[object]) -> None:
+async def test_a_full_pool_says_how_full_it_is_and_may_be_waited_for(jobs: App[object]) -> None:
     ledger = jobs.pool("ledger", Transfer, lanes=4, max_depth=3)
 
     @ledger.handler
     async def book(event: Transfer) -> None: ...
 
-    async def scenario() -> None:
-        async with jobs:
-            for n in range(3):
-                await ledger.aenqueue(Transfer("a", n), key="a")
-            with pytest.raises(QueueFull) as full:
-                await ledger.aenqueue(Transfer("b"), key="b")
-            assert (full.value.queue, full.value.depth, full.value.limit) == ("ledger", 3, 3)
-            waiting = asyncio.create_task(ledger.aenqueue(Transfer("b"), wait_for_room=10))
-            await drain(jobs)
-            assert (await waiting).created
-
-    run(scenario())
+    async with jobs:
+        for n in range(3):
+            await ledger.aenqueue(Transfer("a", n), key="a")
+        with pytest.raises(QueueFull) as full:
+            await ledger.aenqueue(Transfer("b"), key="b")
+        assert (full.value.queue, full.value.depth, full.value.limit) == ("ledger", 3, 3)
+        waiting = asyncio.create_task(ledger.aenqueue(Transfer("b"), wait_for_room=10))
+        await drain(jobs)
+        assert (await waiting).created
 
 
 @pytest.mark.parametrize("key", [None, "one"])

@@ -1,7 +1,7 @@
 """The pruner: what is past its time goes, in every worker, piece by piece."""
 
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, run, settled
+from small_app import SmallApp, SmallTask, settled
 
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
@@ -12,37 +12,31 @@ from holdfast.testing import FrozenRuntime
 async def works() -> None: ...
 
 
-def test_a_finished_job_goes_when_its_clocks_have_run_out() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        app = SmallApp(SmallTask(works, result_ttl=10 * SECOND, retention=20 * SECOND), runtime=runtime)
-        id = await app.enqueue("works")
-        async with app.worker():
+async def test_a_finished_job_goes_when_its_clocks_have_run_out() -> None:
+    runtime = FrozenRuntime()
+    app = SmallApp(SmallTask(works, result_ttl=10 * SECOND, retention=20 * SECOND), runtime=runtime)
+    id = await app.enqueue("works")
+    async with app.worker():
+        await settled()
+        await app.look(id)
+        for _ in range(4):
+            runtime.advance(66)
             await settled()
-            await app.look(id)
-            for _ in range(4):
-                runtime.advance(66)
-                await settled()
-            assert (await app.engine.get(JobKey("default", id))).jobs == (None,)
-
-    run(scenario())
+        assert (await app.engine.get(JobKey("default", id))).jobs == (None,)
 
 
-def test_much_to_delete_goes_in_pieces_without_waiting_for_the_next_minute() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        engine = FaultyEngine(runtime)
-        app = SmallApp(SmallTask(works, result_ttl=SECOND, retention=SECOND), runtime=runtime, engine=engine)
-        await app.put(*(app.job("works", expires=None) for _ in range(1000)))
-        async with app.worker(concurrency=500):
-            await settled(50)
-            runtime.advance(2)
-            for _ in range(62):
-                runtime.advance(1)
-                await settled(5)
-            assert (await engine.stats("default")).queues[0].counts == {}
-        prunes = [command for command in engine.asked if isinstance(command, Prune)]
-        assert len(prunes) >= 2
-        assert max(prune.limit for prune in prunes) == 500
-
-    run(scenario())
+async def test_much_to_delete_goes_in_pieces_without_waiting_for_the_next_minute() -> None:
+    runtime = FrozenRuntime()
+    engine = FaultyEngine(runtime)
+    app = SmallApp(SmallTask(works, result_ttl=SECOND, retention=SECOND), runtime=runtime, engine=engine)
+    await app.put(*(app.job("works", expires=None) for _ in range(1000)))
+    async with app.worker(concurrency=500):
+        await settled(50)
+        runtime.advance(2)
+        for _ in range(62):
+            runtime.advance(1)
+            await settled(5)
+        assert (await engine.stats("default")).queues[0].counts == {}
+    prunes = [command for command in engine.asked if isinstance(command, Prune)]
+    assert len(prunes) >= 2
+    assert max(prune.limit for prune in prunes) == 500

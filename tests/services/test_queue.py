@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from played import run
 
 from holdfast import (
     App,
@@ -191,19 +190,16 @@ def test_a_claim_takes_no_more_than_asked_and_never_what_another_holds(scans: Qu
     assert scans.claim() == []
 
 
-def test_a_claim_may_wait_for_work(jobs: App[object]) -> None:
-    async def scenario() -> None:
-        scans = jobs.queue("scans", Scan)
-        async with jobs:
-            assert await scans.aclaim(wait=0.01) == []
-            waiting = asyncio.create_task(scans.aclaim(5, wait=20))
-            await asyncio.sleep(0)
-            await scans.aenqueue(Scan("late"))
-            (lease,) = await waiting
-            assert lease.payload == Scan("late")
-            await lease.acomplete()
-
-    run(scenario())
+async def test_a_claim_may_wait_for_work(jobs: App[object]) -> None:
+    scans = jobs.queue("scans", Scan)
+    async with jobs:
+        assert await scans.aclaim(wait=0.01) == []
+        waiting = asyncio.create_task(scans.aclaim(5, wait=20))
+        await asyncio.sleep(0)
+        await scans.aenqueue(Scan("late"))
+        (lease,) = await waiting
+        assert lease.payload == Scan("late")
+        await lease.acomplete()
 
 
 def test_a_claim_may_wait_for_work_in_a_thread(jobs: App[object], scans: Queue[Scan]) -> None:
@@ -239,14 +235,11 @@ def test_a_claim_that_cannot_be_is_refused(scans: Queue[Scan], asked: dict[str, 
     assert refused.value.option == option
 
 
-def test_workers_leave_bare_payloads_to_those_who_pull(jobs: App[object], scans: Queue[Scan]) -> None:
-    async def scenario() -> None:
-        await scans.aenqueue(Scan("a"), id="a")
-        await Worker(jobs, queues=["scans"], until_empty=True).arun()
-        assert (await jobs.control.aget("a", queue="scans")).state is JobState.QUEUED
-        await jobs.aclose()
-
-    run(scenario())
+async def test_workers_leave_bare_payloads_to_those_who_pull(jobs: App[object], scans: Queue[Scan]) -> None:
+    await scans.aenqueue(Scan("a"), id="a")
+    await Worker(jobs, queues=["scans"], until_empty=True).arun()
+    assert (await jobs.control.aget("a", queue="scans")).state is JobState.QUEUED
+    await jobs.aclose()
 
 
 def test_a_payload_that_cannot_be_read_is_set_aside_with_its_bytes(jobs: App[object], scans: Queue[Scan]) -> None:

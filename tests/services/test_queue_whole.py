@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from played import run
 
 from holdfast import (
     App,
@@ -60,19 +59,16 @@ def test_the_soft_limit_is_told_once_on_the_way_up(jobs: App[object]) -> None:
     assert [(event.queue, event.depth, event.limit) for event in told] == [("few", 8, 10)]
 
 
-def test_a_producer_may_wait_for_room(jobs: App[object]) -> None:
-    async def scenario() -> None:
-        few = jobs.queue("few", int, max_depth=1)
-        async with jobs:
-            await few.aenqueue(1)
-            waiting = asyncio.create_task(few.aenqueue(2, wait_for_room=10))
-            (lease,) = await few.aclaim()
-            await lease.acomplete()
-            assert (await waiting).created
-            with pytest.raises(QueueFull):
-                await few.aenqueue(3, wait_for_room=0.01)
-
-    run(scenario())
+async def test_a_producer_may_wait_for_room(jobs: App[object]) -> None:
+    few = jobs.queue("few", int, max_depth=1)
+    async with jobs:
+        await few.aenqueue(1)
+        waiting = asyncio.create_task(few.aenqueue(2, wait_for_room=10))
+        (lease,) = await few.aclaim()
+        await lease.acomplete()
+        assert (await waiting).created
+        with pytest.raises(QueueFull):
+            await few.aenqueue(3, wait_for_room=0.01)
 
 
 def test_a_limit_in_code_goes_over_the_configured_one(monkeypatch: pytest.MonkeyPatch, jobs: App[object]) -> None:
@@ -129,19 +125,16 @@ def test_both_colours_do_the_same(jobs: App[object], scans: Queue[Scan]) -> None
             assert (await scans.astatus()).succeeded == 1
             assert await scans.aclear() == 0
 
-    run(scenario())
+    asyncio.run(scenario())
 
 
-def test_a_blocking_method_on_a_loop_names_its_twin(scans: Queue[Scan]) -> None:
-    async def scenario() -> None:
-        for call in (lambda: scans.enqueue(Scan("a")), scans.claim, scans.pause, scans.status, scans.clear):
-            with pytest.raises(BlockingCall):
-                call()
-        with pytest.raises(BlockingCall, match="async for"):
-            for _ in scans.leases():
-                pass
-
-    run(scenario())
+async def test_a_blocking_method_on_a_loop_names_its_twin(scans: Queue[Scan]) -> None:
+    for call in (lambda: scans.enqueue(Scan("a")), scans.claim, scans.pause, scans.status, scans.clear):
+        with pytest.raises(BlockingCall):
+            call()
+    with pytest.raises(BlockingCall, match="async for"):
+        for _ in scans.leases():
+            pass
 
 
 def test_on_empty_is_called_once_each_time_the_queue_has_run_empty(jobs: App[object], scans: Queue[Scan]) -> None:

@@ -5,7 +5,7 @@ import gc
 from contextvars import ContextVar
 
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, run
+from small_app import SmallApp, SmallTask
 
 from holdfast.context import Context
 from holdfast.model.states import JobState
@@ -15,142 +15,122 @@ from holdfast.testing import Probe
 tasks_seen: "ContextVar[str]" = ContextVar("tasks_seen", default="untouched")
 
 
-def test_handlers_that_never_wait_follow_each_other_in_one_task() -> None:
-    async def scenario() -> None:
-        seen: list[object] = []
+async def test_handlers_that_never_wait_follow_each_other_in_one_task() -> None:
+    seen: list[object] = []
 
-        async def quick() -> None:
-            seen.append(asyncio.current_task())
+    async def quick() -> None:
+        seen.append(asyncio.current_task())
 
-        app = SmallApp(SmallTask(quick))
-        await app.put(*(app.job("quick") for _ in range(50)))
-        await app.drain(concurrency=50)
-        assert len(seen) == 50
-        assert len(set(map(id, seen))) == 1
-
-    run(scenario())
+    app = SmallApp(SmallTask(quick))
+    await app.put(*(app.job("quick") for _ in range(50)))
+    await app.drain(concurrency=50)
+    assert len(seen) == 50
+    assert len(set(map(id, seen))) == 1
 
 
-def test_handlers_that_wait_run_side_by_side_each_in_its_own_task() -> None:
-    async def scenario() -> None:
-        gate, running, tasks = asyncio.Event(), Probe[str]("the handler"), set[object]()
+async def test_handlers_that_wait_run_side_by_side_each_in_its_own_task() -> None:
+    gate, running, tasks = asyncio.Event(), Probe[str]("the handler"), set[object]()
 
-        async def waits(name: str) -> None:
-            tasks.add(asyncio.current_task())
-            running(name)
-            await gate.wait()
+    async def waits(name: str) -> None:
+        tasks.add(asyncio.current_task())
+        running(name)
+        await gate.wait()
 
-        app = SmallApp(SmallTask(waits))
-        await app.put(*(app.job("waits", str(n)) for n in range(20)))
-        async with app.worker(concurrency=20):
-            assert await running.calls(20) == [str(n) for n in range(20)]
-            assert len(tasks) == 20
-            gate.set()
-
-    run(scenario())
+    app = SmallApp(SmallTask(waits))
+    await app.put(*(app.job("waits", str(n)) for n in range(20)))
+    async with app.worker(concurrency=20):
+        assert await running.calls(20) == [str(n) for n in range(20)]
+        assert len(tasks) == 20
+        gate.set()
 
 
-def test_a_task_that_was_suspended_in_a_handler_runs_no_further_one() -> None:
-    async def scenario() -> None:
-        waited: set[object] = set()
-        quick: set[object] = set()
+async def test_a_task_that_was_suspended_in_a_handler_runs_no_further_one() -> None:
+    waited: set[object] = set()
+    quick: set[object] = set()
 
-        async def waits() -> None:
-            waited.add(asyncio.current_task())
-            await asyncio.sleep(0)
+    async def waits() -> None:
+        waited.add(asyncio.current_task())
+        await asyncio.sleep(0)
 
-        async def runs() -> None:
-            quick.add(asyncio.current_task())
+    async def runs() -> None:
+        quick.add(asyncio.current_task())
 
-        app = SmallApp(SmallTask(waits), SmallTask(runs))
-        await app.put(*(app.job(task) for _ in range(20) for task in ("waits", "runs")))
-        await app.drain(concurrency=10)
-        assert len(waited) == 20
-
-    run(scenario())
+    app = SmallApp(SmallTask(waits), SmallTask(runs))
+    await app.put(*(app.job(task) for _ in range(20) for task in ("waits", "runs")))
+    await app.drain(concurrency=10)
+    assert len(waited) == 20
 
 
-def test_handlers_known_to_wait_start_together_and_are_settled_together() -> None:
-    async def scenario() -> None:
-        async def waits() -> None:
-            await asyncio.sleep(0)
+async def test_handlers_known_to_wait_start_together_and_are_settled_together() -> None:
+    async def waits() -> None:
+        await asyncio.sleep(0)
 
-        runtime = SystemRuntime()
-        engine = FaultyEngine(runtime)
-        app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
-        await app.put(*(app.job("waits") for _ in range(1000)))
-        await app.drain(concurrency=100)
-        assert sum(len(exchange.settlements) for exchange in engine.exchanges) == 1000
-        assert len(engine.exchanges) < 120
-
-    run(scenario())
+    runtime = SystemRuntime()
+    engine = FaultyEngine(runtime)
+    app = SmallApp(SmallTask(waits), runtime=runtime, engine=engine)
+    await app.put(*(app.job("waits") for _ in range(1000)))
+    await app.drain(concurrency=100)
+    assert sum(len(exchange.settlements) for exchange in engine.exchanges) == 1000
+    assert len(engine.exchanges) < 120
 
 
-def test_context_variables_do_not_leak_from_one_job_to_the_next() -> None:
-    async def scenario() -> None:
-        found: list[str] = []
+async def test_context_variables_do_not_leak_from_one_job_to_the_next() -> None:
+    found: list[str] = []
 
-        async def leaves_a_mark(name: str) -> None:
-            found.append(tasks_seen.get())
-            tasks_seen.set(name)
+    async def leaves_a_mark(name: str) -> None:
+        found.append(tasks_seen.get())
+        tasks_seen.set(name)
 
-        app = SmallApp(SmallTask(leaves_a_mark))
-        await app.put(*(app.job("leaves_a_mark", str(n)) for n in range(10)))
-        await app.drain()
-        assert found == ["untouched"] * 10
-
-    run(scenario())
+    app = SmallApp(SmallTask(leaves_a_mark))
+    await app.put(*(app.job("leaves_a_mark", str(n)) for n in range(10)))
+    await app.drain()
+    assert found == ["untouched"] * 10
 
 
-def test_each_job_sees_its_own_context() -> None:
-    async def scenario() -> None:
-        seen: list[tuple[str, str]] = []
+async def test_each_job_sees_its_own_context() -> None:
+    seen: list[tuple[str, str]] = []
 
-        async def says(name: str) -> None:
-            seen.append((name, Context.current().job.id))
-            await asyncio.sleep(0)
-            seen.append((name, Context.current().job.id))
+    async def says(name: str) -> None:
+        seen.append((name, Context.current().job.id))
+        await asyncio.sleep(0)
+        seen.append((name, Context.current().job.id))
 
-        app = SmallApp(SmallTask(says))
-        await app.put(*(app.job("says", str(n), id=str(n)) for n in range(10)))
-        await app.drain()
-        assert len(seen) == 20
-        assert all(name == job_id for name, job_id in seen)
-
-    run(scenario())
+    app = SmallApp(SmallTask(says))
+    await app.put(*(app.job("says", str(n), id=str(n)) for n in range(10)))
+    await app.drain()
+    assert len(seen) == 20
+    assert all(name == job_id for name, job_id in seen)
 
 
-def test_a_long_row_of_quick_handlers_lets_others_have_their_turn() -> None:
-    async def scenario() -> None:
-        turns: list[int] = []
-        ran = 0
+async def test_a_long_row_of_quick_handlers_lets_others_have_their_turn() -> None:
+    turns: list[int] = []
+    ran = 0
 
-        async def busy() -> None:
-            nonlocal ran
-            ran += 1
-            end = loop.time() + 0.002
-            while loop.time() < end:
-                pass
+    async def busy() -> None:
+        nonlocal ran
+        ran += 1
+        end = loop.time() + 0.002
+        while loop.time() < end:
+            pass
 
-        def turn() -> None:
-            turns.append(ran)
-            if ran < 30:
-                loop.call_soon(turn)
+    def turn() -> None:
+        turns.append(ran)
+        if ran < 30:
+            loop.call_soon(turn)
 
-        app = SmallApp(SmallTask(busy))
-        loop = asyncio.get_running_loop()
-        await app.put(*(app.job("busy") for _ in range(30)))
-        loop.call_soon(turn)
-        await app.drain(concurrency=30)
-        assert len({count for count in turns if 0 < count < 30}) >= 2
-
-    run(scenario())
+    app = SmallApp(SmallTask(busy))
+    loop = asyncio.get_running_loop()
+    await app.put(*(app.job("busy") for _ in range(30)))
+    loop.call_soon(turn)
+    await app.drain(concurrency=30)
+    assert len({count for count in turns if 0 < count < 30}) >= 2
 
 
-def test_no_attempt_is_lost_to_the_garbage_collector() -> None:
+async def test_no_attempt_is_lost_to_the_garbage_collector() -> None:
     """The loop holds its tasks weakly; someone must hold them strongly."""
 
-    async def scenario() -> None:
+    gc.freeze()  # what other tests left behind is not worth a thousand looks
+    try:
         app = SmallApp(SmallTask(_naps))
         ids = await app.put(*(app.job("_naps") for _ in range(60)))
         stop = False
@@ -165,10 +145,6 @@ def test_no_attempt_is_lost_to_the_garbage_collector() -> None:
         stop = True
         states = {(await app.look(id)).state for id in ids}
         assert states == {JobState.SUCCEEDED}
-
-    gc.freeze()  # what other tests left behind is not worth a thousand looks
-    try:
-        run(scenario())
     finally:
         gc.unfreeze()
 

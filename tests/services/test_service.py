@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from small_app import run, settled
+from small_app import settled
 
 from holdfast.service import Service, Supervisor, Waker, back_off, breathe
 from holdfast.testing import FrozenRuntime, Probe
@@ -28,68 +28,59 @@ class Scripted(Service):
         return said
 
 
-def test_a_tick_follows_when_its_delay_has_passed() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        service = Scripted(runtime, 5.0)
-        supervisor = Supervisor(runtime, [service])
-        supervisor.start()
-        await service.ticks.calls(1)
-        await settled()
-        runtime.advance(4.9)
-        await settled()
-        assert len(service.ticks.seen) == 1
-        runtime.advance(0.2)
-        await service.ticks.calls(2)
-        await supervisor.stop()
-
-    run(scenario())
+async def test_a_tick_follows_when_its_delay_has_passed() -> None:
+    runtime = FrozenRuntime()
+    service = Scripted(runtime, 5.0)
+    supervisor = Supervisor(runtime, [service])
+    supervisor.start()
+    await service.ticks.calls(1)
+    await settled()
+    runtime.advance(4.9)
+    await settled()
+    assert len(service.ticks.seen) == 1
+    runtime.advance(0.2)
+    await service.ticks.calls(2)
+    await supervisor.stop()
 
 
-def test_a_service_that_asks_for_no_delay_sleeps_until_it_is_woken() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        service = Scripted(runtime, None)
-        supervisor = Supervisor(runtime, [service])
-        supervisor.start()
-        await service.ticks.calls(1)
-        runtime.advance(days=1)
-        await settled()
-        assert len(service.ticks.seen) == 1
-        service.wake()
-        await service.ticks.calls(2)
-        await supervisor.stop()
-
-    run(scenario())
+async def test_a_service_that_asks_for_no_delay_sleeps_until_it_is_woken() -> None:
+    runtime = FrozenRuntime()
+    service = Scripted(runtime, None)
+    supervisor = Supervisor(runtime, [service])
+    supervisor.start()
+    await service.ticks.calls(1)
+    runtime.advance(days=1)
+    await settled()
+    assert len(service.ticks.seen) == 1
+    service.wake()
+    await service.ticks.calls(2)
+    await supervisor.stop()
 
 
-def test_a_wake_during_a_tick_is_not_lost() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        go, ticks = asyncio.Event(), Probe[None]("tick")
+async def test_a_wake_during_a_tick_is_not_lost() -> None:
+    runtime = FrozenRuntime()
+    go, ticks = asyncio.Event(), Probe[None]("tick")
 
-        class Slow(Service):
-            name = "slow"
+    class Slow(Service):
+        name = "slow"
 
-            async def tick(self) -> float | None:
-                ticks(None)
-                await go.wait()
-                return None
+        async def tick(self) -> float | None:
+            ticks(None)
+            await go.wait()
+            return None
 
-        service = Slow(runtime)
-        supervisor = Supervisor(runtime, [service])
-        supervisor.start()
-        await ticks.calls(1)
-        service.wake()
-        go.set()
-        await ticks.calls(2)
-        await supervisor.stop()
-
-    run(scenario())
+    service = Slow(runtime)
+    supervisor = Supervisor(runtime, [service])
+    supervisor.start()
+    await ticks.calls(1)
+    service.wake()
+    go.set()
+    await ticks.calls(2)
+    await supervisor.stop()
 
 
-def test_a_tick_that_raises_is_reported_and_tried_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_a_tick_that_raises_is_reported_and_tried_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "holdfast.service"):
         runtime = FrozenRuntime()
         service = Scripted(runtime, RuntimeError("the disk is gone"), None)
         supervisor = Supervisor(runtime, [service])
@@ -102,9 +93,6 @@ def test_a_tick_that_raises_is_reported_and_tried_again_after_a_pause(caplog: py
         runtime.advance(back_off(1))
         await service.ticks.calls(2)
         await supervisor.stop()
-
-    with caplog.at_level(logging.ERROR, "holdfast.service"):
-        run(scenario())
     assert "Service scripted failed" in caplog.text
     assert "the disk is gone" in caplog.text
 
@@ -116,50 +104,41 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert pauses[-1] == 15.0
 
 
-def test_a_supervisor_can_stop_one_service_and_then_the_rest() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        one, two = Scripted(runtime), Scripted(runtime)
-        supervisor = Supervisor(runtime, [one, two])
-        supervisor.start()
-        await one.ticks.calls(1)
-        await supervisor.stop(one)
-        one.wake()
-        two.wake()
-        await two.ticks.calls(2)
-        assert len(one.ticks.seen) == 1
-        await supervisor.stop()
-        assert runtime.sleeping == 0
-
-    run(scenario())
+async def test_a_supervisor_can_stop_one_service_and_then_the_rest() -> None:
+    runtime = FrozenRuntime()
+    one, two = Scripted(runtime), Scripted(runtime)
+    supervisor = Supervisor(runtime, [one, two])
+    supervisor.start()
+    await one.ticks.calls(1)
+    await supervisor.stop(one)
+    one.wake()
+    two.wake()
+    await two.ticks.calls(2)
+    assert len(one.ticks.seen) == 1
+    await supervisor.stop()
+    assert runtime.sleeping == 0
 
 
-def test_a_busy_waiter_keeps_one_alarm() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        waker = Waker(runtime)
-        for _ in range(50):
-            waiting = asyncio.create_task(waker.wait(1.0))
-            await settled(2)
-            waker.wake()
-            await waiting
-        assert runtime.sleeping == 1
-        waiting = asyncio.create_task(waker.wait(0.1))  # sooner than the one that is set
-        await settled(3)
-        assert runtime.sleeping == 1
-        runtime.advance(0.1)
+async def test_a_busy_waiter_keeps_one_alarm() -> None:
+    runtime = FrozenRuntime()
+    waker = Waker(runtime)
+    for _ in range(50):
+        waiting = asyncio.create_task(waker.wait(1.0))
+        await settled(2)
+        waker.wake()
         await waiting
-        waker.close()
+    assert runtime.sleeping == 1
+    waiting = asyncio.create_task(waker.wait(0.1))  # sooner than the one that is set
+    await settled(3)
+    assert runtime.sleeping == 1
+    runtime.advance(0.1)
+    await waiting
+    waker.close()
 
-    run(scenario())
 
-
-def test_breathing_lets_others_go_first() -> None:
-    async def scenario() -> None:
-        order: list[str] = []
-        asyncio.get_running_loop().call_soon(order.append, "other")
-        await breathe()
-        order.append("me")
-        assert order == ["other", "me"]
-
-    run(scenario())
+async def test_breathing_lets_others_go_first() -> None:
+    order: list[str] = []
+    asyncio.get_running_loop().call_soon(order.append, "other")
+    await breathe()
+    order.append("me")
+    assert order == ["other", "me"]

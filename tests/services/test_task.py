@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import (
     App,
@@ -187,7 +186,7 @@ def test_call_runs_either_colour_from_either_colour(jobs: App[object]) -> None:
     async def both() -> tuple[int, int]:
         return await plain.acall(1), await on_a_loop.acall(1)
 
-    assert run(both()) == (2, 2)
+    assert asyncio.run(both()) == (2, 2)
 
 
 def test_a_task_that_wants_a_context_gets_a_detached_one(jobs: App[object]) -> None:

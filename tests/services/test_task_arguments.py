@@ -8,7 +8,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import pytest
-from played import run, take
+from played import take_now
 
 from holdfast import App, Codec, Context, CorruptRecord, InvalidArguments, InvalidOption, PayloadTooLarge, content_id
 from holdfast.codec import MsgpackCodec
@@ -60,13 +60,9 @@ def through_the_store(
     app: App[Any], task: Task[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[list[Any], dict[str, Any]]:
     """What the handler is given of such a call."""
-
-    async def enqueue_and_take() -> tuple[list[Any], dict[str, Any]]:
-        await task.aenqueue(*args, **kwargs)
-        lease = await take(app, task)
-        return task.decode_arguments(lease.payload, lease.codec)
-
-    return run(enqueue_and_take())
+    task.enqueue(*args, **kwargs)
+    lease = take_now(app, task)
+    return task.decode_arguments(lease.payload, lease.codec)
 
 
 def refusal(task: Task[..., Any], *args: Any, **kwargs: Any) -> InvalidArguments:

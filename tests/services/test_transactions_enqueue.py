@@ -76,37 +76,33 @@ def test_neither_is_there_after_a_rollback(jobs: App[Any], ship: Any, store: Sto
 
 
 @async_ways
-def test_a_job_and_a_row_come_together_on_a_loop(jobs: App[Any], ship: Any, store: Store, way: AsyncWay) -> None:
-    async def story() -> None:
-        async with way(store) as given:
-            handle = await ship.using(transaction=given.transaction).aenqueue("1")  # ours first, then yours
-            await given.write("order 1")
-            with pytest.raises(JobNotFound):
-                await handle.arefresh()
-        assert store.effects() == {"order 1": 1}
-        async with jobs.worker():
-            assert await handle.aresult(timeout=30) == "shipped 1"
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_a_job_and_a_row_come_together_on_a_loop(jobs: App[Any], ship: Any, store: Store, way: AsyncWay) -> None:
+    async with way(store) as given:
+        handle = await ship.using(transaction=given.transaction).aenqueue("1")  # ours first, then yours
+        await given.write("order 1")
+        with pytest.raises(JobNotFound):
+            await handle.arefresh()
+    assert store.effects() == {"order 1": 1}
+    async with jobs.worker():
+        assert await handle.aresult(timeout=30) == "shipped 1"
+    await jobs.aclose()
 
 
 @async_ways
-def test_neither_is_there_after_a_rollback_on_a_loop(jobs: App[Any], ship: Any, store: Store, way: AsyncWay) -> None:
-    async def story() -> None:
-        try:
-            async with way(store) as given:
-                await given.write("order 1")
-                handle = await ship.using(transaction=given.transaction).aenqueue("1")
-                raise ChangedMyMind
-        except ChangedMyMind:
-            pass
-        assert store.effects() == {}
-        with pytest.raises(JobNotFound):
-            await handle.arefresh()
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_neither_is_there_after_a_rollback_on_a_loop(
+    jobs: App[Any], ship: Any, store: Store, way: AsyncWay
+) -> None:
+    try:
+        async with way(store) as given:
+            await given.write("order 1")
+            handle = await ship.using(transaction=given.transaction).aenqueue("1")
+            raise ChangedMyMind
+    except ChangedMyMind:
+        pass
+    assert store.effects() == {}
+    with pytest.raises(JobNotFound):
+        await handle.arefresh()
+    await jobs.aclose()
 
 
 @ways
@@ -148,29 +144,26 @@ def test_one_id_is_one_job_whoever_commits(jobs: App[Any], ship: Any, store: Sto
 
 
 @ways
-def test_an_idle_worker_hears_of_the_commit(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+async def test_an_idle_worker_hears_of_the_commit(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
     """Without waiting for its next look: those are an hour apart here."""
 
-    async def story() -> None:
-        done = Probe[events.Event]("the listener")
-        jobs.bus.on(events.Succeeded, done)
-        worker = jobs.worker()
-        async with worker:
-            assert worker._services is not None
-            worker._services.exchanger._poll_s = 3600.0
-            await asyncio.to_thread(ship.enqueue, "first")
-            await done.calls(1)
+    done = Probe[events.Event]("the listener")
+    jobs.bus.on(events.Succeeded, done)
+    worker = jobs.worker()
+    async with worker:
+        assert worker._services is not None
+        worker._services.exchanger._poll_s = 3600.0
+        await asyncio.to_thread(ship.enqueue, "first")
+        await done.calls(1)
 
-            def commit() -> None:
-                with way(store) as given:
-                    given.write("order 1")
-                    ship.using(transaction=given.transaction).enqueue("1")
+        def commit() -> None:
+            with way(store) as given:
+                given.write("order 1")
+                ship.using(transaction=given.transaction).enqueue("1")
 
-            await asyncio.to_thread(commit)
-            await done.calls(2)
-        await jobs.aclose()
-
-    asyncio.run(story())
+        await asyncio.to_thread(commit)
+        await done.calls(2)
+    await jobs.aclose()
 
 
 @pytest.mark.parametrize("store", STORES, indirect=True)
@@ -220,26 +213,22 @@ def test_a_draft_for_another_transaction_is_refused(jobs: App[Any], ship: Any, s
 
 
 @async_ways
-def test_a_blocking_method_refuses_what_is_awaited(jobs: App[Any], ship: Any, store: Store, way: AsyncWay) -> None:
-    async def story() -> None:
-        async with way(store) as given:
-            with pytest.raises(UsageError, match="is awaited"):
-                await asyncio.to_thread(ship.using(transaction=given.transaction).enqueue, "1")
-        assert (await jobs.control.astatus("default")).depth == 0
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_a_blocking_method_refuses_what_is_awaited(
+    jobs: App[Any], ship: Any, store: Store, way: AsyncWay
+) -> None:
+    async with way(store) as given:
+        with pytest.raises(UsageError, match="is awaited"):
+            await asyncio.to_thread(ship.using(transaction=given.transaction).enqueue, "1")
+    assert (await jobs.control.astatus("default")).depth == 0
+    await jobs.aclose()
 
 
 @ways
-def test_an_awaited_method_refuses_what_blocks(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
-    async def story() -> None:
-        with way(store) as given, pytest.raises(UsageError, match="would stop the event loop"):
-            await ship.using(transaction=given.transaction).aenqueue("1")
-        assert (await jobs.control.astatus("default")).depth == 0
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_an_awaited_method_refuses_what_blocks(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
+    with way(store) as given, pytest.raises(UsageError, match="would stop the event loop"):
+        await ship.using(transaction=given.transaction).aenqueue("1")
+    assert (await jobs.control.astatus("default")).depth == 0
+    await jobs.aclose()
 
 
 @each_store

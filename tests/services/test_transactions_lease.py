@@ -1,6 +1,5 @@
 """A lease of your own that is completed inside your transaction."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -56,17 +55,16 @@ def test_it_is_completed_by_the_commit(jobs: App[Any], scans: Queue[str], store:
 
 
 @async_ways
-def test_it_is_completed_by_an_awaited_commit(store: Store, jobs: App[Any], scans: Queue[str], way: AsyncWay) -> None:
-    async def story() -> None:
-        await scans.aenqueue("x", id="a")
-        (lease,) = await scans.aclaim()
-        async with lease, way(store) as given:
-            await given.write("scanned")
-            await lease.acomplete("clean", transaction=given.transaction)
-        assert (await jobs.control.aget("a", queue="scans")).state is JobState.SUCCEEDED
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_it_is_completed_by_an_awaited_commit(
+    store: Store, jobs: App[Any], scans: Queue[str], way: AsyncWay
+) -> None:
+    await scans.aenqueue("x", id="a")
+    (lease,) = await scans.aclaim()
+    async with lease, way(store) as given:
+        await given.write("scanned")
+        await lease.acomplete("clean", transaction=given.transaction)
+    assert (await jobs.control.aget("a", queue="scans")).state is JobState.SUCCEEDED
+    await jobs.aclose()
     assert store.effects() == {"scanned": 1}
 
 

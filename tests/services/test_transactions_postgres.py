@@ -110,19 +110,15 @@ def test_a_session_on_postgresql_is_no_way_to_a_file(store: Store, tmp_path: Pat
         ship.using(transaction=session).enqueue("1")
 
 
-def test_every_driver_gives_a_database_the_same_name(store: Store) -> None:
-    async def story() -> set[str]:
-        connection = await asyncpg.connect(store.place)
-        names = {await adapt(connection).aidentity()}
-        await connection.close()
-        async with await psycopg.AsyncConnection.connect(store.place) as other:
-            names.add(await adapt(other).aidentity())
-        for driver in ("asyncpg", "psycopg"):
-            async with store.async_sessions(driver)() as session:
-                names.add(await adapt(session).aidentity())
-        return names
-
-    names = asyncio.run(story())
+async def test_every_driver_gives_a_database_the_same_name(store: Store) -> None:
+    first = await asyncpg.connect(store.place)
+    names = {await adapt(first).aidentity()}
+    await first.close()
+    async with await psycopg.AsyncConnection.connect(store.place) as other:
+        names.add(await adapt(other).aidentity())
+    for driver in ("asyncpg", "psycopg"):
+        async with store.async_sessions(driver)() as async_session:
+            names.add(await adapt(async_session).aidentity())
     with psycopg.connect(store.place, options="-c timezone=Asia/Tokyo") as connection:
         names.add(adapt(connection).identity())
     with store.sessions()() as session:

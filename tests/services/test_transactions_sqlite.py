@@ -218,26 +218,23 @@ def test_the_tables_may_be_made_in_the_users_transaction(store: Store) -> None:
 # Commits that nobody tells of
 
 
-def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any, store: Store) -> None:
+async def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any, store: Store) -> None:
     """The other App is not open, so it has no bell to ring."""
     other = store.app()
     there = other.client.task("ship")
 
-    async def story() -> None:
-        with jobs.engine.subscribe("queue:default") as subscription:
-            waiting = asyncio.ensure_future(subscription.wait(30))
-            await asyncio.sleep(0)
+    with jobs.engine.subscribe("queue:default") as subscription:
+        waiting = asyncio.ensure_future(subscription.wait(30))
+        await asyncio.sleep(0)
 
-            def commit() -> None:
-                with by_sqlite3(store) as given:
-                    there.using(transaction=given.transaction).enqueue("1")
+        def commit() -> None:
+            with by_sqlite3(store) as given:
+                there.using(transaction=given.transaction).enqueue("1")
 
-            while not waiting.done():  # the first look only learns what is there
-                await asyncio.to_thread(commit)
-                await asyncio.wait({waiting}, timeout=0.1)
-            assert await waiting == {"queue:default"}
-
-    asyncio.run(story())
+        while not waiting.done():  # the first look only learns what is there
+            await asyncio.to_thread(commit)
+            await asyncio.wait({waiting}, timeout=0.1)
+        assert await waiting == {"queue:default"}
 
 
 def test_nobody_looks_while_nobody_waits(jobs: App[Any]) -> None:
@@ -379,17 +376,14 @@ def test_what_was_taken_back_cannot_be_committed(jobs: App[Any], store: Store) -
     assert store.effects() == {}
 
 
-def test_whoever_gives_up_waiting_for_it_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
-    async def story() -> None:
-        with closing(SystemRuntime().fs.gate(f"{store.place}-gate")) as gate, gate:
-            waiting = asyncio.ensure_future(jobs.engine.transaction().__aenter__())
-            await asyncio.wait({waiting}, timeout=0.05)
-            waiting.cancel()
-            await asyncio.wait({waiting})
-        await ship.aenqueue("1")
-        await jobs.aclose()
-
-    asyncio.run(story())
+async def test_whoever_gives_up_waiting_for_it_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
+    with closing(SystemRuntime().fs.gate(f"{store.place}-gate")) as gate, gate:
+        waiting = asyncio.ensure_future(jobs.engine.transaction().__aenter__())
+        await asyncio.wait({waiting}, timeout=0.05)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    await ship.aenqueue("1")
+    await jobs.aclose()
 
 
 def test_an_awaited_connection_may_be_a_bare_one(jobs: App[Any], ship: Any, store: Store) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine, times
-from played import fail, run, settle, succeed, take, until
+from played import fail, settle, succeed, succeed_now, take, until
 
 from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobState, ResultExpired, Task, WaitTimeout
 from holdfast.model.command import A, Command
@@ -46,42 +46,33 @@ def waited_for(jobs: App[Any]) -> int:
 
 
 @pytest.mark.usefixtures("only_bells")
-def test_a_waiter_is_told_when_the_job_ends(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> int:
-        handle = await double.aenqueue(21)
-        waiting = asyncio.ensure_future(handle.aresult())
-        await until(lambda: waited_for(jobs))
-        await succeed(jobs, double, 42)
-        return await waiting
-
-    assert run(story()) == 42
+async def test_a_waiter_is_told_when_the_job_ends(jobs: App[object], double: Task[[int], int]) -> None:
+    handle = await double.aenqueue(21)
+    waiting = asyncio.ensure_future(handle.aresult())
+    await until(lambda: waited_for(jobs))
+    await succeed(jobs, double, 42)
+    assert (await waiting) == 42
 
 
 @pytest.mark.usefixtures("only_bells")
-def test_a_request_is_an_enqueue_and_a_wait(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> int:
-        asked = asyncio.ensure_future(double.arequest(21))
-        await until(lambda: waited_for(jobs))
-        await succeed(jobs, double, 42)
-        return await asked
-
-    assert run(story()) == 42
+async def test_a_request_is_an_enqueue_and_a_wait(jobs: App[object], double: Task[[int], int]) -> None:
+    asked = asyncio.ensure_future(double.arequest(21))
+    await until(lambda: waited_for(jobs))
+    await succeed(jobs, double, 42)
+    assert (await asked) == 42
 
 
 @pytest.mark.usefixtures("only_bells")
-def test_a_request_from_a_thread_is_answered_too(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_a_request_from_a_thread_is_answered_too(jobs: App[object], double: Task[[int], int]) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(double.request, 21)
 
         async def is_there() -> bool:
             return (await jobs.control.astats()).due == 1
 
-        async def work() -> None:
-            await jobs.aopen()
-            await until(is_there, turns=10**9)
-            await succeed(jobs, double, 42)
-
-        run(work())
+        await jobs.aopen()
+        await until(is_there, turns=10**9)
+        await succeed(jobs, double, 42)
         assert asked.result(20) == 42
 
 
@@ -102,107 +93,90 @@ class Instant(FaultyEngine):
 
 
 @pytest.mark.usefixtures("only_bells")
-def test_an_end_before_the_answer_to_the_enqueue_is_not_missed(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> list[int]:
-        with jobs.swapped(Instant(jobs, double), jobs.runtime):
-            other = await jobs.client.task("other").aenqueue()
-            busy = asyncio.ensure_future(other.aresult())  # keeps the listener awake
-            await until(lambda: waited_for(jobs))
-            answers = [await double.arequest(21) for _ in range(5)]
-            busy.cancel()
-            return answers
-
-    assert run(story()) == [42] * 5
+async def test_an_end_before_the_answer_to_the_enqueue_is_not_missed(
+    jobs: App[object], double: Task[[int], int]
+) -> None:
+    with jobs.swapped(Instant(jobs, double), jobs.runtime):
+        other = await jobs.client.task("other").aenqueue()
+        busy = asyncio.ensure_future(other.aresult())  # keeps the listener awake
+        await until(lambda: waited_for(jobs))
+        answers = [await double.arequest(21) for _ in range(5)]
+        busy.cancel()
+        assert answers == [42] * 5
 
 
 @pytest.mark.usefixtures("only_bells")
-def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int], int]) -> None:
     engine = FaultyEngine(SystemRuntime())
 
-    async def story() -> tuple[list[int], int]:
-        with jobs.swapped(engine, jobs.runtime):
-            asked = [asyncio.ensure_future(double.arequest(n)) for n in range(100)]
-            await until(lambda: waited_for(jobs) == 100)
-            engine.asked.clear()
-            leases = [await take(jobs, double) for _ in range(100)]
-            for lease in leases:
-                await settle(jobs, lease, JobState.SUCCEEDED, result=b"1")
-            answers = list(await asyncio.gather(*asked))
-            return answers, sum(isinstance(command, Get) for command in engine.asked)
-
-    answers, looks = run(story())
+    with jobs.swapped(engine, jobs.runtime):
+        asked = [asyncio.ensure_future(double.arequest(n)) for n in range(100)]
+        await until(lambda: waited_for(jobs) == 100)
+        engine.asked.clear()
+        leases = [await take(jobs, double) for _ in range(100)]
+        for lease in leases:
+            await settle(jobs, lease, JobState.SUCCEEDED, result=b"1")
+        answers = list(await asyncio.gather(*asked))
+        looks = sum(isinstance(command, Get) for command in engine.asked)
     assert answers == [1] * 100
     assert looks <= 3
 
 
 @pytest.mark.usefixtures("only_bells")
-def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> list[int]:
-        first = asyncio.ensure_future(double.using(id="x").arequest(21))
-        await until(lambda: waited_for(jobs))
-        second = asyncio.ensure_future(double.using(id="x").arequest(21))
-        third = asyncio.ensure_future(double.handle("x").aresult())
-        waiters = jobs._link.process.desk().waiting._waiters
-        await until(lambda: [len(answers) for answers in waiters.values()] == [3])
-        assert [queue.depth for queue in await jobs.control.aqueues()] == [1]
-        await succeed(jobs, double, 42)
-        return list(await asyncio.gather(first, second, third))
-
-    assert run(story()) == [42] * 3
+async def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double: Task[[int], int]) -> None:
+    first = asyncio.ensure_future(double.using(id="x").arequest(21))
+    await until(lambda: waited_for(jobs))
+    second = asyncio.ensure_future(double.using(id="x").arequest(21))
+    third = asyncio.ensure_future(double.handle("x").aresult())
+    waiters = jobs._link.process.desk().waiting._waiters
+    await until(lambda: [len(answers) for answers in waiters.values()] == [3])
+    assert [queue.depth for queue in await jobs.control.aqueues()] == [1]
+    await succeed(jobs, double, 42)
+    assert list(await asyncio.gather(first, second, third)) == [42] * 3
 
 
-def test_a_bell_that_is_lost_is_made_up_for_by_looking(
+async def test_a_bell_that_is_lost_is_made_up_for_by_looking(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
 
-    async def story() -> int:
-        asked = asyncio.ensure_future(double.arequest(21))
-        await until(lambda: waited_for(jobs))
-        monkeypatch.setattr(jobs.engine, "_topics", type("Deaf", (), {"notify": lambda *_: None})())
-        await succeed(jobs, double, 42)
-        return await asked
-
-    assert run(story()) == 42
+    asked = asyncio.ensure_future(double.arequest(21))
+    await until(lambda: waited_for(jobs))
+    monkeypatch.setattr(jobs.engine, "_topics", type("Deaf", (), {"notify": lambda *_: None})())
+    await succeed(jobs, double, 42)
+    assert (await asked) == 42
 
 
-def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
+async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
     engine = FaultyEngine(SystemRuntime())
 
-    async def story() -> int:
-        with jobs.swapped(engine, jobs.runtime):
-            asked = asyncio.ensure_future(double.arequest(21))
-            await until(lambda: waited_for(jobs))
-            engine.before = times(3, Get, lambda: EngineUnavailable(engine="memory"))
-            await succeed(jobs, double, 42)
-            return await asked
-
-    with caplog.at_level(logging.WARNING, "holdfast"):
-        assert run(story()) == 42
+    with caplog.at_level(logging.WARNING, "holdfast"), jobs.swapped(engine, jobs.runtime):
+        asked = asyncio.ensure_future(double.arequest(21))
+        await until(lambda: waited_for(jobs))
+        engine.before = times(3, Get, lambda: EngineUnavailable(engine="memory"))
+        await succeed(jobs, double, 42)
+        assert (await asked) == 42
     assert "cannot be asked" in caplog.text
 
 
-def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> None:
-        asked = asyncio.ensure_future(double.arequest(21))
-        await until(lambda: waited_for(jobs))
-        waiting = jobs._link.process.desk().waiting
-        assert waiting._listener is not None
-        await succeed(jobs, double, 42)
-        await asked
-        await until(lambda: waiting._listener is None)
-        assert waiting._waiters == {}
-
-    run(story())
+async def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int], int]) -> None:
+    asked = asyncio.ensure_future(double.arequest(21))
+    await until(lambda: waited_for(jobs))
+    waiting = jobs._link.process.desk().waiting
+    assert waiting._listener is not None
+    await succeed(jobs, double, 42)
+    await asked
+    await until(lambda: waiting._listener is None)
+    assert waiting._waiters == {}
 
 
-def test_loops_that_come_and_go_leave_no_listener_behind(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_loops_that_come_and_go_leave_no_listener_behind(jobs: App[object], double: Task[[int], int]) -> None:
     for _ in range(5):
         with pytest.raises(WaitTimeout):
-            run(double.using(wait=0).arequest(1))
+            await double.using(wait=0).arequest(1)
     gc.collect()
     assert len(jobs.engine._topics._subscriptions) <= 1  # type: ignore[attr-defined]
 
@@ -212,35 +186,33 @@ def test_loops_that_come_and_go_leave_no_listener_behind(jobs: App[object], doub
 
 def test_a_finished_duplicate_is_answered_at_once(jobs: App[object], double: Task[[int], int]) -> None:
     double.using(id="x").enqueue(21)
-    run(succeed(jobs, double, 42))
+    succeed_now(jobs, double, 42)
     assert double.using(id="x").request(21) == 42
     assert [queue.depth for queue in jobs.control.queues()] == [0]
 
 
-def test_none_is_a_result_to_ask_for(jobs: App[object]) -> None:
+async def test_none_is_a_result_to_ask_for(jobs: App[object]) -> None:
     @jobs.task
     def quiet() -> None: ...
 
-    async def story() -> list[object]:
-        asked: asyncio.Future[Any] = asyncio.ensure_future(quiet.using(id="x").arequest())
-        await until(lambda: waited_for(jobs))
-        await succeed(jobs, quiet, None)
-        again: Any = quiet.using(id="x")
-        return [await asked, await again.arequest()]
-
-    assert run(story()) == [None, None]
+    asked: asyncio.Future[Any] = asyncio.ensure_future(quiet.using(id="x").arequest())
+    await until(lambda: waited_for(jobs))
+    await succeed(jobs, quiet, None)
+    again: Any = quiet.using(id="x")
+    assert [await asked, await again.arequest()] == [None, None]
 
 
-def test_a_request_raises_how_the_job_ended(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> list[BaseException | int]:
-        asked = [asyncio.ensure_future(double.using(id=name).arequest(1)) for name in ("a", "b", "c")]
-        await until(lambda: waited_for(jobs) == 3)
-        await fail(jobs, double, Reason.GAVE_UP)
-        await jobs.control.acancel("b", reason="no")
-        await succeed(jobs, double, 2, result_ttl=0, retention=0)
-        return list(await asyncio.gather(*asked, return_exceptions=True))
-
-    assert [type(each) for each in run(story())] == [JobFailed, JobCancelled, ResultExpired]
+async def test_a_request_raises_how_the_job_ended(jobs: App[object], double: Task[[int], int]) -> None:
+    asked = [asyncio.ensure_future(double.using(id=name).arequest(1)) for name in ("a", "b", "c")]
+    await until(lambda: waited_for(jobs) == 3)
+    await fail(jobs, double, Reason.GAVE_UP)
+    await jobs.control.acancel("b", reason="no")
+    await succeed(jobs, double, 2, result_ttl=0, retention=0)
+    assert [type(each) for each in list(await asyncio.gather(*asked, return_exceptions=True))] == [
+        JobFailed,
+        JobCancelled,
+        ResultExpired,
+    ]
 
 
 def test_a_request_waits_no_longer_than_it_is_told(jobs: App[object], double: Task[[int], int]) -> None:
@@ -261,12 +233,9 @@ def test_the_settings_say_how_long_a_request_waits_by_itself(monkeypatch: pytest
         slow.request()
 
 
-def test_an_app_that_closes_tells_whoever_waits(jobs: App[object], double: Task[[int], int]) -> None:
-    async def story() -> BaseException | None:
-        asked = asyncio.ensure_future(double.arequest(21))
-        await until(lambda: waited_for(jobs))
-        await jobs.aclose()
-        (ended,) = await asyncio.gather(asked, return_exceptions=True)
-        return ended if isinstance(ended, BaseException) else None
-
-    assert isinstance(run(story()), EngineUnavailable)
+async def test_an_app_that_closes_tells_whoever_waits(jobs: App[object], double: Task[[int], int]) -> None:
+    asked = asyncio.ensure_future(double.arequest(21))
+    await until(lambda: waited_for(jobs))
+    await jobs.aclose()
+    (ended,) = await asyncio.gather(asked, return_exceptions=True)
+    assert isinstance((ended if isinstance(ended, BaseException) else None), EngineUnavailable)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from played import report_in, run, settle, take, until
+from played import report_in, report_in_now, settle, take, take_now, until
 
 from holdfast import App, JobState, Task, WaitTimeout
 from holdfast.core.asking import _target
@@ -45,20 +45,20 @@ def why(handle: Any) -> str:
 def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], double: Task[[int], int]) -> None:
     handle = double.enqueue(1)
     assert why(handle) == "No live worker on memory://."
-    run(report_in(jobs, "w1", "dubble", "flaky"))
+    report_in_now(jobs, "w1", "dubble", "flaky")
     assert why(handle) == "1 worker is alive, it does not know task 'double': they know dubble, flaky."
-    run(report_in(jobs, "w2", "flaky"))
+    report_in_now(jobs, "w2", "flaky")
     assert why(handle) == "2 workers are alive, none knows task 'double': they know dubble, flaky."
-    run(report_in(jobs, "w2", "double", queues=("other",)))
+    report_in_now(jobs, "w2", "double", queues=("other",))
     assert why(handle) == "No live worker looks at queue default: those that know 'double' have other."
-    run(report_in(jobs, "w2", "double", queues=("default",), busy=1))
+    report_in_now(jobs, "w2", "double", queues=("default",), busy=1)
     assert why(handle) == "It is due; all workers that know it are busy."
-    run(report_in(jobs, "w2", "double", queues=("default",)))
+    report_in_now(jobs, "w2", "double", queues=("default",))
     assert why(handle) == "It is due and about to be taken."
     jobs.control.pause("default")
     assert why(handle) == "Queue default is paused."
     jobs.control.resume("default")
-    run(take(jobs, double))
+    take_now(jobs, double)
     assert why(handle).startswith("It has been running on played for 0.")
     FakeClock(jobs.engine).advance(hours=1)
     assert why(double.enqueue(2)) == "No live worker on memory://."
@@ -73,7 +73,7 @@ def test_a_job_that_is_not_due_says_when_it_will_be(jobs: App[object], double: T
         error = ErrorInfo("builtins.OSError", "busy", "")
         await settle(jobs, lease, JobState.RETRYING, error=error, delay=60_000_000)
 
-    run(fail_once())
+    asyncio.run(fail_once())
     assert why(handle).startswith("Attempt 1 failed with builtins.OSError: busy. The next one is due at ")
 
 
@@ -105,10 +105,10 @@ async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCapture
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_wait_that_nobody_can_end_says_so_once(
+async def test_a_wait_that_nobody_can_end_says_so_once(
     jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (line,) = run(hinted(jobs, double, caplog))
+    (line,) = await hinted(jobs, double, caplog)
     first, second = line.split("\n")
     assert first.startswith("holdfast: still waiting for 0")
     assert first.endswith(" (double). No live worker on memory://.")
@@ -117,32 +117,26 @@ def test_a_wait_that_nobody_can_end_says_so_once(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
+async def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
     jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        await report_in(jobs, "w1", "dubble")
-        await hinted(jobs, double, caplog)
-        await jobs.control.apause("second")
-        await report_in(jobs, "w1", "double")
-        jobs._link.process.desk().waiting.told.clear()
-        await hinted(jobs, double, caplog, queue="second", id="mine")
-
-    run(story())
+    await report_in(jobs, "w1", "dubble")
+    await hinted(jobs, double, caplog)
+    await jobs.control.apause("second")
+    await report_in(jobs, "w1", "double")
+    jobs._link.process.desk().waiting.told.clear()
+    await hinted(jobs, double, caplog, queue="second", id="mine")
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0].endswith("(double). 1 worker is alive, it does not know task 'double': they know dubble.")
     assert lines[1:] == ["holdfast: still waiting for mine (double). Queue second is paused."]
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_wait_that_somebody_can_end_is_silent(
+async def test_a_wait_that_somebody_can_end_is_silent(
     jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> list[str]:
-        await report_in(jobs, "w1", "double")
-        return await hinted(jobs, double, caplog)
-
-    assert run(story()) == []
+    await report_in(jobs, "w1", "double")
+    assert (await hinted(jobs, double, caplog)) == []
 
 
 def test_the_hint_says_how_to_start_a_worker() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from faulty import FaultyEngine, times
 from msgspec.structs import replace
-from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask, run, settled
+from small_app import QUICK, Gated, HastyRuntime, SmallApp, SmallTask, settled
 
 from holdfast.engines.memory import MemoryEngine
 from holdfast.errors import CorruptRecord, EngineUnavailable, InvalidOption, OutcomeUnknown, StorageFull
@@ -32,44 +32,35 @@ def faulty(*tasks: SmallTask, runtime: SystemRuntime | None = None, **settings: 
 # Batches
 
 
-def test_outcomes_that_come_together_are_settled_together() -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop))
-        await app.put(*(app.job("noop") for _ in range(300)))
-        await app.drain(concurrency=100)
-        sizes = [len(exchange.settlements) for exchange in engine.exchanges]
-        assert sum(sizes) == 300
-        assert len(sizes) <= 6
-        assert await app.counts() == {JobState.SUCCEEDED: 300}
-
-    run(scenario())
+async def test_outcomes_that_come_together_are_settled_together() -> None:
+    app, engine = faulty(SmallTask(noop))
+    await app.put(*(app.job("noop") for _ in range(300)))
+    await app.drain(concurrency=100)
+    sizes = [len(exchange.settlements) for exchange in engine.exchanges]
+    assert sum(sizes) == 300
+    assert len(sizes) <= 6
+    assert await app.counts() == {JobState.SUCCEEDED: 300}
 
 
-def test_an_exchange_carries_at_most_500_settlements() -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop))
-        await app.put(*(app.job("noop") for _ in range(1000)))
-        await app.put(*(app.job("noop") for _ in range(300)))
-        await app.drain(concurrency=1300)
-        assert max(len(exchange.settlements) for exchange in engine.exchanges) == 500
-        assert await app.counts() == {JobState.SUCCEEDED: 1300}
-
-    run(scenario())
+async def test_an_exchange_carries_at_most_500_settlements() -> None:
+    app, engine = faulty(SmallTask(noop))
+    await app.put(*(app.job("noop") for _ in range(1000)))
+    await app.put(*(app.job("noop") for _ in range(300)))
+    await app.drain(concurrency=1300)
+    assert max(len(exchange.settlements) for exchange in engine.exchanges) == 500
+    assert await app.counts() == {JobState.SUCCEEDED: 1300}
 
 
-def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
-    async def scenario() -> None:
-        async def large() -> str:
-            return "x" * 400_000
+async def test_an_exchange_carries_at_most_a_mebibyte_of_results() -> None:
+    async def large() -> str:
+        return "x" * 400_000
 
-        app, engine = faulty(SmallTask(large))
-        await app.put(*(app.job("large") for _ in range(7)))
-        await app.drain(concurrency=7)
-        sizes = [sum(len(one.result or b"") for one in exchange.settlements) for exchange in engine.exchanges]
-        assert 400_000 < max(sizes) <= 1024 * 1024
-        assert await app.counts() == {JobState.SUCCEEDED: 7}
-
-    run(scenario())
+    app, engine = faulty(SmallTask(large))
+    await app.put(*(app.job("large") for _ in range(7)))
+    await app.drain(concurrency=7)
+    sizes = [sum(len(one.result or b"") for one in exchange.settlements) for exchange in engine.exchanges]
+    assert 400_000 < max(sizes) <= 1024 * 1024
+    assert await app.counts() == {JobState.SUCCEEDED: 7}
 
 
 class FarEngine(FaultyEngine):
@@ -103,78 +94,63 @@ def far(*tasks: SmallTask, **settings: Any) -> tuple[SmallApp, FarEngine]:
     return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
 
 
-def test_a_large_batch_is_settled_while_another_call_claims() -> None:
-    async def scenario() -> None:
-        app, engine = far(SmallTask(noop))
-        await app.put(*(app.job("noop") for _ in range(500)))
-        await app.drain(concurrency=100)
-        large = [exchange for exchange in engine.exchanges if len(exchange.settlements) >= SETTLE_SEPARATELY_FROM]
-        assert len(large) >= 4
-        assert all(exchange.claim is None for exchange in large)
-        assert engine.most_under_way == 2
-        assert engine.most_held <= 200, "those that have ended, and no more than there are slots"
-        assert await app.counts() == {JobState.SUCCEEDED: 500}
-
-    run(scenario())
+async def test_a_large_batch_is_settled_while_another_call_claims() -> None:
+    app, engine = far(SmallTask(noop))
+    await app.put(*(app.job("noop") for _ in range(500)))
+    await app.drain(concurrency=100)
+    large = [exchange for exchange in engine.exchanges if len(exchange.settlements) >= SETTLE_SEPARATELY_FROM]
+    assert len(large) >= 4
+    assert all(exchange.claim is None for exchange in large)
+    assert engine.most_under_way == 2
+    assert engine.most_held <= 200, "those that have ended, and no more than there are slots"
+    assert await app.counts() == {JobState.SUCCEEDED: 500}
 
 
-def test_what_a_large_batch_lets_go_is_still_worked_on_until_nothing_is_left() -> None:
+async def test_what_a_large_batch_lets_go_is_still_worked_on_until_nothing_is_left() -> None:
     """The claim beside it has come back empty, since every job waited for one that was being settled."""
 
-    async def scenario() -> None:
-        app, engine = far(SmallTask(noop))
-        heads = [app.job("noop", lane=str(lane)) for lane in range(60)]
-        await app.put(*heads, *(app.job("noop", lane=head.lane) for head in heads))
-        await app.drain(concurrency=100)
-        assert engine.most_under_way == 2
-        assert await app.counts() == {JobState.SUCCEEDED: 120}
-
-    run(scenario())
+    app, engine = far(SmallTask(noop))
+    heads = [app.job("noop", lane=str(lane)) for lane in range(60)]
+    await app.put(*heads, *(app.job("noop", lane=head.lane) for head in heads))
+    await app.drain(concurrency=100)
+    assert engine.most_under_way == 2
+    assert await app.counts() == {JobState.SUCCEEDED: 120}
 
 
-def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
-    async def scenario() -> None:
-        app, engine = far(SmallTask(noop))
-        await app.put(*(app.job("noop") for _ in range(60)))
-        await app.drain(concurrency=SETTLE_SEPARATELY_FROM - 1)
-        assert engine.most_under_way == 1
-        assert all(exchange.claim is not None for exchange in engine.exchanges if exchange.settlements)
-        assert await app.counts() == {JobState.SUCCEEDED: 60}
-
-    run(scenario())
+async def test_a_small_batch_is_settled_by_the_call_that_claims() -> None:
+    app, engine = far(SmallTask(noop))
+    await app.put(*(app.job("noop") for _ in range(60)))
+    await app.drain(concurrency=SETTLE_SEPARATELY_FROM - 1)
+    assert engine.most_under_way == 1
+    assert all(exchange.claim is not None for exchange in engine.exchanges if exchange.settlements)
+    assert await app.counts() == {JobState.SUCCEEDED: 60}
 
 
-def test_where_tasks_have_limits_one_call_is_under_way_at_a_time() -> None:
-    async def scenario() -> None:
-        app, engine = far(SmallTask(noop, concurrency=50))
-        await app.put(*(app.job("noop") for _ in range(300)))
-        await app.drain(concurrency=100)
-        assert engine.most_under_way == 1
-        assert engine.most_held <= 50
-        assert await app.counts() == {JobState.SUCCEEDED: 300}
-
-    run(scenario())
+async def test_where_tasks_have_limits_one_call_is_under_way_at_a_time() -> None:
+    app, engine = far(SmallTask(noop, concurrency=50))
+    await app.put(*(app.job("noop") for _ in range(300)))
+    await app.drain(concurrency=100)
+    assert engine.most_under_way == 1
+    assert engine.most_held <= 50
+    assert await app.counts() == {JobState.SUCCEEDED: 300}
 
 
-def test_a_claim_beside_a_settlement_that_fails_is_sent_again() -> None:
-    async def scenario() -> None:
-        app, engine = far(SmallTask(noop))
-        await app.put(*(app.job("noop") for _ in range(300)))
-        failures = 0
+async def test_a_claim_beside_a_settlement_that_fails_is_sent_again() -> None:
+    app, engine = far(SmallTask(noop))
+    await app.put(*(app.job("noop") for _ in range(300)))
+    failures = 0
 
-        def refuse(command: Command[Any]) -> BaseException | None:
-            nonlocal failures
-            if isinstance(command, Exchange) and engine.under_way == 2 and failures < 3:
-                failures += 1
-                return EngineUnavailable("planted")
-            return None
+    def refuse(command: Command[Any]) -> BaseException | None:
+        nonlocal failures
+        if isinstance(command, Exchange) and engine.under_way == 2 and failures < 3:
+            failures += 1
+            return EngineUnavailable("planted")
+        return None
 
-        engine.before = refuse
-        await app.drain(concurrency=100)
-        assert failures == 3
-        assert await app.counts() == {JobState.SUCCEEDED: 300}
-
-    run(scenario())
+    engine.before = refuse
+    await app.drain(concurrency=100)
+    assert failures == 3
+    assert await app.counts() == {JobState.SUCCEEDED: 300}
 
 
 # Trouble
@@ -186,264 +162,219 @@ def test_a_claim_beside_a_settlement_that_fails_is_sent_again() -> None:
     [EngineUnavailable, StorageFull, lambda: OutcomeUnknown(verb="exchange")],
     ids=["unavailable", "full", "unknown"],
 )
-def test_a_failed_exchange_is_sent_again_word_for_word(moment: str, error: Any) -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
-        setattr(engine, moment, times(3, Exchange, error))
-        ids = await app.put(*(app.job("noop") for _ in range(5)))
-        await app.drain(concurrency=2)
-        first, *again = engine.exchanges[:4]
-        assert all(exchange == first for exchange in again)
-        jobs = [await app.look(id) for id in ids]
-        assert {job.state for job in jobs} == {JobState.SUCCEEDED}
-        assert {job.attempt for job in jobs} == {1}
-
-    run(scenario())
+async def test_a_failed_exchange_is_sent_again_word_for_word(moment: str, error: Any) -> None:
+    app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
+    setattr(engine, moment, times(3, Exchange, error))
+    ids = await app.put(*(app.job("noop") for _ in range(5)))
+    await app.drain(concurrency=2)
+    first, *again = engine.exchanges[:4]
+    assert all(exchange == first for exchange in again)
+    jobs = [await app.look(id) for id in ids]
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    assert {job.attempt for job in jobs} == {1}
 
 
-def test_a_settlement_whose_answer_was_lost_is_settled_once() -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
-        id = await app.enqueue("noop")
+async def test_a_settlement_whose_answer_was_lost_is_settled_once() -> None:
+    app, engine = faulty(SmallTask(noop), runtime=HastyRuntime())
+    id = await app.enqueue("noop")
 
-        def lose(command: Command[Any]) -> BaseException | None:
-            if isinstance(command, Exchange) and command.settlements:
-                engine.after = None
-                return OutcomeUnknown(verb="exchange")
-            return None
+    def lose(command: Command[Any]) -> BaseException | None:
+        if isinstance(command, Exchange) and command.settlements:
+            engine.after = None
+            return OutcomeUnknown(verb="exchange")
+        return None
 
-        engine.after = lose
-        lost = app.record_events()
-        await app.drain()
-        assert (await app.look(id)).state is JobState.SUCCEEDED
-        assert "OwnershipLost" not in [type(event).__name__ for event in lost.seen]
-
-    run(scenario())
+    engine.after = lose
+    lost = app.record_events()
+    await app.drain()
+    assert (await app.look(id)).state is JobState.SUCCEEDED
+    assert "OwnershipLost" not in [type(event).__name__ for event in lost.seen]
 
 
-def test_outcomes_gather_while_the_engine_is_away_and_none_is_lost() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        runtime = FrozenRuntime()
-        app, engine = faulty(gated.task(), runtime=runtime)
-        ids = await app.put(*(app.job("gated") for _ in range(10)))
-        async with app.worker(concurrency=10) as worker:
-            await gated.started.calls(10)
-            engine.before = lambda command: EngineUnavailable() if isinstance(command, Exchange) else None
-            gated.gate.set()
-            for _ in range(10):
-                await settled()
-                runtime.advance(1)
-            assert worker.running == 0
-            engine.before = None
-            for _ in range(20):
-                await settled()
-                runtime.advance(1)
-        assert {(await app.look(id)).state for id in ids} == {JobState.SUCCEEDED}
-
-    run(scenario())
+async def test_outcomes_gather_while_the_engine_is_away_and_none_is_lost() -> None:
+    gated = Gated()
+    runtime = FrozenRuntime()
+    app, engine = faulty(gated.task(), runtime=runtime)
+    ids = await app.put(*(app.job("gated") for _ in range(10)))
+    async with app.worker(concurrency=10) as worker:
+        await gated.started.calls(10)
+        engine.before = lambda command: EngineUnavailable() if isinstance(command, Exchange) else None
+        gated.gate.set()
+        for _ in range(10):
+            await settled()
+            runtime.advance(1)
+        assert worker.running == 0
+        engine.before = None
+        for _ in range(20):
+            await settled()
+            runtime.advance(1)
+    assert {(await app.look(id)).state for id in ids} == {JobState.SUCCEEDED}
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("bad bytes"), InvalidOption("no", option="x"), CorruptRecord(where="row")]
 )
-def test_data_the_store_refuses_is_found_by_halving_and_set_aside(error: Exception) -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop))
-        ids = await app.put(*(app.job("noop", id=f"job-{n}") for n in range(100)))
-        culprit = ids[41]
+async def test_data_the_store_refuses_is_found_by_halving_and_set_aside(error: Exception) -> None:
+    app, engine = faulty(SmallTask(noop))
+    ids = await app.put(*(app.job("noop", id=f"job-{n}") for n in range(100)))
+    culprit = ids[41]
 
-        def refuse(command: Command[Any]) -> BaseException | None:
-            if isinstance(command, Exchange):
-                bad = [one for one in command.settlements if one.id == culprit and one.result is not None]
-                return error if bad else None
-            return None
+    def refuse(command: Command[Any]) -> BaseException | None:
+        if isinstance(command, Exchange):
+            bad = [one for one in command.settlements if one.id == culprit and one.result is not None]
+            return error if bad else None
+        return None
 
-        engine.before = refuse
-        await app.drain(concurrency=100)
-        states = Counter([(await app.look(id)).state for id in ids])
-        assert states == {JobState.SUCCEEDED: 99, JobState.FAILED: 1}
-        assert (await app.look(culprit)).reason is Reason.UNSTORABLE
-
-    run(scenario())
+    engine.before = refuse
+    await app.drain(concurrency=100)
+    states = Counter([(await app.look(id)).state for id in ids])
+    assert states == {JobState.SUCCEEDED: 99, JobState.FAILED: 1}
+    assert (await app.look(culprit)).reason is Reason.UNSTORABLE
 
 
-def test_a_job_that_cannot_even_be_set_aside_leaves_the_others_alone() -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(noop))
-        ids = await app.put(*(app.job("noop", id=f"job-{n}") for n in range(10)))
+async def test_a_job_that_cannot_even_be_set_aside_leaves_the_others_alone() -> None:
+    app, engine = faulty(SmallTask(noop))
+    ids = await app.put(*(app.job("noop", id=f"job-{n}") for n in range(10)))
 
-        def refuse(command: Command[Any]) -> BaseException | None:
-            hit = isinstance(command, Exchange) and any(one.id == "job-3" for one in command.settlements)
-            return ValueError("bad bytes") if hit else None
+    def refuse(command: Command[Any]) -> BaseException | None:
+        hit = isinstance(command, Exchange) and any(one.id == "job-3" for one in command.settlements)
+        return ValueError("bad bytes") if hit else None
 
-        engine.before = refuse
-        await app.drain(concurrency=10)
-        states = Counter([(await app.look(id)).state for id in ids])
-        assert states == {JobState.SUCCEEDED: 9, JobState.RUNNING: 1}
-
-    run(scenario())
+    engine.before = refuse
+    await app.drain(concurrency=10)
+    states = Counter([(await app.look(id)).state for id in ids])
+    assert states == {JobState.SUCCEEDED: 9, JobState.RUNNING: 1}
 
 
 # Claims
 
 
-def test_no_more_is_claimed_than_there_are_free_slots() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        app, engine = faulty(gated.task())
-        await app.put(*(app.job("gated") for _ in range(10)))
-        async with app.worker(concurrency=3):
-            await gated.started.calls(3)
-            await settled()
-            assert await app.counts() == {JobState.RUNNING: 3, JobState.QUEUED: 7}
-            assert all(exchange.claim.limit <= 3 for exchange in engine.exchanges if exchange.claim is not None)
-            gated.gate.set()
-            await gated.started.calls(10)
-
-    run(scenario())
-
-
-def test_only_tasks_with_a_handler_here_are_claimed() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(noop), SmallTask(noop, name="elsewhere", remote=True))
-        known = await app.enqueue("noop")
-        others = [await app.enqueue("stranger"), await app.enqueue("elsewhere")]
-        await app.drain()
-        assert (await app.look(known)).state is JobState.SUCCEEDED
-        assert {(await app.look(id)).state for id in others} == {JobState.QUEUED}
-
-    run(scenario())
-
-
-def test_a_task_runs_no_more_often_at_once_than_its_concurrency() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        app = SmallApp(gated.task("narrow", concurrency=2), gated.task("wide"))
-        jobs = [app.job(task, task) for task in ("narrow", "wide") for _ in range(6)]
-        await app.put(*jobs)
-        async with app.worker(concurrency=20):
-            await gated.started.calls(8)
-            await settled()
-            assert gated.running == {"narrow": 2, "wide": 6}
-            gated.gate.set()
-            await gated.started.calls(12)
-        assert gated.most == {"narrow": 2, "wide": 6}
-
-    run(scenario())
-
-
-def test_a_limited_task_keeps_its_limit_over_several_queues() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        app = SmallApp(gated.task("narrow", concurrency=2))
-        jobs = [app.job("narrow", "narrow", queue=queue) for queue in ("a", "b", "c") for _ in range(3)]
-        await app.put(*jobs)
-        async with app.worker(concurrency=20, queues=["a", "b", "c"]):
-            await gated.started.calls(2)
-            await settled()
-            assert gated.running["narrow"] == 2
-            gated.gate.set()
-            await gated.started.calls(9)
-        assert gated.most["narrow"] == 2
-
-    run(scenario())
-
-
-def test_a_queue_takes_no_more_slots_than_it_was_given() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        app = SmallApp(gated.task())
-        await app.put(*(app.job("gated", queue, queue=queue) for queue in ("mails", "other") for _ in range(5)))
-        async with app.worker(concurrency=8, queues={"mails": 2, "other": None}):
-            await gated.started.calls(7)
-            await settled()
-            assert gated.running == {"mails": 2, "other": 5}
-            gated.gate.set()
-            await gated.started.calls(10)
-        assert gated.most["mails"] == 2
-
-    run(scenario())
-
-
-def test_queues_take_turns_so_that_a_full_one_starves_nobody() -> None:
-    async def scenario() -> None:
-        order: list[str] = []
-
-        async def note(queue: str) -> None:
-            order.append(queue)
-
-        app = SmallApp(SmallTask(note))
-        await app.put(*(app.job("note", queue, queue=queue) for queue in ("a", "b") for _ in range(20)))
-        await app.drain(concurrency=1, queues=["a", "b"])
-        assert set(order[:4]) == {"a", "b"}
-
-    run(scenario())
-
-
-def test_a_strict_worker_takes_the_first_queue_first() -> None:
-    async def scenario() -> None:
-        order: list[str] = []
-
-        async def note(queue: str) -> None:
-            order.append(queue)
-
-        app = SmallApp(SmallTask(note))
-        await app.put(*(app.job("note", queue, queue=queue) for queue in ("low", "high") for _ in range(20)))
-        await app.drain(concurrency=1, queues=["high", "low"], strict=True)
-        assert order == ["high"] * 20 + ["low"] * 20
-
-    run(scenario())
-
-
-def test_new_work_is_taken_as_soon_as_it_is_there() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        runtime = FrozenRuntime()
-        app = SmallApp(gated.task(), runtime=runtime)
+async def test_no_more_is_claimed_than_there_are_free_slots() -> None:
+    gated = Gated()
+    app, engine = faulty(gated.task())
+    await app.put(*(app.job("gated") for _ in range(10)))
+    async with app.worker(concurrency=3):
+        await gated.started.calls(3)
+        await settled()
+        assert await app.counts() == {JobState.RUNNING: 3, JobState.QUEUED: 7}
+        assert all(exchange.claim.limit <= 3 for exchange in engine.exchanges if exchange.claim is not None)
         gated.gate.set()
-        async with app.worker():
-            await settled()
-            await app.enqueue("gated", "new")
-            assert await gated.started.calls(1) == ["new"]  # no clock has moved: the bell did it
-
-    run(scenario())
+        await gated.started.calls(10)
 
 
-def test_a_job_that_falls_due_is_taken_without_a_bell_or_a_poll() -> None:
-    async def scenario() -> None:
-        gated = Gated()
-        runtime = FrozenRuntime()
-        app = SmallApp(gated.task(), runtime=runtime, poll_interval=600.0)
+async def test_only_tasks_with_a_handler_here_are_claimed() -> None:
+    app = SmallApp(SmallTask(noop), SmallTask(noop, name="elsewhere", remote=True))
+    known = await app.enqueue("noop")
+    others = [await app.enqueue("stranger"), await app.enqueue("elsewhere")]
+    await app.drain()
+    assert (await app.look(known)).state is JobState.SUCCEEDED
+    assert {(await app.look(id)).state for id in others} == {JobState.QUEUED}
+
+
+async def test_a_task_runs_no_more_often_at_once_than_its_concurrency() -> None:
+    gated = Gated()
+    app = SmallApp(gated.task("narrow", concurrency=2), gated.task("wide"))
+    jobs = [app.job(task, task) for task in ("narrow", "wide") for _ in range(6)]
+    await app.put(*jobs)
+    async with app.worker(concurrency=20):
+        await gated.started.calls(8)
+        await settled()
+        assert gated.running == {"narrow": 2, "wide": 6}
         gated.gate.set()
-        await app.enqueue("gated", "later", delay=5_000_000)
-        async with app.worker():
-            await settled()
-            runtime.advance(4.9)
-            await settled()
-            assert gated.started.seen == []
-            runtime.advance(0.2)
-            await gated.started.calls(1)
-
-    run(scenario())
+        await gated.started.calls(12)
+    assert gated.most == {"narrow": 2, "wide": 6}
 
 
-def test_a_retry_without_delay_runs_again_at_once() -> None:
-    async def scenario() -> None:
-        tries = 0
+async def test_a_limited_task_keeps_its_limit_over_several_queues() -> None:
+    gated = Gated()
+    app = SmallApp(gated.task("narrow", concurrency=2))
+    jobs = [app.job("narrow", "narrow", queue=queue) for queue in ("a", "b", "c") for _ in range(3)]
+    await app.put(*jobs)
+    async with app.worker(concurrency=20, queues=["a", "b", "c"]):
+        await gated.started.calls(2)
+        await settled()
+        assert gated.running["narrow"] == 2
+        gated.gate.set()
+        await gated.started.calls(9)
+    assert gated.most["narrow"] == 2
 
-        async def third_time_lucky() -> int:
-            nonlocal tries
-            tries += 1
-            if tries < 3:
-                raise ConnectionError("not yet")
-            return tries
 
-        app = SmallApp(SmallTask(third_time_lucky, retry=QUICK))
-        id = await app.enqueue("third_time_lucky")
-        await app.drain()
-        job = await app.look(id)
-        assert (job.state, job.attempt, job.last_error) == (JobState.SUCCEEDED, 3, None)
-        assert len(job.history) == 2
+async def test_a_queue_takes_no_more_slots_than_it_was_given() -> None:
+    gated = Gated()
+    app = SmallApp(gated.task())
+    await app.put(*(app.job("gated", queue, queue=queue) for queue in ("mails", "other") for _ in range(5)))
+    async with app.worker(concurrency=8, queues={"mails": 2, "other": None}):
+        await gated.started.calls(7)
+        await settled()
+        assert gated.running == {"mails": 2, "other": 5}
+        gated.gate.set()
+        await gated.started.calls(10)
+    assert gated.most["mails"] == 2
 
-    run(scenario())
+
+async def test_queues_take_turns_so_that_a_full_one_starves_nobody() -> None:
+    order: list[str] = []
+
+    async def note(queue: str) -> None:
+        order.append(queue)
+
+    app = SmallApp(SmallTask(note))
+    await app.put(*(app.job("note", queue, queue=queue) for queue in ("a", "b") for _ in range(20)))
+    await app.drain(concurrency=1, queues=["a", "b"])
+    assert set(order[:4]) == {"a", "b"}
+
+
+async def test_a_strict_worker_takes_the_first_queue_first() -> None:
+    order: list[str] = []
+
+    async def note(queue: str) -> None:
+        order.append(queue)
+
+    app = SmallApp(SmallTask(note))
+    await app.put(*(app.job("note", queue, queue=queue) for queue in ("low", "high") for _ in range(20)))
+    await app.drain(concurrency=1, queues=["high", "low"], strict=True)
+    assert order == ["high"] * 20 + ["low"] * 20
+
+
+async def test_new_work_is_taken_as_soon_as_it_is_there() -> None:
+    gated = Gated()
+    runtime = FrozenRuntime()
+    app = SmallApp(gated.task(), runtime=runtime)
+    gated.gate.set()
+    async with app.worker():
+        await settled()
+        await app.enqueue("gated", "new")
+        assert await gated.started.calls(1) == ["new"]  # no clock has moved: the bell did it
+
+
+async def test_a_job_that_falls_due_is_taken_without_a_bell_or_a_poll() -> None:
+    gated = Gated()
+    runtime = FrozenRuntime()
+    app = SmallApp(gated.task(), runtime=runtime, poll_interval=600.0)
+    gated.gate.set()
+    await app.enqueue("gated", "later", delay=5_000_000)
+    async with app.worker():
+        await settled()
+        runtime.advance(4.9)
+        await settled()
+        assert gated.started.seen == []
+        runtime.advance(0.2)
+        await gated.started.calls(1)
+
+
+async def test_a_retry_without_delay_runs_again_at_once() -> None:
+    tries = 0
+
+    async def third_time_lucky() -> int:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("not yet")
+        return tries
+
+    app = SmallApp(SmallTask(third_time_lucky, retry=QUICK))
+    id = await app.enqueue("third_time_lucky")
+    await app.drain()
+    job = await app.look(id)
+    assert (job.state, job.attempt, job.last_error) == (JobState.SUCCEEDED, 3, None)
+    assert len(job.history) == 2

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from faulty import FaultyEngine
-from small_app import SmallApp, SmallTask, run, settled
+from small_app import SmallApp, SmallTask, settled
 
 from holdfast import events
 from holdfast.context import Context
@@ -32,44 +32,38 @@ async def no_database() -> AsyncIterator[str]:
     yield connect()
 
 
-def test_two_workers_of_one_name_are_two_workers() -> None:
-    async def scenario() -> None:
-        gate, running = asyncio.Event(), Probe[str]("the handler")
+async def test_two_workers_of_one_name_are_two_workers() -> None:
+    gate, running = asyncio.Event(), Probe[str]("the handler")
 
-        async def waits(ctx: Context) -> None:
-            running(ctx.worker)
-            await gate.wait()
+    async def waits(ctx: Context) -> None:
+        running(ctx.worker)
+        await gate.wait()
 
-        app = SmallApp(SmallTask(waits, takes_context=True))
-        await app.put(*(app.job("waits") for _ in range(4)))
-        async with app.worker(name="twin", concurrency=2) as one, app.worker(name="twin", concurrency=2) as two:
-            seen = await running.calls(4)
-            assert one.name != two.name
-            assert sorted(seen) == sorted([one.name, one.name, two.name, two.name])
-            records = (await app.engine.workers()).workers
-            assert {record.worker for record in records} == {one.name, two.name}
-            assert all(record.worker.startswith("twin-") for record in records)
-            gate.set()
-        assert (await app.engine.workers()).workers == ()
-
-    run(scenario())
+    app = SmallApp(SmallTask(waits, takes_context=True))
+    await app.put(*(app.job("waits") for _ in range(4)))
+    async with app.worker(name="twin", concurrency=2) as one, app.worker(name="twin", concurrency=2) as two:
+        seen = await running.calls(4)
+        assert one.name != two.name
+        assert sorted(seen) == sorted([one.name, one.name, two.name, two.name])
+        records = (await app.engine.workers()).workers
+        assert {record.worker for record in records} == {one.name, two.name}
+        assert all(record.worker.startswith("twin-") for record in records)
+        gate.set()
+    assert (await app.engine.workers()).workers == ()
 
 
-def test_a_worker_is_on_record_with_what_it_can_do() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works), SmallTask(works, name="mail", queue="mails"))
-        async with app.worker(concurrency=7):
-            (record,) = (await app.engine.workers()).workers
-        assert record.tasks == ("mail", "works")
-        assert record.queues == ("default", "mails")
-        assert record.slots == 7
-        assert record.pid > 0
-        assert record.interval > 0
-
-    run(scenario())
+async def test_a_worker_is_on_record_with_what_it_can_do() -> None:
+    app = SmallApp(SmallTask(works), SmallTask(works, name="mail", queue="mails"))
+    async with app.worker(concurrency=7):
+        (record,) = (await app.engine.workers()).workers
+    assert record.tasks == ("mail", "works")
+    assert record.queues == ("default", "mails")
+    assert record.slots == 7
+    assert record.pid > 0
+    assert record.interval > 0
 
 
-def test_what_the_lifespan_yields_is_the_state_of_every_handler() -> None:
+async def test_what_the_lifespan_yields_is_the_state_of_every_handler() -> None:
     order: list[str] = []
 
     @asynccontextmanager
@@ -78,49 +72,40 @@ def test_what_the_lifespan_yields_is_the_state_of_every_handler() -> None:
         yield "connection"
         order.append("close")
 
-    async def scenario() -> None:
-        async def uses(ctx: Context[str]) -> str:
-            order.append("used")
-            return ctx.state
+    async def uses(ctx: Context[str]) -> str:
+        order.append("used")
+        return ctx.state
 
-        app = SmallApp(SmallTask(uses, takes_context=True), lifespan=resources)
-        id = await app.enqueue("uses")
-        await app.drain()
-        assert await app.result(id) == "connection"
-
-    run(scenario())
+    app = SmallApp(SmallTask(uses, takes_context=True), lifespan=resources)
+    id = await app.enqueue("uses")
+    await app.drain()
+    assert await app.result(id) == "connection"
     assert order == ["open", "used", "close"]
 
 
-def test_a_lifespan_that_cannot_start_starts_no_worker() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works), lifespan=no_database)
-        id = await app.enqueue("works")
-        with pytest.raises(OSError, match="no database"):
-            await app.worker().arun()
-        with pytest.raises(OSError, match="no database"):
-            async with app.worker():
-                pass
-        assert (await app.look(id)).state is JobState.QUEUED
-        assert (await app.engine.workers()).workers == ()
-
-    run(scenario())
+async def test_a_lifespan_that_cannot_start_starts_no_worker() -> None:
+    app = SmallApp(SmallTask(works), lifespan=no_database)
+    id = await app.enqueue("works")
+    with pytest.raises(OSError, match="no database"):
+        await app.worker().arun()
+    with pytest.raises(OSError, match="no database"):
+        async with app.worker():
+            pass
+    assert (await app.look(id)).state is JobState.QUEUED
+    assert (await app.engine.workers()).workers == ()
 
 
-def test_a_lifespan_that_fails_at_the_end_still_lets_go_of_everything() -> None:
+async def test_a_lifespan_that_fails_at_the_end_still_lets_go_of_everything() -> None:
     @asynccontextmanager
     async def broken() -> AsyncIterator[None]:
         yield
         raise OSError("could not close")
 
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works), lifespan=broken)
-        await app.enqueue("works")
-        with pytest.raises(OSError, match="could not close"):
-            await app.drain()
-        assert (await app.engine.workers()).workers == ()
-
-    run(scenario())
+    app = SmallApp(SmallTask(works), lifespan=broken)
+    await app.enqueue("works")
+    with pytest.raises(OSError, match="could not close"):
+        await app.drain()
+    assert (await app.engine.workers()).workers == ()
 
 
 def test_run_works_until_there_is_nothing_left() -> None:
@@ -130,12 +115,9 @@ def test_run_works_until_there_is_nothing_left() -> None:
     assert asyncio.run(app.look("a")).state is JobState.SUCCEEDED
 
 
-def test_run_refuses_to_block_a_running_loop() -> None:
-    async def scenario() -> None:
-        with pytest.raises(BlockingCall, match="arun"):
-            SmallApp(SmallTask(works)).worker().run()
-
-    run(scenario())
+async def test_run_refuses_to_block_a_running_loop() -> None:
+    with pytest.raises(BlockingCall, match="arun"):
+        SmallApp(SmallTask(works)).worker().run()
 
 
 def test_a_worker_in_a_with_block_works_in_a_thread_of_its_own() -> None:
@@ -161,15 +143,12 @@ def test_a_thread_that_cannot_start_says_so_where_it_was_asked_for() -> None:
         pass
 
 
-def test_one_worker_runs_once_at_a_time() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works))
-        async with app.worker() as worker:
-            with pytest.raises(UsageError, match="runs already"):
-                await worker.arun()
-        await app.drain()
-
-    run(scenario())
+async def test_one_worker_runs_once_at_a_time() -> None:
+    app = SmallApp(SmallTask(works))
+    async with app.worker() as worker:
+        with pytest.raises(UsageError, match="runs already"):
+            await worker.arun()
+    await app.drain()
 
 
 @pytest.mark.parametrize(
@@ -189,106 +168,85 @@ def test_odd_options_are_refused_by_name(options: dict[str, object]) -> None:
     assert refused.value.option in options
 
 
-def test_until_empty_leaves_what_is_not_due() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works))
-        now, later = await app.enqueue("works"), await app.enqueue("works", delay=60 * SECOND)
-        await app.drain()
-        assert (await app.look(now)).state is JobState.SUCCEEDED
-        assert (await app.look(later)).state is JobState.SCHEDULED
-
-    run(scenario())
+async def test_until_empty_leaves_what_is_not_due() -> None:
+    app = SmallApp(SmallTask(works))
+    now, later = await app.enqueue("works"), await app.enqueue("works", delay=60 * SECOND)
+    await app.drain()
+    assert (await app.look(now)).state is JobState.SUCCEEDED
+    assert (await app.look(later)).state is JobState.SCHEDULED
 
 
-def test_a_worker_without_tasks_is_no_error() -> None:
-    async def scenario() -> None:
-        async with SmallApp().worker():
-            await settled()
-
-    run(scenario())
+async def test_a_worker_without_tasks_is_no_error() -> None:
+    async with SmallApp().worker():
+        await settled()
 
 
-def test_two_apps_share_one_store() -> None:
-    async def scenario() -> None:
-        runtime = SystemRuntime()
-        engine = open_engine("memory://", runtime=runtime)
-        producer = SmallApp(engine=engine, runtime=runtime)
-        worker = SmallApp(SmallTask(works), engine=engine, runtime=runtime)
-        id = await producer.enqueue("works")
-        await worker.drain()
-        assert (await producer.look(id)).state is JobState.SUCCEEDED
-
-    run(scenario())
+async def test_two_apps_share_one_store() -> None:
+    runtime = SystemRuntime()
+    engine = open_engine("memory://", runtime=runtime)
+    producer = SmallApp(engine=engine, runtime=runtime)
+    worker = SmallApp(SmallTask(works), engine=engine, runtime=runtime)
+    id = await producer.enqueue("works")
+    await worker.drain()
+    assert (await producer.look(id)).state is JobState.SUCCEEDED
 
 
 # Tasks nobody knows
 
 
-def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        app = SmallApp(SmallTask(works), runtime=runtime)
-        seen = app.record_events(events.UnknownTask)
-        id = await app.enqueue("resise")
-        async with app.worker():
-            await settled()
-            runtime.advance(70)
-            await settled()
-            runtime.advance(70)
-            await settled()
-        (event,) = seen.seen
-        assert isinstance(event, events.UnknownTask)
-        assert (event.task, event.queue) == ("resise", "default")
-        assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
-
-    run(scenario())
+async def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None:
+    runtime = FrozenRuntime()
+    app = SmallApp(SmallTask(works), runtime=runtime)
+    seen = app.record_events(events.UnknownTask)
+    id = await app.enqueue("resise")
+    async with app.worker():
+        await settled()
+        runtime.advance(70)
+        await settled()
+        runtime.advance(70)
+        await settled()
+    (event,) = seen.seen
+    assert isinstance(event, events.UnknownTask)
+    assert (event.task, event.queue) == ("resise", "default")
+    assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
 
 
-def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        app = SmallApp(SmallTask(works), runtime=runtime)
-        other = SmallApp(SmallTask(works, name="elsewhere"), runtime=runtime, engine=app.engine)
-        seen = app.record_events(events.UnknownTask)
-        await app.engine.pause("default")
-        await app.enqueue("elsewhere")
-        async with other.worker(), app.worker():
-            await settled()
-        assert seen.seen == []
-
-    run(scenario())
+async def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
+    runtime = FrozenRuntime()
+    app = SmallApp(SmallTask(works), runtime=runtime)
+    other = SmallApp(SmallTask(works, name="elsewhere"), runtime=runtime, engine=app.engine)
+    seen = app.record_events(events.UnknownTask)
+    await app.engine.pause("default")
+    await app.enqueue("elsewhere")
+    async with other.worker(), app.worker():
+        await settled()
+    assert seen.seen == []
 
 
-def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        app = SmallApp(SmallTask(works), runtime=runtime, unknown_task_after=100.0)
-        old = await app.enqueue("resise")
-        runtime.advance(90)
-        async with app.worker():
-            await settled()
-            assert (await app.look(old)).state is JobState.QUEUED
-            runtime.advance(40)
-            young = await app.enqueue("resise")
-            await settled()
-            runtime.advance(30)
-            await settled()
-        job = await app.look(old)
-        assert (job.state, job.reason) == (JobState.FAILED, Reason.UNKNOWN_TASK)
-        assert ((await app.look(young)).state, (await app.look(young)).attempt) == (JobState.QUEUED, 0)
-
-    run(scenario())
+async def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
+    runtime = FrozenRuntime()
+    app = SmallApp(SmallTask(works), runtime=runtime, unknown_task_after=100.0)
+    old = await app.enqueue("resise")
+    runtime.advance(90)
+    async with app.worker():
+        await settled()
+        assert (await app.look(old)).state is JobState.QUEUED
+        runtime.advance(40)
+        young = await app.enqueue("resise")
+        await settled()
+        runtime.advance(30)
+        await settled()
+    job = await app.look(old)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.UNKNOWN_TASK)
+    assert ((await app.look(young)).state, (await app.look(young)).attempt) == (JobState.QUEUED, 0)
 
 
-def test_a_worker_that_cannot_reach_the_store_says_so_at_once() -> None:
-    async def scenario() -> None:
-        runtime = SystemRuntime()
-        engine = FaultyEngine(runtime)
-        engine.before = lambda command: EngineUnavailable()
-        app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(EngineUnavailable):
-            await app.worker().arun()
-        assert asyncio.get_running_loop().time() - began < 1.5
-
-    run(scenario())
+async def test_a_worker_that_cannot_reach_the_store_says_so_at_once() -> None:
+    runtime = SystemRuntime()
+    engine = FaultyEngine(runtime)
+    engine.before = lambda command: EngineUnavailable()
+    app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(EngineUnavailable):
+        await app.worker().arun()
+    assert asyncio.get_running_loop().time() - began < 1.5

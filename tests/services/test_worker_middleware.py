@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from small_app import QUICK, SmallApp, SmallTask, run
+from small_app import QUICK, SmallApp, SmallTask
 
 from holdfast.context import Context, Next
 from holdfast.errors import GiveUp
@@ -50,84 +50,74 @@ def _in_thread() -> str:
 
 
 @pytest.mark.parametrize(("function", "main"), [(_on_loop, True), (_in_thread, False)])
-def test_the_application_is_outside_of_the_task_and_onions_outside_of_generators(function: Any, main: bool) -> None:
-    async def scenario() -> None:
-        task = SmallTask(function, name="task", middleware=[surround("C"), onion("D")])
-        app = SmallApp(task, middlewares=[onion("A"), surround("B")])
-        id = await app.enqueue("task")
-        await app.drain()
-        assert await app.result(id) == "result"
-
-    run(scenario())
+async def test_the_application_is_outside_of_the_task_and_onions_outside_of_generators(
+    function: Any, main: bool
+) -> None:
+    task = SmallTask(function, name="task", middleware=[surround("C"), onion("D")])
+    app = SmallApp(task, middlewares=[onion("A"), surround("B")])
+    id = await app.enqueue("task")
+    await app.drain()
+    assert await app.result(id) == "result"
     assert log == ["A in", "D in", f"B in {main}", f"C in {main}", "handler", "C out", "B out", "D out", "A out"]
 
 
-def test_an_onion_may_replace_the_result_or_try_again() -> None:
-    async def scenario() -> None:
-        tries = 0
+async def test_an_onion_may_replace_the_result_or_try_again() -> None:
+    tries = 0
 
-        async def flaky() -> int:
-            nonlocal tries
-            tries += 1
-            if tries < 3:
-                raise ConnectionError
-            return tries
+    async def flaky() -> int:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError
+        return tries
 
-        async def patient(ctx: Context, proceed: Next) -> object:
-            while True:
-                try:
-                    return f"after {await proceed()} tries"
-                except ConnectionError:
-                    continue
+    async def patient(ctx: Context, proceed: Next) -> object:
+        while True:
+            try:
+                return f"after {await proceed()} tries"
+            except ConnectionError:
+                continue
 
-        app = SmallApp(SmallTask(flaky, middleware=[patient]))
-        id = await app.enqueue("flaky")
-        await app.drain()
-        assert await app.result(id) == "after 3 tries"
-        assert (await app.look(id)).attempt == 1
-
-    run(scenario())
+    app = SmallApp(SmallTask(flaky, middleware=[patient]))
+    id = await app.enqueue("flaky")
+    await app.drain()
+    assert await app.result(id) == "after 3 tries"
+    assert (await app.look(id)).attempt == 1
 
 
-def test_an_onion_may_refuse() -> None:
-    async def scenario() -> None:
-        async def refuses(ctx: Context, proceed: Next) -> object:
-            raise GiveUp("not on a Sunday")
+async def test_an_onion_may_refuse() -> None:
+    async def refuses(ctx: Context, proceed: Next) -> object:
+        raise GiveUp("not on a Sunday")
 
-        app = SmallApp(SmallTask(_on_loop, name="task", middleware=[refuses]))
-        id = await app.enqueue("task")
-        await app.drain()
-        job = await app.look(id)
-        assert (job.state, job.reason, job.note) == (JobState.FAILED, Reason.GAVE_UP, "not on a Sunday")
-
-    run(scenario())
+    app = SmallApp(SmallTask(_on_loop, name="task", middleware=[refuses]))
+    id = await app.enqueue("task")
+    await app.drain()
+    job = await app.look(id)
+    assert (job.state, job.reason, job.note) == (JobState.FAILED, Reason.GAVE_UP, "not on a Sunday")
     assert log == []
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_generator_that_swallows_an_error_does_not_hide_it(sync: bool) -> None:
-    async def scenario() -> None:
-        def swallows(ctx: Context) -> Iterator[None]:
-            try:
-                yield
-            except ValueError:
-                log.append("seen")
+async def test_a_generator_that_swallows_an_error_does_not_hide_it(sync: bool) -> None:
+    def swallows(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:
+            log.append("seen")
 
-        async def fails() -> None:
-            raise ValueError("for real")
+    async def fails() -> None:
+        raise ValueError("for real")
 
-        def fails_in_thread() -> None:
-            raise ValueError("for real")
+    def fails_in_thread() -> None:
+        raise ValueError("for real")
 
-        app = SmallApp(SmallTask(fails_in_thread if sync else fails, name="task", middleware=[swallows], retry=QUICK))
-        id = await app.enqueue("task")
-        await app.drain()
-        job = await app.look(id)
-        assert job.state is JobState.FAILED
-        assert job.last_error is not None
-        assert job.last_error.message == "for real"
-
-    run(scenario())
+    app = SmallApp(SmallTask(fails_in_thread if sync else fails, name="task", middleware=[swallows], retry=QUICK))
+    id = await app.enqueue("task")
+    await app.drain()
+    job = await app.look(id)
+    assert job.state is JobState.FAILED
+    assert job.last_error is not None
+    assert job.last_error.message == "for real"
     assert log == ["seen"] * 3
 
 
@@ -151,30 +141,24 @@ def _breaks_after(ctx: Context) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("broken", [_never, _twice, _breaks_before, _breaks_after])
-def test_a_broken_generator_fails_the_attempt_and_not_the_worker(broken: Any) -> None:
-    async def scenario() -> None:
-        app = SmallApp(
-            SmallTask(_on_loop, name="task", middleware=[surround("outer"), broken], retry=QUICK), SmallTask(_on_loop)
-        )
-        id = await app.enqueue("task")
-        fine = await app.enqueue("_on_loop")
-        await app.drain()
-        assert (await app.look(id)).state is JobState.FAILED
-        assert (await app.look(fine)).state is JobState.SUCCEEDED
-
-    run(scenario())
+async def test_a_broken_generator_fails_the_attempt_and_not_the_worker(broken: Any) -> None:
+    app = SmallApp(
+        SmallTask(_on_loop, name="task", middleware=[surround("outer"), broken], retry=QUICK), SmallTask(_on_loop)
+    )
+    id = await app.enqueue("task")
+    fine = await app.enqueue("_on_loop")
+    await app.drain()
+    assert (await app.look(id)).state is JobState.FAILED
+    assert (await app.look(fine)).state is JobState.SUCCEEDED
     assert log.count("outer out") <= 3
 
 
-def test_middleware_sees_the_context_of_its_attempt() -> None:
-    async def scenario() -> None:
-        async def looks(ctx: Context, proceed: Next) -> object:
-            log.append(f"{ctx.job.task} {ctx.attempt} {Context.current() is ctx}")
-            return await proceed()
+async def test_middleware_sees_the_context_of_its_attempt() -> None:
+    async def looks(ctx: Context, proceed: Next) -> object:
+        log.append(f"{ctx.job.task} {ctx.attempt} {Context.current() is ctx}")
+        return await proceed()
 
-        app = SmallApp(SmallTask(_on_loop, name="task"), middlewares=[looks])
-        await app.enqueue("task")
-        await app.drain()
-
-    run(scenario())
+    app = SmallApp(SmallTask(_on_loop, name="task"), middlewares=[looks])
+    await app.enqueue("task")
+    await app.drain()
     assert log == ["task 1 True", "handler"]

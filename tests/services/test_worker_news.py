@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine
-from small_app import QUEUE, QUICK, SmallApp, SmallTask, names, run, settled
+from small_app import QUEUE, QUICK, SmallApp, SmallTask, names, settled
 
 from holdfast import events
 from holdfast.errors import Cancel, GiveUp, Snooze
@@ -41,25 +41,22 @@ async def snoozes() -> None:
 # Events
 
 
-def test_a_life_in_events() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(fails, retry=QUICK))
-        seen = app.record_events(events.JobEvent)
-        id = await app.enqueue("fails")
-        await app.drain(name="ada")
-        assert names(seen.seen) == ["Started", "Retrying", "Started", "Retrying", "Started", "Failed"]
-        last = seen.seen[-1]
-        assert isinstance(last, events.Failed)
-        assert (last.queue, last.job_id, last.task, last.attempt) == (QUEUE, id, "fails", 3)
-        assert last.worker.startswith("ada-")
-        assert last.reason is Reason.EXHAUSTED
-        assert last.error is not None
-        assert last.error.message == "no such card"
-        retry = seen.seen[1]
-        assert isinstance(retry, events.Retrying)
-        assert (retry.max_attempts, retry.delay, retry.reason) == (3, 0, Reason.ERROR)
-
-    run(scenario())
+async def test_a_life_in_events() -> None:
+    app = SmallApp(SmallTask(fails, retry=QUICK))
+    seen = app.record_events(events.JobEvent)
+    id = await app.enqueue("fails")
+    await app.drain(name="ada")
+    assert names(seen.seen) == ["Started", "Retrying", "Started", "Retrying", "Started", "Failed"]
+    last = seen.seen[-1]
+    assert isinstance(last, events.Failed)
+    assert (last.queue, last.job_id, last.task, last.attempt) == (QUEUE, id, "fails", 3)
+    assert last.worker.startswith("ada-")
+    assert last.reason is Reason.EXHAUSTED
+    assert last.error is not None
+    assert last.error.message == "no such card"
+    retry = seen.seen[1]
+    assert isinstance(retry, events.Retrying)
+    assert (retry.max_attempts, retry.delay, retry.reason) == (3, 0, Reason.ERROR)
 
 
 @pytest.mark.parametrize(
@@ -70,67 +67,55 @@ def test_a_life_in_events() -> None:
         (snoozes, events.Retrying, Reason.SNOOZED),
     ],
 )
-def test_each_end_has_its_event(function: Any, kind: type[events.JobEvent], reason: Reason) -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(function))
-        seen = app.record_events(kind)
-        await app.enqueue(function.__name__)
-        await app.drain()
-        (event,) = seen.seen
-        assert getattr(event, "reason", None) is reason
-
-    run(scenario())
+async def test_each_end_has_its_event(function: Any, kind: type[events.JobEvent], reason: Reason) -> None:
+    app = SmallApp(SmallTask(function))
+    seen = app.record_events(kind)
+    await app.enqueue(function.__name__)
+    await app.drain()
+    (event,) = seen.seen
+    assert getattr(event, "reason", None) is reason
 
 
-def test_events_tell_how_long_a_job_waited_and_ran() -> None:
-    async def scenario() -> None:
-        running, gate = Probe[None]("the handler"), asyncio.Event()
+async def test_events_tell_how_long_a_job_waited_and_ran() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
 
-        async def waits() -> None:
-            running(None)
-            await gate.wait()
+    async def waits() -> None:
+        running(None)
+        await gate.wait()
 
-        runtime = FrozenRuntime()
-        app = SmallApp(SmallTask(waits), runtime=runtime)
-        started, ended = app.record_events(events.Started), app.record_events(events.Succeeded)
-        await app.enqueue("waits")
-        runtime.advance(3)
-        async with app.worker():
-            await running.calls(1)
-            runtime.advance(2)
-            gate.set()
-            await ended.calls(1)
-        (start,), (end,) = started.seen, ended.seen
-        assert isinstance(start, events.Started)
-        assert isinstance(end, events.Succeeded)
-        assert (start.waited, end.ran) == (3 * SECOND, 2 * SECOND)
-
-    run(scenario())
+    runtime = FrozenRuntime()
+    app = SmallApp(SmallTask(waits), runtime=runtime)
+    started, ended = app.record_events(events.Started), app.record_events(events.Succeeded)
+    await app.enqueue("waits")
+    runtime.advance(3)
+    async with app.worker():
+        await running.calls(1)
+        runtime.advance(2)
+        gate.set()
+        await ended.calls(1)
+    (start,), (end,) = started.seen, ended.seen
+    assert isinstance(start, events.Started)
+    assert isinstance(end, events.Succeeded)
+    assert (start.waited, end.ran) == (3 * SECOND, 2 * SECOND)
 
 
-def test_a_broken_listener_does_not_harm_the_job() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works))
+async def test_a_broken_listener_does_not_harm_the_job() -> None:
+    app = SmallApp(SmallTask(works))
 
-        def broken(event: events.Event) -> None:
-            raise RuntimeError("broken listener")
+    def broken(event: events.Event) -> None:
+        raise RuntimeError("broken listener")
 
-        app.bus.on(events.Event, broken)
-        id = await app.enqueue("works")
-        await app.drain()
-        assert await app.result(id) == "done"
-
-    run(scenario())
+    app.bus.on(events.Event, broken)
+    id = await app.enqueue("works")
+    await app.drain()
+    assert await app.result(id) == "done"
 
 
-def test_failures_are_logged_with_their_error(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_failures_are_logged_with_their_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "holdfast.worker"):
         app = SmallApp(SmallTask(fails, retry=QUICK))
         await app.enqueue("fails", id="j1")
         await app.drain()
-
-    with caplog.at_level(logging.INFO, "holdfast.worker"):
-        run(scenario())
     assert caplog.text.count("Job j1 (fails) runs again in") == 2
     assert caplog.text.count("Job j1 (fails) failed at attempt 3: exhausted: builtins.ValueError: no such card") == 1
 
@@ -138,139 +123,115 @@ def test_failures_are_logged_with_their_error(caplog: pytest.LogCaptureFixture) 
 # Dead letters
 
 
-def test_a_dead_letter_hook_sees_the_failed_job_and_its_error() -> None:
-    async def scenario() -> None:
-        seen = Probe[tuple[str, str, str]]("the hook")
-        loop = asyncio.get_running_loop()
+async def test_a_dead_letter_hook_sees_the_failed_job_and_its_error() -> None:
+    seen = Probe[tuple[str, str, str]]("the hook")
+    loop = asyncio.get_running_loop()
 
-        def sync_hook(job: Any, error: Any) -> None:
-            loop.call_soon_threadsafe(seen, ("sync", job.state, error.message))
+    def sync_hook(job: Any, error: Any) -> None:
+        loop.call_soon_threadsafe(seen, ("sync", job.state, error.message))
 
-        async def async_hook(job: Any, error: Any) -> None:
-            seen(("async", job.state, error.message))
+    async def async_hook(job: Any, error: Any) -> None:
+        seen(("async", job.state, error.message))
 
-        task = SmallTask(gives_up)
-        task.dead_letter_hooks += [sync_hook, async_hook]
-        app = SmallApp(task)
-        await app.enqueue("gives_up")
-        await app.drain()
-        assert sorted(await seen.calls(2)) == [("async", "failed", "card expired"), ("sync", "failed", "card expired")]
-
-    run(scenario())
+    task = SmallTask(gives_up)
+    task.dead_letter_hooks += [sync_hook, async_hook]
+    app = SmallApp(task)
+    await app.enqueue("gives_up")
+    await app.drain()
+    assert sorted(await seen.calls(2)) == [("async", "failed", "card expired"), ("sync", "failed", "card expired")]
 
 
-def test_a_hook_that_fails_is_logged_and_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        seen = Probe[str]("the hook")
+async def test_a_hook_that_fails_is_logged_and_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    seen = Probe[str]("the hook")
 
-        async def broken(job: Any, error: Any) -> None:
-            raise RuntimeError("pager is off")
+    async def broken(job: Any, error: Any) -> None:
+        raise RuntimeError("pager is off")
 
-        def exits(job: Any, error: Any) -> None:
-            raise SystemExit
+    def exits(job: Any, error: Any) -> None:
+        raise SystemExit
 
-        async def second(job: Any, error: Any) -> None:
-            seen(job.id)
+    async def second(job: Any, error: Any) -> None:
+        seen(job.id)
 
-        task = SmallTask(gives_up)
-        task.dead_letter_hooks += [broken, exits, second]
-        app = SmallApp(task, SmallTask(works))
-        await app.enqueue("gives_up", id="dead")
-        fine = await app.enqueue("works")
-        await app.drain()
-        assert await seen.calls(1) == ["dead"]
-        assert await app.result(fine) == "done"
-
-    run(scenario())
+    task = SmallTask(gives_up)
+    task.dead_letter_hooks += [broken, exits, second]
+    app = SmallApp(task, SmallTask(works))
+    await app.enqueue("gives_up", id="dead")
+    fine = await app.enqueue("works")
+    await app.drain()
+    assert await seen.calls(1) == ["dead"]
+    assert await app.result(fine) == "done"
     assert "pager is off" in caplog.text
 
 
-def test_hooks_run_only_for_dead_letters() -> None:
-    async def scenario() -> None:
-        seen: list[Any] = []
-        tasks = [SmallTask(works), SmallTask(cancels), SmallTask(snoozes)]
-        for task in tasks:
-            task.dead_letter_hooks.append(lambda job, error: seen.append(job))
-        app = SmallApp(*tasks)
-        for task in tasks:
-            await app.enqueue(task.policy.name)
-        await app.drain()
-        assert seen == []
-
-    run(scenario())
+async def test_hooks_run_only_for_dead_letters() -> None:
+    seen: list[Any] = []
+    tasks = [SmallTask(works), SmallTask(cancels), SmallTask(snoozes)]
+    for task in tasks:
+        task.dead_letter_hooks.append(lambda job, error: seen.append(job))
+    app = SmallApp(*tasks)
+    for task in tasks:
+        await app.enqueue(task.policy.name)
+    await app.drain()
+    assert seen == []
 
 
 # Empty
 
 
-def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works))
-        seen = app.record_events(events.QueueEmpty)
-        for drains in (1, 2):
-            await app.put(*(app.job("works") for _ in range(30)))
-            await app.drain(concurrency=7)
-            assert len(seen.seen) == drains
-
-    run(scenario())
+async def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
+    app = SmallApp(SmallTask(works))
+    seen = app.record_events(events.QueueEmpty)
+    for drains in (1, 2):
+        await app.put(*(app.job("works") for _ in range(30)))
+        await app.drain(concurrency=7)
+        assert len(seen.seen) == drains
 
 
-def test_a_lane_that_runs_empty_is_told() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works))
-        seen = app.record_events(events.LaneEmpty)
-        await app.put(*(app.job("works", lane=lane) for lane in ("a", "b") for _ in range(3)))
-        await app.drain()
-        told = Counter(event.lane for event in seen.seen if isinstance(event, events.LaneEmpty))
-        assert told == {"a": 1, "b": 1}
-
-    run(scenario())
+async def test_a_lane_that_runs_empty_is_told() -> None:
+    app = SmallApp(SmallTask(works))
+    seen = app.record_events(events.LaneEmpty)
+    await app.put(*(app.job("works", lane=lane) for lane in ("a", "b") for _ in range(3)))
+    await app.drain()
+    told = Counter(event.lane for event in seen.seen if isinstance(event, events.LaneEmpty))
+    assert told == {"a": 1, "b": 1}
 
 
-def test_a_queue_with_work_left_is_not_empty() -> None:
-    async def scenario() -> None:
-        app = SmallApp(SmallTask(works))
-        seen = app.record_events(events.QueueEmpty)
-        await app.enqueue("works")
-        await app.enqueue("works", delay=60 * SECOND)
-        await app.drain()
-        assert seen.seen == []
-
-    run(scenario())
+async def test_a_queue_with_work_left_is_not_empty() -> None:
+    app = SmallApp(SmallTask(works))
+    seen = app.record_events(events.QueueEmpty)
+    await app.enqueue("works")
+    await app.enqueue("works", delay=60 * SECOND)
+    await app.drain()
+    assert seen.seen == []
 
 
-def test_the_store_is_not_asked_when_nobody_listens() -> None:
-    async def scenario() -> None:
-        runtime = SystemRuntime()
-        engine = FaultyEngine(runtime)
-        app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
-        await app.enqueue("works")
-        await app.drain()
-        assert not any(isinstance(command, Emptied) for command in engine.asked)
-
-    run(scenario())
+async def test_the_store_is_not_asked_when_nobody_listens() -> None:
+    runtime = SystemRuntime()
+    engine = FaultyEngine(runtime)
+    app = SmallApp(SmallTask(works), runtime=runtime, engine=engine)
+    await app.enqueue("works")
+    await app.drain()
+    assert not any(isinstance(command, Emptied) for command in engine.asked)
 
 
-def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> None:
-    async def scenario() -> None:
-        running, gate = Probe[None]("the handler"), asyncio.Event()
+async def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
 
-        async def waits() -> None:
-            running(None)
-            await gate.wait()
+    async def waits() -> None:
+        running(None)
+        await gate.wait()
 
-        app = SmallApp(SmallTask(works), SmallTask(waits))
-        seen = app.record_events(events.QueueEmpty)
-        await app.enqueue("waits", queue="long")
-        await app.enqueue("works", queue="short")
-        async with app.worker(queues=["long", "short"]):
-            await running.calls(1)
-            await seen.calls(1)
-            assert [event.queue for event in seen.seen if isinstance(event, events.QueueEmpty)] == ["short"]
-            gate.set()
-        await settled()
-
-    run(scenario())
+    app = SmallApp(SmallTask(works), SmallTask(waits))
+    seen = app.record_events(events.QueueEmpty)
+    await app.enqueue("waits", queue="long")
+    await app.enqueue("works", queue="short")
+    async with app.worker(queues=["long", "short"]):
+        await running.calls(1)
+        await seen.calls(1)
+        assert [event.queue for event in seen.seen if isinstance(event, events.QueueEmpty)] == ["short"]
+        gate.set()
+    await settled()
 
 
 # Listeners that take their time

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyEngine
-from small_app import QUEUE, QUICK, SmallApp, SmallTask, run, settled
+from small_app import QUEUE, QUICK, SmallApp, SmallTask, settled
 
 from holdfast import events
 from holdfast.model.command import Command
@@ -27,177 +27,156 @@ def faulty(*tasks: SmallTask, runtime: Runtime | None = None, **settings: Any) -
     return SmallApp(*tasks, runtime=runtime, engine=engine, **settings), engine
 
 
-def test_of_sixty_four_claimers_one_gets_the_job() -> None:
-    async def scenario() -> None:
-        runs = 0
+async def test_of_sixty_four_claimers_one_gets_the_job() -> None:
+    runs = 0
 
-        async def counts() -> None:
-            nonlocal runs
-            runs += 1
+    async def counts() -> None:
+        nonlocal runs
+        runs += 1
 
-        app = SmallApp(SmallTask(counts))
-        seen = app.record_events(events.Succeeded)
-        workers = [app.worker(concurrency=1) for _ in range(64)]
-        lives = [asyncio.create_task(worker.arun()) for worker in workers]
-        await settled()
-        await app.enqueue("counts")
-        await seen.calls(1)
-        for worker in workers:
-            worker.stop()
-        await asyncio.gather(*lives)
-        assert runs == 1
-
-    run(scenario())
+    app = SmallApp(SmallTask(counts))
+    seen = app.record_events(events.Succeeded)
+    workers = [app.worker(concurrency=1) for _ in range(64)]
+    lives = [asyncio.create_task(worker.arun()) for worker in workers]
+    await settled()
+    await app.enqueue("counts")
+    await seen.calls(1)
+    for worker in workers:
+        worker.stop()
+    await asyncio.gather(*lives)
+    assert runs == 1
 
 
 @pytest.mark.parametrize("owner", ["completes", "renews"])
-def test_between_the_reapers_list_and_its_write_the_owner_is_quicker(owner: str) -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        app, engine = faulty(SmallTask(works), runtime=runtime)
-        reaped = app.record_events(events.Reaped)
-        id = await app.enqueue("works")
-        terms = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=30 * SECOND),)),)
-        claim = Claim(claim_id=runtime.new_claim_id(), worker="owner", queues=terms, limit=1)
-        (lease,) = (await engine.claim(claim)).leases
-        runtime.advance(30)
+async def test_between_the_reapers_list_and_its_write_the_owner_is_quicker(owner: str) -> None:
+    runtime = FrozenRuntime()
+    app, engine = faulty(SmallTask(works), runtime=runtime)
+    reaped = app.record_events(events.Reaped)
+    id = await app.enqueue("works")
+    terms = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=30 * SECOND),)),)
+    claim = Claim(claim_id=runtime.new_claim_id(), worker="owner", queues=terms, limit=1)
+    (lease,) = (await engine.claim(claim)).leases
+    runtime.advance(30)
 
-        def in_between(command: Command[Any]) -> BaseException | None:
-            if isinstance(command, Expired):
-                engine.after = None
-                if owner == "completes":
-                    done = Settlement(queue=QUEUE, id=id, token=lease.token, target=JobState.SUCCEEDED, result=b"1")
-                    engine.perform_now(Exchange(settlements=(done,)))
-                else:
-                    line = engine.renewal_connection()
-                    line.renew([Renewal(QUEUE, id, lease.token)])
-            return None
+    def in_between(command: Command[Any]) -> BaseException | None:
+        if isinstance(command, Expired):
+            engine.after = None
+            if owner == "completes":
+                done = Settlement(queue=QUEUE, id=id, token=lease.token, target=JobState.SUCCEEDED, result=b"1")
+                engine.perform_now(Exchange(settlements=(done,)))
+            else:
+                line = engine.renewal_connection()
+                line.renew([Renewal(QUEUE, id, lease.token)])
+        return None
 
-        engine.after = in_between
-        async with app.worker():
-            await settled()
-        job = await app.look(id)
-        assert reaped.seen == []
-        assert job.losses == 0
-        assert job.state is (JobState.SUCCEEDED if owner == "completes" else JobState.RUNNING)
-
-    run(scenario())
+    engine.after = in_between
+    async with app.worker():
+        await settled()
+    job = await app.look(id)
+    assert reaped.seen == []
+    assert job.losses == 0
+    assert job.state is (JobState.SUCCEEDED if owner == "completes" else JobState.RUNNING)
 
 
-def test_a_lease_is_not_reaped_a_tick_before_it_expires_and_is_a_tick_after() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        app, engine = faulty(SmallTask(works), runtime=runtime, reap_interval=0.001)
-        id = await app.enqueue("works")
-        terms = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=30 * SECOND),)),)
-        await engine.claim(Claim(claim_id=runtime.new_claim_id(), worker="dead", queues=terms, limit=1))
-        await engine.pause(QUEUE)
-        runtime.advance(29.999999)
-        async with app.worker():
-            await settled()
-            assert (await app.look(id)).state is JobState.RUNNING
-            runtime.advance(0.002)
-            await settled()
-            assert (await app.look(id)).state is JobState.RETRYING
-
-    run(scenario())
+async def test_a_lease_is_not_reaped_a_tick_before_it_expires_and_is_a_tick_after() -> None:
+    runtime = FrozenRuntime()
+    app, engine = faulty(SmallTask(works), runtime=runtime, reap_interval=0.001)
+    id = await app.enqueue("works")
+    terms = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=30 * SECOND),)),)
+    await engine.claim(Claim(claim_id=runtime.new_claim_id(), worker="dead", queues=terms, limit=1))
+    await engine.pause(QUEUE)
+    runtime.advance(29.999999)
+    async with app.worker():
+        await settled()
+        assert (await app.look(id)).state is JobState.RUNNING
+        runtime.advance(0.002)
+        await settled()
+        assert (await app.look(id)).state is JobState.RETRYING
 
 
-def test_a_cancel_between_the_failure_and_its_settlement_wins_over_the_retry() -> None:
-    async def scenario() -> None:
-        async def fails() -> None:
-            raise ValueError
+async def test_a_cancel_between_the_failure_and_its_settlement_wins_over_the_retry() -> None:
+    async def fails() -> None:
+        raise ValueError
 
-        app, engine = faulty(SmallTask(fails, retry=QUICK))
-        id = await app.enqueue("fails")
-        answers: list[CancelStatus] = []
+    app, engine = faulty(SmallTask(fails, retry=QUICK))
+    id = await app.enqueue("fails")
+    answers: list[CancelStatus] = []
 
-        def in_between(command: Command[Any]) -> BaseException | None:
-            if isinstance(command, Exchange) and command.settlements:
-                engine.before = None
-                from holdfast.model.operate import Cancel
+    def in_between(command: Command[Any]) -> BaseException | None:
+        if isinstance(command, Exchange) and command.settlements:
+            engine.before = None
+            from holdfast.model.operate import Cancel
 
-                (answer,) = engine.perform_now(Cancel(queue=QUEUE, ids=(id,))).jobs
-                answers.append(answer.status)
-            return None
+            (answer,) = engine.perform_now(Cancel(queue=QUEUE, ids=(id,))).jobs
+            answers.append(answer.status)
+        return None
 
-        engine.before = in_between
-        await app.drain()
-        assert answers == [CancelStatus.REQUESTED]
-        assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.CANCELLED, 1)
-
-    run(scenario())
+    engine.before = in_between
+    await app.drain()
+    assert answers == [CancelStatus.REQUESTED]
+    assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.CANCELLED, 1)
 
 
-def test_a_cancel_between_the_success_and_its_settlement_comes_too_late() -> None:
-    async def scenario() -> None:
-        app, engine = faulty(SmallTask(works))
-        id = await app.enqueue("works")
+async def test_a_cancel_between_the_success_and_its_settlement_comes_too_late() -> None:
+    app, engine = faulty(SmallTask(works))
+    id = await app.enqueue("works")
 
-        def in_between(command: Command[Any]) -> BaseException | None:
-            if isinstance(command, Exchange) and command.settlements:
-                engine.before = None
-                from holdfast.model.operate import Cancel
+    def in_between(command: Command[Any]) -> BaseException | None:
+        if isinstance(command, Exchange) and command.settlements:
+            engine.before = None
+            from holdfast.model.operate import Cancel
 
-                engine.perform_now(Cancel(queue=QUEUE, ids=(id,)))
-            return None
+            engine.perform_now(Cancel(queue=QUEUE, ids=(id,)))
+        return None
 
-        engine.before = in_between
-        await app.drain()
-        assert await app.result(id) == "done"
-
-    run(scenario())
+    engine.before = in_between
+    await app.drain()
+    assert await app.result(id) == "done"
 
 
-def test_a_pause_gives_prefetched_jobs_back_and_lets_running_ones_finish() -> None:
-    async def scenario() -> None:
-        running, gate = Probe[None]("the handler"), asyncio.Event()
+async def test_a_pause_gives_prefetched_jobs_back_and_lets_running_ones_finish() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
 
-        async def waits() -> str:
-            running(None)
-            await gate.wait()
-            return "done"
+    async def waits() -> str:
+        running(None)
+        await gate.wait()
+        return "done"
 
-        app = SmallApp(SmallTask(waits))
-        ids = await app.put(*(app.job("waits") for _ in range(3)))
-        given_back = app.record_events(events.Retrying)
-        async with app.worker(concurrency=1, prefetch=2) as worker:
-            await running.calls(1)
-            await settled()
-            await app.engine.pause(QUEUE)
-            assert worker._services is not None
-            worker._services.keeper.renew_now()
-            await given_back.calls(2)
-            gate.set()
-            await settled()
-            jobs = [await app.look(id) for id in ids]
-            assert [job.state for job in jobs] == [JobState.SUCCEEDED, JobState.QUEUED, JobState.QUEUED]
-            assert [job.attempt for job in jobs] == [1, 0, 0]
-            assert len(running.seen) == 1
-
-    run(scenario())
+    app = SmallApp(SmallTask(waits))
+    ids = await app.put(*(app.job("waits") for _ in range(3)))
+    given_back = app.record_events(events.Retrying)
+    async with app.worker(concurrency=1, prefetch=2) as worker:
+        await running.calls(1)
+        await settled()
+        await app.engine.pause(QUEUE)
+        assert worker._services is not None
+        worker._services.keeper.renew_now()
+        await given_back.calls(2)
+        gate.set()
+        await settled()
+        jobs = [await app.look(id) for id in ids]
+        assert [job.state for job in jobs] == [JobState.SUCCEEDED, JobState.QUEUED, JobState.QUEUED]
+        assert [job.attempt for job in jobs] == [1, 0, 0]
+        assert len(running.seen) == 1
 
 
-def test_a_cancelled_prefetched_job_never_starts() -> None:
-    async def scenario() -> None:
-        running, gate = Probe[str]("the handler"), asyncio.Event()
+async def test_a_cancelled_prefetched_job_never_starts() -> None:
+    running, gate = Probe[str]("the handler"), asyncio.Event()
 
-        async def waits(name: str) -> None:
-            running(name)
-            await gate.wait()
+    async def waits(name: str) -> None:
+        running(name)
+        await gate.wait()
 
-        app = SmallApp(SmallTask(waits))
-        await app.enqueue("waits", "first")
-        id = await app.enqueue("waits", "second")
-        cancelled = app.record_events(events.Cancelled)
-        async with app.worker(concurrency=1, prefetch=1):
-            await running.calls(1)
-            await settled()
-            assert (await app.look(id)).state is JobState.ASSIGNED
-            await app.engine.cancel(QUEUE, id)
-            await cancelled.calls(1)
-            gate.set()
-        assert running.seen == ["first"]
-        assert (await app.look(id)).state is JobState.CANCELLED
-
-    run(scenario())
+    app = SmallApp(SmallTask(waits))
+    await app.enqueue("waits", "first")
+    id = await app.enqueue("waits", "second")
+    cancelled = app.record_events(events.Cancelled)
+    async with app.worker(concurrency=1, prefetch=1):
+        await running.calls(1)
+        await settled()
+        assert (await app.look(id)).state is JobState.ASSIGNED
+        await app.engine.cancel(QUEUE, id)
+        await cancelled.calls(1)
+        gate.set()
+    assert running.seen == ["first"]
+    assert (await app.look(id)).state is JobState.CANCELLED

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
+from fast_paths import FAST_PATHS
 from postgres import server
 from postgres_stock import Store, stock
 
@@ -29,10 +30,10 @@ class KeptPostgres(Engine):
 
     scheme = PostgresEngine.scheme
 
-    def __init__(self) -> None:
+    def __init__(self, *, fast_paths: bool = FAST_PATHS) -> None:
         stores = stock(server())
         stores.give_back()  # the run before has ended
-        self._engine = opened(stores.fresh())
+        self._engine = opened(stores.fresh(), fast_paths)
         self._engine._offset = self._engine._not_before_us = 0
 
     @property
@@ -98,8 +99,8 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 @cache
-def opened(store: Store) -> PostgresEngine:
-    engine = open_engine(store.url, namespace=store.namespace, notify=False)
+def opened(store: Store, fast_paths: bool) -> PostgresEngine:
+    engine = open_engine(store.url, namespace=store.namespace, notify=False, fast_paths=fast_paths)
     assert isinstance(engine, PostgresEngine)
     wait(engine.open())
     atexit.register(lambda: wait(engine.close()))

@@ -139,8 +139,8 @@ MUTANTS = (
     Mutant(
         "what fell due last moves up first",
         "tables.Tables.due",
-        "entry = known.due.first()",
-        "entry = max(known.due.living(), key=lambda late: (late.instant <= now, late.instant), default=None)",
+        "entry = index.due.first()",
+        "entry = max(index.due.current_entries(), key=lambda late: (late.instant <= now, late.instant), default=None)",
         "claim",
     ),
     Mutant("a paused queue is claimed", "claim.claim", " or record.paused", "", "pause"),
@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         "a succeeded job frees its id at once",
         "enqueue.existing_id",
-        "stored.id_until, step.now",
+        "record.id_until, step.now",
         "0, step.now",
         "dedupe",
     ),

@@ -1,8 +1,8 @@
 """The worker's part, played by a test: take a job through the App's engine, and say how it ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from holdfast import App
 from holdfast.model.instants import SECOND
@@ -11,21 +11,6 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, TaskClaim
 from holdfast.task import Task
-
-T = TypeVar("T")
-
-PATIENCE = 20.0
-"""Seconds. A test that passes never waits for it."""
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine; one that hangs fails."""
-
-    async def in_time() -> T:
-        async with asyncio.timeout(PATIENCE):
-            return await work
-
-    return asyncio.run(in_time())
 
 
 async def take(app: App[Any], task: Task[..., Any], *, queue: str | None = None) -> Lease:
@@ -68,6 +53,29 @@ async def report_in(app: App[Any], name: str, *tasks: str, queues: tuple[str, ..
     await app.aopen()
     record = WorkerRecord(worker=name, tasks=tasks, queues=queues, slots=1, busy=busy, interval=10 * SECOND)
     await app.engine.heartbeat(record)
+
+
+# The same for a test without an event loop.
+
+
+def take_now(app: App[Any], task: Task[..., Any], *, queue: str | None = None) -> Lease:
+    return asyncio.run(take(app, task, queue=queue))
+
+
+def settle_now(app: App[Any], lease: Lease, target: JobState, **facts: Any) -> None:
+    asyncio.run(settle(app, lease, target, **facts))
+
+
+def succeed_now(app: App[Any], task: Task[..., Any], result: object = None, **facts: Any) -> Lease:
+    return asyncio.run(succeed(app, task, result, **facts))
+
+
+def fail_now(app: App[Any], task: Task[..., Any], reason: Reason = Reason.EXHAUSTED, note: str = "") -> Lease:
+    return asyncio.run(fail(app, task, reason, note))
+
+
+def report_in_now(app: App[Any], name: str, *tasks: str, queues: tuple[str, ...] = (), busy: int = 0) -> None:
+    asyncio.run(report_in(app, name, *tasks, queues=queues, busy=busy))
 
 
 async def until(look: Callable[[], object], *, turns: int = 10_000) -> None:

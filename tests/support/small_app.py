@@ -3,10 +3,10 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.codec import JsonCodec
 from holdfast.config import Config, WorkerSettings
@@ -23,8 +23,6 @@ from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 from holdfast.testing import Probe
 from holdfast.worker import Worker
-
-T = TypeVar("T")
 
 QUEUE = "default"
 PATIENCE = 10.0
@@ -200,16 +198,6 @@ class Latch:
 
 def names(events: Sequence[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
-
-
-def run(scenario: Coroutine[Any, Any, T]) -> T:
-    """A test's own event loop, with a limit to its patience."""
-
-    async def limited() -> T:
-        async with asyncio.timeout(2 * PATIENCE):
-            return await scenario
-
-    return asyncio.run(limited())
 
 
 async def settled(turns: int = 20) -> None:

@@ -1,7 +1,7 @@
-"""The memory engine: the ledger, a lock, and bells. One process; nothing survives it.
+"""The memory engine: ledger, tables, a lock and topics. It lives in one process and keeps nothing after it.
 
 For tests, for embedding, and as the plainest example of an engine. It may be used from several threads and
-event loops at once: a command is decided under the lock, and the bells are rung after it.
+event loops at once: a command is decided under the lock, and subscribers are notified after it.
 """
 
 from collections.abc import Iterable

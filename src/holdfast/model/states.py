@@ -92,7 +92,7 @@ UNSUCCESSFUL = TERMINAL - {JobState.SUCCEEDED}
 BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
 """Waiting for nothing but the due time."""
 ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
-"""Targets of a settlement that leave an entry in the history. A snooze or a release is no failure."""
+"""Targets that write a run into the history. A snooze or a release is no failure."""
 
 _S = JobState
 

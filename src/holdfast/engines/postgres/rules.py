@@ -43,6 +43,7 @@ when its host is busy, and it is not waited for like a dead one that prune remov
 LIVE_AT_LEAST = MINUTE
 """Microseconds, for workers with a very short interval."""
 
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _NAME = re.compile(r"\{\{([a-z_.]+)\}\}")
 _ENTRY = re.compile(r"^CREATE FUNCTION (\w+)\((?:(?!^CREATE |\$\$).)*?\{\{entry\}\}", re.MULTILINE | re.DOTALL)
 
@@ -90,8 +91,8 @@ def _rendered(rule: Rule, values: Mapping[str, str]) -> str:
 
 
 def checksum(rules: Iterable[Rule] | None = None) -> str:
-    """Of the text as it would be installed, whatever the namespace and the number are."""
-    return sha256(render("namespace", 0, rules).encode()).hexdigest()
+    """Of the text as it would be installed, whatever the namespace and the number are. Comment lines do not count."""
+    return sha256(_COMMENT.sub("", render("namespace", 0, rules)).encode()).hexdigest()
 
 
 def stamped() -> dict[int, str]:

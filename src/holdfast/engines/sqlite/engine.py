@@ -20,7 +20,7 @@ from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransacti
 from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
-from holdfast.engines.sqlite.user_transactions import UserTransactions
+from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
@@ -62,13 +62,14 @@ class SqliteEngine(Engine):
         durability: str = "durable",
         auto_migrate: bool = True,
         busy_timeout: float = 10.0,
+        fast_paths: bool = True,
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(
                 f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
             )
         self._runtime = runtime
-        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout)
+        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
         self._clock = EngineClock(runtime)
@@ -78,7 +79,7 @@ class SqliteEngine(Engine):
         self._processes: HostProcesses | None = None
         self._poller: CommitPoller | None = None
         self._gate_queue = GateQueue(runtime)
-        self._user_transactions = UserTransactions(
+        self._user_transactions = SqliteUserTransactions(
             self._store, runtime, self._clock, self._notify_processes, self._gate_queue, auto_migrate=auto_migrate
         )
 
@@ -129,7 +130,7 @@ class SqliteEngine(Engine):
 
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
-        kind = self._runtime.fs.kind_of_disk(folder)
+        kind = self._runtime.fs.file_system_type(folder)
         if kind in NETWORK_FILE_SYSTEMS:
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
@@ -203,11 +204,11 @@ class SqliteEngine(Engine):
 
     def join(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return self._user_transactions.perform(command, user)
+        return self._user_transactions.perform_in(command, user)
 
     async def ajoin(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return await self._user_transactions.aperform(command, user)
+        return await self._user_transactions.aperform_in(command, user)
 
     def transaction(self) -> SqliteOwnTransaction:
         refuse_inside(self._store.path)

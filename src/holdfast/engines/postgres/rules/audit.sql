@@ -1,4 +1,7 @@
--- The jobs that lanes and pools reckon with: admitted, and not known to have ended.
+-- The audit: everything that is derived is worked out anew from the jobs and compared with what is stored. It reads
+-- every row, as of one moment, and locks nothing. Work that a user's transaction has deferred is no problem.
+
+-- The jobs that lanes and pools count: admitted, and not known to have ended.
 CREATE VIEW member AS
     SELECT queue, id, lane, state, hold, arrival, fence, token, epoch, pool_key FROM job
     WHERE state NOT IN ({{terminal}}) AND hold & {{hold.arriving}} = 0
@@ -26,13 +29,15 @@ CREATE FUNCTION audit_jobs() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         CASE WHEN state IN ({{leased}}) <> (token IS NOT NULL)
             OR state IN ({{leased}}) <> (lease_expires IS NOT NULL)
             THEN 'a lease without a leased state or the other way round' END,
-        CASE WHEN token IS NOT NULL AND (NOT granted OR fence = 0) THEN 'a lease that nobody granted' END,
+        CASE WHEN token IS NOT NULL AND (NOT granted OR fence = 0) THEN 'a lease that was not granted' END,
         CASE WHEN (state = 'blocked') <> (hold <> 0) THEN 'held by ' || hold END,
-        CASE WHEN hold & {{hold.paused}} = {{hold.paused}} AND hold <> {{hold.paused}} THEN 'held by a pause and by something else' END,
+        CASE WHEN hold & {{hold.paused}} = {{hold.paused}} AND hold <> {{hold.paused}}
+            THEN 'held by a pause and by something else' END,
         CASE WHEN hold & {{hold.lane}} = {{hold.lane}} AND lane IS NULL THEN 'held by a lane it does not have' END,
         CASE WHEN hold & {{hold.epoch}} = {{hold.epoch}} AND (epoch = 0 OR pool_key IS NULL)
             THEN 'held by a pool''s size without a key in it' END,
-        CASE WHEN (parents_left > 0) <> (hold & {{hold.parents}} = {{hold.parents}}) THEN parents_left || ' parents left and held by ' || hold END,
+        CASE WHEN (parents_left > 0) <> (hold & {{hold.parents}} = {{hold.parents}})
+            THEN parents_left || ' parents left and held by ' || hold END,
         CASE WHEN is_terminal(state) <> (finished IS NOT NULL)
             THEN 'finished at a time without being finished or the other way round' END,
         CASE WHEN attempt < 0 OR losses < 0 THEN 'attempt ' || attempt || ' and losses ' || losses END,
@@ -73,7 +78,7 @@ CREATE FUNCTION audit_lanes() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     WHERE wrong
 $$;
 
--- A key's row may outlive its job, but a job that holds a key is named by it.
+-- The row of a key may outlive its job, but a job that holds a key is named by it.
 CREATE FUNCTION audit_keys(p_now bigint) RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('queue %L: key %L does not name job %L, which holds it', j.queue, j.unique_key, j.id)
     FROM job AS j LEFT JOIN unique_key AS k
@@ -81,7 +86,7 @@ CREATE FUNCTION audit_keys(p_now bigint) RETURNS SETOF text LANGUAGE sql STABLE 
     WHERE j.unique_key IS NOT NULL AND is_taken(j, j.key_until, p_now) AND k.id IS DISTINCT FROM j.id
 $$;
 
--- Edges of a job that has not been admitted yet are not counted at its parents before it is.
+-- The edges of a job that is not admitted yet are not counted at its parents.
 CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('job %L of queue %L: %s parents left, edges say %s',
         j.id, j.queue, j.parents_left, coalesce(e.edges, 0))
@@ -92,7 +97,7 @@ CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     UNION ALL
     SELECT format('an edge from job %L of queue %L, which %s', e.parent_id, e.parent_queue, CASE
         WHEN p.id IS NULL THEN 'does not exist'
-        WHEN is_terminal(p.state) THEN 'has ended, and nobody will tell its children'
+        WHEN is_terminal(p.state) THEN 'has ended, and no call will resolve it'
         ELSE 'knows of no children' END)
     FROM edge AS e
     LEFT JOIN job AS p ON p.queue = e.parent_queue AND p.id = e.parent_id
@@ -102,7 +107,8 @@ CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     ) AND NOT EXISTS (
         SELECT 1 FROM deferred AS c WHERE c.kind = 'parent' AND c.queue = e.parent_queue AND c.id = e.parent_id
     ) AND NOT (coalesce(p.awaited, false) AND (NOT is_terminal(p.state) OR EXISTS (
-        SELECT 1 FROM deferred AS c WHERE c.kind = 'end' AND c.queue = p.queue AND c.id = p.id AND c.arrival = p.arrival)))
+        SELECT 1 FROM deferred AS c
+        WHERE c.kind = 'end' AND c.queue = p.queue AND c.id = p.id AND c.arrival = p.arrival)))
     UNION ALL
     SELECT format('job %L of queue %L: children await it, and no edge says so', j.id, j.queue)
     FROM job AS j WHERE j.awaited AND NOT EXISTS (
@@ -130,20 +136,20 @@ CREATE FUNCTION audit_pools() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     WHERE wrong
 $$;
 
--- What is still to be done must be there to be found, and must be about a job that is there.
+-- Deferred work must be about a job that is there, and a job that waits for it must have a row.
 CREATE FUNCTION audit_deferred() RETURNS SETOF text LANGUAGE sql STABLE AS $$
-    SELECT format('job %L of queue %L came in a transaction, and nobody will admit it', j.id, j.queue)
+    SELECT format('job %L of queue %L came in a transaction, and no call will admit it', j.id, j.queue)
     FROM job AS j WHERE j.hold & {{hold.arriving}} = {{hold.arriving}} AND NOT EXISTS (
         SELECT 1 FROM deferred AS c
         WHERE c.kind = 'arrive' AND c.queue = j.queue AND c.id = j.id AND c.arrival = j.arrival)
     UNION ALL
-    SELECT format('job %L of queue %L ended in a transaction, and is not there to be told of', c.id, c.queue)
+    SELECT format('job %L of queue %L ended in a transaction, and is not there', c.id, c.queue)
     FROM deferred AS c WHERE c.kind = 'end' AND NOT EXISTS (
         SELECT 1 FROM job AS j
         WHERE j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival AND is_terminal(j.state))
 $$;
 
--- Whole tables are read, so nothing is said against reading them in sequence.
+-- Whole tables are read, so sequential scans are allowed.
 CREATE FUNCTION audit(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}} SET jit = off AS $$
 DECLARE

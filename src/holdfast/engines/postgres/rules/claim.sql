@@ -1,15 +1,22 @@
--- What a worker is told of a job it holds. Not called: the planner puts it where it is used, column by column.
+-- Claim: take ready jobs under leases. `exchange` calls these functions for each queue of a claim and writes the
+-- leases.
+
+-- What a worker gets of a job it holds. The planner puts it where it is used, column by column.
 CREATE FUNCTION lease_of(j job) RETURNS exchange_row LANGUAGE sql STABLE AS $$
     SELECT ROW(
         {{lease.fields}}, NULL)::exchange_row
 $$;
 
--- Pick ready jobs of one queue, and lock them. The heads of the tasks are merged; a job past its `expires` is
--- cancelled when it is met.
---
--- While somebody holds an old snapshot open, what was claimed stays in the index and each claim walks over all of it.
--- Then the client says from where on to look (`floor`): from the first job of its last claim. What became ready
--- before that is found by the next lane_cursor from the beginning; see `floors.py`.
+-- Pick ready jobs of one queue, and lock them; index job_ready. The heads of the tasks are merged. If a transaction
+-- with an old snapshot is open, the index keeps the entries of claimed jobs, and each claim scans all of them. Then
+-- the client says where to begin (`p_cursor`): at the first job of its last claim. A job that became ready before
+-- that is found by the next scan from the beginning; see `claim_cursor.py`.
+-- R1: of the tasks that the claim names.
+-- S2: priority, due, arrival.
+-- C2: the limits of queue and task cap running and assigned jobs together.
+-- C3, L8: a job past its `expires` is cancelled when it is met; the claim goes on, and leaves the queue after a
+-- bounded number of them.
+-- S3, C1, C4, C5, U1, T1, T2, T3, A1: in `exchange`, which calls this queue by queue.
 CREATE FUNCTION claim(
     p_queue text, p_room bigint, p_cursor bigint[], p_tasks text[], p_shares bigint[], p_now bigint
 ) RETURNS picked LANGUAGE plpgsql AS $$
@@ -72,7 +79,8 @@ BEGIN
     PERFORM cancel_waiting(j, 'expired', '', p_now);
 END $$;
 
--- Move up what has fallen due, in (due, arrival) order, a bounded number. What somebody else touches just now is left.
+-- Move jobs that are due to ready; index job_due. A job that another call has locked is left for later.
+-- C1: in (due, arrival) order, a bounded number.
 CREATE FUNCTION promote_due(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v record;
@@ -96,7 +104,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- When the next waiting job of a queue falls due.
+-- When the next waiting job of a queue falls due. `exchange` has the same query inside a statement of three, which
+-- saves a statement per call.
 CREATE FUNCTION next_due(p_queue text) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT due FROM job WHERE queue = p_queue AND state IN ({{by_due}}) ORDER BY due LIMIT 1);

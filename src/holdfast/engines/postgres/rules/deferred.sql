@@ -1,4 +1,9 @@
--- A job that came in a user's transaction, and that something may hold back: it is admitted after the commit.
+-- Work that a user's transaction leaves for after its commit. The transaction locks nothing that others may wait for,
+-- except its own jobs and keys; the effects on lanes, pools and children are rows of `deferred`, and the next
+-- exchange, enqueue, operator verb or prune of the queue carries them out.
+
+-- A job that came in a user's transaction, and that a lane, a pool or parents may hold back: it is admitted after the
+-- commit.
 CREATE FUNCTION defer_arrival(n new_job, j job) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_left int;
@@ -18,8 +23,8 @@ BEGIN
     PERFORM notify('queue:' || j.queue);
 END $$;
 
--- Do what commits of users' transactions have left behind in this queue. Only one call at a time does, so that jobs are
--- admitted in the order they came; with `p_wait` a call that needs it done waits for its turn.
+-- Run the deferred work of a queue. One call at a time does, so that jobs are admitted in the order in which they
+-- came. With `p_wait` a call waits for its turn; else it leaves the work to the call that is at it.
 CREATE FUNCTION run_deferred(p_queue text, p_wait boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_lock bigint := hashtextextended('{{namespace}} chores ' || p_queue, 0);
@@ -43,15 +48,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Users' transactions that end jobs leave it to others to tell lane and pool. These two see to it that nobody takes
--- such a job away before that: do what is left to do, as the only one until the end of this call; and once the jobs are
--- locked, what was left since.
+-- The same, and no other call runs deferred work of this queue until the end of this one. For verbs that take ended
+-- jobs away: their lanes and pools must have counted the end before.
 CREATE FUNCTION run_all_deferred(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} chores ' || p_queue, 0));
     PERFORM run_deferred(p_queue, true, p_now);
 END $$;
 
+-- After `run_all_deferred`, once these jobs are locked: the ends that were deferred since.
 CREATE FUNCTION run_deferred_ends(p_queue text, p_ids text[], p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c deferred;
@@ -63,7 +68,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- A job that was ended in a transaction of a user's: its lane, its pool and its children hear of it now.
+-- A job ended in a user's transaction: its lane, its pool and its children go on now.
 CREATE FUNCTION run_deferred_end(c deferred, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     j job := lock_job(c.queue, c.id);
@@ -73,7 +78,7 @@ BEGIN
     END IF;
 END $$;
 
--- A job that came in a transaction of a user's: link it to its parents, place it in its pool, admit it to its lane.
+-- A job came in a user's transaction: link it to its parents, place it in its pool, admit it to its lane.
 CREATE FUNCTION run_deferred_arrival(c deferred, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     j job;
@@ -112,7 +117,7 @@ BEGIN
     PERFORM put_job('blocked', j);
 END $$;
 
--- What users' transactions have left behind, in the queues that have waited longest.
+-- Run deferred work that no other call has run, in the queues that have waited longest.
 CREATE FUNCTION prune_deferred(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_queue text;

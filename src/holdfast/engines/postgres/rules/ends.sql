@@ -1,5 +1,6 @@
--- How jobs end.
+-- How jobs end. Every way to a terminal state leads through `finish`, except the fast paths.
 
+-- When the last of the three clocks has passed.
 CREATE FUNCTION kept_until(j job) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(j.visible_until, j.result_until, j.key_until)
 $$;
@@ -16,7 +17,9 @@ CREATE FUNCTION key_until(
     END
 $$;
 
--- Write a counted run that did not succeed into the history: the first entry stays, and the last ones.
+-- Write a counted run that did not succeed into the history.
+-- H3: under its generation.
+-- H4: the first entry stays, and the last ones.
 CREATE FUNCTION end_attempt(INOUT j job, p_outcome text, p_error jsonb, p_now bigint) LANGUAGE plpgsql AS $$
 DECLARE
     v_entry jsonb := jsonb_build_array(
@@ -28,8 +31,10 @@ BEGIN
     END IF;
 END $$;
 
--- End a job: void its lease, set its three clocks, free its lane, notify who waits. Every way to a terminal state leads
--- through here, except the fast paths. `j` has what the end changes besides. The caller has locked its lane.
+-- End a job: void its lease, set its clocks, free its lane, notify. `j` has what the end changes besides. The caller
+-- has locked the job's lane.
+-- K1, K2, K3, K4, K5, W4: in `ended_record`.
+-- K6, P8, N2, N3: in `after_end`.
 CREATE FUNCTION finish(
     p_from text, j job, p_target text, p_reason text, p_note text, p_result bytea, p_result_ttl bigint,
     p_retention bigint, p_now bigint
@@ -48,9 +53,11 @@ BEGIN
     END IF;
 END $$;
 
--- What follows from an end that is written: producers that wait for room and callers that wait for the reply are
--- notified; the job leaves its lane and its pool, if they had admitted it; its children are next; its record goes if
--- nothing keeps it.
+-- What follows from an end that is written: the job leaves its lane and its pool, if they had admitted it; its
+-- children are next.
+-- N2: producers that wait for room.
+-- N3: callers that wait for the job.
+-- K6, P8: the record is deleted if no clock and no child keeps it.
 CREATE FUNCTION after_end(j job, p_admitted boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_reply text;
@@ -72,7 +79,10 @@ BEGIN
     END IF;
 END $$;
 
--- The record of a job that ends this way.
+-- The record of a job that ends.
+-- K4: each clock counts from now, except a window.
+-- K5: a lifetime given at enqueue wins over the settlement's, and that over the default.
+-- W4: no token, no lease expiry and no hold.
 CREATE FUNCTION ended_record(
     INOUT j job, p_target text, p_reason text, p_note text, p_result bytea, p_result_ttl bigint, p_retention bigint,
     p_now bigint

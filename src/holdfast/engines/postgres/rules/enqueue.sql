@@ -1,4 +1,12 @@
+-- Enqueue: groups of jobs come in, each whole or not at all. A group is written as it is decided, inside a savepoint:
+-- a refusal takes all of it back. For jobs that cannot conflict see `fast_enqueue.sql`.
+--
+-- Locks: stored jobs that have ended and keys, in the order of their names; then pools; then lanes.
+
 -- A new record, as its producer asks for it.
+-- E4: a due time in the past counts as now.
+-- D11: the default scope of a key is `incomplete`, that of an id `result`.
+-- D4: a replacement counts its generation and its fence on; see `insert_job`.
 CREATE FUNCTION record_of(n new_job, p_arrival bigint, p_now bigint) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
     j job;
@@ -17,10 +25,9 @@ BEGIN
     RETURN j;
 END $$;
 
--- Any groups. `p_user_transaction`: in a transaction of the user's, where nothing is locked that others may wait for,
--- but own ids and keys; jobs with a lane, a pool or parents are left to be admitted after the commit.
---
--- A group is written as it is decided, inside a savepoint: a refusal takes all of it back.
+-- Any groups. In a user's transaction (`p_user_transaction`) only own ids and keys are locked; jobs with a lane, a
+-- pool or parents are admitted after the commit. `p_fast`: use the fast paths.
+-- E1: groups are decided in order, and each gets its own answer.
 CREATE FUNCTION enqueue(
     p_groups text, p_user_transaction boolean, p_fast boolean, p_offset bigint, p_not_before_us bigint
 ) RETURNS text LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
@@ -57,7 +64,7 @@ BEGIN
                     PERFORM return_turns(v_turns);
                     EXIT;
                 WHEN unique_violation THEN
-                    NULL;  -- somebody was faster with one of these ids: look again
+                    NULL;  -- another call was faster with one of these ids: look again
             END;
         END LOOP;
         v_answers := v_answers || v_answer;
@@ -69,7 +76,7 @@ BEGIN
     RETURN reply(v_now, '"groups":[' || array_to_string(v_answers, ',') || ']');
 END $$;
 
--- Whoever brings a limit waits for the others that bring the same one, so that counting and inserting are one step.
+-- Calls that bring the same limit wait for each other, so that counting and inserting are one step.
 CREATE FUNCTION lock_limits(p_groups jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_lock bigint;
@@ -88,8 +95,10 @@ CREATE FUNCTION name_of(p_queue text, p_id text) RETURNS text LANGUAGE sql IMMUT
     SELECT length(p_queue) || ' ' || p_queue || p_id
 $$;
 
--- One group: first every job is looked up and, if new, inserted; then those that something may hold back are brought to
--- their places, lanes locked in order. So no lane is locked while an id is waited for.
+-- One group: every job is looked up and, if new, inserted; then the limits; then jobs that something may hold back
+-- get their places, with lanes locked in order. So no lane is locked while an id is waited for.
+-- E1, E2: ids, keys and parents of all jobs first, then the limits, then the places; a refusal leaves no trace.
+-- E5: in a lane its depth, elsewhere that of the queue if the group has a limit on it.
 CREATE FUNCTION enqueue_group(p_group jsonb, p_user_transaction boolean, p_fast boolean, p_now bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -107,7 +116,7 @@ DECLARE
     v_new boolean[] := '{}';
     v_answers text[] := '{}';
     v_lanes text[];
-    v_inserted jsonb := '{}';  -- answers of those that ended as they came, which nobody can look up any more
+    v_inserted jsonb := '{}';  -- answers of jobs that ended as they came: their records may be gone
     v_answer jsonb;
     n new_job;
     v_place int := 0;
@@ -119,9 +128,11 @@ BEGIN
         PERFORM write_tally();
         v_depths := depths(v_limits);
     END IF;
-    IF p_fast AND NOT v_held AND are_new(v_jobs) THEN
-        PERFORM check_limits(v_limits, v_jobs, NULL, NULL, v_depths);
-        RETURN enqueue_group_fast(v_jobs, v_depths, p_now);
+    IF p_fast AND NOT v_held THEN
+        IF are_new(v_jobs) THEN
+            PERFORM check_limits(v_limits, v_jobs, NULL, NULL, v_depths);
+            RETURN enqueue_group_fast(v_jobs, v_depths, p_now);
+        END IF;
     END IF;
     PERFORM lock_names(v_jobs, p_user_transaction);
     FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::new_job, v_jobs) LOOP
@@ -170,14 +181,20 @@ BEGIN
     RETURN '{"type":"accepted","jobs":[' || array_to_string(v_answers, ',') || ']}';
 END $$;
 
--- The depths of limited queues, one of them with so many more. Others are not counted, and stay unknown.
+-- The depths of limited queues, that of one queue changed. Other queues are not counted.
 CREATE FUNCTION add_depth(p_depths jsonb, p_queue text, p_more int) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_depths ? p_queue
         THEN p_depths || jsonb_build_object(p_queue, (p_depths ->> p_queue)::bigint + p_more) ELSE p_depths END
 $$;
 
--- The id of the job that answers for a new one; null: it is to be inserted. `p_twin`: its id may have come before in
--- its group; `p_key_holder`: the job of its group that has taken its key.
+-- The id of the job that answers for a new one. Null: it is to be inserted. `p_twin`: the id came earlier in its
+-- group; `p_key_holder`: the job of its group that has taken its key.
+-- S1, D1: the id is looked at before the key.
+-- E3: inside a group the first of two wins.
+-- E9: a fresh id is looked up here too; `fast_enqueue.sql` does not.
+-- D8: with a key, the scope governs the key, and the id is taken until the result lapses.
+-- D9: a duplicate of another task or payload is a conflict.
+-- P1: a parent exists, or stands earlier in the group.
 CREATE FUNCTION existing_id(n new_job, p_twin boolean, p_key_holder text, p_now bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -214,19 +231,21 @@ BEGIN
     RAISE EXCEPTION SQLSTATE 'HF001' USING MESSAGE = p_answer::text;
 END $$;
 
--- Whether a record turns away a new job of its name: while it lives, and having succeeded until then.
+-- True if a record turns away a new job of its id or key.
+-- D3, D7: a live job does; a succeeded one until the instant; a failed or cancelled one does not.
 CREATE FUNCTION is_taken(j job, p_until bigint, p_now bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT NOT is_terminal(j.state) OR (j.state = 'succeeded' AND p_now < p_until)
 $$;
 
 -- The id of the job that turns away a new one of this key.
+-- S1, D10: a live holder, or a succeeded one until its `key_until`.
 CREATE FUNCTION key_holder(p_queue text, p_task text, p_key text, p_now bigint) RETURNS text LANGUAGE sql AS $$
     SELECT j.id FROM unique_key AS k JOIN job AS j ON j.queue = k.queue AND j.id = k.id
     WHERE k.queue = p_queue AND k.task = p_task AND k.unique_key = p_key
         AND j.task = p_task AND j.unique_key = p_key AND is_taken(j, j.key_until, p_now)
 $$;
 
--- Lock a key, whether somebody has it or not. A row that this makes says nothing until it gets an id.
+-- Lock a key, whether a job has taken it or not. A row that this makes has no effect until it gets an id.
 CREATE FUNCTION lock_key(p_queue text, p_task text, p_key text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     LOOP
@@ -236,14 +255,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lock what a group may replace, the ended jobs and the keys that it names, in order, so that what is decided of them
--- holds. Who lives is not locked: its worker may hold its lane, for which this group may wait. In a user's
--- transaction only keys that nobody holds: who is there already is answered without a lock.
+-- Lock what a group may replace, ended jobs and keys, in order, so that the decision holds. Live jobs are not locked:
+-- their workers may hold a lane that this group waits for. In a user's transaction only keys are locked that no live
+-- job has: a duplicate is answered without a lock.
 CREATE FUNCTION lock_names(p_jobs jsonb, p_user_transaction boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     k record;
 BEGIN
-    IF NOT p_user_transaction THEN  -- one by one, by name: planned as one statement, it may read all that have ended
+    IF NOT p_user_transaction THEN  -- one by one: planned as one statement, it may read all ended jobs
         FOR k IN
             SELECT DISTINCT n.queue, n.id FROM jsonb_populate_recordset(NULL::new_job, p_jobs) AS n
             WHERE NOT coalesce(n.fresh_id, false) ORDER BY 1, 2
@@ -270,7 +289,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Keys that were locked and then not taken.
+-- Delete the rows of keys that were locked and then not taken.
 CREATE FUNCTION free_keys(p_jobs jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     k record;
@@ -283,15 +302,17 @@ BEGIN
     END LOOP;
 END $$;
 
--- The live jobs of the queues that have a limit.
+-- Live jobs of the queues that have a limit.
 CREATE FUNCTION depths(p_limits jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT coalesce(jsonb_object_agg(queue, depth(queue)), '{}') FROM (
         SELECT DISTINCT value ->> 'queue' AS queue FROM jsonb_array_elements(p_limits)
         WHERE value ->> 'lane' IS NULL AND NOT coalesce((value ->> 'each_lane')::boolean, false)) AS limited
 $$;
 
--- Refuse the group if it does not fit. Limits are looked at in the order given; depths are those before it came. Null
--- for `p_new`: all of them are.
+-- Refuse the group if it does not fit. `p_new` null: all jobs are new.
+-- E6, E7: in the order given, with the depths before the group; of several full lanes the first in the order of the
+-- group.
+-- E8: in the lane that a job names or that the pool has chosen.
 CREATE FUNCTION check_limits(p_limits jsonb, p_jobs jsonb, p_new boolean[], p_lanes text[], p_depths jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -330,14 +351,16 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether something beside its due time may hold the job back.
+-- True if something beside its due time may hold the job back.
 CREATE FUNCTION is_held(n new_job) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT n.lane IS NOT NULL OR n.pool IS NOT NULL OR jsonb_array_length(coalesce(n.parents, '[]')) > 0
 $$;
 
--- Write a new job; a record of its id that has lapsed, failed or been cancelled is replaced. `p_arriving`: it gets
--- its place, and its arrival, when the lanes of its group are locked. Answers how the replaced one had ended, if
--- there was one.
+-- Write a new job, or replace a record of its id that has lapsed, failed or been cancelled. `p_arriving`: it gets its
+-- place and its arrival when the lanes of its group are locked. Answers how the replaced job had ended.
+-- D2, D4, D7: no record of that id turned it away.
+-- P7: the children get the end of the old job, not that of the new one.
+-- N1: workers that wait look again when the job is due.
 CREATE FUNCTION insert_job(n new_job, p_arriving boolean, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job := record_of(n, nextval('arrival'), p_now);
@@ -349,20 +372,15 @@ BEGIN
     END IF;
     SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
     IF NOT is_terminal(v_old.state) THEN
-        RAISE unique_violation;  -- it has come since we looked
-    END IF;
-    IF EXISTS (SELECT 1 FROM deferred WHERE kind = 'end' AND queue = j.queue AND id = j.id) THEN
-        -- It ended in a user's transaction, and its lane has not heard of it: that must come first.
-        PERFORM run_deferred_ends(j.queue, ARRAY[j.id], p_now);
-        SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
+        RAISE unique_violation;  -- it has come since: look again
     END IF;
     IF v_old.id IS NOT NULL AND EXISTS (
         SELECT 1 FROM deferred WHERE kind = 'end' AND queue = j.queue AND id = j.id)
-    THEN  -- it ended in a user's transaction, and its lane and pool have not heard of it yet
+    THEN  -- it ended in a user's transaction: first its lane and its pool count that
         PERFORM run_deferred_ends(j.queue, ARRAY[j.id], p_now);
         SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
     END IF;
-    IF v_old.awaited THEN  -- the old life's children hear of its end, not of the new one's
+    IF v_old.awaited THEN
         PERFORM resolve_one(j.queue, j.id, NULL, p_now);
         SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
     END IF;
@@ -387,14 +405,14 @@ BEGIN
     IF j.unique_key IS NOT NULL THEN
         PERFORM lock_key(j.queue, j.task, j.unique_key);
         IF key_holder(j.queue, j.task, j.unique_key, p_now) <> j.id THEN
-            RAISE unique_violation;  -- somebody has taken it since we looked, without a lock: look again
+            RAISE unique_violation;  -- another call has taken it since, without a lock: look again
         END IF;
         UPDATE unique_key SET id = j.id WHERE queue = j.queue AND task = j.task AND unique_key = j.unique_key;
     END IF;
     RETURN v_old.state;
 END $$;
 
--- The lanes of a group's new jobs: as they say, or as their pool chooses. All of them are locked, in order.
+-- The lanes of a group's new jobs: as they name them, or as their pool chooses. Locks all of them, in order.
 CREATE FUNCTION place_group(p_jobs jsonb, p_new boolean[], p_now bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     n new_job;
@@ -425,7 +443,8 @@ BEGIN
     RETURN v_lanes;
 END $$;
 
--- Bring a job that was inserted to its place, and answer for it. Its lane is locked.
+-- Bring an inserted job to its place, and answer for it. Its lane is locked.
+-- P3: created, and cancelled at once.
 CREATE FUNCTION place_new(
     n new_job, p_held boolean, p_lane text, p_was jsonb, p_user_transaction boolean, p_now bigint
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -467,7 +486,10 @@ BEGIN
         'generation', j.generation, 'position', v_position, 'depth', v_position + 1);
 END $$;
 
--- The job that was there first answers for the new one, and will tell its process too.
+-- The stored job answers for the new one.
+-- E3: a duplicate is answered, not failed.
+-- D5, D6: completed while the result is kept, duplicate after that.
+-- D12: the second caller is notified too.
 CREATE FUNCTION answer_existing(
     n new_job, p_id text, p_inserted jsonb, p_user_transaction boolean, p_now bigint
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -477,10 +499,10 @@ DECLARE
     v_completed boolean;
 BEGIN
     SELECT * INTO j FROM job WHERE queue = n.queue AND id = p_id;
-    IF j.id IS NULL AND p_inserted ? v_name THEN  -- the first of the two ended as it came, and was kept for no time at all
+    IF j.id IS NULL AND p_inserted ? v_name THEN  -- the first of the two ended as it came, and its record is gone
         RETURN (p_inserted -> v_name) || '{"status": "duplicate", "position": null, "depth": null}';
     ELSIF (j.id IS NULL OR j.state IN ({{unsuccessful}})) AND NOT p_inserted ? v_name THEN
-        RAISE unique_violation;  -- it has ended since we looked, and can be replaced: look again
+        RAISE unique_violation;  -- it has ended since, and can be replaced: look again
     END IF;
     IF n.reply IS NOT NULL AND NOT p_user_transaction AND NOT is_terminal(j.state) AND n.reply <> ALL (j.reply) THEN
         UPDATE job SET reply = reply || n.reply WHERE queue = j.queue AND id = j.id;

@@ -1,5 +1,8 @@
--- Those whose end lets nobody else go on, in one statement: outside lanes, or not at the head of one; of the size that
--- their pool has now, if of a pool at all. They are locked, but may have ended or come back before that.
+-- Fast path: jobs whose end releases no other job are cleared in one statement. `clear_one_by_one` does the same, and
+-- takes what is left.
+
+-- Jobs outside lanes, or not at the head of one; and of the present size of their pool, if they are of a pool. The
+-- caller has locked them, but they may have ended or come back before that.
 CREATE FUNCTION clear_fast(p_queue text, p_ids text[], p_up_to bigint, p_epoch bigint, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -12,8 +15,9 @@ BEGIN
         WHERE queue = p_queue AND id = ANY (p_ids) AND arrival <= p_up_to
             AND state IN ({{live}}) AND state <> 'running' AND NOT awaited
             AND (coalesce(given_retention, 1) > 0 OR coalesce(given_result_ttl, 1) > 0)
-            -- Who is still arriving is known to neither lane nor pool.
-            AND (hold & {{hold.arriving}} = {{hold.arriving}} OR ((lane IS NULL OR hold & {{hold.lane}} = {{hold.lane}}) AND epoch IN (0, p_epoch)))
+            -- Lane and pool have not counted a job that is still arriving.
+            AND (hold & {{hold.arriving}} <> 0 OR (
+                (lane IS NULL OR hold & {{hold.lane}} <> 0) AND epoch IN (0, p_epoch)))
     ), ended AS (
         UPDATE job AS j SET
             state = 'cancelled', hold = 0, parents_left = 0, token = NULL, lease_expires = NULL, finished = p_now,
@@ -31,7 +35,8 @@ BEGIN
         PERFORM count_moves(p_queue, v.state, 'cancelled', v.jobs), notify('room:' || p_queue);
     END LOOP;
     FOR v IN
-        SELECT DISTINCT process FROM json_array_elements(v_ended) AS e, json_array_elements_text(e -> 'reply') AS process
+        SELECT DISTINCT process
+        FROM json_array_elements(v_ended) AS e, json_array_elements_text(e -> 'reply') AS process
     LOOP
         PERFORM notify('reply:' || v.process);
     END LOOP;

@@ -1,4 +1,7 @@
--- Insert jobs that nothing holds back and that nobody has the ids of: one statement for all.
+-- Fast paths: jobs that cannot conflict with a stored one are inserted in one statement. `enqueue` does the same for
+-- any jobs.
+
+-- Insert jobs that nothing holds back and whose ids are new.
 CREATE FUNCTION insert_fast(p_jobs json, p_now bigint, OUT p_arrivals bigint[], OUT p_states text[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -27,7 +30,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Jobs that can meet nobody: an id made for them alone, no key, no lane, no parents, no limit.
+-- Jobs with a generated id and without key, lane, pool, parents or limit. If an id is not new, the insert fails and
+-- the client calls `enqueue`.
 CREATE FUNCTION enqueue_fast(p_jobs json, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} AS $$
 DECLARE
@@ -40,12 +44,12 @@ BEGIN
     RETURN reply(v_now, '"arrivals":' || array_to_json(v.p_arrivals) || ',"states":' || array_to_json(v.p_states));
 END $$;
 
--- The same where they differ in nothing but id and payload, as most do that come together: what they share is read
--- once, and the rest needs no parsing. `p_terms` is a new job without the two.
+-- The same for jobs that differ in nothing but id and payload, as most do that come together: the rest is parsed
+-- once. `p_terms` is a new job without the two.
 --
--- It also says whether anybody has to be told: to ring takes a producer more time than to enqueue. Whoever listens
--- for queues holds the lock of the bells, shared, in the session that listens. Who begins to listen between this and
--- our commit is not told, and finds the job by looking a second time soon.
+-- It also says whether another session has to be notified, because notifying takes a producer more time than
+-- enqueueing. A session that listens for queues holds an advisory lock, shared. A session that begins to listen
+-- between this look and the commit is not notified, and finds the job because it polls soon after it began.
 CREATE FUNCTION enqueue_alike(p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_not_before_us bigint)
 RETURNS text LANGUAGE plpgsql {{entry}} AS $$
 DECLARE
@@ -77,13 +81,15 @@ BEGIN
         || '],"state":"' || v_state || '"}}';
 END $$;
 
--- Whether nobody has the ids of these jobs, and none of them has a key. (Who is faster with one fails the insert.)
+-- True if no stored job has the id of one of these, and none of them has a key. If another call is faster with an id,
+-- the insert fails.
 CREATE FUNCTION are_new(p_jobs jsonb) RETURNS boolean LANGUAGE sql AS $$
     SELECT count(*) = count(DISTINCT (n.queue, n.id)) AND count(n.unique_key) = 0 AND NOT bool_or(EXISTS (
         SELECT 1 FROM job AS j WHERE j.queue = n.queue AND j.id = n.id))
     FROM jsonb_populate_recordset(NULL::new_job, p_jobs) AS n
 $$;
 
+-- A group of such jobs inside `enqueue`, with the depths of limited queues.
 CREATE FUNCTION enqueue_group_fast(p_jobs jsonb, p_depths jsonb, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v record := insert_fast(p_jobs::json, p_now);

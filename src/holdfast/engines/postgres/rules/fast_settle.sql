@@ -1,10 +1,12 @@
--- Plain successes, all in one statement: running jobs that hold nobody back. What is left
--- goes through `settle`, one by one. With `p_gone` some may go in the finishing write, since nobody will ask for them.
+-- Fast path: plain successes, all in one statement. `settle` does the same one by one, and takes what is left.
+
+-- Settle running jobs whose end concerns no lane, pool or child. With `p_gone` some may be deleted in the finishing
+-- write, because no clock keeps them.
 --
--- Each job is looked for by its token, one by one: LIMIT keeps the planner from turning that round, and `IS TRUE`
--- from looking through all running jobs of the queue, or through what is left of earlier versions under the job's
--- name. Whether it may be settled so is asked in the write itself: if somebody changes the job meanwhile, the write
--- waits for that and then looks at what the job has become. What does not fit is left for `settle`.
+-- Each job is found by its token, one by one (index job_token): LIMIT keeps the planner from turning that round, and
+-- `IS TRUE` from reading all running jobs of the queue, or dead versions under the job's name. Whether a job may be
+-- settled this way is asked in the write itself: if another call changes the job meanwhile, the write waits for it
+-- and then looks at the new version.
 CREATE FUNCTION settle_fast(
     p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
     p_gone boolean, p_now bigint
@@ -59,3 +61,8 @@ BEGIN
     INTO v_done FROM done;
     RETURN v_done;
 END $$;
+
+-- A column of an exchange: where it has one element, that of all jobs.
+CREATE FUNCTION for_all(p_values anyarray, p_size int) RETURNS anyarray LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(p_values) < p_size THEN array_fill(p_values[1], ARRAY[p_size]) ELSE p_values END
+$$;

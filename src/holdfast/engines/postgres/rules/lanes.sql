@@ -1,4 +1,11 @@
--- Whether the lane is paused; it stays so until the end of the call. Null where there is no lane.
+-- Lanes: ordered streams inside a queue, one job at a time. The first live job is the head; the others are blocked
+-- with the hold `lane`. So a claim knows nothing of lanes.
+--
+-- Locks: a lane's row is locked before any of its jobs, and lanes in the order of (queue, lane). A pool is locked
+-- before its lanes.
+
+-- Lock the lane and say whether it is paused: so it stays as it is until the end of the call. Null: there is no such
+-- lane.
 CREATE FUNCTION lane_paused(p_queue text, p_lane text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_paused boolean;
@@ -7,7 +14,7 @@ BEGIN
     RETURN v_paused;
 END $$;
 
--- Lock lanes that may be new, in order.
+-- Lock a lane, and make its record if it is new.
 CREATE FUNCTION lock_lane(p_queue text, p_lane text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM lane WHERE queue = p_queue AND lane = p_lane FOR UPDATE;
@@ -18,17 +25,22 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Lock lanes of a queue that exist, in order.
 CREATE FUNCTION lock_lane_rows(p_queue text, p_lanes text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM (SELECT DISTINCT lane COLLATE "C" AS lane FROM unnest(p_lanes) AS lane ORDER BY 1) AS i
     CROSS JOIN LATERAL (SELECT 1 FROM lane WHERE queue = p_queue AND lane = i.lane FOR UPDATE) AS l;
 END $$;
 
+-- Live jobs of a lane.
 CREATE FUNCTION lane_depth(p_queue text, p_lane text) RETURNS bigint LANGUAGE sql AS $$
     SELECT coalesce((SELECT depth FROM lane WHERE queue = p_queue AND lane = p_lane), 0)
 $$;
 
--- Take a job into its lane, at the tail. The lane is locked.
+-- Take a job into its lane, at the tail. The caller has locked the lane.
+-- L1: the first live job is the head.
+-- L2, L3: the others wait, whatever their priority is.
+-- L6: requeued and replaced jobs too.
 CREATE FUNCTION admit(INOUT j job, p_now bigint) LANGUAGE plpgsql AS $$
 DECLARE
     l lane;
@@ -41,7 +53,10 @@ BEGIN
     j := rest(j, l.paused, p_now);
 END $$;
 
--- Take out of a lane's head what stands in its way, under the lane's lock: who is the head next?
+-- The job that becomes the head when the head has ended; index job_lane_next. The caller has locked the lane.
+-- L4: the best by priority, then arrival.
+-- L5: if something else holds the best one too, the earliest arrival (index job_lane_live). It can only wait for jobs
+-- that came before it, and those are not in the lane any more.
 CREATE FUNCTION next_head(p_queue text, p_lane text) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
     j job;
@@ -49,7 +64,7 @@ BEGIN
     SELECT * INTO j FROM job
     WHERE queue = p_queue AND lane = p_lane AND hold & {{hold.lane}} = {{hold.lane}}
     ORDER BY priority DESC, arrival LIMIT 1 FOR UPDATE;
-    IF j.hold <> {{hold.lane}} THEN  -- something else holds the best one back: the earliest can wait for nobody in this lane
+    IF j.hold <> {{hold.lane}} THEN
         SELECT * INTO j FROM job
         WHERE queue = p_queue AND lane = p_lane AND hold & {{hold.lane}} = {{hold.lane}}
             AND state NOT IN ({{terminal}})
@@ -58,7 +73,11 @@ BEGIN
     RETURN j;
 END $$;
 
--- A job of a lane has ended: count it, and if it was the head let the next one be it. The caller has locked the lane.
+-- A job of a lane has ended. The caller has locked the lane.
+-- L7: the depth shrinks at once.
+-- L9: the totals count ends.
+-- L8: a lane that ran empty is named in the answer.
+-- L3, L4: the next one becomes the head in the same write.
 CREATE FUNCTION leave_lane(j job, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     l lane;
@@ -88,8 +107,9 @@ BEGIN
     END IF;
 END $$;
 
--- A lane's head that waits to run moves with the switch. A head that is leased is left alone, and not waited for: while
--- the lane is locked it can become queued for nobody else.
+-- Set or end the pause of a lane. False: it was so already. A leased head is left alone, and not waited for: while
+-- the lane is locked, no other call can make it queued.
+-- U2: a queued head is held at once, and a head that only the pause holds goes on.
 CREATE FUNCTION set_lane_paused(p_queue text, p_lane text, p_paused boolean, p_now bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -102,7 +122,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    SELECT * INTO j FROM job WHERE queue = p_queue AND id = v_head AND (state = 'queued' OR hold = {{hold.paused}}) FOR UPDATE;
+    SELECT * INTO j FROM job
+    WHERE queue = p_queue AND id = v_head AND (state = 'queued' OR hold = {{hold.paused}}) FOR UPDATE;
     IF FOUND THEN
         v_from := j.state;
         j := rest(j, p_paused, p_now);

@@ -1,4 +1,11 @@
--- Extend leases by their own length, all in one statement. What is locked stays as it is, and is answered as stored.
+-- Leases between claim and settlement: renewed, expired, disowned; and the workers that hold them.
+--
+-- Nothing here waits for a job that another call has locked: it is being settled, or stands in a user's transaction.
+-- A worker that waited for one such job would let all its other leases expire.
+
+-- Extend leases by their own length, all in one statement. A locked job stays as it is, and is answered as stored.
+-- T4: accepted while the token is the current one, also after the expiry.
+-- T5: extended, also if the answer is `cancel` or `hold`.
 CREATE FUNCTION renew(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -7,7 +14,7 @@ DECLARE
     v_jobs json;
 BEGIN
     PERFORM begin_call();
-    WITH asked AS MATERIALIZED (  -- one line per lease: asked for twice, the last progress said stays
+    WITH asked AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
         SELECT queue, id, token,
             (array_agg(progress ORDER BY place DESC) FILTER (WHERE progress IS NOT NULL))[1] AS progress
         FROM ROWS FROM (
@@ -35,9 +42,10 @@ BEGIN
     RETURN reply(v_now, '"jobs":' || coalesce(v_jobs, '[]'));
 END $$;
 
--- Leases past their expiry, with what a reaper needs to decide. Each reaper begins at another place of the list, so
--- that those who list at the same time do not all begin with the same lease. Where very many have expired, the list are
--- those longest overdue: no call sorts them all.
+-- Leases past their expiry, with what a reaper needs to decide; index job_token. Where very many have expired, the
+-- list holds those that are longest overdue: no call sorts all of them.
+-- T6: of the tasks named, and of every task after a long time.
+-- T7: reapers that list at the same time begin at different places.
 CREATE FUNCTION expired(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
@@ -56,9 +64,9 @@ BEGIN
         SELECT {{expired_lease.columns}}
         FROM job
         WHERE token IS NOT NULL AND lease_expires <= v_now
-            -- After ten lease lengths anybody may reap a job, whether they know its task or not. (Ten lengths may be
-            -- more than a bigint holds.)
-            AND (v_tasks IS NULL OR task = ANY (v_tasks) OR v_now - lease_expires > {{reaped_by_all_after}}::numeric * lease_len)
+            -- Several lease lengths may be more than a bigint holds.
+            AND (v_tasks IS NULL OR task = ANY (v_tasks)
+                OR v_now - lease_expires > {{reaped_by_all_after}}::numeric * lease_len)
         ORDER BY lease_expires, queue, id LIMIT greatest(v_limit, 20 * least(v_limit, 10000))
     ), numbered AS (
         SELECT *, row_number() OVER (ORDER BY lease_expires, queue, id) - 1 AS place, count(*) OVER () AS size
@@ -72,8 +80,9 @@ BEGIN
     RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
 END $$;
 
--- These workers are known to be dead: their leases expire now. A job that is locked is not among them: somebody is
--- about to settle it, or else it expires in its own time.
+-- These workers are dead: their leases expire now. A locked job is not among them: a call is about to settle it, or
+-- it expires in its own time.
+-- T8: all leases of these workers expire now at the latest.
 CREATE FUNCTION disown(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -93,6 +102,8 @@ BEGIN
     RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
 END $$;
 
+-- Write the record of a worker, and the version of the rules that it calls.
+-- WK1: as sent, except `seen` and `stop_asked`, which are the engine's.
 CREATE FUNCTION heartbeat(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -120,6 +131,8 @@ BEGIN
     RETURN reply(call_time(p_offset, p_not_before_us), '"workers":' || coalesce(v_workers, '[]'));
 END $$;
 
+-- WK2: the next heartbeat answers `stop`.
+-- N4: the worker is notified.
 CREATE FUNCTION stop_worker(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -134,6 +147,7 @@ BEGIN
     RETURN reply(call_time(p_offset, p_not_before_us), '"found":' || v_found);
 END $$;
 
+-- WK1: a worker that ends takes its record with it.
 CREATE FUNCTION forget_worker(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,3 +1,9 @@
+-- What an operator does to single jobs: cancel, requeue, trigger, delete, amend. Each answers per job, in the order
+-- asked.
+--
+-- Locks: cancel and trigger take lanes, then jobs. Requeue brings a job, and takes what an enqueue takes, in its
+-- order: ended jobs, keys, pools, lanes. Delete and amend move no job in a lane, and take jobs alone.
+
 CREATE FUNCTION ids_of(p_request jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT ARRAY(SELECT jsonb_array_elements_text(p_request -> 'ids'))
 $$;
@@ -6,9 +12,8 @@ CREATE FUNCTION operator_answer(p_status text, p_state text DEFAULT NULL) RETURN
     SELECT json_build_object('status', p_status, 'state', p_state)::text
 $$;
 
--- Lock jobs alone, or lanes, in order. Each is looked up on its own: for an ordered list of names the planner likes
--- to read the whole queue. A claim passes over jobs that are locked: so whoever locks one that is ready rings for it
--- when it is done, or else it would wait until somebody looks by chance.
+-- Lock jobs alone, in order. Each is looked up on its own: for an ordered list of names the planner tends to read the
+-- whole queue. A claim passes over locked jobs; so if one of them is ready, its queue is notified after the commit.
 CREATE FUNCTION lock_rows(p_queue text, p_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_ready boolean;
@@ -21,10 +26,11 @@ BEGIN
     END IF;
 END $$;
 
--- Lock lanes and jobs, those that are free at once, and answer which. Null: none is, or not all and all were wanted.
+-- Lock lanes and jobs, those that no other call has locked, and answer which. Null: none is free, or not all are and
+-- all were wanted.
 --
--- Who holds a job may hold it for long: a transaction of a user's. So nobody waits for a job with a lane in hand, for
--- which others would wait in turn. The block is there for what its end gives back: the lanes.
+-- A user's transaction may hold a job for long. So no call waits for a job while it holds a lane that others would
+-- wait for in turn. The end of the block releases the lanes.
 CREATE FUNCTION lock_free(p_queue text, p_ids text[], p_all boolean) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     v_free text[];
@@ -45,7 +51,7 @@ EXCEPTION WHEN SQLSTATE 'HF001' THEN
     RETURN NULL;
 END $$;
 
--- Wait until nobody holds these jobs, and hold nothing afterwards.
+-- Wait until no other call holds these jobs, and hold nothing afterwards.
 CREATE FUNCTION wait_for_rows(p_queue text, p_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_rows(p_queue, p_ids);
@@ -63,6 +69,37 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Lock live jobs with their lanes, after the deferred work of their queue. `p_ends`: they may end, so their pool comes
+-- first. Answers the time of the call.
+CREATE FUNCTION lock_live(
+    p_queue text, p_ids text[], p_ends boolean, p_offset bigint, p_not_before_us bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+BEGIN
+    PERFORM run_deferred(p_queue, true, v_now);
+    IF p_ends THEN
+        PERFORM lock_pool(p_queue, min(epoch)) FROM job WHERE queue = p_queue AND id = ANY (p_ids) AND epoch > 0
+            HAVING count(*) > 0;
+    END IF;
+    PERFORM lock_jobs(p_queue, p_ids);
+    RETURN call_time(p_offset, v_now);
+END $$;
+
+-- Lock ended jobs that are to be deleted or to live again, after their lanes and pools have counted their ends. Answers
+-- the time of the call.
+CREATE FUNCTION lock_ended(p_queue text, p_ids text[], p_offset bigint, p_not_before_us bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, p_not_before_us);
+BEGIN
+    PERFORM run_all_deferred(p_queue, v_now);
+    PERFORM lock_rows(p_queue, p_ids);
+    v_now := call_time(p_offset, v_now);
+    PERFORM run_deferred_ends(p_queue, p_ids, v_now);
+    RETURN v_now;
+END $$;
+
 CREATE FUNCTION cancel(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
@@ -70,15 +107,11 @@ DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);
     v_id text;
-    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_now bigint;
     v_answers text[] := '{}';
 BEGIN
     PERFORM begin_call();
-    PERFORM run_deferred(v_queue, true, v_now);
-    PERFORM lock_pool(v_queue, min(epoch)) FROM job WHERE queue = v_queue AND id = ANY (v_ids) AND epoch > 0
-        HAVING count(*) > 0;
-    PERFORM lock_jobs(v_queue, v_ids);
-    v_now := call_time(p_offset, v_now);
+    v_now := lock_live(v_queue, v_ids, true, p_offset, p_not_before_us);
     FOREACH v_id IN ARRAY v_ids LOOP
         v_answers := v_answers || cancel_one(v_queue, v_id, coalesce(p_request ->> 'note', ''), v_now);
         PERFORM resolve(v_now);
@@ -87,6 +120,10 @@ BEGIN
     RETURN reply(v_now, '"jobs":[' || array_to_string(v_answers, ',') || ']');
 END $$;
 
+-- X3: absent or ended.
+-- X1: a waiting job ends at once.
+-- X2: a leased job is marked, and the first note stays.
+-- N4: its worker is notified.
 CREATE FUNCTION cancel_one(p_queue text, p_id text, p_note text, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job := lock_job(p_queue, p_id);
@@ -115,16 +152,13 @@ DECLARE
     v_queue text := p_request ->> 'queue';
     v_limits jsonb := coalesce(p_request -> 'limits', '[]');
     v_ids text[] := ids_of(p_request);
-    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_now bigint;
     v_jobs text;
     k record;
 BEGIN
     PERFORM begin_call();
     PERFORM lock_limits(jsonb_build_array(jsonb_build_object('limits', v_limits)));
-    PERFORM run_all_deferred(v_queue, v_now);
-    PERFORM lock_rows(v_queue, v_ids);
-    v_now := call_time(p_offset, v_now);
-    PERFORM run_deferred_ends(v_queue, v_ids, v_now);
+    v_now := lock_ended(v_queue, v_ids, p_offset, p_not_before_us);
     FOR k IN
         SELECT DISTINCT task, unique_key FROM job
         WHERE queue = v_queue AND id = ANY (v_ids) AND unique_key IS NOT NULL AND state IN ({{unsuccessful}})
@@ -142,6 +176,10 @@ BEGIN
     RETURN reply(v_now, '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
+-- RQ1: failed or cancelled jobs whose key is free and for which there is room.
+-- P7: the children get this end before the job lives again.
+-- P8: only they may have kept it.
+-- L6: at the tail.
 CREATE FUNCTION requeue_one(p_queue text, p_id text, p_limits jsonb, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job;
@@ -189,7 +227,9 @@ BEGIN
     RETURN operator_answer('done', j.state);
 END $$;
 
--- A record that begins another life, at the tail: what the last one has left of itself goes, but for the history.
+-- The record of a job that begins another life.
+-- RQ2: what the last life has left goes, except the history.
+-- H3, P9, T3, W5: so history and last error stay, the child has no parents, and its fence grows.
 CREATE FUNCTION revive(INOUT j job, p_now bigint) LANGUAGE plpgsql AS $$
 BEGIN
     j.generation := j.generation + 1;
@@ -210,11 +250,11 @@ BEGIN
     j.visible_until := 0;
     j.result_until := 0;
     j.key_until := 0;
-    j.granted := false;  -- its fence is one of the lane that it was in, which need not be the next one's
+    j.granted := false;  -- its fence counts for the lane that it was in, which may be another one now
     j.awaited := false;
 END $$;
 
--- Whether a limit has no room for a job that is to come back, where that will be.
+-- RQ1: true if a limit has no room for a job that is to come back, in the lane where that will be.
 CREATE FUNCTION is_full(j job, p_limits jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     l jsonb;
@@ -243,19 +283,18 @@ SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mo
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);
-    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_now bigint;
     v_jobs text;
 BEGIN
     PERFORM begin_call();
-    PERFORM run_deferred(v_queue, true, v_now);
-    PERFORM lock_jobs(v_queue, v_ids);
-    v_now := call_time(p_offset, v_now);
+    v_now := lock_live(v_queue, v_ids, false, p_offset, p_not_before_us);
     SELECT string_agg(trigger_one(v_queue, i.id, v_now), ',' ORDER BY place) INTO v_jobs
     FROM unnest(v_ids) WITH ORDINALITY AS i (id, place);
     PERFORM write_tally();
     RETURN reply(v_now, '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
+-- TR1: a waiting job is due now. A queued one is answered as done.
 CREATE FUNCTION trigger_one(p_queue text, p_id text, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job := lock_job(p_queue, p_id);
@@ -274,39 +313,43 @@ BEGIN
     RETURN operator_answer('done', j.state);
 END $$;
 
+-- DL1: ended jobs only. Children that still wait get the end first.
 CREATE FUNCTION delete(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);
-    v_id text;
-    v_now bigint := call_time(p_offset, p_not_before_us);
-    j job;
-    v_answers text[] := '{}';
+    v_now bigint;
+    v_jobs text;
 BEGIN
     PERFORM begin_call();
-    PERFORM run_all_deferred(v_queue, v_now);
-    PERFORM lock_rows(v_queue, v_ids);
-    v_now := call_time(p_offset, v_now);
-    PERFORM run_deferred_ends(v_queue, v_ids, v_now);
-    FOREACH v_id IN ARRAY v_ids LOOP
-        SELECT * INTO j FROM job WHERE queue = v_queue AND id = v_id FOR UPDATE;
-        IF j.id IS NULL THEN
-            v_answers := v_answers || operator_answer('not_found');
-        ELSIF NOT is_terminal(j.state) THEN
-            v_answers := v_answers || operator_answer('wrong_state', j.state);
-        ELSE
-            IF resolve_children(j, v_now) THEN
-                PERFORM drop_job(v_queue, v_id);
-            END IF;
-            v_answers := v_answers || operator_answer('done', j.state);
-        END IF;
-    END LOOP;
+    v_now := lock_ended(v_queue, v_ids, p_offset, p_not_before_us);
+    SELECT string_agg(delete_one(v_queue, i.id, v_now), ',' ORDER BY place) INTO v_jobs
+    FROM unnest(v_ids) WITH ORDINALITY AS i (id, place);
     PERFORM write_tally();
-    RETURN reply(v_now, '"jobs":[' || array_to_string(v_answers, ',') || ']');
+    RETURN reply(v_now, '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
+-- DL1: ended jobs only.
+-- P7: children that still wait get the end first.
+CREATE FUNCTION delete_one(p_queue text, p_id text, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    j job;
+BEGIN
+    SELECT * INTO j FROM job WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    IF j.id IS NULL THEN
+        RETURN operator_answer('not_found');
+    ELSIF NOT is_terminal(j.state) THEN
+        RETURN operator_answer('wrong_state', j.state);
+    END IF;
+    IF resolve_children(j, p_now) THEN
+        PERFORM drop_job(p_queue, p_id);
+    END IF;
+    RETURN operator_answer('done', j.state);
+END $$;
+
+-- State and place stay, so the lane is not locked.
 CREATE FUNCTION amend(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
@@ -324,6 +367,11 @@ BEGIN
     RETURN reply(v_now, '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
+-- AM4: if one part is refused, nothing of that job changes.
+-- AM1: the clocks of an ended job count anew from when it finished. A key that has lapsed stays free: another job may
+-- have taken it.
+-- AM2: the priority of a live job; the due time of one that is not ready.
+-- AM3: a reply address is added to a live job.
 CREATE FUNCTION amend_one(p_queue text, p_id text, p_request jsonb, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job;
@@ -347,7 +395,7 @@ BEGIN
         IF v_result_ttl IS NOT NULL THEN
             j.result_until := later(j.finished, v_result_ttl);
         END IF;
-        IF j.unique_key IS NULL OR j.key_until > p_now THEN  -- else somebody may have taken it since
+        IF j.unique_key IS NULL OR j.key_until > p_now THEN  -- else another job may have taken it
             j.key_until := key_until(j.key_scope, j.state, j.finished, j.result_until, j.created, j.key_window);
         END IF;
     ELSE

@@ -1,4 +1,6 @@
--- Lock a job, its lane first: that is the order everywhere. Null where there is none.
+-- Parents: jobs that come after other jobs. An edge stands from the child's enqueue until its parent has ended.
+
+-- Lock a job, its lane first, which is the order everywhere. Null fields: there is no such job.
 CREATE FUNCTION lock_job(p_queue text, p_id text) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
     v_lane text;
@@ -16,7 +18,8 @@ BEGIN
     RETURN j;
 END $$;
 
--- Lock a job, behind its lane if that is given, unless somebody else has one of them. What does not exist is free.
+-- Lock a job, after its lane if one is given, unless another call has locked one of them. What does not exist is
+-- free.
 CREATE FUNCTION lock_if_free(p_queue text, p_lane text, p_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF p_lane IS NOT NULL THEN
@@ -29,9 +32,12 @@ BEGIN
     RETURN FOUND OR NOT EXISTS (SELECT 1 FROM job WHERE queue = p_queue AND id = p_id);
 END $$;
 
--- Draw the edges of a new job to parents that have not ended, and answer their number and whether one has failed
--- already. The parents are locked in order, so that none of them ends meanwhile. `p_was`: how those had ended whose
--- names were taken over by jobs of this group that come after it, or by the job itself.
+-- Write the edges of a new job to its parents that have not ended. Answers their number, and whether a parent has
+-- failed. Locks the parents in order, so that none of them ends meanwhile. `p_was`: how jobs had ended that this
+-- group replaces after this job, or that this job replaces itself.
+-- P2: an ended parent needs no edge.
+-- P3: it failed or was cancelled.
+-- P4: the others are counted.
 CREATE FUNCTION link(
     p_queue text, p_id text, p_arrival bigint, p_parents jsonb, p_was jsonb, OUT p_left int, OUT p_failed boolean
 ) LANGUAGE plpgsql AS $$
@@ -58,9 +64,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Let ended parents go on to their children, and those that this ends to theirs. Nobody is waited for: who has a
--- child or its lane in hand may wait for a lane of ours. What is left so is found again, by whoever hears its queue's
--- bell.
+-- Resolve the edges of ended parents, and those of the children that this ends. Waits for no lock: a call that has
+-- locked a child or its lane may wait for a lane of this call. Edges left that way are resolved by a later call; the
+-- notification of their queue wakes a worker.
+-- P6: at most a number per call; later calls resolve the rest.
 CREATE FUNCTION resolve(p_now bigint, p_budget int DEFAULT {{most_resolved}}) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c deferred;
@@ -75,10 +82,12 @@ BEGIN
     END LOOP;
 END $$;
 
--- Resolve edges of one ended parent; the parent goes, if only they kept it. Answers how many. Without `p_wait` those
--- are left whose children somebody else has in hand.
-CREATE FUNCTION resolve_one(p_queue text, p_id text, p_budget int, p_now bigint, p_wait boolean DEFAULT true) RETURNS int
-LANGUAGE plpgsql AS $$
+-- Resolve edges of one ended parent; answers their number. Without `p_wait` it leaves edges whose child is locked by
+-- another call.
+-- P8: the parent is deleted with its last edge if only they kept it.
+CREATE FUNCTION resolve_one(
+    p_queue text, p_id text, p_budget int, p_now bigint, p_wait boolean DEFAULT true
+) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     j job;
     e edge;
@@ -115,6 +124,10 @@ BEGIN
     RETURN v_count;
 END $$;
 
+-- A parent has ended: the child goes on, or is cancelled.
+-- P9: an edge says nothing to a later life of that id.
+-- P5: an end without success cancels the child, unless the edge accepts any end.
+-- P4: the hold ends with the last parent.
 CREATE FUNCTION resolve_edge(e edge, p_parent_state text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     j job := lock_job(e.child_queue, e.child_id);
@@ -135,7 +148,8 @@ BEGIN
     PERFORM put_job(v_from, j);
 END $$;
 
--- Children that still wait hear of an end before its record goes or lives again. False: that was all that kept it.
+-- Resolve all edges of an ended job before its record is deleted or lives again. False: only the edges had kept the
+-- record, and it is gone.
 CREATE FUNCTION resolve_children(j job, p_now bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM edge WHERE parent_queue = j.queue AND parent_id = j.id) THEN

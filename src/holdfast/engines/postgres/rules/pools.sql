@@ -1,6 +1,11 @@
--- The lock of a pool, before those of its lanes where that can be known. Whoever brings or ends jobs of the size it
--- has shares it. A resize has it alone, and so has who ends a job of an older size: while the last of those lets the
--- held ones go, nobody may bring another one to be held.
+-- Pools: a queue with a number of lanes over which jobs are spread. The client takes the hash of a key; everything
+-- else is decided here.
+--
+-- Locks: an advisory lock per pool, before those of its lanes where the pool is known in time.
+
+-- Lock a pool. Calls that bring or end jobs of the present size share the lock. A resize has it alone, and so has a
+-- call that ends a job of an older size: while the last of those releases the held jobs, no other call may bring a
+-- job that would be held.
 CREATE FUNCTION lock_pool(p_queue text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_lock bigint := hashtextextended('{{namespace}} pool ' || p_queue, 0);
@@ -22,17 +27,20 @@ BEGIN
             END IF;
             RAISE SQLSTATE 'HF001';
         EXCEPTION WHEN SQLSTATE 'HF001' THEN
-            NULL;  -- a resize came first; what others share nobody could have alone, so the block gives it back
+            NULL;  -- a resize came first: the end of the block releases the shared lock, and the loop begins again
         END;
     END LOOP;
 END $$;
 
+-- True if the pool has got another size since this epoch.
 CREATE FUNCTION is_older_size(p_queue text, p_epoch bigint) RETURNS boolean LANGUAGE sql AS $$
     SELECT coalesce(p_epoch < (SELECT epoch FROM pool WHERE name = p_queue), false)
 $$;
 
--- The pool's lane for a job, and the hold it may need. Shares a lock with other producers that a resize waits for, so
--- that no job of the old size is missed when it counts them.
+-- Give a job of a pool its lane, and the hold it may need. Producers share a lock that a resize waits for, so that
+-- the resize counts every job of the old size.
+-- O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
+-- O3: a keyed job waits for the jobs of an older size.
 CREATE FUNCTION place(INOUT j job, p_lanes bigint) LANGUAGE plpgsql AS $$
 DECLARE
     p pool;
@@ -50,7 +58,8 @@ BEGIN
     END IF;
 END $$;
 
--- The lane that `place` would give the job now.
+-- The lane that `place` would give a stored job now.
+-- O5: by the present size.
 CREATE FUNCTION lane_again(j job) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     p pool;
@@ -73,7 +82,7 @@ BEGIN
     RETURN v_turn;
 END $$;
 
--- The turns of the pools that a group goes to, as long as a limit may refuse it.
+-- The turns of the pools that a group goes to, if a limit may refuse the group.
 CREATE FUNCTION turns_before(p_group jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT CASE WHEN jsonb_array_length(coalesce(p_group -> 'limits', '[]')) > 0 THEN (
         SELECT jsonb_object_agg(p.turns, turns_given(p.turns)) FROM pool AS p WHERE p.name IN (
@@ -81,8 +90,7 @@ CREATE FUNCTION turns_before(p_group jsonb) RETURNS jsonb LANGUAGE sql AS $$
             WHERE n.pool IS NOT NULL)) END
 $$;
 
--- A refused group gives back the turns it has taken. Two that do so at once may give one lane two jobs in a row: no
--- more.
+-- A refused group gives back the turns it has taken. If two groups do so at once, a lane may get two jobs in a row.
 CREATE FUNCTION return_turns(p_turns jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v record;
@@ -92,6 +100,8 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The record of a pool, made if the pool is new.
+-- O1: where the pool exists, the stored number of lanes wins.
 CREATE FUNCTION declare_pool(p_name text, p_lanes bigint) RETURNS pool LANGUAGE plpgsql AS $$
 DECLARE
     p pool;
@@ -113,7 +123,7 @@ BEGIN
     RETURN p;
 END $$;
 
--- Whether this call is the one to declare the pool. Who is second waits for the first, so that only one hears so.
+-- True if this call is the one that declares the pool. A second caller waits for the first, so only one gets true.
 CREATE FUNCTION is_new_pool(p_name text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM pool WHERE name = p_name) THEN
@@ -123,7 +133,8 @@ BEGIN
     RETURN NOT EXISTS (SELECT 1 FROM pool WHERE name = p_name);
 END $$;
 
--- A job of a pool has ended: the last one of an older size lets the held ones go.
+-- A job of a pool has ended.
+-- O3: `old_live` counts down; the last job of an older size releases the held ones.
 CREATE FUNCTION leave_pool(j job, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     p pool;
@@ -135,7 +146,9 @@ BEGIN
     WHERE name = j.queue AND epoch > j.epoch AND old_live > 0 RETURNING * INTO p;
     IF p.old_live = 0 THEN
         FOR v_held IN
-            SELECT * FROM job WHERE queue = j.queue AND state = 'blocked' AND hold & {{hold.epoch}} = {{hold.epoch}} ORDER BY arrival FOR UPDATE
+            SELECT * FROM job
+            WHERE queue = j.queue AND state = 'blocked' AND hold & {{hold.epoch}} = {{hold.epoch}}
+            ORDER BY arrival FOR UPDATE
         LOOP
             v_from := v_held.state;
             v_held.hold := v_held.hold & ~{{hold.epoch}};
@@ -145,13 +158,14 @@ BEGIN
     END IF;
 END $$;
 
+-- True if the lane is one of the pool's present size: then prune keeps it.
 CREATE FUNCTION is_pool_lane(p_queue text, p_lane text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce((
         SELECT CASE WHEN p_lane ~ '^[0-9]+$' THEN p_lane::numeric < lanes ELSE false END FROM pool WHERE name = p_queue
     ), false)
 $$;
 
--- A pool as it is told of.
+-- The record of a pool as the model has it.
 CREATE FUNCTION pool_record(p pool) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     RETURN json_build_object(
@@ -172,12 +186,15 @@ BEGIN
     RETURN pool_reply(call_time(p_offset, p_not_before_us), p, v_new);
 END $$;
 
--- Another number of lanes. The lock is one that producers and ends of the pool's jobs share: whoever placed or ended a
--- job under the old size has committed, whoever comes later sees the new one. So the count below misses nobody.
+-- Give a pool another number of lanes. Calls that bring or end jobs of the pool share its lock: those that hold it
+-- under the old size have committed when this call gets it, and later ones see the new size. So the count below
+-- misses no job.
+-- O4: not for the same number, and not while an earlier resize goes on. An unknown pool is declared.
+-- O3: the next epoch.
 --
--- Jobs that came in users' transactions and have not been placed yet will be placed under the new size; those that
--- ended in one are live here until their pool has heard of it. No deferred is done under the lock: it would wait for
--- lanes whose holders may wait for the lock.
+-- A job that came in a user's transaction and is not placed yet gets its place under the new size. One that ended in
+-- a user's transaction is live here until its deferred end has run. Deferred work is not run under the lock: it would
+-- wait for lanes whose holders may wait for the lock.
 CREATE FUNCTION resize(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -198,10 +215,11 @@ BEGIN
             WHERE queue = v_name AND epoch > 0 AND hold & {{hold.arriving}} = 0
                 AND state IN ({{waiting}})
         ) + (
-            -- Leased ones by their token: a plain condition on the queue would tempt the planner to read all of it.
+            -- Leased ones by their token: a plain condition on the queue would lead the planner to read all of it.
             SELECT count(*) FROM job WHERE token IS NOT NULL AND queue || '' = v_name AND epoch > 0
         ) + (
-            SELECT count(*) FROM deferred AS c JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
+            SELECT count(*) FROM deferred AS c
+            JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
             WHERE c.kind = 'end' AND c.queue = v_name AND j.epoch > 0
         ) WHERE name = v_name RETURNING * INTO p;
         v_changed := true;

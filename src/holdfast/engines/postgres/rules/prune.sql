@@ -1,3 +1,9 @@
+-- Prune: delete what has passed, in bounded pieces, and fold the counters. Any number of callers may prune at once:
+-- each takes what no other call has locked, and waits for nothing.
+
+-- PR1, K6: waiting jobs past their `expires`, then ended jobs whose clocks have passed and that no edge keeps.
+-- PR2: silent workers.
+-- L9: lanes that have long been empty; the queue's totals have counted their jobs.
 CREATE FUNCTION prune(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -25,7 +31,7 @@ BEGIN
         || ',"more":' || v_more);
 END $$;
 
--- Waiting jobs past their `expires`, those first that have been so for longest.
+-- Waiting jobs past their `expires`, the longest overdue first; index job_expires.
 CREATE FUNCTION expiring(p_limit bigint, p_now bigint)
 RETURNS TABLE (queue text, id text, lane text, epoch bigint, place bigint) LANGUAGE sql AS $$
     SELECT *, row_number() OVER () FROM (
@@ -35,7 +41,7 @@ RETURNS TABLE (queue text, id text, lane text, epoch bigint, place bigint) LANGU
     ) AS late
 $$;
 
--- They are cancelled, in the order of their names. Locks of pools come before those of lanes.
+-- They are cancelled, in the order of their names. Pools are locked before lanes.
 CREATE FUNCTION prune_expired(p_limit bigint, p_now bigint, OUT p_expired json, OUT p_more boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,8 +78,8 @@ BEGIN
     p_expired := to_json(v_names);
 END $$;
 
--- Ended jobs go when the last of their three clocks has run out; not while children wait to be told of them, nor while
--- their lane and pool have not heard of an end in a user's transaction.
+-- Ended jobs go when the last of their three clocks has passed (index job_ended); not while children wait for them,
+-- nor while an end in a user's transaction is deferred.
 CREATE FUNCTION prune_ended(p_limit bigint, p_now bigint, OUT p_deleted json, OUT p_more boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -93,7 +99,7 @@ BEGIN
             SELECT u.queue, u.task, u.unique_key
             FROM gone AS g JOIN unique_key AS u
                 ON u.queue = g.queue AND u.task = g.task AND u.unique_key = g.unique_key AND u.id = g.id
-            FOR UPDATE OF u SKIP LOCKED  -- a key without its job says nothing: whoever holds it will do
+            FOR UPDATE OF u SKIP LOCKED  -- the row of a key without its job has no effect
         ) AS mine WHERE k.queue = mine.queue AND k.task = mine.task AND k.unique_key = mine.unique_key
     ), booked AS (
         INSERT INTO tally (queue, state, jobs, ends) SELECT queue, state, -count(*), 0 FROM gone GROUP BY queue, state
@@ -106,7 +112,7 @@ BEGIN
             AND state IN ({{terminal}}) AND NOT awaited);
 END $$;
 
--- Workers that have fallen silent: ten of their beats, and an hour at least.
+-- Workers without a heartbeat for too many of their intervals.
 CREATE FUNCTION prune_workers(p_now bigint) RETURNS json LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM worker AS w USING (
@@ -119,10 +125,11 @@ CREATE FUNCTION prune_workers(p_now bigint) RETURNS json LANGUAGE sql AS $$
     SELECT coalesce(json_agg(worker ORDER BY worker), '[]') FROM gone
 $$;
 
--- Lanes that have been empty for a day are forgotten: the queue's totals have counted their jobs. Looks at the next
--- thousand lanes of the lane_cursor; whoever finds somebody else on it leaves it to them.
+-- Lanes that have been empty for as long as a record is kept. Looks at the next lanes after `lane_cursor`; if another
+-- call is at it, it leaves them to that.
 CREATE FUNCTION prune_lanes(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    c_lanes CONSTANT int := 1000;  -- in one call
     w lane_cursor;
     v_lanes int;
     v_queue text;
@@ -135,8 +142,10 @@ BEGIN
     SELECT count(*), (array_agg(queue ORDER BY queue DESC, lane DESC))[1],
         (array_agg(lane ORDER BY queue DESC, lane DESC))[1]
     INTO v_lanes, v_queue, v_lane
-    FROM (SELECT queue, lane FROM lane WHERE (queue, lane) > (w.queue, w.lane) ORDER BY queue, lane LIMIT 1000) AS next;
-    IF v_lanes < 1000 THEN
+    FROM (
+        SELECT queue, lane FROM lane WHERE (queue, lane) > (w.queue, w.lane) ORDER BY queue, lane LIMIT c_lanes
+    ) AS next;
+    IF v_lanes < c_lanes THEN
         v_queue := '';
         v_lane := '';
     END IF;
@@ -149,8 +158,8 @@ BEGIN
     UPDATE lane_cursor SET queue = v_queue, lane = v_lane WHERE queue <> v_queue OR lane <> v_lane;
 END $$;
 
--- Fold lines of the tally into the counters; answers how many. One statement: readers, who add up the two, see each
--- line once. One caller at a time, and last in its call, so that nobody waits for a counter.
+-- Fold rows of `tally` into `counter`; answers how many. One statement, so readers, who add up the two, count each
+-- row once. One caller at a time, and last in its call, so that no call waits for a counter.
 CREATE FUNCTION fold_tally(p_lines int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;

@@ -1,4 +1,7 @@
--- A job, field by field in the order of the model's JobRecord.
+-- Readers: get, find, stats, lanes, now. They see the stored state, all of it as of one moment (therefore they are
+-- STABLE), and lock nothing.
+
+-- A job, packed by position in the order of the model's JobRecord.
 CREATE FUNCTION record_json(j job) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(
         {{record.fields}})
@@ -11,6 +14,7 @@ BEGIN
     RETURN reply(call_time(p_offset, p_not_before_us), '');
 END $$;
 
+-- RD1: stored states. A job that is due but not promoted yet shows its stored state and its due time.
 CREATE FUNCTION get(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
@@ -26,12 +30,11 @@ BEGIN
     RETURN reply(call_time(p_offset, p_not_before_us), '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
--- Newest arrival first. Rows are fetched as they are looked at: never more than `scan`, and one to know whether there
--- is more. The cursor is the last arrival looked at.
+-- RD3: newest arrival first, at most `scan` rows per call; the cursor is the last arrival looked at.
 --
--- Leased jobs, never more than there are slots, are not in the index by state, but in the one by token; a plain
--- condition on the queue would tempt the planner to read all of it. The statement is planned anew each time: a plan for
--- any limit would rather sort everything.
+-- Rows are fetched one by one, with one more than wanted, to know whether there is more. Leased jobs, never more than
+-- there are slots, are not in the index by state but in the one by token; a plain condition on the queue would lead
+-- the planner to read all of it. The statement is planned anew each time: a plan for any limit would sort everything.
 CREATE FUNCTION find(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
@@ -72,8 +75,8 @@ BEGIN
         || coalesce(CASE WHEN v_more THEN v_below END::text, 'null'));
 END $$;
 
--- The earliest due time among the first ready jobs of each task: those a claim would meet next. From task to task in
--- the index, however many jobs each of them has.
+-- The earliest due time among the first ready jobs of each task, which a claim would meet next. It goes from task to
+-- task in the index job_ready, however many jobs each of them has.
 CREATE FUNCTION oldest_ready(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
     WITH RECURSIVE first_of AS (
         (SELECT task, due FROM job WHERE queue = p_queue AND state = 'queued'
@@ -87,7 +90,7 @@ CREATE FUNCTION oldest_ready(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS
     SELECT min(due) FROM first_of
 $$;
 
--- A queue at a glance, from counters and indexes.
+-- RD2: from counters and indexes.
 CREATE FUNCTION queue_stats(p_queue text, p_now bigint) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_counts json;
@@ -136,7 +139,8 @@ BEGIN
     RETURN reply(v_now, '"queues":' || coalesce(v_queues, '[]'));
 END $$;
 
--- The lanes of a queue, by name. The fence of a lane is written when a job leaves it; until then its head has the last.
+-- The lanes of a queue, by name. The fence of a lane is written when a job leaves it; until then its head has the
+-- last one.
 CREATE FUNCTION lanes(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$

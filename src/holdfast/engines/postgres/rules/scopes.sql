@@ -1,3 +1,5 @@
+-- What is done to a whole queue or lane: pause, resume, clear, emptied. And schedules.
+
 CREATE FUNCTION pause(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -10,9 +12,13 @@ BEGIN
     RETURN set_paused(p_request ->> 'queue', p_request ->> 'lane', false, p_offset, p_not_before_us);
 END $$;
 
--- Throw the switch, and count the live jobs in the scope. A queue's is a flag that claims read.
-CREATE FUNCTION set_paused(p_queue text, p_lane text, p_paused boolean, p_offset bigint, p_not_before_us bigint) RETURNS text
-LANGUAGE plpgsql AS $$
+-- U3: an unknown queue or lane gets a record.
+-- U4: the answer counts the live jobs of the scope.
+-- U1: claims read the flag of a queue.
+-- N1: a resumed queue is notified.
+CREATE FUNCTION set_paused(
+    p_queue text, p_lane text, p_paused boolean, p_offset bigint, p_not_before_us bigint
+) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := call_time(p_offset, p_not_before_us);
     v_changed boolean;
@@ -40,14 +46,15 @@ BEGIN
     RETURN reply(v_now, '"count":' || v_count || ',"changed":' || v_changed);
 END $$;
 
--- Clear: every live job of a queue or lane ends as cancelled, leased ones too: their tokens are void.
+-- End live jobs of a queue or lane.
+-- CL1: as cancelled, leased ones too; their tokens are void.
 --
--- Beside the command's own fields: `chunk` ends no more than so many, the latest first, and none that arrived after
--- `up_to`. The answer says `up_to`, to be sent along with the next call, and whether there is `more`. Without `chunk`
--- all go at once.
+-- Beside the fields of the command: `chunk` ends at most that many jobs, the latest first, and none that arrived
+-- after `up_to`. The answer has `up_to` for the next call, and whether there is `more`. Without `chunk` all jobs end
+-- at once.
 --
--- Between the chunks of a queue nothing of it is claimed: `queue.clearing` tells claims until when to take nothing, and
--- it runs out by itself if whoever clears goes away. Of a lane only the head can be claimed, and it goes last.
+-- Between the chunks of a queue no job of it is claimed: claims read `queue.clearing`, an instant, so the stop ends
+-- by itself if the client goes away. Of a lane only the head can be claimed, and it ends last.
 CREATE FUNCTION clear(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
@@ -67,7 +74,7 @@ DECLARE
 BEGIN
     PERFORM begin_call();
     PERFORM run_deferred(v_queue, true, v_now);
-    -- Before the lanes: the pool's size stays now.
+    -- Before the lanes. The size of the pool stays from now on.
     PERFORM lock_pool(v_queue, CASE old_live WHEN 0 THEN epoch ELSE 0 END) FROM pool WHERE name = v_queue;
     v_epoch := coalesce((SELECT epoch FROM pool WHERE name = v_queue), 0);
     LOOP
@@ -75,7 +82,7 @@ BEGIN
         EXIT WHEN v_ids = '{}';
         v_free := lock_free(v_queue, v_ids, false);
         IF v_free IS NULL THEN
-            PERFORM wait_for_rows(v_queue, v_ids[1:1]);  -- somebody holds every single one
+            PERFORM wait_for_rows(v_queue, v_ids[1:1]);  -- other calls hold all of them
             CONTINUE;
         END IF;
         v_now := call_time(p_offset, v_now);
@@ -94,7 +101,8 @@ BEGIN
     RETURN reply(v_now, '"count":' || v_count || ',"more":' || v_more || ',"up_to":' || v_up_to);
 END $$;
 
--- Live jobs of a queue or lane, the latest first; a lane's head behind all that it holds back.
+-- Live jobs of a queue or lane, the latest first; a lane's head behind all jobs that it holds back. Indexes
+-- job_lane_live, job_state and job_token.
 CREATE FUNCTION live_ids(p_queue text, p_lane text, p_up_to bigint, p_most bigint) RETURNS text[]
 LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
@@ -111,10 +119,11 @@ BEGIN
         RETURN v_ids || ARRAY(
             SELECT id FROM job
             WHERE queue = p_queue AND lane = p_lane AND state NOT IN ({{terminal}})
-                AND arrival <= p_up_to AND hold & {{hold.lane}} = 0 ORDER BY arrival DESC LIMIT p_most - cardinality(v_ids));
+                AND arrival <= p_up_to AND hold & {{hold.lane}} = 0
+            ORDER BY arrival DESC LIMIT p_most - cardinality(v_ids));
     END IF;
     RETURN ARRAY(
-        -- A step of its own: by their tokens, since there are few of them. The planner may take the queue for small.
+        -- A step of its own: by their tokens, because there are few. The planner may take the queue for small.
         WITH leased AS MATERIALIZED (SELECT queue, id, arrival FROM job WHERE token IS NOT NULL)
         SELECT live.id FROM (
             SELECT w.id, w.arrival FROM unnest(ARRAY[{{waiting}}]) AS s (state)
@@ -128,10 +137,11 @@ BEGIN
         ) AS live ORDER BY live.arrival DESC LIMIT p_most);
 END $$;
 
--- The others, one by one, the latest first: so lanes promote little of what is about to go.
+-- The latest first, so that lanes promote few of the jobs that are about to end.
 CREATE FUNCTION clear_one_by_one(p_queue text, p_ids text[], p_up_to bigint, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
+    c_flush CONSTANT int := 500;  -- jobs; each further line copies what the settings have gathered
     v_count bigint := 0;
     v_id text;
     j job;
@@ -149,14 +159,14 @@ BEGIN
         END IF;
         PERFORM finish(v_from, j, 'cancelled', 'cleared', '', NULL, NULL, NULL, p_now);
         v_count := v_count + 1;
-        IF v_count % 500 = 0 THEN  -- what is gathered in settings is copied with every line
+        IF v_count % c_flush = 0 THEN
             PERFORM write_tally(), set_config('holdfast.emptied', '', true);
         END IF;
     END LOOP;
     RETURN v_count;
 END $$;
 
--- Keep claims off for as long as the next chunk may take to come, or let them in again.
+-- Keep claims away until the next chunk comes, or let them in again.
 CREATE FUNCTION set_clearing(p_queue text, p_more boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c_wait CONSTANT bigint := 10 * 1000000;  -- microseconds in which the next piece has to come
@@ -172,8 +182,8 @@ BEGIN
     END IF;
 END $$;
 
--- Emptied: compare the number of ends with the one answered last. True for one caller per drain: who comes second waits
--- for the first and then finds the mark moved.
+-- EM1: compare the number of ends with that of the last true answer. True for one caller: a second one waits for the
+-- first, and then finds the number moved.
 CREATE FUNCTION emptied(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE

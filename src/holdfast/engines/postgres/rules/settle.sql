@@ -1,7 +1,12 @@
--- `p_queues` to `p_retentions` are successes that may be plain; where one queue, result or term stands, it is that of
--- all. `p_rest` are all other settlements. In the answer `plain` is null if all of the first are applied.
+-- Exchange: settle what has ended, start what was prefetched, claim what is ready, in one call and one commit.
 --
--- A claim names queues, and of each the room and where among the terms those of its tasks stand.
+-- Locks: lanes first, then jobs. What depends on a lock is read in a later statement than the one that took it.
+
+-- `p_queues` to `p_retentions` are successes for the fast path; where a column has one element, it is that of all
+-- jobs. `p_rest` are all other settlements. In the answer `plain` is null if all of the former are applied. A claim
+-- names queues, and for each its limit and where among the terms those of its tasks stand.
+-- W2: settlements, then children, then starts, then due jobs and the claim.
+-- L8: lanes that ran empty are named in the answer.
 CREATE FUNCTION exchange(
     p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
     p_gone boolean, p_rest json, p_lanes boolean, p_starts json,
@@ -38,18 +43,10 @@ BEGIN
     v_now := call_time(p_offset, p_not_before_us);
     IF p_ids IS NOT NULL THEN
         v_size := cardinality(p_tokens);
-        IF cardinality(p_queues) < v_size THEN
-            p_queues := array_fill(p_queues[1], ARRAY[v_size]);
-        END IF;
-        IF cardinality(p_results) < v_size THEN
-            p_results := array_fill(p_results[1], ARRAY[v_size]);
-        END IF;
-        IF cardinality(p_result_ttls) < v_size THEN
-            p_result_ttls := array_fill(p_result_ttls[1], ARRAY[v_size]);
-        END IF;
-        IF cardinality(p_retentions) < v_size THEN
-            p_retentions := array_fill(p_retentions[1], ARRAY[v_size]);
-        END IF;
+        p_queues := for_all(p_queues, v_size);
+        p_results := for_all(p_results, v_size);
+        p_result_ttls := for_all(p_result_ttls, v_size);
+        p_retentions := for_all(p_retentions, v_size);
         v_done := settle_fast(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions, p_gone, v_now);
         IF cardinality(v_done.places) < v_size THEN
             SELECT json_agg(CASE WHEN s.place = ANY (v_done.places) THEN 'applied' ELSE settle(
@@ -64,7 +61,7 @@ BEGIN
     IF p_rest IS NOT NULL THEN
         v_settled := settle_all(p_rest, v_now);
     END IF;
-    -- A claim that is sent again, since its answer was lost, gets what it holds, and nothing new.
+    -- T2: a claim sent again answers the leases it still holds, in rank order, and takes nothing new.
     IF p_claim_id IS NOT NULL THEN
         RETURN QUERY SELECT (lease_of(j)).* FROM job AS j
             WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/'
@@ -82,28 +79,28 @@ BEGIN
         INTO v_started FROM json_array_elements(p_starts) WITH ORDINALITY;
     END IF;
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
-    FOR i IN 1 .. coalesce(cardinality(p_sources), 0) LOOP
+    FOR i IN 1 .. coalesce(cardinality(p_sources), 0) LOOP  -- S3: in the order given
         SELECT EXISTS (SELECT 1 FROM queue WHERE queue = p_sources[i] AND (paused OR clearing > v_now)),
             EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'end') AND queue = p_sources[i]),
             (SELECT due FROM job WHERE queue = p_sources[i] AND state IN ({{by_due}}) ORDER BY due LIMIT 1)
         INTO v_still, v_deferred, v_due;
-        CONTINUE WHEN v_still;
+        CONTINUE WHEN v_still;  -- C5, U1: no job and no `next_due` of a paused queue
         IF v_deferred THEN
             PERFORM run_deferred(p_sources[i], false, v_now);
             v_due := next_due(p_sources[i]);
         END IF;
         IF v_due <= v_now THEN
-            PERFORM promote_due(p_sources[i], v_now);
+            PERFORM promote_due(p_sources[i], v_now);  -- C1: also where the claim takes nothing
             v_due := next_due(p_sources[i]);
         END IF;
-        v_next_due := least(v_next_due, v_due);
+        v_next_due := least(v_next_due, v_due);  -- C4: the earliest of all queues of the claim
         CONTINUE WHEN p_room <= 0;
         v_picked := claim(p_sources[i], least(p_room, p_rooms[i]), p_cursors[3 * i - 2 : 3 * i],
             p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], v_now);
         v_got := cardinality(v_picked.rows);
         v_running := least(v_got, greatest(0, p_limit - v_taken));
         IF v_got > 0 THEN
-            -- The leases: new tokens, higher fences, one more attempt each.
+            -- T1, T3, A1: the leases have new tokens, higher fences, and one more attempt each.
             RETURN QUERY UPDATE job AS j SET
                 state = CASE WHEN g.rank <= v_running THEN 'running' ELSE 'assigned' END,
                 attempt = j.attempt + 1,
@@ -113,9 +110,11 @@ BEGIN
                     SELECT fence + 1 FROM lane WHERE lane.queue = j.queue AND lane.lane = j.lane) END),
                 lease_len = coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
                 lease_expires = v_now + coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
-                max_attempts = coalesce(j.given_max_attempts, p_attempts[p_begins[i] + g.task - 1], {{task_claim.max_attempts}}),
-                max_losses = coalesce(j.given_max_losses, p_losses[p_begins[i] + g.task - 1], {{task_claim.max_losses}}),
-                -- It may have come since the time of this call was read: nothing starts before it was created.
+                max_attempts = coalesce(
+                    j.given_max_attempts, p_attempts[p_begins[i] + g.task - 1], {{task_claim.max_attempts}}),
+                max_losses = coalesce(
+                    j.given_max_losses, p_losses[p_begins[i] + g.task - 1], {{task_claim.max_losses}}),
+                -- A job may be younger than the time of this call: it does not start before it was created.
                 started = CASE WHEN g.rank <= v_running
                     THEN coalesce(j.started, greatest(v_now, j.created)) ELSE j.started END,
                 last_started = CASE WHEN g.rank <= v_running THEN greatest(v_now, j.created) ELSE j.last_started END,
@@ -142,6 +141,7 @@ BEGIN
     RETURN NEXT v_answer;
 END $$;
 
+-- Settlements one by one, in the order given.
 CREATE FUNCTION settle_all(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
@@ -174,15 +174,21 @@ BEGIN
 END $$;
 
 -- One settlement of any kind. Lanes are locked.
+-- G1: there is no record.
+-- G2: only the current token settles; the owner's last one is answered again.
+-- G3: the lease was renewed or began to run after the reaper listed it.
+-- A3: settling an assigned job implies its start, except for a release and a reap.
+-- G4: a job with a cancel request does not run again.
+-- G5: cancelling without a note of its own keeps the note of the cancel request.
 CREATE FUNCTION settle(s settlement, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job;
     v_reap boolean := s.listed_expiry IS NOT NULL;
     v_note text := coalesce(s.note, '');
 BEGIN
-    -- Only who holds the current token is locked, or waited for: one that is not will never be again, and its job may
-    -- be in the hands of an arrival that replaces it and waits for the lane we hold.
-    IF v_reap THEN  -- a reaper waits for nobody: who holds the job is about to settle it
+    -- Only a job with this token is locked or waited for. A token that is not the current one never will be again, and
+    -- its job may be locked by an arrival that replaces it and waits for a lane that this call holds.
+    IF v_reap THEN  -- a reaper does not wait: the call that has locked the job is about to settle it
         SELECT * INTO j FROM job WHERE queue = s.queue AND id = s.id AND token = s.token FOR UPDATE SKIP LOCKED;
     ELSE
         SELECT * INTO j FROM job WHERE queue = s.queue AND id = s.id AND token = s.token FOR UPDATE;
@@ -192,9 +198,9 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'gone';
         END IF;
-        -- Sent again, it has been applied. Not so in a user's transaction: what else is in there was not.
-        RETURN CASE WHEN NOT v_reap AND j.settled_token = s.token AND NOT current_setting('holdfast.user_transaction')::boolean
-            THEN 'applied' ELSE 'lost' END;
+        -- Sent again, it has been applied. Not so in a user's transaction: its other writes were not.
+        RETURN CASE WHEN NOT v_reap AND j.settled_token = s.token
+            AND NOT current_setting('holdfast.user_transaction')::boolean THEN 'applied' ELSE 'lost' END;
     END IF;
     IF v_reap THEN
         IF coalesce(s.refund, false) AND j.state = 'running' THEN
@@ -211,14 +217,20 @@ BEGIN
         RETURN 'cancelled_instead';
     END IF;
     IF s.target = 'cancelled' AND v_note = '' THEN
-        v_note := j.cancel_note;  -- the handler stopped because it was asked to: keep what was said then
+        v_note := j.cancel_note;
     END IF;
     PERFORM apply_settlement(j, s, s.target, s.reason, v_note, p_now);
     RETURN 'applied';
 END $$;
 
-CREATE FUNCTION apply_settlement(j job, s settlement, p_target text, p_reason text, p_note text, p_now bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- H1: a counted run that did not succeed is written into the history.
+-- H2: by the reason first, then by the target.
+-- A4, A6, G7, W5: attempt, losses, settled token, last error and result.
+-- W3: a release keeps its due time.
+-- W1: written as retrying or scheduled, also if it is due at once.
+CREATE FUNCTION apply_settlement(
+    j job, s settlement, p_target text, p_reason text, p_note text, p_now bigint
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_from text := j.state;
     v_refund int := coalesce(s.refund, false)::int;
@@ -256,7 +268,8 @@ BEGIN
     PERFORM put_job(v_from, j);
 END $$;
 
--- An assigned job begins.
+-- An assigned job begins to run.
+-- A1: the attempt was counted at the claim.
 CREATE FUNCTION begin_attempt(INOUT j job, p_now bigint) LANGUAGE plpgsql AS $$
 DECLARE
     v_from text := j.state;
@@ -267,7 +280,8 @@ BEGIN
     PERFORM put_job(v_from, j);
 END $$;
 
--- What was prefetched is about to run.
+-- A prefetched job is about to run.
+-- A2: the checks in this order.
 CREATE FUNCTION start(p_queue text, p_id text, p_token text, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job;
@@ -286,13 +300,15 @@ BEGIN
     RETURN 'started';
 END $$;
 
+-- True if the job's queue or lane is paused.
 CREATE FUNCTION scope_paused(p_queue text, p_lane text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce((SELECT paused FROM queue WHERE queue = p_queue), false)
         OR coalesce((SELECT paused FROM lane WHERE queue = p_queue AND lane = p_lane), false)
 $$;
 
--- Book what an exchange has done in one queue: plain ends, and leases given.
-CREATE FUNCTION count_exchange(p_queue text, p_done settled_fast, p_running bigint, p_assigned bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- Count what an exchange has done in one queue: successes of the fast path, and leases. One statement for both.
+CREATE FUNCTION count_exchange(p_queue text, p_done settled_fast, p_running bigint, p_assigned bigint) RETURNS text
+LANGUAGE plpgsql AS $$
 DECLARE
     v_gone bigint := cardinality(array_positions(p_done.gone, p_queue));
     v_ends bigint := cardinality(array_positions(p_done.ended, p_queue)) + v_gone;
@@ -306,7 +322,7 @@ BEGIN
     RETURN CASE WHEN v_ends > 0 THEN notify('room:' || p_queue) END;
 END $$;
 
--- The same without those of one queue.
+-- The same without the jobs of one queue.
 CREATE FUNCTION without_queue(p_queue text, p_done settled_fast) RETURNS settled_fast LANGUAGE plpgsql AS $$
 BEGIN
     p_done.ended := array_remove(p_done.ended, p_queue);

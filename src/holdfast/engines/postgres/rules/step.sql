@@ -1,8 +1,7 @@
--- One call being carried out: its time, what it has moved, what it will notify. Every function of `rules/` builds on
--- these.
+-- One call being carried out: its time, what it has moved, what it will notify. All other files build on these.
 --
--- The rules mirror those of `engines/ledger`, file by file; the differential machine compares the two, answer by
--- answer.
+-- The rules are those of `engines/ledger`, file by file; the differential machine compares the two, answer by answer.
+-- A comment such as `L3:` names the rule of docs/contract.md, section 4, that the function carries out.
 --
 -- What a call gathers (state changes to count, topics to notify, lanes that ran empty) stands in settings that live
 -- as long as the transaction, one JSON value per line: functions have no other common variable.
@@ -11,10 +10,11 @@
 -- what every call does is written as assignments, also where the value is not used: PL/pgSQL evaluates an expression
 -- in a tenth of the time of a PERFORM, which is a query.
 --
--- A function that clients call has SECURITY DEFINER and a fixed search path. All others are called beneath one of
--- those, with its rights and its search path, and nobody else may call them.
+-- A function that clients call is SECURITY DEFINER with a fixed search path. All others are called beneath one of
+-- those, with its rights and its search path, and no other role may call them: a search path of its own would cost a
+-- helper ten times its time.
 
--- Nothing gathered yet. In a user's transaction an earlier call may have left something.
+-- Forget what an earlier call of the same transaction has gathered.
 CREATE FUNCTION begin_call(p_user_transaction boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN set_config('holdfast.moves', '', true) || set_config('holdfast.topics', '', true)
@@ -33,7 +33,7 @@ CREATE FUNCTION later(p_start bigint, p_duration bigint) RETURNS bigint LANGUAGE
     SELECT least(p_start + p_duration, {{forever}})
 $$;
 
--- Send a notification under this topic after the commit. The client does, with the topics that `reply` gives it.
+-- Notify this topic after the commit. The client does it, with the topics that `reply` gives back.
 CREATE FUNCTION notify(p_topic text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_line text := to_json(p_topic)::text || E'\n';
@@ -49,7 +49,7 @@ CREATE FUNCTION is_terminal(p_state text) RETURNS boolean LANGUAGE sql IMMUTABLE
     SELECT p_state IN ({{terminal}})
 $$;
 
--- Count a change of state of `p_jobs` jobs. Null: the jobs were not there before, or are not there after.
+-- Count a change of state of `p_jobs` jobs. Null: they were not there before, or are not there after.
 CREATE FUNCTION count_moves(p_queue text, p_from text, p_to text, p_jobs int DEFAULT 1) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -88,12 +88,12 @@ BEGIN
     RETURN set_config('holdfast.moves', '', true);
 END $$;
 
--- A setting's lines as one JSON array.
+-- The lines of a setting as one JSON array.
 CREATE FUNCTION lines_of(p_setting text) RETURNS text LANGUAGE sql AS $$
     SELECT '[' || replace(rtrim(current_setting(p_setting, true), E'\n'), E'\n', ',') || ']'
 $$;
 
--- The live jobs of a queue.
+-- Live jobs of a queue.
 CREATE FUNCTION depth(p_queue text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (
@@ -115,7 +115,7 @@ CREATE FUNCTION base64(p_data bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- An answer as text: the topics to notify after the commit, the time, and the fields of the verb's answer.
--- `p_scanned`: how many entries of the index `job_ready` a claim has read.
+-- `p_scanned`: entries of the index job_ready that a claim has read.
 CREATE FUNCTION reply(p_now bigint, p_fields text, p_scanned bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN '{"topics":' || lines_of('holdfast.topics') || ',"scanned":' || p_scanned
@@ -123,9 +123,9 @@ BEGIN
         || CASE p_fields WHEN '' THEN '' ELSE ',' || p_fields END || '}}';
 END $$;
 
--- The job as it waits from now on: blocked if something holds it, else by its due time. The pause of a lane holds the
--- head only from when it would be queued: its due time runs on. The caller reads `p_lane_paused` under the lane's
--- lock.
+-- The job as it waits from now on. The caller reads `p_lane_paused` under the lane's lock.
+-- E4: blocked if something holds it, else scheduled until it is due, else queued.
+-- U2: the head of a paused lane is held from the time it would be queued; its due time runs on.
 CREATE FUNCTION rest(INOUT j job, p_lane_paused boolean, p_now bigint) LANGUAGE plpgsql AS $$
 BEGIN
     j.hold := j.hold & ~{{hold.paused}};
@@ -141,8 +141,8 @@ BEGIN
     END IF;
 END $$;
 
--- Write a stored job. The only UPDATE of whole jobs; two hot ones that write single columns are in `exchange` and in
--- `settle_fast`.
+-- Write a stored job whole. Two hot updates write single columns instead: in `exchange` and in `settle_fast`.
+-- N1: a job that became queued notifies its queue.
 CREATE FUNCTION put_job(p_from text, j job) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE job SET

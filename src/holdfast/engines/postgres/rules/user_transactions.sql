@@ -1,4 +1,9 @@
--- Ring when the user commits, and never if it does not. `p_notify` false: the user's commits shall not notify.
+-- Enqueue and settle in a user's transaction. What they do to lanes, pools and children is deferred until after the
+-- commit (`deferred.sql`). So no other call waits for a lock that a user holds, except for the same job or key.
+--
+-- A request is one text, so that any driver can carry it.
+
+-- Notify when the user's transaction commits, and never if it does not. `p_notify` false: commits shall not notify.
 CREATE FUNCTION send_notifications(p_notify boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_notify THEN
@@ -7,8 +12,8 @@ BEGIN
     END IF;
 END $$;
 
--- Requests are one text each, so that any driver can carry them.
-CREATE FUNCTION enqueue_in_transaction(p_request text) RETURNS text LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
+CREATE FUNCTION enqueue_in_transaction(p_request text) RETURNS text LANGUAGE plpgsql {{entry}}
+SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
 DECLARE
     v_request jsonb := p_request::jsonb;
     v_reply text := enqueue((v_request -> 'groups')::text, true,
@@ -19,7 +24,8 @@ BEGIN
     RETURN v_reply;
 END $$;
 
-CREATE FUNCTION settle_in_transaction(p_request text) RETURNS text LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
+CREATE FUNCTION settle_in_transaction(p_request text) RETURNS text LANGUAGE plpgsql {{entry}}
+SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
 DECLARE
     v_request json := p_request::json;
     v_now bigint := call_time((v_request ->> 'offset')::bigint, (v_request ->> 'not_before_us')::bigint);

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from holdfast.blocking import ALLOW, run_coroutine
+from holdfast.blocking import ALLOW, move_to_loop, run_coroutine
 from holdfast.core.connection import StoreConnection
 from holdfast.core.process import Process
 from holdfast.declare.payload import PayloadTask

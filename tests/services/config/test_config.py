@@ -232,7 +232,7 @@ def test_a_variable_without_effect_is_refused(tmp_path: Path, variable: str) -> 
     assert f"{variable}: there is no setting `{variable.removeprefix('HOLDFAST_').lower()}`." in str(error)
 
 
-def test_a_misspelt_key_is_told_what_it_should_be(tmp_path: Path) -> None:
+def test_the_error_of_a_misspelt_key_names_the_right_one(tmp_path: Path) -> None:
     assert "`worker.concurrency`" in str(refusal(tmp_path, "[worker]\nconcurrancy = 3"))
     (tmp_path / "holdfast.toml").unlink()
     assert "`worker_concurrency`" in str(refusal(tmp_path, environ={"HOLDFAST_WORKER_CONCURRANCY": "3"}))

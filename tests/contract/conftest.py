@@ -125,7 +125,7 @@ def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 def user_transaction(engine: Engine, request: pytest.FixtureRequest) -> UserTransaction:
     maker: Maker = request.node.callspec.params["make_engine"]
     if maker.transaction is None:
-        assert not engine.capabilities.joins_transactions, f"{maker.name} joins transactions: say here how to open one"
+        assert not engine.capabilities.user_transactions, f"{maker.name} joins transactions: say here how to open one"
         pytest.skip(f"not offered: {maker.name} does not take part in transactions of its users")
     return maker.transaction(engine)
 

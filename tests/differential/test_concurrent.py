@@ -134,7 +134,7 @@ def altered(truth: History, alter: Alter, *, once: bool = True) -> History:
     for call in truth.calls:
         answer = None if done and once else alter(call)
         done = done or answer is not None
-        calls.append(call if answer is None else RecordedCall(call.caller, call.command, answer, call.moment))
+        calls.append(call if answer is None else RecordedCall(call.caller, call.command, answer, call.ticks))
     assert done, "nothing to alter"
     return History(calls, drained=True)
 
@@ -175,7 +175,7 @@ def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) ->
             return replace(call.answer, settled=(SettleStatus.LOST, *call.answer.settled[1:]))
         return None
 
-    assert "heard lost, and nobody had taken the lease" in problems(altered(truth, alter))
+    assert "was answered lost, and nobody had taken the lease" in problems(altered(truth, alter))
 
 
 def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
@@ -187,7 +187,7 @@ def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
                     return replace(call.answer, groups=(GroupAccepted((twin, *group.jobs[1:])),))
         return None
 
-    assert "created more than once in one life" in problems(altered(truth, alter))
+    assert "created more than once in one generation" in problems(altered(truth, alter))
 
 
 def test_lanes_out_of_order_are_found_out(truth: History) -> None:
@@ -232,7 +232,7 @@ def test_a_claim_that_leaves_a_ready_job_is_found_out(truth: History) -> None:
         command = call.command
         if isinstance(command, Exchange) and command.claim is not None and call.caller != "last":
             command = replace(command, claim=replace(command.claim, prefetch=command.claim.prefetch + 1))
-        calls.append(RecordedCall(call.caller, command, call.answer, call.moment))
+        calls.append(RecordedCall(call.caller, command, call.answer, call.ticks))
     assert "had room, and left" in problems(History(calls, drained=True))
 
 
@@ -252,7 +252,7 @@ def test_a_limit_that_is_exceeded_is_found_out(truth: History) -> None:
             group = command.groups[0]
             limits = tuple(DepthLimit(limit.queue, 2, each_lane=limit.each_lane) for limit in group.limits)
             command = Enqueue(groups=(replace(group, limits=limits),))
-        calls.append(RecordedCall(call.caller, command, call.answer, call.moment))
+        calls.append(RecordedCall(call.caller, command, call.answer, call.ticks))
     assert "jobs lived at once in small; the limit is 2" in problems(History(calls, drained=True))
 
 
@@ -313,5 +313,5 @@ def test_what_was_asked_to_cancel_does_not_run_again(truth: History) -> None:
             told = [SettleStatus.APPLIED if one is SettleStatus.CANCELLED_INSTEAD else one for one in answer.settled]
             answer = replace(answer, settled=tuple(told))
             assert any(one.target is not JobState.CANCELLED for one in call.command.settlements)
-        calls.append(RecordedCall(call.caller, call.command, answer, call.moment))
+        calls.append(RecordedCall(call.caller, call.command, answer, call.ticks))
     assert "asked to cancel it, and it was let run again" in problems(History(calls, drained=True))

@@ -79,14 +79,14 @@ async def test_a_lane_hears_of_an_end_whose_job_is_replaced_in_the_same_transact
     await engine.migrate()
     await engine.open()
     try:
-        if not engine.capabilities.joins_transactions:
+        if not engine.capabilities.user_transactions:
             pytest.skip(f"{engine.scheme} takes no part in transactions")
         await engine.perform(together(new("a", lane="x"), new("b", lane="x")))
         first: ExchangeAnswer = await engine.perform(claim("c1"))
         failed = [Settlement(queue="q", id="a", token=one.token, target=JobState.FAILED) for one in first.leases]
         async with engine.transaction() as connection:
-            await engine.joined(Exchange(settlements=tuple(failed)), connection)
-            await engine.joined(together(new("a", lane="x")), connection)
+            await engine.in_transaction(Exchange(settlements=tuple(failed)), connection)
+            await engine.in_transaction(together(new("a", lane="x")), connection)
         second: ExchangeAnswer = await engine.perform(claim("c2"))
         assert [(one.id, one.generation) for one in second.leases] == [("b", 0)]
         assert await engine.audit() == ()

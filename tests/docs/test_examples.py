@@ -17,8 +17,8 @@ SECONDS = 60
 
 def promised(source: str) -> list[str]:
     """The lines that an example says it prints."""
-    _, _, said = source.partition(MARK)
-    return [line.removeprefix("#   ") for line in said.splitlines()]
+    _, _, lines = source.partition(MARK)
+    return [line.removeprefix("#   ") for line in lines.splitlines()]
 
 
 def run(example: Path) -> "subprocess.CompletedProcess[str]":

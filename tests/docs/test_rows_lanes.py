@@ -43,7 +43,7 @@ def test_a_lane_keeps_its_order_also_while_its_head_is_tried_again(jobs: App[Any
     assert dict(ran) == {account: list(range(10)) for account in ("ada", "bob", "cleo")}
 
 
-async def test_a_job_that_cannot_be_read_is_set_aside_and_its_lane_goes_on(jobs: App[Any]) -> None:
+async def test_a_job_that_cannot_be_read_fails_and_its_lane_continues(jobs: App[Any]) -> None:
     @jobs.task(lane="only")
     def work(number: int) -> int:
         return number
@@ -67,7 +67,7 @@ async def test_a_job_that_cannot_be_read_is_set_aside_and_its_lane_goes_on(jobs:
 # --- Pools ---
 
 
-def test_without_a_key_jobs_go_round_and_with_one_they_stay(jobs: App[Any]) -> None:
+def test_jobs_without_a_key_are_spread_and_jobs_of_a_key_share_a_lane(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=4)
     lanes = [pool.enqueue(Transfer("ada", n)).refresh().lane for n in range(8)]
     assert sorted(lanes) == ["0", "0", "1", "1", "2", "2", "3", "3"]  # type: ignore[type-var]
@@ -75,7 +75,7 @@ def test_without_a_key_jobs_go_round_and_with_one_they_stay(jobs: App[Any]) -> N
         assert len({pool.enqueue(Transfer(key, n), key=key).refresh().lane for n in range(5)}) == 1
 
 
-def test_a_handler_of_a_pool_is_told_all_of_its_event(jobs: App[Any]) -> None:
+def test_a_pool_handler_gets_every_field_of_its_job(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=3)
     seen: list[tuple[Any, ...]] = []
 
@@ -117,7 +117,7 @@ def test_a_pool_of_events_keeps_the_order_of_every_key(jobs: App[Any]) -> None:
     assert dict(ran) == {key: list(range(20)) for key in keys}
 
 
-async def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]) -> None:
+async def test_a_pool_and_a_lane_are_paused_inspected_and_cleared(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=2)
     entered = Probe[int]("the handler")
 
@@ -136,7 +136,7 @@ async def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]
                 if lanes[handle] == "0":
                     await handle.aresult(timeout=SECONDS)
             status = await pool.lane(1).astatus()
-            assert (status.state, status.pending, status.processed) == ("paused", 2, 0)
+            assert (status.state, status.depth, status.processed) == ("paused", 2, 0)
             assert await pool.lane(1).aresume()
             for handle in handles:
                 await handle.aresult(timeout=SECONDS)
@@ -146,7 +146,7 @@ async def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]
             assert await pool.aclear() == 1  # the event in flight is fenced
         assert (await flying.arefresh()).state == "cancelled"
         status_of_all = await pool.astatus()
-        assert (status_of_all.pending, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
+        assert (status_of_all.depth, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
 
 
 def test_a_resize_loses_nothing_and_keeps_the_order_of_keys(jobs: App[Any]) -> None:
@@ -169,7 +169,7 @@ def test_a_resize_loses_nothing_and_keeps_the_order_of_keys(jobs: App[Any]) -> N
     assert (len(pool.status().lanes), pool.status().resizing) == (5, False)
 
 
-async def test_a_pool_tells_when_it_is_full_empty_or_has_a_dead_letter(jobs: App[Any]) -> None:
+async def test_a_pool_reports_when_it_is_full_empty_or_has_a_dead_letter(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=2, max_depth=5)
     soft, empty, dead = Probe[Any]("the soft limit"), Probe[Any]("on_empty"), Probe[Any]("on_dead_letter")
 

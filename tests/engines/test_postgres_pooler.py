@@ -19,7 +19,7 @@ from holdfast.engines import open_engine
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.errors import ConfigError
 from holdfast.model.job import JobKey
-from holdfast.model.produce import Group
+from holdfast.model.produce import Enqueue, Group
 from holdfast.model.states import JobState
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
@@ -148,5 +148,5 @@ async def test_a_worker_works_through_a_proxy_while_sessions_are_ended(
 async def test_a_handler_s_transaction_works_through_a_proxy(store: Store, shared: Bouncer) -> None:
     async with opened(store._replace(url=shared.url), **POOLED) as engine:
         async with engine.transaction() as connection:
-            await engine.enqueue(Group((new_job("a"),)), join=connection)
+            await engine.in_transaction(Enqueue(groups=(Group((new_job("a"),)),)), connection)
         assert (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None

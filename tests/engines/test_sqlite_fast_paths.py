@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.fast_updates import keeps_order
 from holdfast.engines.sqlite.rows import COLUMNS, NARROW_COLUMNS, job_row
 from holdfast.engines.sqlite.writer import Writer

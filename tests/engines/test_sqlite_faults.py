@@ -1,4 +1,4 @@
-"""What is done to the SQLite engine, and that it says so and loses nothing."""
+"""Faults of the SQLite engine's surroundings: each is a clear error, and no job is lost."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import pytest
 from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND
@@ -47,7 +47,7 @@ def a_claim(worker: str, number: int = 0) -> Claim:
 
 
 def limit_pages(engine: SqliteEngine, pages: int) -> None:
-    """A disk of so many pages, as SQLite itself can pretend it."""
+    """Let SQLite behave as if the disk had room for this many pages only."""
     assert engine._writer is not None
     runner = engine._writer.runner
     assert isinstance(runner, Writer)
@@ -108,26 +108,26 @@ async def enqueue_one(path: Path) -> None:
         await engine.enqueue(job("a"))
 
 
-def opened_by_nobody(path: Path) -> str:
-    """What a process hears that opens the store as a user without rights: root may write anywhere."""
+def error_without_rights(path: Path) -> str:
+    """The error of a process that opens the store as a user without rights. (Root may write anywhere.)"""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        said = "opened"
+        message = "opened"
         try:
             if os.getuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
             store(path).open_now()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writer, said.encode())
+            message = f"{type(error).__name__}: {error}"
+        os.write(writer, message.encode())
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as pipe:
-        said = pipe.read().decode()
+        message = pipe.read().decode()
     os.waitpid(child, 0)
-    return said
+    return message
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -143,9 +143,9 @@ def test_a_file_or_folder_that_may_only_be_read_is_a_clear_error(tmp_path: Path,
                 file.chmod(0o444)
         else:
             folder.chmod(0o555)
-        said = opened_by_nobody(path)
-        assert said.startswith("EngineUnavailable"), said
-        assert "x.db cannot be" in said
+        message = error_without_rights(path)
+        assert message.startswith("EngineUnavailable"), message
+        assert "x.db cannot be" in message
     finally:
         folder.chmod(0o777)
         shutil.rmtree(folder)
@@ -173,32 +173,32 @@ async def test_a_full_disk_refuses_the_job_and_loses_nothing(tmp_path: Path) -> 
         assert await engine.audit() == ()
 
 
-async def test_a_stranger_who_locks_the_file_delays_us_and_then_we_say_so(tmp_path: Path) -> None:
+async def test_another_program_that_locks_the_file_too_long_is_a_clear_error(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db", busy_timeout=0.2)) as engine:
         await engine.enqueue(job("before"))
-        stranger = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-        stranger.execute("BEGIN IMMEDIATE")
+        outsider = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
         with pytest.raises(EngineUnavailable, match="locked"):
-            await engine.enqueue(job("meanwhile"))
+            await engine.enqueue(job("during"))
         assert (await engine.get(JobKey(QUEUE, "before"))).jobs[0] is not None  # reading goes on
-        stranger.execute("ROLLBACK")
+        outsider.execute("ROLLBACK")
         await engine.enqueue(job("after"))
-        found = (await engine.get(JobKey(QUEUE, "meanwhile"), JobKey(QUEUE, "after"))).jobs
+        found = (await engine.get(JobKey(QUEUE, "during"), JobKey(QUEUE, "after"))).jobs
         assert [record is not None for record in found] == [False, True]
-        stranger.close()
+        outsider.close()
 
 
-async def test_a_stranger_who_lets_go_in_time_costs_only_the_wait(tmp_path: Path) -> None:
+async def test_another_program_that_unlocks_the_file_in_time_only_delays_a_write(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         await engine.enqueue(job("before"))
-        stranger = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-        stranger.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.ensure_future(engine.enqueue(job("meanwhile")))
-        assert (await engine.get(JobKey(QUEUE, "meanwhile"))).jobs == (None,)
-        stranger.execute("COMMIT")
+        outsider = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(engine.enqueue(job("during")))
+        assert (await engine.get(JobKey(QUEUE, "during"))).jobs == (None,)
+        outsider.execute("COMMIT")
         answer = await waiting
         assert isinstance(answer.groups[0], GroupAccepted)
-        stranger.close()
+        outsider.close()
 
 
 def test_a_connection_is_refused_after_a_fork(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ HOLDER = (
 )
 
 
-async def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_path: Path) -> None:
+async def test_a_killed_worker_is_noticed_at_once_and_its_late_answer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
     async with opened_engine(store(path)) as engine:
@@ -308,7 +308,7 @@ async def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(t
         token = (await child.stdout.readline()).decode().strip()
         assert await engine.ended_workers() == ()
         os.kill(child.pid, signal.SIGSTOP)
-        assert await engine.ended_workers() == ()  # stopped is not dead: only its lease can tell
+        assert await engine.ended_workers() == ()  # a stopped process has not ended: only its lease expires
         os.kill(child.pid, signal.SIGKILL)
         await child.wait()
         assert await engine.ended_workers() == ("doomed",)
@@ -328,7 +328,7 @@ async def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(t
 
 
 # N6
-async def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
+async def test_a_notification_reaches_another_process(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     program = (
         "import asyncio, sys\n"
@@ -370,7 +370,7 @@ async def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatc
         assert await engine.audit() == ()
 
 
-async def test_a_record_without_a_process_is_never_taken_for_dead(tmp_path: Path) -> None:
+async def test_a_record_without_a_process_never_counts_as_ended(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         await engine.heartbeat(WorkerRecord(worker="elsewhere", process="4711-deadbeef"))
         await engine.heartbeat(WorkerRecord(worker="silent", process=""))
@@ -387,9 +387,9 @@ async def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path
     async with opened_engine(store(path)) as engine:
         for name in names:
             await engine.enqueue(job(name, lane="L"))
-        with sqlite3.connect(path) as stranger:
-            stranger.execute("UPDATE holdfast_job SET body = x'c1c1' WHERE id = ?", (damaged,))
-        stranger.close()
+        with sqlite3.connect(path) as outsider:
+            outsider.execute("UPDATE holdfast_job SET body = x'c1c1' WHERE id = ?", (damaged,))
+        outsider.close()
         done = []
         for number in range(2):
             (lease,) = (await engine.claim(a_claim("w", number))).leases
@@ -402,9 +402,9 @@ async def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path
         assert (record.state, record.reason) == (JobState.FAILED, "undecodable")
         assert (await engine.stats(QUEUE)).queues[0].totals.failed == 1
         assert await engine.audit() == ()
-        with sqlite3.connect(path) as stranger:
-            kept = stranger.execute("SELECT id, body FROM holdfast_damaged").fetchall()
-        stranger.close()
+        with sqlite3.connect(path) as outsider:
+            kept = outsider.execute("SELECT id, body FROM holdfast_damaged").fetchall()
+        outsider.close()
         assert kept == [(damaged, b"\xc1\xc1")]
 
 
@@ -413,9 +413,9 @@ async def test_reading_a_damaged_record_sets_it_aside_too(tmp_path: Path) -> Non
 
     async with opened_engine(store(path)) as engine:
         await engine.enqueue(job("a"))
-        with sqlite3.connect(path) as stranger:
-            stranger.execute("UPDATE holdfast_job SET body = x'93'")
-        stranger.close()
+        with sqlite3.connect(path) as outsider:
+            outsider.execute("UPDATE holdfast_job SET body = x'93'")
+        outsider.close()
         record = (await engine.get(JobKey(QUEUE, "a"))).jobs[0]
         assert record is not None
         assert record.state is JobState.FAILED
@@ -435,14 +435,14 @@ async def test_a_folder_too_deep_for_a_socket_means_polling_not_an_error(
     assert "they poll" in caplog.text
 
 
-async def test_a_failing_checkpoint_does_not_unsay_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_checkpoint_does_not_undo_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SystemRuntime()
     monkeypatch.setattr(runtime.fs, "size", lambda path: 10**12)
 
     engine = open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime)
     assert isinstance(engine, SqliteEngine)
     async with opened_engine(engine) as engine:
-        with sqlite3.connect(tmp_path / "x.db") as reader:  # someone who reads keeps the log from being emptied
+        with sqlite3.connect(tmp_path / "x.db") as reader:  # an open reader keeps the log from being emptied
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM holdfast_job").fetchone()
             answer = await engine.enqueue(job("a"))

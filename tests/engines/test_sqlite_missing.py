@@ -1,4 +1,4 @@
-"""Rows that somebody has deleted from the file by hand: what they held up goes on, and it is told."""
+"""Rows that were deleted from the file by hand: the jobs that waited for them go on, and the log reports it."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ import pytest
 from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import writer as writer_module
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, Group, GroupAccepted, NewJob, Parent, PoolPlace
@@ -23,7 +23,7 @@ QUEUE = "q"
 
 
 class Store:
-    """An open engine, and a stranger with a connection of their own."""
+    """An open engine, and connections of an outsider to the same file."""
 
     def __init__(self, engine: SqliteEngine, path: Path) -> None:
         self.engine = engine
@@ -47,7 +47,7 @@ class Store:
         return (await self.engine.settle(done)).settled[0]
 
     async def work_off(self) -> list[str]:
-        """Take and settle whatever is ready, until nothing is."""
+        """Claim and settle ready jobs until there are none."""
         done = []
         while leases := await self.take():
             for lease in leases:
@@ -62,15 +62,15 @@ class Store:
         return (await self.engine.stats(QUEUE)).queues[0].depth
 
     def delete(self, *ids: str) -> None:
-        stranger = sqlite3.connect(self.path)
-        with stranger:
-            stranger.executemany("DELETE FROM holdfast_job WHERE id = ?", [(id,) for id in ids])
-        stranger.close()
+        outsider = sqlite3.connect(self.path)
+        with outsider:
+            outsider.executemany("DELETE FROM holdfast_job WHERE id = ?", [(id,) for id in ids])
+        outsider.close()
 
     def set_aside(self) -> list[str]:
-        stranger = sqlite3.connect(self.path)
-        found = [id for (id,) in stranger.execute("SELECT id FROM holdfast_damaged ORDER BY id")]
-        stranger.close()
+        outsider = sqlite3.connect(self.path)
+        found = [id for (id,) in outsider.execute("SELECT id FROM holdfast_damaged ORDER BY id")]
+        outsider.close()
         return found
 
 
@@ -145,7 +145,7 @@ async def test_a_head_that_goes_missing_while_it_runs_is_lost_to_its_worker_and_
         assert await store.work_off() == ["second"]
 
 
-async def test_a_lane_that_misses_all_its_jobs_is_empty(tmp_path: Path) -> None:
+async def test_a_lane_whose_jobs_are_all_missing_is_empty(tmp_path: Path) -> None:
     async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", lane="L")
         store.delete("head", "second", "third")
@@ -157,7 +157,7 @@ async def test_a_lane_that_misses_all_its_jobs_is_empty(tmp_path: Path) -> None:
         assert await store.work_off() == ["fourth"]
 
 
-async def test_those_who_wait_and_go_missing_do_not_stop_the_last_one(
+async def test_missing_jobs_behind_the_head_do_not_stop_the_last_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened_store(tmp_path) as store:
@@ -184,10 +184,10 @@ async def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> N
 async def test_a_missing_head_before_a_damaged_one_are_both_set_aside(tmp_path: Path) -> None:
     async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", lane="L")
-        stranger = sqlite3.connect(store.path)
-        with stranger:
-            stranger.execute("UPDATE holdfast_job SET body = x'c1' WHERE id = 'second'")
-        stranger.close()
+        outsider = sqlite3.connect(store.path)
+        with outsider:
+            outsider.execute("UPDATE holdfast_job SET body = x'c1' WHERE id = 'second'")
+        outsider.close()
         store.delete("head")
         await store.engine.prune()
 
@@ -195,7 +195,7 @@ async def test_a_missing_head_before_a_damaged_one_are_both_set_aside(tmp_path: 
         assert store.set_aside() == ["head", "second"]
 
 
-async def test_the_children_of_a_missing_head_hear_of_its_end(tmp_path: Path) -> None:
+async def test_the_end_of_a_missing_head_resolves_its_children(tmp_path: Path) -> None:
     async with opened_store(tmp_path) as store:
         await store.put("head", lane="L")
         await store.put("child", parents=(Parent(JobKey(QUEUE, "head")),))
@@ -222,7 +222,7 @@ async def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(
 
 
 # PR3
-async def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prunes_check_every_lane_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "LANES_PER_PRUNE", 2)
 
     async with opened_store(tmp_path) as store:

@@ -101,11 +101,11 @@ def test_without_an_address_in_code_the_environment_decides(
 
 def test_a_file_is_shown_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert App().place == str(tmp_path / "holdfast.db")
-    assert App("sqlite:jobs.db").place == str(tmp_path / "jobs.db")
-    assert App("sqlite:////srv/jobs.db").place == "/srv/jobs.db"
-    assert App("memory://").place == "memory://"
-    assert App("postgresql://me:secret@db/shop").place == "postgresql://me:***@db/shop"
+    assert App().address == str(tmp_path / "holdfast.db")
+    assert App("sqlite:jobs.db").address == str(tmp_path / "jobs.db")
+    assert App("sqlite:////srv/jobs.db").address == "/srv/jobs.db"
+    assert App("memory://").address == "memory://"
+    assert App("postgresql://me:secret@db/shop").address == "postgresql://me:***@db/shop"
 
 
 # Opening and closing
@@ -130,7 +130,7 @@ async def test_blocks_may_be_nested_and_the_last_one_closes() -> None:
     jobs = App("memory://")
 
     async with jobs:
-        process = jobs._link.process
+        process = jobs._store.process
         async with jobs:
             assert process.open
         assert process.open
@@ -206,14 +206,14 @@ jobs = App("memory://")
 async def double(n: int) -> int:
     return 2 * n
 
-assert double.call(1) == 2                      # the parent's portal runs
+assert double.call(1) == 2                      # the parent's loop thread runs
 double.enqueue(1)
 child = os.fork()
 if not child:
     assert jobs.control.queues() == []          # a memory engine of its own
     double.enqueue(1)
     double.enqueue(2)
-    assert double.call(2) == 4                  # a portal of its own
+    assert double.call(2) == 4                  # a loop thread of its own
     os._exit(0 if jobs.control.queues()[0].depth == 2 else 1)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0
@@ -246,13 +246,13 @@ def test_an_app_that_nobody_holds_lets_go_of_its_thread() -> None:
     before = set(threading.enumerate())
     jobs = App("memory://")
     jobs.open()
-    (portal,) = [t for t in threading.enumerate() if t not in before and t.name == "holdfast-portal"]
+    (thread,) = [t for t in threading.enumerate() if t not in before and t.name == "holdfast-loop"]
     gone = weakref.ref(jobs)
     del jobs
     gc.collect()
     assert gone() is None
-    portal.join(20)
-    assert not portal.is_alive()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_another_engine_and_clock_can_be_put_under_an_app() -> None:
@@ -359,7 +359,7 @@ def test_events_come_as_a_stream_of_either_colour() -> None:
 
 
 def test_a_reader_that_is_too_slow_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.stream.MOST", 2)
+    monkeypatch.setattr("holdfast.stream.MAX_EVENTS", 2)
     jobs = App("memory://")
     resize = small(jobs)
     with jobs.subscribe(events.Queued) as stream:

@@ -12,7 +12,7 @@ import pytest
 from played import succeed
 
 from holdfast import App, BlockingCall, Client, Control, EngineUnavailable, Handle, Task
-from holdfast.blocking import Portal, away_from_here, run_here
+from holdfast.blocking import LoopThread, move_to_loop, run_coroutine
 from holdfast.runtime import SystemRuntime
 
 WITH_TWINS: list[type] = [App, Task, Handle, Client, Control]
@@ -26,10 +26,10 @@ def jobs() -> Iterator[App[object]]:
 
 
 @pytest.fixture
-def portal() -> Iterator[Portal]:
-    portal = Portal(SystemRuntime())
-    yield portal
-    portal.close()
+def loop_thread() -> Iterator[LoopThread]:
+    loop_thread = LoopThread(SystemRuntime())
+    yield loop_thread
+    loop_thread.close()
 
 
 def async_methods(cls: type) -> list[str]:
@@ -127,7 +127,7 @@ def test_many_threads_share_one_portal(jobs: App[object]) -> None:
     new = set(threading.enumerate()) - before
 
     assert answers == [2 * n for n in range(200)]
-    assert [thread.name for thread in new] == ["holdfast-portal"]
+    assert [thread.name for thread in new] == ["holdfast-loop"]
 
 
 async def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
@@ -146,59 +146,59 @@ async def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
     assert len({handle.id for handle in handles}) == 100
 
 
-# The portal
+# The loop thread
 
 
 async def hop(value: Any) -> Any:
-    await away_from_here()
+    await move_to_loop()
     await asyncio.sleep(0)
     return value
 
 
-def test_a_coroutine_moves_only_where_it_has_to_wait(portal: Portal) -> None:
+def test_a_coroutine_moves_only_where_it_has_to_wait(loop_thread: LoopThread) -> None:
     threads: list[int] = []
 
     async def travel() -> str:
         threads.append(threading.get_ident())
-        await away_from_here()
+        await move_to_loop()
         threads.append(threading.get_ident())
         await asyncio.sleep(0)
         async with asyncio.timeout(5):
-            await away_from_here()
+            await move_to_loop()
         return "there"
 
-    assert run_here(travel(), lambda: portal) == "there"
+    assert run_coroutine(travel(), lambda: loop_thread) == "there"
     assert threads[0] == threading.get_ident()
     assert threads[1] not in (0, threading.get_ident())
 
 
-def test_what_goes_wrong_comes_back_to_the_caller(portal: Portal) -> None:
+def test_what_goes_wrong_comes_back_to_the_caller(loop_thread: LoopThread) -> None:
     class Odd(BaseException):
         pass
 
     async def fails(error: BaseException) -> None:
-        await away_from_here()
+        await move_to_loop()
         raise error
 
     for error in (ValueError("x"), Odd("y"), SystemExit(3)):
         with pytest.raises(type(error)) as caught:
-            run_here(fails(error), lambda: portal)
+            run_coroutine(fails(error), lambda: loop_thread)
         assert caught.value is error
-    assert run_here(hop("still alive"), lambda: portal) == "still alive"
+    assert run_coroutine(hop("still alive"), lambda: loop_thread) == "still alive"
 
 
-def test_context_variables_of_the_caller_go_with_the_call(portal: Portal) -> None:
+def test_context_variables_of_the_caller_go_with_the_call(loop_thread: LoopThread) -> None:
     trace: ContextVar[str] = ContextVar("trace", default="none")
 
     async def look() -> str:
-        await away_from_here()
+        await move_to_loop()
         return trace.get()
 
     trace.set("mine")
-    assert run_here(look(), lambda: portal) == "mine"
+    assert run_coroutine(look(), lambda: loop_thread) == "mine"
 
 
-def test_a_coroutine_that_waits_without_moving_is_a_mistake(portal: Portal) -> None:
+def test_a_coroutine_that_waits_without_moving_is_a_mistake(loop_thread: LoopThread) -> None:
     class Waits:
         def __await__(self) -> Generator[object, None, None]:
             yield object()
@@ -207,10 +207,10 @@ def test_a_coroutine_that_waits_without_moving_is_a_mistake(portal: Portal) -> N
         await Waits()
 
     with pytest.raises(RuntimeError, match="without moving"):
-        run_here(stays(), lambda: portal)
+        run_coroutine(stays(), lambda: loop_thread)
 
 
-def test_a_portal_that_closes_answers_everybody(portal: Portal) -> None:
+def test_a_loop_thread_that_closes_answers_everybody(loop_thread: LoopThread) -> None:
     begun = threading.Event()
 
     async def waits_for_ever() -> None:
@@ -218,21 +218,21 @@ def test_a_portal_that_closes_answers_everybody(portal: Portal) -> None:
         await asyncio.Event().wait()
 
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(portal.run, waits_for_ever())
+        call = pool.submit(loop_thread.run, waits_for_ever())
         assert begun.wait(20)
-        portal.close()
+        loop_thread.close()
         with pytest.raises(EngineUnavailable):
             call.result(20)
     with pytest.raises(EngineUnavailable):
-        portal.run(hop(1))
+        loop_thread.run(hop(1))
 
 
-def test_a_portal_cannot_wait_for_itself(portal: Portal) -> None:
+def test_a_loop_thread_cannot_wait_for_itself(loop_thread: LoopThread) -> None:
     async def asks_again() -> None:
-        portal.run(hop(1))
+        loop_thread.run(hop(1))
 
     with pytest.raises(BlockingCall):
-        portal.run(asks_again())
+        loop_thread.run(asks_again())
 
 
 class Interrupted:
@@ -252,7 +252,7 @@ class Interrupted:
     def release(self) -> None: ...
 
 
-def test_an_interrupted_wait_gives_up_the_call(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_gives_up_the_call(loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def waits() -> None:
@@ -262,18 +262,20 @@ def test_an_interrupted_wait_gives_up_the_call(portal: Portal, monkeypatch: pyte
         finally:
             ended.set()
 
-    monkeypatch.setattr(portal._runtime, "lock", lambda: Interrupted(begun.wait))
+    monkeypatch.setattr(loop_thread._runtime, "lock", lambda: Interrupted(begun.wait))
     with pytest.raises(KeyboardInterrupt):
-        portal.run(waits())
+        loop_thread.run(waits())
     assert ended.wait(20)
 
 
-def test_a_call_interrupted_before_it_began_is_dropped(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_interrupted_before_it_began_is_dropped(
+    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(portal._runtime, "lock", lambda: Interrupted(lambda: None))
+        patch.setattr(loop_thread._runtime, "lock", lambda: Interrupted(lambda: None))
         for _ in range(50):
             with pytest.raises(KeyboardInterrupt):
-                portal.run(hop(1))
-    assert portal.run(hop(2)) == 2
-    portal.close()
-    assert portal._calls == set()
+                loop_thread.run(hop(1))
+    assert loop_thread.run(hop(2)) == 2
+    loop_thread.close()
+    assert loop_thread._calls == set()

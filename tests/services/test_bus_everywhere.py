@@ -237,7 +237,7 @@ async def test_an_app_under_test_neither_tells_the_real_ones_nor_hears_them(anot
         await aenqueue(there, "unheard")
         await also_far.calls(1)
         there.engine.publish(b"this comes after it")
-        await until(lambda: feed.ignored == 1)
+        await until(lambda: feed.unreadable_lines == 1)
     await aenqueue(here, "afterwards")
     assert [event.job_id for event in await far.calls(2)] == ["unheard", "afterwards"]
     await aenqueue(there, "heard")
@@ -266,7 +266,7 @@ async def test_a_message_that_nobody_understands_is_counted_and_the_next_one_is_
     await aenqueue(there, "a")
     await queued.calls(1)
     assert here.bus.feed is not None
-    assert here.bus.feed.ignored == 2
+    assert here.bus.feed.unreadable_lines == 2
 
 
 async def test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest(another: Open) -> None:

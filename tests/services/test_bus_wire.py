@@ -7,7 +7,7 @@ import pytest
 from holdfast import events
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.telemetry.wire import KINDS, LARGEST, pack, unpack
+from holdfast.telemetry.wire import KINDS, MAX_MESSAGE_BYTES, pack, unpack
 
 JOB: dict[str, Any] = {"queue": "mail", "job_id": "j", "task": "send"}
 ERROR = ErrorInfo("builtins.ValueError", "no \N{SNOWMAN}", "Traceback\n  here\n")
@@ -51,7 +51,7 @@ def test_many_share_messages_that_are_never_too_long() -> None:
     told = [events.Succeeded(at=n, queue="q", job_id=f"job {n}", task="t") for n in range(1_000)]
     messages = list(pack(told))
     assert 2 < len(messages) < 50
-    assert max(map(len, messages)) <= LARGEST
+    assert max(map(len, messages)) <= MAX_MESSAGE_BYTES
     assert read(messages) == told
 
 
@@ -80,7 +80,7 @@ def test_an_event_that_is_too_long_loses_the_beginning_of_its_traceback() -> Non
 )
 def test_whatever_is_long_in_an_event_it_is_told(event: events.Event) -> None:
     (message,) = pack([event])
-    assert len(message) <= LARGEST
+    assert len(message) <= MAX_MESSAGE_BYTES
     (told,) = read([message])
     assert (type(told), told.at) == (type(event), event.at)
 

@@ -22,7 +22,7 @@ from holdfast import (
     content_id,
     events,
 )
-from holdfast.core.producing import enqueue
+from holdfast.core.enqueue import enqueue
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, NewJob, Parent
 from holdfast.runtime import SystemRuntime
@@ -163,7 +163,7 @@ def test_only_drafts_of_this_app_are_taken(jobs: App[object], resize: Task[[str]
 async def test_a_parent_that_does_not_exist_is_not_found(jobs: App[object]) -> None:
     orphan = NewJob(queue="default", id="child", parents=(Parent(JobKey("default", "nobody")),))
     with pytest.raises(JobNotFound) as refused:
-        await enqueue(jobs._link, (orphan,))
+        await enqueue(jobs._store, (orphan,))
     assert refused.value.job_id == "nobody"
 
 
@@ -226,7 +226,7 @@ def test_limits_come_from_the_file_as_well(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_waiting_for_room_ends_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = limited(monkeypatch, 1)
-    monkeypatch.setattr("holdfast.core.producing.LOOK_AGAIN", 60.0)  # only the bell can tell in time
+    monkeypatch.setattr("holdfast.core.enqueue.RETRY_FULL_QUEUE_AFTER_S", 60.0)  # only the bell can tell in time
 
     @jobs.task
     def resize(image: str) -> str:

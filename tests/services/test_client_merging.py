@@ -55,7 +55,7 @@ async def at_once(jobs: App[Any], engine: Gated, *asked: Any) -> list[Any]:
     with jobs.swapped(engine, jobs.runtime):
         await jobs.aopen()
         calls = [asyncio.ensure_future(each) for each in asked]
-        await until(lambda: len(jobs._link.process.desk().enqueuer._waiting) == len(calls) - 1)
+        await until(lambda: len(jobs._store.process.per_loop().merger._waiting) == len(calls) - 1)
         engine.gate.set()
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -165,7 +165,7 @@ async def test_a_caller_that_goes_away_takes_nobody_with_it(jobs: App[object], r
     with jobs.swapped(engine, jobs.runtime):
         await jobs.aopen()
         calls = [asyncio.ensure_future(resize.aenqueue(str(n))) for n in range(4)]
-        await until(lambda: len(jobs._link.process.desk().enqueuer._waiting) == 3)
+        await until(lambda: len(jobs._store.process.per_loop().merger._waiting) == 3)
         calls[0].cancel()
         calls[2].cancel()
         engine.gate.set()

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, ConfigError, exponential, fixed
-from holdfast.config import Config, PostgresSettings, load
+from holdfast.config import Config, load
+from holdfast.engines import settings_tables
+from holdfast.engines.postgres.settings import PostgresSettings
+from holdfast.engines.sqlite.settings import SqliteSettings
 from holdfast.model.instants import MINUTE, SECOND
 from holdfast.model.retry import Listed
 from holdfast.runtime import SystemRuntime
@@ -17,7 +20,7 @@ def read(
 ) -> Config:
     if text:
         (folder / file).write_text(text, encoding="utf-8")
-    return load(SystemRuntime(), environ=environ or {}, folder=folder)
+    return load(SystemRuntime(), engine_tables=settings_tables(), environ=environ or {}, folder=folder)
 
 
 def refusal(folder: Path, text: str = "", environ: Mapping[str, str] | None = None) -> ConfigError:
@@ -31,7 +34,7 @@ def test_without_a_file_and_without_variables_the_defaults_hold(tmp_path: Path) 
     assert config == Config()
     assert (config.url, config.namespace, config.request_timeout) == (None, "holdfast", 30.0)
     assert (config.worker.concurrency, config.worker.grace, config.worker.poll_interval) == (10, 30.0, 1.0)
-    assert (config.limits.payload, config.sqlite.busy_timeout) == (1_048_576, 10.0)
+    assert (config.limits.payload, config.engine(SqliteSettings).busy_timeout) == (1_048_576, 10.0)
     assert config.queue("any").max_depth == 0
 
 
@@ -79,7 +82,7 @@ def test_a_file_may_set_everything_that_is_documented(tmp_path: Path) -> None:
     assert (config.queue("default").max_depth, config.queue("default").lane_max_depth) == (100, 0)
     assert (config.queue("e mails").lane_max_depth, config.queue("e mails").soft_limit) == (2, 0.5)
     assert config.limits.payload == 1000
-    assert config.postgres == PostgresSettings(
+    assert config.engine(PostgresSettings) == PostgresSettings(
         pool_size=3, notify=False, pooled=True, listen_url="postgresql://direct/shop"
     )
 
@@ -229,7 +232,7 @@ def test_a_variable_without_effect_is_refused(tmp_path: Path, variable: str) -> 
     assert f"{variable}: there is no setting `{variable.removeprefix('HOLDFAST_').lower()}`." in str(error)
 
 
-def test_a_misspelt_key_is_told_what_it_should_be(tmp_path: Path) -> None:
+def test_the_error_of_a_misspelt_key_names_the_right_one(tmp_path: Path) -> None:
     assert "`worker.concurrency`" in str(refusal(tmp_path, "[worker]\nconcurrancy = 3"))
     (tmp_path / "holdfast.toml").unlink()
     assert "`worker_concurrency`" in str(refusal(tmp_path, environ={"HOLDFAST_WORKER_CONCURRANCY": "3"}))

@@ -20,7 +20,7 @@ from holdfast import (
     WaitTimeout,
     events,
 )
-from holdfast.core.producing import enqueue
+from holdfast.core.enqueue import enqueue
 from holdfast.model.job import AttemptOutcome, Progress
 from holdfast.model.produce import NewJob
 from holdfast.model.states import Reason
@@ -196,7 +196,7 @@ def test_refresh_shows_the_job_as_it_is(jobs: App[object], resize: Task[[str], I
 def test_arguments_that_cannot_be_read_here_are_none(jobs: App[object]) -> None:
     odd = NewJob(queue="default", id="odd", task="t", payload=b"\xff", codec="unheard of")
     bare = NewJob(queue="default", id="bare", task="", payload=b"3")
-    asyncio.run(enqueue(jobs._link, (odd, bare)))
+    asyncio.run(enqueue(jobs._store, (odd, bare)))
     assert jobs.client.handle("odd").refresh().arguments is None
     assert jobs.client.handle("bare", queue="default").refresh().arguments is None
 

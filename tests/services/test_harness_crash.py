@@ -164,7 +164,7 @@ def test_middleware_and_lifespan_of_a_dead_worker_do_not_reach_the_store() -> No
             unwound.append("lifespan")
             await note.aenqueue("lifespan")
 
-    app = App(jobs._link.url, lifespan=resources)
+    app = App(jobs._store.url, lifespan=resources)
 
     @app.task
     async def note(what: str) -> None: ...
@@ -255,7 +255,7 @@ def test_after_the_block_workers_live(h: Harness) -> None:
 
 
 def test_a_point_that_does_not_exist_is_refused(h: Harness) -> None:
-    with pytest.raises(InvalidOption, match="Known are after_claim, in_handler"), h.crash("later"):  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="The crash points are after_claim, in_handler"), h.crash("later"):  # type: ignore[arg-type]
         pytest.fail("It was let in.")
 
 

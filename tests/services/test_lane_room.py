@@ -24,11 +24,11 @@ def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
 
 
 def pool(jobs: App[object], **options: Any) -> Pool[Transfer]:
-    return Pool(jobs._link, jobs.registry, "ledger", Transfer, **{"lanes": 8, **options})
+    return Pool(jobs._store, jobs.registry, "ledger", Transfer, **{"lanes": 8, **options})
 
 
 def queue(jobs: App[object], **options: Any) -> Queue[int]:
-    return Queue(jobs._link, jobs._pull_workers, "few", int, **options)
+    return Queue(jobs._store, jobs._pull_workers, "few", int, **options)
 
 
 def test_a_full_lane_of_a_pool_says_which_and_how_full_it_is(jobs: App[object]) -> None:

@@ -97,7 +97,7 @@ def test_a_lease_that_is_let_go_without_a_word_is_renewed_no_more(
             assert len(jobs._pull_workers.current().slots.attempts) == 1
             del lease
         assert jobs._pull_workers.current().slots.attempts == {}
-        assert "let go without a word" in caplog.text
+        assert "dropped without being settled" in caplog.text
         assert look(jobs).state is JobState.RUNNING
 
 

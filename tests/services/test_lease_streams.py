@@ -136,7 +136,7 @@ def test_closing_the_app_gives_back_what_nobody_has_seen(tmp_path: Path) -> None
             first = next(stream)
         assert states(other, 4) == ["running", "queued", "queued", "queued"]
         del stream
-        assert not jobs._link.process.open  # what was given back is not given back again
+        assert not jobs._store.process.open  # what was given back is not given back again
         first.complete()
         assert states(other, 4) == ["succeeded", "queued", "queued", "queued"]
         jobs.close()
@@ -170,7 +170,7 @@ async def test_a_loop_that_waits_ends_when_the_app_is_closed(jobs: App[object], 
                 pass
 
         waiting = asyncio.create_task(consume())
-        await until(lambda: jobs._pull_workers.current()._begun)
+        await until(lambda: jobs._pull_workers.current()._registered)
     with pytest.raises(EngineUnavailable, match="closed"):
         await waiting
     await jobs.aclose()

@@ -124,7 +124,7 @@ def test_a_payload_is_checked_before_it_is_written(jobs: App[object], ledger: Po
 def test_many_go_in_with_one_call(jobs: App[object], ledger: Pool[Transfer]) -> None:
     jobs.client.enqueue_many([ledger.draft(Transfer("a", n), key="a") for n in range(10)])
     assert len(set(lanes_of(jobs))) == 1
-    assert ledger.status().pending == 10
+    assert ledger.status().depth == 10
 
 
 @pytest.mark.parametrize("given", [{"lanes": 0}, {"lanes": 1.5}, {"lanes": 1, "max_depth": 0}])
@@ -269,7 +269,7 @@ async def test_the_jobs_of_a_key_run_in_order_whatever_fails(jobs: App[object]) 
         for n in range(60):
             await ledger.aenqueue(Transfer(f"{n % 6}", n), key=f"{n % 6}")
         await drain(jobs)
-        assert (await ledger.astatus()).pending == 0
+        assert (await ledger.astatus()).depth == 0
     for seen in done.values():
         assert seen == sorted(seen)
     assert {cents for seen in done.values() for cents in seen} == set(range(60))

@@ -63,7 +63,7 @@ async def test_a_paused_lane_waits_and_the_others_go_on(
         await drain(jobs)
         assert sorted(seen) == [(0, 0), (0, 3), (2, 2), (2, 5)]
         status = await lane.astatus()
-        assert (status.pool, status.lane, status.state, status.pending) == ("hooks", 1, "paused", 2)
+        assert (status.pool, status.lane, status.state, status.depth) == ("hooks", 1, "paused", 2)
         assert await lane.aresume()
         await drain(jobs)
         assert seen[4:] == [(1, 1), (1, 4)]
@@ -89,8 +89,8 @@ async def test_the_status_is_told_from_counters(
 ) -> None:
     async with jobs:
         empty = await hooks.astatus()
-        assert (empty.state, empty.pending, empty.processed, empty.current) == ("running", 0, 0, None)
-        assert [lane.pending for lane in empty.lanes] == [0, 0, 0]
+        assert (empty.state, empty.depth, empty.processed, empty.current) == ("running", 0, 0, None)
+        assert [lane.depth for lane in empty.lanes] == [0, 0, 0]
         await fill(hooks, 3)
         await hooks.aenqueue(Event(-1))
         await drain(jobs)
@@ -98,10 +98,10 @@ async def test_the_status_is_told_from_counters(
         waiting = [(await hooks.aenqueue(Event(n))).receipt for n in range(5)]
         arrivals = [receipt.arrival for receipt in waiting if receipt is not None]
         status = await hooks.astatus()
-        assert (status.pool, status.pending, status.processed, status.failed) == ("hooks", 5, 4, 1)
+        assert (status.pool, status.depth, status.processed, status.failed) == ("hooks", 5, 4, 1)
         assert status.current == arrivals[0]
         assert not status.resizing
-        assert [(lane.lane, lane.pending, lane.processed, lane.failed) for lane in status.lanes] == [
+        assert [(lane.lane, lane.depth, lane.processed, lane.failed) for lane in status.lanes] == [
             (0, 1, 2, 1),
             (1, 2, 1, 0),
             (2, 2, 1, 0),
@@ -110,7 +110,7 @@ async def test_the_status_is_told_from_counters(
         assert "state='running'" in repr(status)
         await hooks.aclear()
         cleared = await hooks.astatus()
-        assert (cleared.pending, cleared.processed, cleared.failed, cleared.current) == (0, 4, 1, None)
+        assert (cleared.depth, cleared.processed, cleared.failed, cleared.current) == (0, 4, 1, None)
 
 
 async def test_clear_of_a_lane_leaves_the_others_and_fences_what_runs(jobs: App[object], hooks: Pool[Event]) -> None:
@@ -143,7 +143,7 @@ def test_both_colours_do_the_same(hooks: Pool[Event]) -> None:
     assert lane.resume()
     assert hooks.pause()
     assert hooks.resume()
-    assert hooks.status().pending == 1
+    assert hooks.status().depth == 1
     assert lane.clear() == 1
     assert hooks.clear() == 0
     hooks.resize(5)
@@ -220,7 +220,7 @@ async def test_a_resize_loses_nothing_and_keeps_every_key_in_order(jobs: App[obj
         assert {job.state for job in held} == {JobState.BLOCKED}
         await drain(jobs)
         status = await hooks.astatus()
-        assert (status.pending, status.processed, status.resizing, len(status.lanes)) == (0, 60, False, 7)
+        assert (status.depth, status.processed, status.resizing, len(status.lanes)) == (0, 60, False, 7)
         await hooks.aresize(3)
         await hooks.aresize(3)
     for key in range(10):
@@ -235,7 +235,7 @@ async def test_fewer_lanes_may_be_looked_at_until_they_are_empty(
     async with jobs:
         await fill(hooks, 3)
         await hooks.aresize(1)
-        assert (await hooks.lane(2).astatus()).pending == 1
+        assert (await hooks.lane(2).astatus()).depth == 1
         await hooks.lane(2).apause()
         await drain(jobs)
         assert len(seen) == 2

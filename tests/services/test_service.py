@@ -6,7 +6,7 @@ import logging
 import pytest
 from small_app import settled
 
-from holdfast.service import Service, Supervisor, Waker, back_off, breathe
+from holdfast.service import Service, Supervisor, Waker, back_off, yield_to_loop
 from holdfast.testing import FrozenRuntime, Probe
 
 
@@ -139,6 +139,6 @@ async def test_a_busy_waiter_keeps_one_alarm() -> None:
 async def test_breathing_lets_others_go_first() -> None:
     order: list[str] = []
     asyncio.get_running_loop().call_soon(order.append, "other")
-    await breathe()
+    await yield_to_loop()
     order.append("me")
     assert order == ["other", "me"]

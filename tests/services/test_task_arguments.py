@@ -27,7 +27,7 @@ class Refund:
     cents: int
 
 
-class Colour(enum.Enum):
+class Mode(enum.Enum):
     RED = "red"
 
 
@@ -91,7 +91,7 @@ def test_values_arrive_as_the_declared_types(jobs: App[object]) -> None:
         at: datetime,
         price: Decimal,
         key: UUID,
-        colour: Colour,
+        colour: Mode,
         tags: set[str],
         counts: dict[int, str],
         raw: bytes,
@@ -103,7 +103,7 @@ def test_values_arrive_as_the_declared_types(jobs: App[object]) -> None:
         datetime(2030, 1, 1, tzinfo=UTC),
         Decimal("1.10"),
         UUID(int=7),
-        Colour.RED,
+        Mode.RED,
         {"a", "b"},
         {1: "one"},
         b"\x00\xff",
@@ -197,7 +197,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name(
 
 def test_a_refusal_never_quotes_the_value(jobs: App[object]) -> None:
     @jobs.task
-    def pay(kind: Literal["card", "cash"], colour: Colour, amount: int) -> None: ...
+    def pay(kind: Literal["card", "cash"], colour: Mode, amount: int) -> None: ...
 
     secret = "hunter2"
     for args in ((secret, "red", 1), ("card", secret, 1), ("card", "red", secret)):

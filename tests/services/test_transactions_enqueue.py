@@ -190,9 +190,9 @@ def test_a_session_tells_of_a_new_job_only_after_its_commit(jobs: App[Any], ship
 def test_a_result_cannot_be_waited_for_before_the_commit(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
     with way(store) as given:
         handle = ship.using(transaction=given.transaction).enqueue("1")
-        with pytest.raises(UsageError, match="Commit first"):
+        with pytest.raises(UsageError, match="Commit before"):
             handle.result()
-        with pytest.raises(UsageError, match="Commit first"):
+        with pytest.raises(UsageError, match="Commit before"):
             handle.report()
         with pytest.raises(UsageError, match="A request waits"):
             ship.using(transaction=given.transaction).request("1")
@@ -206,7 +206,7 @@ def test_a_result_cannot_be_waited_for_before_the_commit(jobs: App[Any], ship: A
 def test_a_draft_for_another_transaction_is_refused(jobs: App[Any], ship: Any, store: Store) -> None:
     with store.sessions().begin() as session:
         draft = ship.using(transaction=session).draft("1")
-        with pytest.raises(UsageError, match="Give `transaction` to enqueue_many"):
+        with pytest.raises(UsageError, match="Pass `transaction` to enqueue_many"):
             jobs.client.enqueue_many([draft])
         jobs.client.enqueue_many([draft], transaction=session)
     assert jobs.control.status("default").depth == 1
@@ -217,7 +217,7 @@ async def test_a_blocking_method_refuses_what_is_awaited(
     jobs: App[Any], ship: Any, store: Store, way: AsyncWay
 ) -> None:
     async with way(store) as given:
-        with pytest.raises(UsageError, match="is awaited"):
+        with pytest.raises(UsageError, match="needs an event loop"):
             await asyncio.to_thread(ship.using(transaction=given.transaction).enqueue, "1")
     assert (await jobs.control.astatus("default")).depth == 0
     await jobs.aclose()
@@ -225,7 +225,7 @@ async def test_a_blocking_method_refuses_what_is_awaited(
 
 @ways
 async def test_an_awaited_method_refuses_what_blocks(jobs: App[Any], ship: Any, store: Store, way: Way) -> None:
-    with way(store) as given, pytest.raises(UsageError, match="would stop the event loop"):
+    with way(store) as given, pytest.raises(UsageError, match="would block the running event loop"):
         await ship.using(transaction=given.transaction).aenqueue("1")
     assert (await jobs.control.astatus("default")).depth == 0
     await jobs.aclose()

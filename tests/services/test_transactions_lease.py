@@ -109,7 +109,7 @@ def test_whoever_has_lost_it_is_told(jobs: App[Any], scans: Queue[str], store: S
 def test_a_connection_of_the_other_colour_is_refused(jobs: App[Any], scans: Queue[str], store: Store) -> None:
     lease = one(scans)
     session = store.async_sessions()()
-    with pytest.raises(UsageError, match="is awaited"):
+    with pytest.raises(UsageError, match="needs an event loop"):
         lease.complete(transaction=session)
     lease.complete()
     assert state(jobs) is JobState.SUCCEEDED

@@ -52,7 +52,7 @@ def test_an_asyncpg_connection_outside_of_a_transaction_is_refused(jobs: App[Any
             await ship.using(transaction=connection).aenqueue("1")
         await connection.close()
         async with asyncpg.create_pool(store.place, min_size=1) as pool:
-            with pytest.raises(UsageError, match="pool is no transaction"):
+            with pytest.raises(UsageError, match="pool is not a transaction"):
                 await ship.using(transaction=pool).aenqueue("1")
         await jobs.aclose()
 

@@ -190,7 +190,7 @@ def test_the_first_call_may_come_while_its_user_holds_the_lock(store: Store) -> 
     with by_sqlite3(store) as given:
         given.write("order 1")
         handle = ship.using(transaction=given.transaction).enqueue("1")
-        assert not jobs._link.process.open
+        assert not jobs._store.process.open
     with jobs, jobs.worker():
         assert handle.result(timeout=30) == "shipped 1"
 
@@ -329,7 +329,7 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast.worker")
     jobs = store.app()
-    runtime = jobs._link.runtime = Stretched()
+    runtime = jobs._store.runtime = Stretched()
     pause = threading.Event()
 
     def wait_for(words: str) -> None:
@@ -343,7 +343,7 @@ def test_a_transaction_over_its_budget_is_named_and_then_taken_back(
             runtime.ahead += round(own_transaction.BUDGET_S * 1_100_000)
             wait_for("has held the store's only write lock")
             runtime.ahead += round(own_transaction.BUDGET_S * worker_transaction.TAKE_BACK_AFTER_BUDGETS * 1_000_000)
-            wait_for("has lost it")
+            wait_for("Its transaction was rolled back")
         ctx.tx.execute(f"INSERT INTO {store.table} VALUES ('a')")
         return ctx.attempt
 

@@ -35,11 +35,11 @@ def double(jobs: App[object]) -> Task[[int], int]:
 @pytest.fixture
 def only_bells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks because time has passed, looks too late for these tests."""
-    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 600.0)
+    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH_S", 600.0)
 
 
 def waited_for(jobs: App[Any]) -> int:
-    return len(jobs._link.process.desk().waiting._waiters)
+    return len(jobs._store.process.per_loop().end_listener._waiters)
 
 
 # By push
@@ -128,7 +128,7 @@ async def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double:
     await until(lambda: waited_for(jobs))
     second = asyncio.ensure_future(double.using(id="x").arequest(21))
     third = asyncio.ensure_future(double.handle("x").aresult())
-    waiters = jobs._link.process.desk().waiting._waiters
+    waiters = jobs._store.process.per_loop().end_listener._waiters
     await until(lambda: [len(answers) for answers in waiters.values()] == [3])
     assert [queue.depth for queue in await jobs.control.aqueues()] == [1]
     await succeed(jobs, double, 42)
@@ -138,7 +138,7 @@ async def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double:
 async def test_a_bell_that_is_lost_is_made_up_for_by_looking(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
+    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH_S", 0.01)
 
     asked = asyncio.ensure_future(double.arequest(21))
     await until(lambda: waited_for(jobs))
@@ -150,7 +150,7 @@ async def test_a_bell_that_is_lost_is_made_up_for_by_looking(
 async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH", 0.01)
+    monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH_S", 0.01)
     engine = FaultyEngine(SystemRuntime())
 
     with caplog.at_level(logging.WARNING, "holdfast"), jobs.swapped(engine, jobs.runtime):
@@ -159,13 +159,13 @@ async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
         engine.before = times(3, Get, lambda: EngineUnavailable(engine="memory"))
         await succeed(jobs, double, 42)
         assert (await asked) == 42
-    assert "cannot be asked" in caplog.text
+    assert "cannot be read" in caplog.text
 
 
 async def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int], int]) -> None:
     asked = asyncio.ensure_future(double.arequest(21))
     await until(lambda: waited_for(jobs))
-    waiting = jobs._link.process.desk().waiting
+    waiting = jobs._store.process.per_loop().end_listener
     assert waiting._listener is not None
     await succeed(jobs, double, 42)
     await asked

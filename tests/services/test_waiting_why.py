@@ -7,8 +7,8 @@ import pytest
 from played import report_in, report_in_now, settle, take, take_now, until
 
 from holdfast import App, JobState, Task, WaitTimeout
-from holdfast.core.asking import _target
-from holdfast.core.why import Scene, hint
+from holdfast.core.job_end import _target
+from holdfast.core.wait_reason import UnfinishedJob, warning
 from holdfast.model.job import JobRecord
 from holdfast.model.text import ErrorInfo
 from holdfast.testing.clock import FakeClock
@@ -29,7 +29,7 @@ def double(jobs: App[object]) -> Task[[int], int]:
 
 
 def waited_for(jobs: App[Any]) -> int:
-    return len(jobs._link.process.desk().waiting._waiters)
+    return len(jobs._store.process.per_loop().end_listener._waiters)
 
 
 # Why
@@ -90,7 +90,7 @@ def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.core.asking.HINT_AFTER", 0.0)
+    monkeypatch.setattr("holdfast.core.job_end.WARN_AFTER_S", 0.0)
 
 
 async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
@@ -124,7 +124,7 @@ async def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
     await hinted(jobs, double, caplog)
     await jobs.control.apause("second")
     await report_in(jobs, "w1", "double")
-    jobs._link.process.desk().waiting.told.clear()
+    jobs._store.process.per_loop().end_listener.warned_tasks.clear()
     await hinted(jobs, double, caplog, queue="second", id="mine")
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0].endswith("(double). 1 worker is alive, it does not know task 'double': they know dubble.")
@@ -141,8 +141,8 @@ async def test_a_wait_that_somebody_can_end_is_silent(
 
 def test_the_hint_says_how_to_start_a_worker() -> None:
     job = JobRecord(queue="default", id="01JCQ7M3ZK2V0000000000ABCD", task="resize")
-    scene = Scene(job=job, now=0, place="/home/you/shop/jobs.db", target="jobs")
-    assert hint(scene) == (
+    scene = UnfinishedJob(job=job, now=0, store="/home/you/shop/jobs.db", target="jobs")
+    assert warning(scene) == (
         "holdfast: still waiting for 01JCQ7M3 (resize). No live worker on /home/you/shop/jobs.db.\n"
         "          Start one in another terminal:  holdfast worker jobs"
     )

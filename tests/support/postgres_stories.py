@@ -11,7 +11,7 @@ from postgres import PostgresServer
 from postgres_stock import Store
 
 from holdfast.engines import open_engine
-from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.postgres.engine import PostgresEngine
 
 Stores = Callable[[], Store]
 

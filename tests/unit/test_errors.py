@@ -40,7 +40,7 @@ EXAMPLES: list[BaseException] = [
     errors.UnknownTask(task="resise", known=["resize", "flaky"]),
     errors.DuplicateTask(task="resize"),
     errors.BlockingCall(method="enqueue", twin="aenqueue"),
-    errors.Unsupported(capability="joins_transactions", engine="memory"),
+    errors.Unsupported(capability="user_transactions", engine="memory"),
     errors.WrongDatabase(expected="shop", found="test"),
     errors.ConfigError("Bad.", key="worker.concurrency", source="holdfast.toml"),
     errors.Refused("No."),

@@ -45,7 +45,7 @@ async def test_until_says_what_it_waited_for_and_what_it_saw() -> None:
     async def look() -> str:
         return "queued"
 
-    with pytest.raises(AssertionError, match=r"for job a to end\. Last seen: 'queued'\. Bells heard: queue:q\."):
+    with pytest.raises(AssertionError, match=r"for job a to end\. Last seen: 'queued'\. Notifications: queue:q\."):
         await until(Bells("queue:q"), look, holds=lambda seen: seen == "ended", what="job a to end", timeout=0.01)
 
 

@@ -25,8 +25,9 @@ class MemoryEngine(Engine):
         shared_between_processes=False,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=False,
+        user_transactions=False,
         cross_queue_atomic=True,  # S4: one lock over all queues
+        blocking_calls=True,
     )
 
     def __init__(

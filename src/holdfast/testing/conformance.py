@@ -123,9 +123,9 @@ def bench(engine: Engine) -> Bench:
 def user_transaction(engine: Engine) -> UserTransaction:
     """Opens a user's transaction on the engine's database, over a connection that does not belong to the engine.
 
-    Its context manager gives what `enqueue(join=...)` takes. It commits on exit, and rolls back on an exception.
+    Its context manager yields what `in_transaction` takes. It commits on exit, and rolls back on an exception.
     """
-    if not engine.capabilities.joins_transactions:
+    if not engine.capabilities.user_transactions:
         pytest.skip(f"not offered: the {engine.scheme} engine does not take part in users' transactions")
     pytest.fail("This engine joins transactions: override the fixture `user_transaction`, which opens one.")
 

@@ -18,7 +18,7 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
-from holdfast.service import Service, breathe
+from holdfast.service import Service, yield_to_loop
 from holdfast.worker.attempt import LeasedAttempt, fence_age
 from holdfast.worker.claims import Claims
 from holdfast.worker.execute import Executor
@@ -148,7 +148,7 @@ class Exchanger(Service):
         if self.parallel_claim is not None and len(self._unsettled) >= SETTLE_SEPARATELY_FROM:
             in_parallel = True
             self.parallel_claim.wake()
-            await breathe()  # send the claim first: free slots wait for it
+            await yield_to_loop()  # send the claim first: free slots wait for it
         batch = self._unsettled.next_batch()
         started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
         claim = self._claims.make() if self._accepting and not in_parallel else None

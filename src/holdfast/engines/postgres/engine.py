@@ -28,6 +28,7 @@ from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopCo
 from holdfast.engines.postgres.migrations import PRESENT, Rules, check_namespace
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.engines.postgres.schema import Schema
+from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable, SchemaMismatch
@@ -44,7 +45,7 @@ CAPABILITIES = Capabilities(
     shared_between_processes=True,
     shared_between_hosts=True,
     push=True,
-    joins_transactions=True,
+    user_transactions=True,
     cross_queue_atomic=True,
     order_slack=250 * MILLISECOND,
 )
@@ -58,6 +59,7 @@ class PostgresEngine(Engine):
     """
 
     scheme = "postgresql"
+    settings = PostgresSettings
 
     def __init__(
         self,
@@ -222,11 +224,11 @@ class PostgresEngine(Engine):
 
     # Transactions of users
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
-        return self._user_transactions.join(command, user, self._offset, self._not_before_us)
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
+        return self._user_transactions.perform_in(command, user, self._offset, self._not_before_us)
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
-        return await self._user_transactions.ajoin(command, user, self._offset, self._not_before_us)
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
+        return await self._user_transactions.aperform_in(command, user, self._offset, self._not_before_us)
 
     def transaction(self) -> OwnTransaction:
         return OwnTransaction(self._connection_for_user, self._url)

@@ -5,6 +5,7 @@ each with a connection of its own: the writer, which runs all waiting commands i
 `writer.py`); the reader, which never waits for the writer (`reader.py`); and one renewal connection per worker.
 """
 
+import asyncio
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransaction, refuse_inside
 from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.sqlite.reader import Reader
+from holdfast.engines.sqlite.settings import SqliteSettings
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
 from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
@@ -46,12 +48,14 @@ class SqliteEngine(Engine):
         shared_between_processes=True,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=True,
+        user_transactions=True,
         cross_queue_atomic=True,
+        blocking_calls=True,
         concurrent_writers=False,
     )
-    transaction_budget = BUDGET_S
-    joins_unopened = True
+    settings = SqliteSettings
+    transaction_budget_s = BUDGET_S
+    transactions_before_open = True
 
     def __init__(
         self,
@@ -165,6 +169,8 @@ class SqliteEngine(Engine):
     # Commands
 
     async def perform(self, command: Command[A]) -> A:
+        if asyncio._get_running_loop() is None:
+            return self.perform_now(command)
         try:
             answer: A = await self._thread_for(command).perform(command)
         except CorruptRecord:
@@ -202,11 +208,11 @@ class SqliteEngine(Engine):
 
     # Transactions
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
         return self._user_transactions.perform_in(command, user)
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
         return await self._user_transactions.aperform_in(command, user)
 
@@ -260,6 +266,10 @@ class SqliteEngine(Engine):
 
     def renewal_connection(self) -> RenewalConnection:
         return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)
+
+    @classmethod
+    def shown_address(cls, url: str) -> str:
+        return path_of(url)
 
     @property
     def clock_offset(self) -> int:

@@ -67,7 +67,7 @@ async def test_one_drain_at_a_time(shop: Shop, h: Harness) -> None:
         await h.adrain()
 
     await drains.aenqueue()
-    with pytest.raises(UsageError, match="one thing at a time"):
+    with pytest.raises(UsageError, match="already runs jobs"):
         await h.adrain()
 
 

@@ -89,7 +89,7 @@ async def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
 # --- The judge can fail: a true history, and one thing in it altered ---
 
 
-class Ticking(MemoryEngine):
+class TickingEngine(MemoryEngine):
     """A millisecond passes with every call, and no other time; others may come in between."""
 
     async def perform(self, command: Command[A]) -> A:
@@ -98,7 +98,7 @@ class Ticking(MemoryEngine):
         return await super().perform(command)
 
 
-class Restless(FrozenRuntime):
+class YieldingRuntime(FrozenRuntime):
     """Who sleeps only lets the others go first."""
 
     async def sleep(self, seconds: float) -> None:
@@ -110,10 +110,10 @@ def truth() -> History:
     """The same in every run."""
 
     async def played() -> History:
-        engine = Ticking("memory://", FrozenRuntime())
+        engine = TickingEngine("memory://", FrozenRuntime())
         await engine.open()
         try:
-            return await overlap([engine], 1, Load(callers=5, calls=300), Restless())
+            return await overlap([engine], 1, Load(callers=5, calls=300), YieldingRuntime())
         finally:
             await engine.close()
 

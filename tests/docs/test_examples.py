@@ -51,7 +51,7 @@ def test_an_example_prints_what_it_says(example: Path) -> None:
 
 
 def test_an_example_that_prints_something_else_is_found(tmp_path: Path) -> None:
-    example = tmp_path / "planted.py"
+    example = tmp_path / "mutants.py"
     example.write_text(f"print('this')\n\n{MARK}#   that\n", encoding="utf-8")
     with pytest.raises(AssertionError):
         test_an_example_prints_what_it_says(example)

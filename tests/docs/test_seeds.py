@@ -90,6 +90,6 @@ def test_each_row_is_shown_on_every_engine_by_its_first_test() -> None:
 
 
 def test_a_file_with_some_engines_does_not_count_as_one_with_all() -> None:
-    assert not on_every_engine("services/test_keeper.py")
+    assert not on_every_engine("services/worker/test_keeper.py")
     assert on_every_engine("docs/test_rows_working.py")
-    assert not on_every_engine("services/test_lease.py")
+    assert not on_every_engine("services/leases/test_lease.py")

@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 import pytest
+from eventually import eventually_now
 from opened_engine import opened_engine
 from postgres import PostgresServer, private_server
 from postgres_stock import Store, fresh_namespace
-from postgres_stories import Stores, backends, made, opened, until_one_waits, wait_until
+from postgres_stories import Stores, backends, made, opened, until_one_waits
 
 from holdfast.errors import Busy, ConfigError, EngineUnavailable, InvalidArguments, OutcomeUnknown
 from holdfast.model.job import JobKey
@@ -113,13 +114,13 @@ def test_an_engine_works_after_the_event_loop_that_opened_it_has_ended(
         assert (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
 
     asyncio.run(first())
-    wait_until(lambda: backends(postgres_server) <= before)  # its connections are closed with the loop
+    eventually_now(lambda: backends(postgres_server) <= before)  # its connections are closed with the loop
     asyncio.run(second())
     asyncio.run(engine.close())
-    wait_until(lambda: backends(postgres_server) <= before)
+    eventually_now(lambda: backends(postgres_server) <= before)
 
 
-def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
+async def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
     store: Store, postgres_server: PostgresServer
 ) -> None:
     before = backends(postgres_server)
@@ -136,9 +137,9 @@ def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
             loop.run_until_complete(use(name))
             loop.close()
             del loop
-        asyncio.run(engine.close())
+        await engine.close()
         gc.collect()
-        wait_until(lambda: backends(postgres_server) <= before)
+        eventually_now(lambda: backends(postgres_server) <= before)
 
 
 def test_an_engine_can_be_closed_from_another_loop(store: Store, postgres_server: PostgresServer) -> None:
@@ -156,7 +157,7 @@ def test_an_engine_can_be_closed_from_another_loop(store: Store, postgres_server
     user.start()
     used.wait(30)
     asyncio.run(engine.close())
-    wait_until(lambda: backends(postgres_server) <= before)
+    eventually_now(lambda: backends(postgres_server) <= before)
     ended.set()
     user.join()
 
@@ -221,7 +222,7 @@ def test_an_engine_can_be_closed_without_a_loop(store: Store, postgres_server: P
     engine = made(store)
     asyncio.run(engine.open())
     engine.close_now()
-    wait_until(lambda: backends(postgres_server) <= before)
+    eventually_now(lambda: backends(postgres_server) <= before)
 
 
 # Errors

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
+from eventually import eventually_now
 from postgres import RUN_VARIABLE, URL_VARIABLE, PostgresServer, private_server
 from postgres_binaries import CHOICE
 
@@ -52,15 +52,6 @@ class UserProcess:
         self.process.communicate(timeout=30)
 
 
-def wait_until_gone(folder: Path) -> None:
-    pause = threading.Event()
-    for _ in range(3_000):
-        if not folder.exists():
-            return
-        pause.wait(0.02)
-    raise TimeoutError(f"{folder} is still there.")
-
-
 def test_the_processes_of_one_run_share_a_server_that_ends_with_the_last_of_them() -> None:
     run = {RUN_VARIABLE: f"test-{uuid4().hex}"}
     first, second = UserProcess(**run, PYTEST_XDIST_WORKER="gw0"), UserProcess(**run, PYTEST_XDIST_WORKER="gw1")
@@ -73,7 +64,7 @@ def test_the_processes_of_one_run_share_a_server_that_ends_with_the_last_of_them
 
     second.end()
     third.kill()
-    wait_until_gone(folder)
+    eventually_now(lambda: not folder.exists(), f"{folder} to be removed", limit_s=60)
 
 
 def test_a_server_ends_when_its_process_is_killed() -> None:
@@ -81,7 +72,7 @@ def test_a_server_ends_when_its_process_is_killed() -> None:
     _, folder = user.port_and_folder()
     assert folder.exists()
     user.kill()
-    wait_until_gone(folder)
+    eventually_now(lambda: not folder.exists(), f"{folder} to be removed", limit_s=60)
 
 
 def test_without_a_server_the_error_says_what_to_install(tmp_path: Path) -> None:

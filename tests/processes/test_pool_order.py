@@ -67,7 +67,7 @@ def work_until_killed(url: str, folder: str) -> None:
     jobs.worker(concurrency=LANES // 2, signals=True).run()
 
 
-class Crew:
+class WorkerProcesses:
     """Two worker processes; a killed one is replaced."""
 
     def __init__(self, url: str, folder: Path, random: Random) -> None:
@@ -114,7 +114,7 @@ async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[
     url = f"sqlite:///{tmp_path}/jobs.db"
     jobs = App(url)
     pool = jobs.pool("events", Event, lanes=LANES)
-    crew = Crew(url, folder, random)
+    workers = WorkerProcesses(url, folder, random)
     try:
         async with jobs:
             with jobs.engine.subscribe("room:events") as ended:
@@ -131,7 +131,7 @@ async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[
                     status = await pool.astatus()
                     finished = status.processed
                     while moments and finished > moments[0]:
-                        crew.kill_one()
+                        workers.kill_one()
                         moments.pop(0)
             records = [await jobs.control.aget(f"{number}", queue="events") for number in range(events)]
             losses = sum(run.outcome == "worker_lost" for record in records for run in record.attempts)
@@ -140,8 +140,8 @@ async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[
             assert ((await pool.astatus()).processed, (await pool.astatus()).failed) == (events, 0)
             assert await jobs.engine.audit() == ()
     finally:
-        crew.stop()
-    return crew.lines(), losses
+        workers.stop()
+    return workers.lines(), losses
 
 
 def check_order(lines: list[Line], events: int) -> None:

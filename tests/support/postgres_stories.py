@@ -1,11 +1,10 @@
 """Open PostgreSQL engines for tests, and what the server shows of their connections."""
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from eventually import eventually
 from opened_engine import opened_engine
 from postgres import PostgresServer
 from postgres_stock import Store
@@ -34,16 +33,7 @@ def backends(server: PostgresServer) -> set[int]:
     return {pid for (pid,) in server.execute(query)}
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(3_000):
-        if true():
-            return
-        pause.wait(0.01)
-    raise TimeoutError
-
-
 async def until_one_waits(server: PostgresServer) -> None:
     """Wait until a call of an engine waits for a lock."""
     query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
-    await asyncio.to_thread(wait_until, lambda: bool(server.execute(query)))
+    await eventually(lambda: bool(server.execute(query)))

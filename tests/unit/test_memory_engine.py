@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from eventually import idle
 
 from holdfast.engine import Engine, Subscription
 from holdfast.engines import open_engine
@@ -94,7 +95,7 @@ async def heard(subscription: Subscription, timeout: float = PATIENCE) -> frozen
 async def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
     with engine.subscribe("queue:q") as subscription:
         waiting = asyncio.ensure_future(heard(subscription))
-        await asyncio.sleep(0)  # let it begin to wait
+        await idle()
         await asyncio.to_thread(engine.perform_now, enqueue("a"))
         assert (await waiting) == {"queue:q"}
 
@@ -133,7 +134,7 @@ async def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
 async def test_closing_wakes_a_waiter_with_nothing(engine: MemoryEngine, closing: str) -> None:
     subscription = engine.subscribe("queue:q")
     waiting = asyncio.ensure_future(heard(subscription))
-    await asyncio.sleep(0)
+    await idle()
     if closing == "engine":
         await engine.close()
         await engine.close()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from eventually import idle
 
 from holdfast.engines import open_engine
 from holdfast.model.instants import HOUR, MINUTE, SECOND
@@ -88,7 +89,7 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
         woken.append(name)
 
     tasks = [runtime.spawn(sleeper(name, seconds), name=name) for name, seconds in (("c", 3.0), ("a", 1.0), ("b", 2.0))]
-    await asyncio.sleep(0)
+    await idle()
     assert runtime.sleeping == 3
     runtime.advance(0.5)
     await asyncio.sleep(0)
@@ -104,7 +105,7 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
 async def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
     runtime = FrozenRuntime()
     task = runtime.spawn(runtime.sleep(1), name="sleeper")
-    await asyncio.sleep(0)
+    await idle()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert runtime.sleeping == 0

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 from holdfast.errors import Aborted, InvalidOption, UsageError
-from holdfast.model.job import NOTHING_GIVEN, Progress
+from holdfast.model.job import JobRecord, Progress
 from holdfast.model.states import JobState
 from holdfast.model.text import clean
-from holdfast.model.work import Lease
+from holdfast.model.work import Lease, lease_of
 from holdfast.telemetry.current import CURRENT
 
 if TYPE_CHECKING:
@@ -228,31 +228,20 @@ class _Detached:
     __slots__ = ("abort_reason", "context", "lease", "progress", "state", "worker")
 
     def __init__(self, *, id: str, task: str, queue: str, payload: bytes, codec: str, state: Any) -> None:
-        self.lease = Lease(
-            queue=queue,
-            id=id,
-            generation=0,
-            task=task,
-            payload=payload,
-            codec=codec,
-            metadata={},
-            priority=0,
-            lane=None,
-            arrival=0,
-            created=0,
-            due=0,
-            expires=None,
-            state=JobState.RUNNING,
-            attempt=1,
-            losses=0,
-            token="",
-            fence=0,
-            lease_expires=0,
-            lease_len=0,
-            max_attempts=1,
-            max_losses=1,
-            started=None,
-            given=NOTHING_GIVEN,
+        self.lease = lease_of(
+            JobRecord(
+                queue=queue,
+                id=id,
+                task=task,
+                payload=payload,
+                codec=codec,
+                state=JobState.RUNNING,
+                attempt=1,
+                token="",
+                lease_expires=0,
+                max_attempts=1,
+                max_losses=1,
+            )
         )
         self.state = state
         self.worker = ""

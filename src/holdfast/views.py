@@ -174,22 +174,9 @@ class Job(Shown):
     def from_record(cls, record: JobRecord, codec_named: CodecNamed = codec_for) -> "Job":
         at_enqueue = record.given.max_attempts
         return cls(
-            id=record.id,
-            task=record.task,
-            queue=record.queue,
-            lane=record.lane,
-            state=record.state,
-            priority=record.priority,
-            attempt=record.attempt,
+            **_common(record),
             max_attempts=(record.max_attempts if at_enqueue is None else at_enqueue) or None,
-            arrival=record.arrival,
-            fence=record.fence,
-            metadata=dict(record.metadata),
             progress=_progress(record.progress),
-            enqueued_at=moment(record.created),
-            due_at=moment(record.due),
-            expires_at=_moment(record.expires),
-            started_at=_moment(record.started),
             last_started_at=_moment(record.last_started),
             finished_at=_moment(record.finished),
             reason=record.reason,
@@ -197,34 +184,35 @@ class Job(Shown):
             last_error=record.last_error,
             attempts=tuple(Attempt.of(run) for run in runs_of(record)),
             worker=record.owner,
-            _payload=record.payload,
-            _codec=record.codec,
             _codec_named=codec_named,
         )
 
     @classmethod
     def from_lease(cls, lease: Lease, codec_named: CodecNamed = codec_for) -> "Job":
         """As its worker sees it at the start of an attempt."""
-        return cls(
-            id=lease.id,
-            task=lease.task,
-            queue=lease.queue,
-            lane=lease.lane,
-            state=lease.state,
-            priority=lease.priority,
-            attempt=lease.attempt,
-            max_attempts=lease.max_attempts or None,
-            arrival=lease.arrival,
-            fence=lease.fence,
-            metadata=dict(lease.metadata),
-            enqueued_at=moment(lease.created),
-            due_at=moment(lease.due),
-            expires_at=_moment(lease.expires),
-            started_at=_moment(lease.started),
-            _payload=lease.payload,
-            _codec=lease.codec,
-            _codec_named=codec_named,
-        )
+        return cls(**_common(lease), max_attempts=lease.max_attempts or None, _codec_named=codec_named)
+
+
+def _common(job: JobRecord | Lease) -> dict[str, Any]:
+    """The fields that a record and a lease share."""
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "lane": job.lane,
+        "state": job.state,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "arrival": job.arrival,
+        "fence": job.fence,
+        "metadata": dict(job.metadata),
+        "enqueued_at": moment(job.created),
+        "due_at": moment(job.due),
+        "expires_at": _moment(job.expires),
+        "started_at": _moment(job.started),
+        "_payload": job.payload,
+        "_codec": job.codec,
+    }
 
 
 def _progress(progress: stored.Progress | None) -> Progress | None:

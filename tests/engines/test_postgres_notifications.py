@@ -6,11 +6,11 @@ from typing import Any
 
 import asyncpg
 import pytest
-from eventually import eventually
 from postgres import PostgresServer
 from postgres_stock import Store
-from postgres_stories import Stores, backends, opened
+from postgres_stories import Stores, opened
 
+from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group
@@ -67,14 +67,13 @@ async def test_a_connection_that_stopped_receiving_is_replaced(store: Store, mon
         assert len(connections) > 1
 
 
-async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(
-    store: Store, postgres_server: PostgresServer
-) -> None:
-    # A session of an earlier test may still be ending, and hold the lock that says that it subscribes.
-    await eventually(lambda: not backends(postgres_server))
+async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(store: Store) -> None:
     async with opened(store) as engine:
         payloads: asyncio.Queue[str] = asyncio.Queue()
         observer = await asyncpg.connect(store.url)
+        # A session of an earlier test may still be ending, and hold the lock of subscribers: wait for the lock.
+        await observer.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", listeners_lock(store.namespace))
+        await observer.execute("SELECT pg_advisory_unlock_all()")
         await observer.add_listener(f"holdfast_{store.namespace}", lambda *event: payloads.put_nowait(event[3]))
         await engine.enqueue(Group((new_job("a", fresh_id=True, queue="unnoticed"),)))
         async with opened(store) as other:

@@ -179,7 +179,7 @@ async def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store,
 async def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
     by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.renewal_connection.ANSWER_WITHIN", 0.5)
+    monkeypatch.setattr("holdfast.engines.postgres.renewal_connection.STATEMENT_TIMEOUT_S", 0.5)
 
     async with opened(by_proxy, notify=False) as engine:
         line = engine.renewal_connection()

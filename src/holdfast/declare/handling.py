@@ -114,8 +114,8 @@ class HandlerDecorator(Generic[T]):
         )
         if self._options.get("timeout") is not None and not is_async:
             _logger.warning(
-                "The handler of pool %s has a timeout and is a plain function: its thread cannot be stopped, only "
-                "told. It keeps its slot until it returns.",
+                "The handler of pool %s has a timeout and is a plain function: its thread cannot be "
+                "stopped. After the timeout it keeps its slot until it returns.",
                 pool,
             )
         task_class: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PoolOptions(TypedDict, total=False):
-    """The keywords of `pool.enqueue`, beside `key`."""
+    """The keywords of `pool.enqueue`, except `key`."""
 
     id: str | None
     priority: int

@@ -7,13 +7,14 @@ A lease is named by a token: the claim's random id and the job's place in the cl
 token is the current one. This one guard protects against late workers, reapers, cancels and operators alike.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from msgspec import Struct
 
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import Instant, Micros
-from holdfast.model.job import Given, JobKey, Progress
+from holdfast.model.job import Given, JobKey, JobRecord, Progress
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
@@ -80,6 +81,14 @@ class Lease(Struct, frozen=True, gc=False, array_like=True):
     @property
     def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)
+
+
+_FIELDS_OF_RECORD = ", ".join(f"job.{name}" for name in Lease.__struct_fields__)
+lease_of: Callable[[JobRecord], Lease] = eval(f"lambda job: Lease({_FIELDS_OF_RECORD})", {"Lease": Lease})
+"""The lease on a job, as its worker gets it: the record's fields of the same names.
+
+It is compiled from the names because each claimed job passes here: `attrgetter` takes four times as long.
+"""
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

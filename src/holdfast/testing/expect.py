@@ -8,8 +8,10 @@ or without their default. An option is compared only if the test names it:
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
+from holdfast.declare.policy import UsingOptions
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import JobRecord
@@ -52,15 +54,15 @@ def _found(engine: HarnessEngine, find: Find) -> Iterator[JobRecord]:
 
 # --- Options ---
 
+_SAME_NAME = (
+    UsingOptions.__annotations__.keys() & set(NewJob.__struct_fields__) & set(JobRecord.__struct_fields__)
+) - {"expires"}
+"""Options that are a field of the same name in a new job and in a record. `expires` is left out: given as a duration,
+it depends on when the job was enqueued."""
 _OPTIONS: dict[str, tuple[Callable[[NewJob], Any], Callable[[JobRecord], Any]]] = {
-    "id": (lambda job: job.id, lambda record: record.id),
-    "queue": (lambda job: job.queue, lambda record: record.queue),
-    "priority": (lambda job: job.priority, lambda record: record.priority),
-    "lane": (lambda job: job.lane, lambda record: record.lane),
-    "unique_key": (lambda job: job.unique_key, lambda record: record.unique_key),
+    **{name: (attrgetter(name), attrgetter(name)) for name in _SAME_NAME},
     "delay": (lambda job: job.delay / SECOND, lambda record: (record.due - record.created) / SECOND),
     "at": (lambda job: moment(job.due or 0), lambda record: moment(record.due)),
-    "metadata": (lambda job: job.metadata, lambda record: record.metadata),
     "max_attempts": (lambda job: job.given.max_attempts, lambda record: record.given.max_attempts),
     "timeout": (lambda job: _seconds(job.given.timeout), lambda record: _seconds(record.given.timeout)),
     "result_ttl": (lambda job: _seconds(job.given.result_ttl), lambda record: _seconds(record.given.result_ttl)),

@@ -57,7 +57,7 @@ def check(history: History) -> Verdict:
 
 
 def check_roughly(history: History) -> Verdict:
-    """Of a history whose ends nobody was told of: no errors, a sound structure, nothing left in the end."""
+    """Check a history whose ends are not all in the answers: no errors, a sound structure, no jobs left at the end."""
     verdict = Verdict([*_errors(history), *_time(history)])
     for call in history.calls:
         if isinstance(call.command, Audit) and call.answer is not None:
@@ -68,7 +68,7 @@ def check_roughly(history: History) -> Verdict:
             verdict.seen.update(call.answer.settled)
     left = [call.answer for call in history.calls if isinstance(call.command, Stats) and call.caller == "last"]
     if not left or not history.drained:
-        verdict.problems.append("nobody drained it")
+        verdict.problems.append("it was not drained")
     else:
         verdict.problems += [f"{one.depth} jobs of {one.queue} never ended" for one in left[-1].queues if one.depth]
     verdict.seen["busy"] += history.busy

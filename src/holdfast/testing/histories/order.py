@@ -58,10 +58,10 @@ def _fences(name: str, grants: list[Grant]) -> Iterator[str]:
 
 
 def _turn(name: str, generation: Generation, members: list[Generation], seen: Counter[str]) -> Iterator[str]:
-    """Whoever became the head was the best of those who surely waited then.
+    """The job that became the head was the best of those that surely waited then.
 
-    It became the head after it had come and after every head before it had ended, and before it was leased. Who was
-    there all that time, and still is, was passed over.
+    It became the head after its arrival, after every earlier head had ended, and before it was leased. A better job
+    that waited during all that time was skipped.
     """
     if generation.first_grant is None or generation.arrival is None:
         return

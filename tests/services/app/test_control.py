@@ -23,21 +23,6 @@ from holdfast import (
 from holdfast.testing.clock import FakeClock
 from holdfast.views import LaneStatus, QueueStatus
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
-@pytest.fixture
-def resize(jobs: App[object]) -> Task[[str], str]:
-    @jobs.task
-    def resize(image: str) -> str:
-        return image
-
-    return resize
-
-
 # One job by its id
 
 

@@ -16,12 +16,6 @@ from holdfast import (
     fixed,
 )
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
 # Names
 
 

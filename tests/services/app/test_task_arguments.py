@@ -51,11 +51,6 @@ class Row:
     """As an ORM's object looks from outside."""
 
 
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
 def through_the_store(
     app: App[Any], task: Task[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[list[Any], dict[str, Any]]:

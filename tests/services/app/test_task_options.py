@@ -12,12 +12,6 @@ from holdfast.model.instants import HOUR, SECOND
 from holdfast.model.job import KeyScope
 from holdfast.model.retry import Listed
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
 # Of the decorator
 
 

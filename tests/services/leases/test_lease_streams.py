@@ -14,11 +14,6 @@ from holdfast.queue import Queue
 from holdfast.runtime import SystemRuntime
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
 @pytest.fixture
 def numbers(jobs: App[object]) -> Queue[int]:
     return jobs.queue("numbers", int)

@@ -18,11 +18,6 @@ class Transfer:
     cents: int = 1
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
 def pool(jobs: App[object], **options: Any) -> Pool[Transfer]:
     return Pool(jobs._store, jobs.registry, "ledger", Transfer, **{"lanes": 8, **options})
 

@@ -33,11 +33,6 @@ class Transfer:
     cents: int = 0
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
 @pytest.fixture
 def ledger(jobs: App[object]) -> Pool[Transfer]:
     return jobs.pool("ledger", Transfer, lanes=4)

@@ -29,20 +29,6 @@ from holdfast.model.produce import Enqueue, NewJob, Parent
 from holdfast.runtime import SystemRuntime
 
 
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
-@pytest.fixture
-def resize(jobs: App[object]) -> Task[[str], str]:
-    @jobs.task
-    def resize(image: str) -> str:
-        return image
-
-    return resize
-
-
 def limited(monkeypatch: pytest.MonkeyPatch, depth: int) -> App[object]:
     monkeypatch.setenv("HOLDFAST_QUEUES_DEFAULT_MAX_DEPTH", str(depth))
     return App("memory://")

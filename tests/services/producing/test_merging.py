@@ -14,21 +14,6 @@ from holdfast.model.produce import Enqueue
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.interleave import pass_turns
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
-@pytest.fixture
-def resize(jobs: App[object]) -> Task[[str], str]:
-    @jobs.task
-    def resize(image: str) -> str:
-        return image
-
-    return resize
-
-
 # Concurrent callers
 
 

@@ -1,10 +1,9 @@
 """A queue as a whole: how full it may be, paused, cleared, looked at, and told of when it has run empty."""
 
 import asyncio
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from scan_queue import Scan
 
 from holdfast import (
     App,
@@ -15,23 +14,6 @@ from holdfast import (
 )
 from holdfast.model.states import Reason
 from holdfast.queue import Queue
-
-
-@dataclass(frozen=True)
-class Scan:
-    path: str
-    depth: int = 1
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
-@pytest.fixture
-def scans(jobs: App[object]) -> Queue[Scan]:
-    return jobs.queue("scans", Scan)
-
 
 # Room
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from user_transactions import STORES, Store
+from user_transactions import Store, each_store
 
 from holdfast import App, Context, GiveUp, JobState, LeaseLost, UsageError, events, fixed
 from holdfast.errors import InvalidOption
@@ -160,7 +160,6 @@ def with_acomplete(app: App[Any], store: Store, note: Any, before: Hook, then: H
 SYNC = (with_tx, with_sessions, with_block, with_complete)
 ASYNC = (with_awaited_tx, with_async_sessions, with_async_block, with_acomplete)
 
-each_store = pytest.mark.parametrize("store", STORES, indirect=True)
 each_form = pytest.mark.parametrize("form", [*SYNC, *ASYNC], ids=lambda form: form.__name__)
 
 

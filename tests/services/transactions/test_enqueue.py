@@ -7,29 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from user_transactions import ASYNC_DRIVERS, DRIVERS, STORES, OpenAsync, OpenBlocking, Store
+from user_transactions import (
+    STORES,
+    OpenAsync,
+    OpenBlocking,
+    RolledBack,
+    Store,
+    each_async_driver,
+    each_driver,
+    each_store,
+)
 
 from holdfast import App, JobNotFound, QueueFull, UsageError, events
 from holdfast.queue import Queue
 from holdfast.testing import Probe
-
-each_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in DRIVERS[kind]],
-    indirect=["store"],
-)
-each_async_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in ASYNC_DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_DRIVERS[kind]],
-    indirect=["store"],
-)
-each_store = pytest.mark.parametrize("store", STORES, indirect=True)
-
-
-class RolledBack(Exception):
-    pass
 
 
 @dataclass(frozen=True)

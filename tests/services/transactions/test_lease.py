@@ -3,28 +3,18 @@
 from typing import Any
 
 import pytest
-from user_transactions import ASYNC_DRIVERS, DRIVERS, STORES, OpenAsync, OpenBlocking, Store
+from user_transactions import (
+    OpenAsync,
+    OpenBlocking,
+    RolledBack,
+    Store,
+    each_async_driver,
+    each_driver,
+)
 
 from holdfast import App, JobState, LeaseLost, UsageError
 from holdfast.lease import Lease
 from holdfast.queue import Queue
-
-each_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in DRIVERS[kind]],
-    indirect=["store"],
-)
-each_async_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in ASYNC_DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_DRIVERS[kind]],
-    indirect=["store"],
-)
-
-
-class RolledBack(Exception):
-    pass
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ async def test_an_id_that_a_key_turned_away_is_not_taken_by_that(make_engine: Ca
     )
 
 
-async def test_a_lane_hears_of_an_end_whose_job_is_replaced_in_the_same_transaction(
+async def test_a_lane_goes_on_when_its_job_ends_and_is_replaced_in_one_transaction(
     make_engines: Callable[[int], list[Engine]],
 ) -> None:
     (engine,) = make_engines(1)

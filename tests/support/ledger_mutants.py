@@ -312,7 +312,7 @@ def plant(mutant: Mutant) -> None:
 # --- The process under test ---
 
 
-class Caught:
+class FailureRecorder:
     """A pytest plugin: notes each failure of an example's own assertions.
 
     The audit after an example does not count, nor does a check inside the ledger: both are relatives of the accused.
@@ -333,7 +333,7 @@ def run_examples(name: str, files: list[str], output: int) -> Never:
     """In a fork: plant the mutant, run the examples, and end with pytest's exit code. Says last what was caught."""
     os.dup2(output, 1)
     os.dup2(output, 2)
-    caught = Caught()
+    caught = FailureRecorder()
     code = 70
     try:
         if name:

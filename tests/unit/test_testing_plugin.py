@@ -36,7 +36,7 @@ from holdfast.model.work import Exchange, Settlement
 from holdfast.runtime import SystemRuntime
 
 
-class Careless(MemoryEngine):
+class AnyTokenEngine(MemoryEngine):
     """Accepts every settlement, whatever its token."""
 
     scheme = "careless"
@@ -61,7 +61,7 @@ class Careless(MemoryEngine):
 
 @pytest.fixture
 def make_engine():
-    return lambda: Careless("memory://", SystemRuntime())
+    return lambda: AnyTokenEngine("memory://", SystemRuntime())
 '''
 
 

@@ -159,7 +159,7 @@ def test_a_settled_lease_cannot_be_settled_again(scans: Queue[Scan]) -> None:
         lease.snooze(delay=1)
 
 
-async def test_every_verb_has_both_colours(jobs: App[object], scans: Queue[Scan]) -> None:
+async def test_every_verb_is_sync_and_async(jobs: App[object], scans: Queue[Scan]) -> None:
     async with jobs:
         states = []
         for id in ("complete", "retry", "snooze", "give_up", "cancel", "release"):
@@ -283,7 +283,7 @@ def test_inside_a_block_the_attempt_is_the_current_one(jobs: App[object], scans:
         Context.current()
 
 
-def test_what_becomes_of_a_lease_is_told_as_events(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_the_end_of_a_lease_is_published(jobs: App[object], scans: Queue[Scan]) -> None:
     told: list[str] = []
     jobs.on(events.JobEvent)(lambda event: told.append(f"{type(event).__name__} {event.job_id} {event.worker[-5:-3]}"))
     lease_one(scans, "a").complete()

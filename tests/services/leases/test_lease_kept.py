@@ -55,7 +55,7 @@ def test_a_lease_outside_a_block_is_left_to_its_owner(jobs: App[object], scans: 
         lease.release()
 
 
-def test_a_lease_that_is_let_go_without_a_word_is_renewed_no_more(
+def test_a_lease_that_is_dropped_unsettled_is_renewed_no_more(
     jobs: App[object], scans: Queue[Scan], caplog: pytest.LogCaptureFixture
 ) -> None:
     with jobs:
@@ -68,7 +68,7 @@ def test_a_lease_that_is_let_go_without_a_word_is_renewed_no_more(
         assert look(jobs).state is JobState.RUNNING
 
 
-def test_a_cancel_reaches_whoever_works_on_it(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_a_cancel_request_reaches_the_holder_of_the_lease(jobs: App[object], scans: Queue[Scan]) -> None:
     with jobs:
         lease = lease_one(scans)
 
@@ -130,7 +130,7 @@ def test_a_block_whose_lease_was_lost_says_so_unless_it_fails_anyway(scans: Queu
         fails_anyway()
 
 
-def test_the_keeper_tells_of_a_lost_lease(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_the_keeper_reports_a_lost_lease(jobs: App[object], scans: Queue[Scan]) -> None:
     def work() -> None:
         with lease_one(scans) as lease:
             scans.clear()
@@ -161,7 +161,7 @@ def test_another_puller_has_the_higher_fence_and_the_last_word(monkeypatch: pyte
 # The store in trouble
 
 
-def test_a_verb_that_could_not_be_told_may_be_tried_again() -> None:
+def test_a_verb_that_did_not_reach_the_store_may_be_tried_again() -> None:
     jobs, runtime = App("memory://"), SystemRuntime()
     engine = FailingEngine(runtime)
     with jobs.swapped(engine, runtime):
@@ -192,7 +192,7 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again() -> None:
 # The end
 
 
-def test_an_app_that_nobody_has_any_more_lets_its_keeper_go() -> None:
+def test_an_app_without_references_stops_its_keeper() -> None:
     def pull() -> Callable[[float], bool]:
         jobs = App("memory://")
         scans = jobs.queue("scans", Scan)

@@ -26,9 +26,9 @@ demo: $(INSTALLED) ## Run the demo: a few thousand jobs on one SQLite file, and 
 bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes build/bench.json
 	$(BIN)/python -m benchmarks.quick
 
-long: $(INSTALLED) ## Run the long proofs: the differential machine at full length
+long: $(INSTALLED) ## Run the long proofs: the differential machine at full length, the suites without fast paths
 	$(BIN)/python -m pytest -m long
-	HOLDFAST_FAST_PATHS=0 $(BIN)/python -m pytest tests/contract tests/differential -k "postgres and not general"
+	HOLDFAST_FAST_PATHS=0 $(BIN)/python -m pytest -n 2 tests/contract tests/differential
 
 chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backends and workers killed, wires cut
 	$(BIN)/python -m pytest -m chaos -rP

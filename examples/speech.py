@@ -1,9 +1,9 @@
-"""A batch of texts to speak, by pull: no worker and no handler, only a loop that asks for work.
+"""A batch of texts to speak, with pull: no worker and no handler, only a loop that claims jobs.
 
     python examples/speech.py [FOLDER]
 
-With a folder it can be run again, or in two terminals at once: they share the work, and what has been spoken stays as
-it is. The voice is a stand-in for a real synthesiser: one beep per letter, written with the standard library.
+With a folder you can run it again, or in two terminals at once: they share the jobs, and finished texts are not spoken
+again. The voice replaces a real synthesiser: one beep per letter, written with the standard library.
 """
 
 import math
@@ -33,7 +33,7 @@ texts = jobs.queue("speech", Speech)
 
 
 def synthesise(text: str, target: Path) -> float:
-    """One beep of a twentieth of a second per character; answers the length in seconds."""
+    """Write a beep of 0.05 seconds per character; return the length in seconds."""
     samples = array("h")
     for letter in text:
         pitch = 200 + 10 * (ord(letter) % 32)
@@ -54,7 +54,7 @@ def main() -> None:
         print(f"{len(handles)} texts, {sum(handle.created for handle in handles)} new jobs")
 
         for lease in texts.leases(batch=5, until_empty=True):
-            with lease:  # an error in here lets the job be tried again; what is said to the lease is final
+            with lease:  # if this block raises, the job is retried
                 text = lease.payload.text
                 if not text:
                     lease.give_up("there is nothing to say")

@@ -1,10 +1,9 @@
-"""Thumbnails by request and response: ask for one, wait, and get it; ask again, and nothing runs.
+"""Thumbnails with request and response: the first request runs a job, the second gets the stored result.
 
     python examples/thumbnails.py
 
-The caller and the worker share nothing but a SQLite file. Here both are in one process, in two threads; in a web site
-the caller is a view and the worker a process of its own. The images are PPM files, which the standard library is enough
-to write and to shrink.
+The caller and the worker share only a SQLite file. Here both are threads of one process; on a web site the caller is a
+view and the worker is another process. The images are PPM files, because they need no image library.
 """
 
 import tempfile
@@ -19,7 +18,7 @@ jobs = App(f"sqlite:///{folder}/jobs.db")
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """What comes back: small enough to be a result. The pixels stay in their file."""
+    """The result: small. The pixels stay in their file."""
 
     path: str
     width: int
@@ -31,7 +30,7 @@ def shrink(source: str, width: int) -> Thumbnail:
     """Take every n-th pixel of every n-th row."""
     image = Path(source)
     if not image.exists():
-        raise GiveUp(f"there is no {image.name}")  # trying again would not help
+        raise GiveUp(f"there is no {image.name}")  # a retry would not help
     header, pixels = image.read_bytes().split(b"\n255\n", 1)
     columns, rows = map(int, header.split()[1:])
     step = columns // width
@@ -47,9 +46,9 @@ def shrink(source: str, width: int) -> Thumbnail:
 
 
 def thumbnail(source: Path, width: int) -> Thumbnail:
-    """What a view would call. The id says what is asked for: equal questions are one job."""
-    question = {"image": str(source), "width": width}
-    return shrink.using(id=content_id(question), wait=20).request(str(source), width)
+    """Called by a view. The id is made from the arguments: equal requests are one job."""
+    arguments = {"image": str(source), "width": width}
+    return shrink.using(id=content_id(arguments), wait=20).request(str(source), width)
 
 
 def main() -> None:
@@ -58,7 +57,7 @@ def main() -> None:
 
     with jobs, jobs.worker(concurrency=4):
         first = thumbnail(cat, 64)
-        again = thumbnail(cat, 64)  # answered from the stored result
+        again = thumbnail(cat, 64)  # the stored result; nothing runs
         print(f"{Path(first.path).name} {first.width}x{first.height}, {Path(first.path).stat().st_size} bytes")
         print(f"the same: {first == again}, runs: {jobs.control.status('default').succeeded}")
         try:

@@ -1,10 +1,10 @@
-"""A web shop with FastAPI, and a worker in the same process.
+"""A web shop with FastAPI and a worker in the same process.
 
-    python examples/web_app.py          plays a customer, and prints what happens
-    uvicorn examples.web_app:web        serves it, on the store that HOLDFAST_URL names
+    python examples/web_app.py          simulates a customer and prints the answers
+    uvicorn examples.web_app:web        serves it, on the store in HOLDFAST_URL
 
-Placing an order answers at once with 202; charging the card happens in a job. A second click on the same order joins
-the first job. For workers in processes of their own, leave `jobs.worker()` out of the lifespan below and start
+An order is answered at once with 202; a job charges the card. A second click on the same order gets the same job. For
+workers in separate processes, leave `jobs.worker()` out of the lifespan below and start
 `holdfast worker examples.web_app`.
 """
 
@@ -24,17 +24,17 @@ from holdfast import App, Context, GiveUp, JobNotFound, QueueFull, Retry
 
 @dataclass
 class Bank:
-    """Stands for the payment provider. It is busy the first time it is asked, and refuses one order."""
+    """Replaces the payment provider. It is busy at the first call for an order, and refuses one order."""
 
-    asked: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
     async def charge(self, order: int, *, idempotency_key: str) -> str:
-        self.asked.append(order)
+        self.calls.append(order)
         await asyncio.sleep(0.01)
         if order == 13:
             raise GiveUp("card expired")
-        if self.asked.count(order) == 1:
-            raise Retry("told to slow down", delay=0.05)
+        if self.calls.count(order) == 1:
+            raise Retry("rate limit", delay=0.05)
         return f"receipt-{order}"
 
 
@@ -70,18 +70,18 @@ async def start(order: int) -> dict[str, Any]:
 
 
 @web.get("/charges/{job}")
-async def look(job: str) -> dict[str, Any]:
+async def charge_state(job: str) -> dict[str, Any]:
     try:
-        found = await charge.handle(job).arefresh()
+        view = await charge.handle(job).arefresh()
     except JobNotFound:
         raise HTTPException(404) from None
-    return {"state": found.state, "attempt": found.attempt, "note": found.note}
+    return {"state": view.state, "attempt": view.attempt, "note": view.note}
 
 
 async def main() -> None:
-    """A customer: orders, clicks twice, looks how it went."""
+    """A customer: places orders, clicks twice, asks for the result."""
     async with (
-        web.router.lifespan_context(web),  # what a server does when it starts
+        web.router.lifespan_context(web),  # as a server does at its start
         httpx.AsyncClient(transport=httpx.ASGITransport(app=web), base_url="http://shop") as client,
     ):
         first, second = await asyncio.gather(*(client.post("/orders/7/charge") for _ in range(2)))

@@ -1,10 +1,11 @@
-"""Webhooks in order, by pool: each customer hears of events one after the other, even when a delivery fails.
+"""Webhooks in order, with a pool: each customer gets the events one after the other, even if a delivery fails.
 
     python examples/webhooks.py
 
-A pool has so many lanes. The customer is the key, and one key always has the same lane, where one job runs at a time. A
-delivery that fails holds its lane until it has come through, so that nobody hears of "paid" before "placed"; customers
-in other lanes do not wait. The receiver is a web server on this machine that turns the first try of some events away.
+A pool has a fixed number of lanes. The customer is the key, and all jobs of a key are in the same lane, where one job
+runs at a time. A delivery that fails holds its lane until it succeeds, so that no customer gets "paid" before "placed".
+Customers in other lanes do not wait. The receiver is a web server on this machine that refuses the first delivery of
+some events.
 """
 
 import tempfile
@@ -45,43 +46,43 @@ def deliver(ctx: Context, hook: Webhook) -> int:
             return status
     except urllib.error.HTTPError as error:
         with error:
-            raise Retry(f"answered {error.code}") from error  # the next one of this lane waits
+            raise Retry(f"answered {error.code}") from error  # the next job of this lane waits
 
 
 @contextmanager
 def receiver() -> Iterator[tuple[str, dict[str, list[str]], list[str]]]:
-    """A server that notes what it accepts, per customer, and turns away the first try of every "paid"."""
+    """A server that lists the accepted events per customer, and refuses the first delivery of every "paid"."""
     accepted: dict[str, list[str]] = defaultdict(list)
-    turned_away: list[str] = []
+    refused: list[str] = []
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             customer, event = self.path.strip("/"), self.rfile.read(int(self.headers["Content-Length"])).decode()
             busy = event == "paid" and self.headers["Attempt"] == "1"
             if busy:
-                turned_away.append(customer)
+                refused.append(customer)
             else:
                 accepted[customer].append(event)
             self.send_response(503 if busy else 200)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silence."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", accepted, turned_away
+        yield f"http://127.0.0.1:{server.server_address[1]}", accepted, refused
         server.shutdown()
 
 
 def main() -> None:
-    with receiver() as (url, accepted, turned_away), jobs, jobs.worker(concurrency=8):
+    with receiver() as (url, accepted, refused), jobs, jobs.worker(concurrency=8):
         drafts = [hooks.draft(Webhook(url, who, event), key=who) for event in EVENTS for who in CUSTOMERS]
         for handle in jobs.client.enqueue_many(drafts):
             handle.result(timeout=30)
         status = hooks.status()
 
-    print(f"delivered {status.processed}, turned away {len(turned_away)}, failed {status.failed}")
+    print(f"delivered {status.processed}, refused {len(refused)}, failed {status.failed}")
     for customer in CUSTOMERS:
         print(f"{customer}: {' '.join(accepted[customer])}")
 
@@ -90,7 +91,7 @@ if __name__ == "__main__":
     main()
 
 # It prints:
-#   delivered 20, turned away 5, failed 0
+#   delivered 20, refused 5, failed 0
 #   ada: placed paid packed shipped
 #   bob: placed paid packed shipped
 #   cleo: placed paid packed shipped

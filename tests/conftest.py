@@ -1,17 +1,105 @@
-"""What tests of every folder share: the run's PostgreSQL server, and empty stores on it.
+"""What tests of every folder share: how a test runs, the run's PostgreSQL server, and empty stores on it.
 
-Imported late, so that a run without PostgreSQL neither starts a server nor loads a driver.
+An `async def` test runs on an event loop of its own. A test that needs the same loop for its fixtures asks for the
+fixture `runner`. Every test has a time limit; `@pytest.mark.time_limit(seconds)` gives it another one.
+
+PostgreSQL is imported late, so that a run without it neither starts a server nor loads a driver.
 """
 
+import asyncio
+import inspect
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.testing.async_tests import run_async_test
+
 if TYPE_CHECKING:
     from postgres import PostgresServer
     from postgres_stock import Store
+
+LIMIT_S = 120.0
+"""Seconds for each phase of a test (set-up, call, teardown). Generous: the machine may be busy with other things."""
+LONG_LIMIT_S = 3_600.0
+"""Seconds for a test that `make long` or `make chaos` runs."""
+BLOCKED_S = 10.0
+"""Seconds that an async test gets after its limit to end by its cancellation. Then its loop counts as blocked."""
+
+
+# --- How a test runs ---
+
+
+def limit_of(item: pytest.Item) -> float:
+    if (mark := item.get_closest_marker("time_limit")) is not None:
+        return float(mark.args[0])
+    is_long = any(item.get_closest_marker(name) for name in ("long", "chaos"))
+    return LONG_LIMIT_S if is_long else LIMIT_S
+
+
+@contextmanager
+def limited(item: pytest.Item, phase: str, seconds: float) -> Iterator[None]:
+    """Interrupt a phase of a test that takes longer than this. The failure names the test and shows where it stood."""
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"The {phase} of {item.nodeid} took longer than its time limit of {seconds:g} s.")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with limited(item, "set-up", limit_of(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with limited(item, "call", limit_of(item) + BLOCKED_S):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with limited(item, "teardown", limit_of(item)):
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test, on the loop of the fixture `runner` if it has that."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    test = pyfuncitem.obj(**fixtures)
+    shared = pyfuncitem.funcargs.get("runner")
+    with nullcontext(shared) if isinstance(shared, asyncio.Runner) else asyncio.Runner() as runner:
+        run_async_test(runner, test, name=pyfuncitem.nodeid, limit_s=limit_of(pyfuncitem))
+    return True
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for a test and its fixtures."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+# --- PostgreSQL ---
 
 
 @pytest.fixture(scope="session")

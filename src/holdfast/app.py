@@ -1,4 +1,4 @@
-"""The App: where tasks are declared, and from which everything else is reached.
+"""The App: tasks are declared on it, and it gives access to everything else.
 
     jobs = App("sqlite:///jobs.db")
 
@@ -12,12 +12,12 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
-from holdfast.blocking import away_from_here, blocking
+from holdfast.blocking import blocking, move_to_loop
 from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import Middleware, S
 from holdfast.control import Control
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
 from holdfast.engine import Engine
@@ -60,8 +60,8 @@ class App(Generic[S]):
         middleware: Sequence[Middleware] = (),
     ) -> None:
         read_app_options(url=url, modules=modules, namespace=namespace, durability=durability, codec=codec)
-        self._link = Link(url, codec, namespace=namespace, durability=durability, auto_migrate=auto_migrate)
-        self._pull_workers = PullWorkers(self._link)
+        self._store = StoreConnection(url, codec, namespace=namespace, durability=durability, auto_migrate=auto_migrate)
+        self._pull_workers = PullWorkers(self._store)
         self._entered = 0
         self.lifespan = lifespan
         self.modules = tuple(modules)
@@ -69,66 +69,66 @@ class App(Generic[S]):
         self.middlewares: list[Middleware] = []
         for each in middleware:
             self.middleware(each)
-        self.task = TaskFactory(self._link, self.registry)
-        self.client = Client(self._link, self.registry)
-        self.control = Control(self._link)
+        self.task = TaskFactory(self._store, self.registry)
+        self.client = Client(self._store, self.registry)
+        self.control = Control(self._store)
 
-    # What its parts see
+    # For its parts
 
     @property
     def runtime(self) -> Runtime:
-        return self._link.runtime
+        return self._store.runtime
 
     @property
     def bus(self) -> Bus:
-        return self._link.bus
+        return self._store.bus
 
     @property
     def config(self) -> "Config":
-        """The settings; read from file and environment when they are first asked for."""
-        return self._link.config
+        """The settings; read from file and environment when they are first needed."""
+        return self._store.config
 
     @property
     def engine(self) -> Engine:
         """The engine of this process. `open` it before use."""
-        return self._link.process.engine
+        return self._store.process.engine
 
     @property
-    def place(self) -> str:
-        """The store as people are shown it."""
-        return self._link.place
+    def address(self) -> str:
+        """The address of the store as users are shown it: without a password, a file with its whole path."""
+        return self._store.address
 
     @property
     def durability(self) -> str:
-        """The class in force: `durable`, `fast` or `none`."""
-        return self._link.durability
+        """The durability in use: `durable`, `fast` or `none`."""
+        return self._store.durability
 
     def import_modules(self) -> None:
         """Import what `modules` names, so that its tasks are declared. Workers and the CLI do this when they start."""
         for module in self.modules:
             import_module(module)
 
-    # Its life
+    # Open and close
 
     async def aopen(self, /) -> None:
         """Open the store now, rather than with the first call that needs it."""
-        await self._link.engine()
+        await self._store.engine()
 
     open = blocking(aopen)
 
     async def aclose(self, /) -> None:
-        """Let go of the store in this process. The next call that needs it opens it again."""
+        """Close the store in this process. The next call that needs it opens it again."""
         await self._pull_workers.stop()
-        await self._link.close()
+        await self._store.close()
 
     close = blocking(aclose)
 
     async def amigrate(self, /, *, grant: Sequence[str] = ()) -> tuple[str, ...]:
-        """Bring the store's schema up to date; answer the names of the steps taken.
+        """Bring the store's schema up to date; return the names of the steps taken.
 
-        `grant`: roles of a database that may use it from then on, with no more rights than that takes.
+        `grant`: database roles that get the rights which a client needs, and no more.
         """
-        await away_from_here()
+        await move_to_loop()
         steps = await self.engine.migrate()
         for role in grant:
             await self.engine.grant(role)
@@ -137,11 +137,11 @@ class App(Generic[S]):
     migrate = blocking(amigrate)
 
     async def amigration_script(self, /, *, after: int | None = None, grant: Sequence[str] = ()) -> str:
-        """What `migrate` would do, as a script for somebody else to run; empty if there is nothing to do.
+        """What `migrate` would do, as a script for a database administrator; empty if there is nothing to do.
 
-        `after`: the version to start from, 0 for an empty store; without it the store is asked.
+        `after`: the version to start from, 0 for an empty store; without it the version of the store.
         """
-        await away_from_here()
+        await move_to_loop()
         return await self.engine.migration_script(after=after, roles=grant)
 
     migration_script = blocking(amigration_script)
@@ -178,7 +178,7 @@ class App(Generic[S]):
         lane_max_depth: int | None = None,
     ) -> Queue[T]:
         """A queue of payloads of this type, which your own code pulls."""
-        return Queue(self._link, self._pull_workers, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth)
+        return Queue(self._store, self._pull_workers, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth)
 
     def pool(
         self,
@@ -190,9 +190,9 @@ class App(Generic[S]):
         max_depth: int | None = None,
         lane_max_depth: int | None = None,
     ) -> Pool[T]:
-        """So many ordered lanes for payloads of this type, worked on by a handler."""
+        """A pool with this number of ordered lanes, for payloads of this type; a handler works on them."""
         return Pool(
-            self._link,
+            self._store,
             self.registry,
             name,
             payload,
@@ -254,7 +254,7 @@ class App(Generic[S]):
         _check_kind(kind)
 
         def register(listener: Callable[[E], object]) -> Callable[[E], object]:
-            self._link.bus.on(kind, listener, everywhere=everywhere)
+            self._store.bus.on(kind, listener, everywhere=everywhere)
             return listener
 
         return register
@@ -276,18 +276,18 @@ class App(Generic[S]):
         queue: str | None = None,
         everywhere: bool = True,
     ) -> EventStream[Any]:
-        """Events as a stream: `for` or `async for`, in a `with` block of either colour.
+        """Events as a stream: `for` or `async for`, in a `with` or an `async with` block.
 
         Those of all processes that share the store, some of which may be lost, or of this process alone.
         """
         _check_kind(kind)
-        return EventStream(self._link, kind, job_id=job_id, queue=queue, everywhere=everywhere)
+        return EventStream(self._store, kind, job_id=job_id, queue=queue, everywhere=everywhere)
 
     # For tests
 
     def swapped(self, engine: Engine, runtime: Runtime) -> AbstractContextManager[None]:
         """Another engine and another clock under this App for the length of a `with` block. Used by the test kit."""
-        return self._link.swapped(engine, runtime)
+        return self._store.swapped(engine, runtime)
 
     def __repr__(self) -> str:
         return f"<App with {len(self.registry)} tasks>"

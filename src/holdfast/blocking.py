@@ -1,14 +1,14 @@
-"""Blocking twins: the async method is written, the blocking one is a line.
+"""Blocking methods, each made from the async method in one line.
 
     async def aresult(self, /, *, timeout: Duration | None = None) -> R: ...
     result = blocking(aresult)
 
-A blocking call starts its coroutine in the caller's own thread, where most of them end: arguments are checked, and an
-engine that has a door for threads is asked directly. Only a coroutine that has to wait for something else moves, as it
-is, to the portal: a thread with an event loop, one per App and process, started when it is first needed. It moves at
-`away_from_here()`, and must not have touched an event loop before.
+A blocking call starts its coroutine in the caller's own thread. Most coroutines end there: they check arguments, and an
+engine with the capability `blocking_calls` carries out its command while the thread blocks. A coroutine that needs an
+event loop calls `move_to_loop()`; the rest of it then runs on the loop thread: one thread with an event loop per App
+and process, started when it is first needed. A coroutine must not use an event loop before it has moved.
 
-On a thread that runs an event loop a blocking call is refused, since it would stop everything else there.
+A blocking call on a thread that runs an event loop is refused: it would stop everything else on that loop.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from types import coroutine
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.errors import BlockingCall, EngineUnavailable
 from holdfast.runtime import Runtime
@@ -29,32 +29,23 @@ ALLOW = "HOLDFAST_ALLOW_BLOCKING"
 
 
 def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[T, P], R]:
-    """The blocking twin of an async method. Its class keeps in `_link` what runs it."""
-    twin = method.__name__
-    name = twin.removeprefix("a")
+    """The blocking form of an async method. Objects of its class have the App's store connection in `_store`."""
+    async_name = method.__name__
+    name = async_name.removeprefix("a")
 
     @wraps(method)
     def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        on_loop = asyncio._get_running_loop() is not None
-        if on_loop and os.environ.get(ALLOW) != "1":
-            raise BlockingCall(method=name, twin=twin)
-        link: Runner = self._link  # type: ignore[attr-defined]  # the condition above
-        asked: Coroutine[Any, Any, R] = getattr(self, twin)(*args, **kwargs)
-        return link.run(asked, here=not on_loop)
+        if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":
+            raise BlockingCall(method=name, twin=async_name)
+        store = self._store  # type: ignore[attr-defined]  # see the docstring
+        coroutine: Coroutine[Any, Any, R] = getattr(self, async_name)(*args, **kwargs)
+        return run_coroutine(coroutine, store.loop_thread)
 
     call.__name__ = name
-    call.__qualname__ = method.__qualname__.removesuffix(twin) + name
-    call.__twin__ = twin  # type: ignore[attr-defined]  # read by the test that looks for missing twins
+    call.__qualname__ = method.__qualname__.removesuffix(async_name) + name
+    call.__twin__ = async_name  # type: ignore[attr-defined]  # read by the test that looks for missing blocking methods
     return call
 
-
-class Runner(Protocol):
-    """What a blocking method needs of its owner."""
-
-    def run(self, asked: Coroutine[Any, Any, R], *, here: bool) -> R: ...
-
-
-# --- From the caller's thread to the portal ---
 
 _MOVE = object()
 
@@ -64,51 +55,52 @@ def _move() -> Generator[object, None, None]:
     yield _MOVE
 
 
-async def away_from_here() -> None:
-    """Go on on an event loop: on the one that runs, or else on the portal's."""
+async def move_to_loop() -> None:
+    """Continue on an event loop: on the running one, or else on that of the loop thread."""
     if asyncio._get_running_loop() is None:
         await _move()
 
 
 @coroutine
-def _rest_of(asked: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
-    """A coroutine that was begun elsewhere, from where it stands."""
-    answer: R = yield from asked
+def _rest_of(started: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
+    """The part of a started coroutine that has not run yet."""
+    answer: R = yield from started
     return answer
 
 
-def run_here(asked: Coroutine[Any, Any, R], portal: "Callable[[], Portal]") -> R:
-    """Run a coroutine in this thread as far as it goes, and the rest of it, if there is one, through the portal."""
-    try:
-        said = asked.send(None)
-    except StopIteration as done:
-        answer: R = done.value
-        return answer
-    if said is not _MOVE:
-        asked.close()
-        raise RuntimeError("A blocking call waited for something without moving to the portal first.")
-    answer = portal().run(_rest_of(asked))
+def run_coroutine(started: Coroutine[Any, Any, R], loop_thread: "Callable[[], LoopThread]") -> R:
+    """Run a coroutine in this thread until it ends or moves; the rest runs on the loop thread while this one blocks."""
+    rest: Any = started
+    if asyncio._get_running_loop() is None:
+        try:
+            signal = started.send(None)
+        except StopIteration as end:
+            answer: R = end.value
+            return answer
+        if signal is not _MOVE:
+            started.close()
+            raise RuntimeError("A blocking call waited for something without moving to the loop thread first.")
+        rest = _rest_of(started)
+    answer = loop_thread().run(rest)
     return answer
-
-
-# --- The portal ---
 
 
 class _Call:
-    """One blocking call: what to run, and how it came out. Its lock is free once that is known."""
+    """One blocking call: its coroutine, then its answer or error. The lock is released when either is there."""
 
-    __slots__ = ("answer", "asked", "error", "lock", "task", "unwanted")
+    __slots__ = ("answer", "coroutine", "dropped", "error", "lock", "task")
 
-    def __init__(self, asked: Any, lock: Any) -> None:
-        self.asked = asked
+    def __init__(self, coroutine: Any, lock: Any) -> None:
+        self.coroutine = coroutine
         self.lock = lock
         self.answer: Any = None
         self.error: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
-        self.unwanted = False
+        self.dropped = False
+        """The calling thread was interrupted and takes no answer."""
 
 
-class Portal:
+class LoopThread:
     """An event loop on a thread of its own, for threads that have none."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -117,35 +109,37 @@ class Portal:
         self._ending = False
         self._ready = runtime.event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = runtime.thread(self._main, name="holdfast-portal")
+        self._thread = runtime.thread(self._main, name="holdfast-loop")
         self._ready.wait()
 
-    def run(self, asked: Any) -> Any:
-        """Run something awaitable to its end; answer what it answers, raise what it raises."""
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine to its end, blocking the calling thread; return its answer or raise its error."""
         if self._loop is asyncio._get_running_loop():
-            asked.close()
-            raise BlockingCall("The portal cannot wait for itself. Await the async method here.", method="", twin="")
+            coroutine.close()
+            raise BlockingCall(
+                "The loop thread cannot wait for itself. Await the async method here.", method="", twin=""
+            )
         lock = self._runtime.lock()
         lock.acquire()
-        call = _Call(asked, lock)
+        call = _Call(coroutine, lock)
         self._calls.add(call)
         if not self._soon(self._begin, call):
             self._end(call, cancelled=True)
         try:
             lock.acquire()
-        except BaseException:  # Ctrl-C in the waiting thread: nobody wants the answer any more
-            call.unwanted = True
+        except BaseException:  # Ctrl-C in the waiting thread: it takes no answer any more
+            call.dropped = True
             self._soon(_cancel, call)
             raise
         if call.error is not None:
             try:
                 raise call.error
             finally:
-                call.error = None  # or its traceback would hold on to it
+                call.error = None  # its traceback refers to this frame: break the cycle
         return call.answer
 
     def _soon(self, callback: Callable[..., object], *args: Any) -> bool:
-        """Call something on the loop, with the context variables of this thread. False: the loop has ended."""
+        """Call a function on the loop, with the context variables of this thread. False: the loop has ended."""
         try:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(callback, *args)
@@ -157,14 +151,14 @@ class Portal:
     def _begin(self, call: _Call) -> None:
         call.task = self._runtime.spawn(_carry_out(call), name="holdfast blocking call")
         call.task.add_done_callback(lambda task: self._end(call, cancelled=task.cancelled()))
-        if self._ending or call.unwanted:
+        if self._ending or call.dropped:
             call.task.cancel()
 
     def _end(self, call: _Call, *, cancelled: bool) -> None:
-        """Let the caller go on, once: its task has ended, or the loop has without it."""
+        """Unblock the caller, once: its task has ended, or the loop has ended without it."""
         if call in self._calls:
             self._calls.discard(call)
-            call.asked.close()  # where it was never begun
+            call.coroutine.close()  # it may never have started
             if cancelled:
                 call.error = _closed() if self._ending else asyncio.CancelledError()
             call.lock.release()
@@ -172,28 +166,28 @@ class Portal:
     def _main(self) -> None:
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
-            self._told = asyncio.Event()
+            self._stop = asyncio.Event()
             self._loop.call_soon(self._ready.set)
-            runner.run(self._until_told())
+            runner.run(self._until_stopped())
         for call in tuple(self._calls):
             self._end(call, cancelled=True)
 
-    async def _until_told(self) -> None:
-        await self._told.wait()
+    async def _until_stopped(self) -> None:
+        await self._stop.wait()
         self._ending = True
         for call in tuple(self._calls):
             _cancel(call)
 
     def close(self, *, wait: bool = True) -> None:
-        """End the thread; calls under way are told that the store has been closed."""
-        self._soon(self._told.set)
+        """End the thread. Calls under way raise EngineUnavailable."""
+        self._soon(self._stop.set)
         if wait and self._loop is not asyncio._get_running_loop():
             self._thread.join()
 
 
 async def _carry_out(call: _Call) -> None:
     try:
-        call.answer = await call.asked
+        call.answer = await call.coroutine
     except asyncio.CancelledError:
         raise
     except BaseException as error:

@@ -31,6 +31,7 @@ from holdfast.runtime import Runtime
 T = TypeVar("T")
 
 Reader = Callable[[object], Any]
+EngineTables = Mapping[str, type]
 Durability = Literal["durable", "fast", "none"]
 
 FILE = "holdfast.toml"
@@ -89,26 +90,6 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresSettings:
-    """`[postgres]`: most connections per event loop, how bells ring, whether a proxy stands between.
-
-    `listen_url` is a way around the proxy, for bells alone.
-    """
-
-    pool_size: Annotated[int, whole(1, 1_000)] = 10
-    notify: Annotated[bool, boolean] = True
-    pooled: Annotated[bool, boolean] = False
-    listen_url: Annotated[str | None, text] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqliteSettings:
-    """`[sqlite]`."""
-
-    busy_timeout: Annotated[float, seconds()] = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings, merged. `None` means that no source sets the value."""
 
@@ -124,9 +105,9 @@ class Config:
     task: TaskSettings = TaskSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
-    postgres: PostgresSettings = PostgresSettings()
-    sqlite: SqliteSettings = SqliteSettings()
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
+    engines: Mapping[str, Any] = field(default_factory=dict)
+    """The tables of engines that are set somewhere, by name. Each engine brings its own: see `engine`."""
 
     environment_url: str | None = None
     """The value of `HOLDFAST_URL`: the App logs a warning if the address in code differs from it."""
@@ -135,27 +116,51 @@ class Config:
         """The settings of a queue; the defaults if no source names it."""
         return self.queues.get(name, _DEFAULT_QUEUE)
 
+    def engine(self, settings: type[T]) -> T:
+        """The settings of an engine, by the class of its table."""
+        stored: T | None = self.engines.get(cast(Any, settings).table)
+        return settings() if stored is None else stored
+
 
 _DEFAULT_QUEUE = QueueSettings()
 _TABLES = {
     "task": TaskSettings,
     "worker": WorkerSettings,
     "limits": LimitSettings,
-    "postgres": PostgresSettings,
-    "sqlite": SqliteSettings,
 }
 
 
-def load(runtime: Runtime, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Config:
-    """Read the file in `folder` (default: the current folder) and the environment."""
+def load(
+    runtime: Runtime,
+    *,
+    engine_tables: EngineTables,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Config:
+    """Read the file in `folder` (default: the current one) and the environment.
+
+    `engine_tables` are the tables that engines bring: `engines.settings_tables()`.
+    """
     environ = os.environ if environ is None else environ
     config = Config()
     source, values = _file(runtime, Path.cwd() if folder is None else folder)
-    config = _merged(config, values, source)
+    config = _merged(config, values, source, engine_tables)
     for variable, value in sorted(environ.items()):
         if variable.startswith(PREFIX):
-            config = _from_variable(config, variable, value)
+            config = _from_variable(config, variable, value, engine_tables)
     return config
+
+
+def _engine_table(name: str, engine_tables: EngineTables) -> type | None:
+    try:
+        return engine_tables[name]
+    except KeyError:
+        return None
+
+
+def _with_engine(config: Config, table: type, values: Mapping[str, object], source: str) -> Config:
+    name: str = cast(Any, table).table
+    return replace(config, engines={**config.engines, name: _updated(config.engine(table), values, name, source)})
 
 
 # --- The file ---
@@ -187,7 +192,7 @@ def _toml(runtime: Runtime, path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path.name} cannot be read: {error.strerror}.", key="", source=path.name) from error
 
 
-def _merged(config: Config, values: Mapping[str, object], source: str) -> Config:
+def _merged(config: Config, values: Mapping[str, object], source: str, engine_tables: EngineTables) -> Config:
     for key, value in values.items():
         if key in _TABLES:
             table = _updated(getattr(config, key), _table(value, key, source), key, source)
@@ -197,6 +202,8 @@ def _merged(config: Config, values: Mapping[str, object], source: str) -> Config
                 place = f"queues.{name}"
                 settings = _updated(config.queue(name), _table(options, place, source), place, source)
                 config = _with_queue(config, name, settings, place, source)
+        elif key not in _readers(Config) and (engine := _engine_table(key, engine_tables)) is not None:
+            config = _with_engine(config, engine, _table(value, key, source), source)
         else:
             config = _updated(config, {key: value}, "", source)
     return config
@@ -256,7 +263,7 @@ def _similar(key: str, names: Iterable[str]) -> str:
 # --- The environment ---
 
 
-def _from_variable(config: Config, variable: str, value: str) -> Config:
+def _from_variable(config: Config, variable: str, value: str, engine_tables: EngineTables) -> Config:
     word = variable.removeprefix(PREFIX)
     if word in NO_SETTINGS or word.startswith(PROJECT_PREFIX):
         return config
@@ -272,9 +279,12 @@ def _from_variable(config: Config, variable: str, value: str) -> Config:
             if rest.endswith(f"_{option}") and (name := rest.removesuffix(f"_{option}")):
                 settings = _updated(config.queue(name), {option: value}, f"queues.{name}", variable)
                 return _with_queue(config, name, settings, f"queues.{name}", variable)
-    raise _unknown(key, variable, _similar(key, _every_key()))
+    engine = _engine_table(table, engine_tables)
+    if engine is not None and rest in _readers(engine):
+        return _with_engine(config, engine, {rest: value}, variable)
+    raise _unknown(key, variable, _similar(key, _every_key(engine_tables)))
 
 
-def _every_key() -> list[str]:
-    inside = [f"{table}_{key}" for table, kind in _TABLES.items() for key in _readers(kind)]
+def _every_key(engine_tables: EngineTables) -> list[str]:
+    inside = [f"{table}_{key}" for table, kind in {**_TABLES, **engine_tables}.items() for key in _readers(kind)]
     return [*_readers(Config), *inside]

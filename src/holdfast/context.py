@@ -1,10 +1,10 @@
-"""What a handler and its middleware are told: the job, the attempt, the state of the worker, and when to stop.
+"""The context of a handler and its middleware: the job, the attempt, the state of the worker, and when to stop.
 
-A `Context` is a view of one attempt and belongs to it alone. Most handlers never ask for one, so nothing is built
-before it is used: the attempt travels in a context variable, and `Context.current()` makes the view.
+A `Context` is a view of one attempt. Most handlers do not use one, so it is made when it is first needed: the attempt
+is in a context variable, and `Context.current()` makes the view.
 
-An attempt is aborted for one of four reasons. The flag is the same for all handlers; how it reaches them differs: an
-async handler is cancelled, a sync one in its thread has to look (`ctx.aborted`, `ctx.check()`).
+An attempt is aborted for one of four reasons. An async handler is then cancelled; a sync handler in its thread has to
+check (`ctx.aborted`, `ctx.check()`).
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 from holdfast.errors import Aborted, InvalidOption, UsageError
-from holdfast.model.job import NOTHING_GIVEN, Progress
+from holdfast.model.job import JobRecord, Progress
 from holdfast.model.states import JobState
 from holdfast.model.text import clean
-from holdfast.model.work import Lease
+from holdfast.model.work import Lease, lease_of
 from holdfast.telemetry.current import CURRENT
 
 if TYPE_CHECKING:
@@ -38,17 +38,17 @@ class AbortReason(StrEnum):
     """Why an attempt has to stop."""
 
     OWNERSHIP_LOST = "ownership_lost"
-    """The lease is lost: another worker may run the job by now. Whatever comes out of this attempt is dropped."""
+    """The lease is lost: another worker may run the job by now. The outcome of this attempt is dropped."""
     CANCEL = "cancel"
-    """Someone asked to cancel the job."""
+    """The job has a cancel request."""
     TIMEOUT = "timeout"
-    """It has run for longer than it may."""
+    """It has run for longer than its timeout."""
     SHUTDOWN = "shutdown"
-    """The worker stops. The job is given back and costs no attempt."""
+    """The worker stops. The job is released and costs no attempt."""
 
 
 class AttemptView(Protocol):
-    """What a context is a view of. A worker's running attempt is one."""
+    """The attempt behind a context. A worker's running attempt is one."""
 
     abort_reason: AbortReason | None
     progress: Progress | None
@@ -71,12 +71,12 @@ class TransactionsView(Protocol):
     @property
     def tx(self) -> Any: ...
     def block(self) -> "Transaction": ...
-    async def complete(self, result: Any, given: object) -> None: ...
-    def complete_sync(self, result: Any, given: object) -> None: ...
+    async def complete(self, result: Any, transaction: object) -> None: ...
+    def complete_sync(self, result: Any, transaction: object) -> None: ...
 
 
 class Transaction(Protocol):
-    """`with` or `async with`; gives a connection to write with."""
+    """`with` or `async with`; yields a connection to write with."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
@@ -95,7 +95,7 @@ class Context(Generic[S]):
 
     @staticmethod
     def current() -> "Context[Any]":
-        """The context of the attempt this code runs in, for helpers deep down. `UsageError` outside of one."""
+        """The context of the attempt in which this code runs. `UsageError` outside of one."""
         attempt = CURRENT.get(None)
         if attempt is None:
             raise UsageError("There is no current Context: this code does not run inside a task.")
@@ -105,7 +105,7 @@ class Context(Generic[S]):
     def detached(
         cls, *, id: str, task: str, queue: str, payload: bytes = b"", codec: str = "json", state: Any = None
     ) -> "Context[Any]":
-        """A context that belongs to no worker, for a task that is called here and now. It is never aborted."""
+        """A context without a worker, for a task that is called directly. It is never aborted."""
         return _Detached(id=id, task=task, queue=queue, payload=payload, codec=codec, state=state).context
 
     @property
@@ -133,7 +133,7 @@ class Context(Generic[S]):
 
     @property
     def arrival(self) -> int:
-        """The job's place in the order of its queue."""
+        """The arrival number of the job: its place in the order of its queue."""
         return self._attempt.lease.arrival
 
     @property
@@ -160,13 +160,13 @@ class Context(Generic[S]):
 
     @property
     def state(self) -> S:
-        """What the lifespan yielded."""
+        """The value that the lifespan yielded."""
         state: S = self._attempt.state
         return state
 
     @property
     def aborted(self) -> bool:
-        """Whether this attempt has to stop. Sync handlers look at it in their loops."""
+        """True if this attempt has to stop. Sync handlers check it in their loops."""
         return self._attempt.abort_reason is not None
 
     @property
@@ -180,9 +180,9 @@ class Context(Generic[S]):
             raise Aborted(reason.value)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Say how far the attempt has come, from 0 to 1. It rides on the next renewal of the lease."""
-        said: object = fraction
-        if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1:
+        """Report progress from 0 to 1. It is stored with the next renewal of the lease."""
+        value: object = fraction
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidOption("`fraction` must be a number from 0 to 1.", option="fraction")
         self._attempt.progress = Progress(float(fraction), clean(note, NOTE_BYTES))
 
@@ -206,14 +206,14 @@ class Context(Generic[S]):
     async def acomplete(self, /, result: Any = None, *, transaction: Any) -> None:
         """End the job inside your own transaction. If that is rolled back, the job is tried again.
 
-        Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
+        Raises `LeaseLost` if another worker has the job by now: let it roll your transaction back.
         """
         await self._attempt.transactions.complete(result, transaction)
 
     def complete(self, /, result: Any = None, *, transaction: Any) -> None:
         """End the job inside your own transaction. If that is rolled back, the job is tried again.
 
-        Raises `LeaseLost` if the job belongs to somebody else by now: let it roll your transaction back.
+        Raises `LeaseLost` if another worker has the job by now: let it roll your transaction back.
         """
         self._attempt.transactions.complete_sync(result, transaction)
 
@@ -223,36 +223,25 @@ class Context(Generic[S]):
 
 
 class _Detached:
-    """An attempt that no worker knows of."""
+    """An attempt without a worker."""
 
     __slots__ = ("abort_reason", "context", "lease", "progress", "state", "worker")
 
     def __init__(self, *, id: str, task: str, queue: str, payload: bytes, codec: str, state: Any) -> None:
-        self.lease = Lease(
-            queue=queue,
-            id=id,
-            generation=0,
-            task=task,
-            payload=payload,
-            codec=codec,
-            metadata={},
-            priority=0,
-            lane=None,
-            arrival=0,
-            created=0,
-            due=0,
-            expires=None,
-            state=JobState.RUNNING,
-            attempt=1,
-            losses=0,
-            token="",
-            fence=0,
-            lease_expires=0,
-            lease_len=0,
-            max_attempts=1,
-            max_losses=1,
-            started=None,
-            given=NOTHING_GIVEN,
+        self.lease = lease_of(
+            JobRecord(
+                queue=queue,
+                id=id,
+                task=task,
+                payload=payload,
+                codec=codec,
+                state=JobState.RUNNING,
+                attempt=1,
+                token="",
+                lease_expires=0,
+                max_attempts=1,
+                max_losses=1,
+            )
         )
         self.state = state
         self.worker = ""
@@ -262,14 +251,14 @@ class _Detached:
 
     @property
     def transactions(self) -> TransactionsView:
-        raise UsageError("This task was called here and now; only a worker makes transactions and completes jobs.")
+        raise UsageError("This task was called directly; only a worker makes transactions and completes jobs.")
 
 
 Next = Callable[[], Awaitable[Any]]
-"""Runs the rest: the inner middleware, and then the handler. Answers what the handler returned."""
+"""Runs the inner middleware, and then the handler. Returns what the handler returned."""
 
 Onion = Callable[[Context[Any], Next], Awaitable[Any]]
-"""An async function around everything inside it. May look at the result, replace it, try again, or refuse."""
+"""An async function around the inner ones. It may read the result, replace it, call again, or refuse."""
 
 Surround = Callable[[Context[Any]], Iterator[None]]
 """A generator with one `yield`: before and after the handler, where the handler runs."""

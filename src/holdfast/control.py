@@ -1,18 +1,17 @@
-"""What an operator needs: look, cancel, bring back, pause, clear. CLI, dashboard and HTTP use only this and Client.
+"""For operators: look at jobs, cancel, requeue, pause, clear. The command line uses only this and the client.
 
-Four verbs, four meanings. A failed attempt is tried again: *retry*, which nobody has to ask for. *Requeue* brings a
-failed or cancelled job back, its attempts reset. *Trigger* makes a scheduled or retrying job due now. *Resume* lets a
-paused queue or lane run again.
+Four verbs, four meanings. *Retry*: the worker runs a failed attempt again by itself. *Requeue* brings a failed or
+cancelled job back, with its attempts reset. *Trigger* makes a scheduled or retrying job due now. *Resume* lets a paused
+queue or lane run again.
 
-A bare id is looked for in every queue; where two have it, `AmbiguousId` says which.
+A bare id is searched in every queue; if two have it, `AmbiguousId` says which.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.blocking import blocking
-from holdfast.core.link import Link
-from holdfast.core.producing import limits_of
+from holdfast.core.connection import StoreConnection
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.job import JobKey
 from holdfast.model.retry import Duration
@@ -25,25 +24,26 @@ from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
 from holdfast.views import CancelAnswer, Job, LaneStatus, PoolSize, QueueStatus, WorkerStatus
 
 CHUNK = 500
+"""Jobs requeued in one call to the engine."""
 
 
 class Control:
     """`jobs.control`. It may be shared between threads."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection) -> None:
+        self._store = store
 
-    # Looking
+    # Observing
 
     async def aget(self, job_id: str, /, *, queue: str | None = None) -> Job:
         """The job as it is now."""
-        return Job.from_record(await find_record(self._link, job_id, queue), self._link.codec_named)
+        return Job.from_record(await find_record(self._store, job_id, queue), self._store.codec_named)
 
     get = blocking(aget)
 
     async def areport(self, job_id: str, /, *, queue: str | None = None) -> Report:
-        """Its report, as far as it goes by now."""
-        return report_of(await find_record(self._link, job_id, queue), self._link.codec_named)
+        """The report of the job up to now."""
+        return report_of(await find_record(self._store, job_id, queue), self._store.codec_named)
 
     report = blocking(areport)
 
@@ -62,22 +62,22 @@ class Control:
     ) -> Page:
         """One page of jobs: queue by queue, state by state, and inside these the newest first.
 
-        The page's cursor goes on where it ended; None: that was all.
+        The cursor of a page continues after its last job; None: this is the last page.
         """
         search = Search.of(state=state, task=task, queue=queue, lane=lane, since=since, metadata=metadata)
-        return await search.page(self._link, limit, cursor)
+        return await search.page(self._store, limit, cursor)
 
     find = blocking(afind)
 
     async def aqueues(self, /) -> list[QueueStatus]:
         """Every queue, by name."""
-        return [QueueStatus.of(stats) for stats in (await (await self._link.engine()).stats()).queues]
+        return [QueueStatus.of(stats) for stats in (await (await self._store.engine()).stats()).queues]
 
     queues = blocking(aqueues)
 
     async def alanes(self, queue: str, /) -> list[LaneStatus]:
         """Every lane of a queue, by name."""
-        engine = await self._link.engine()
+        engine = await self._store.engine()
         lanes = (await engine.lanes(check_name(queue, "queue"))).lanes
         heads = [JobKey(queue, lane.head) for lane in lanes if lane.head is not None]
         records = (await engine.get(*heads)).jobs if heads else ()
@@ -87,20 +87,20 @@ class Control:
     lanes = blocking(alanes)
 
     async def astatus(self, queue: str, /, *, lane: str | None = None) -> QueueStatus | LaneStatus:
-        """A queue, or one lane of it, at a glance. One that nobody has used yet is empty."""
+        """The depth and the counters of a queue, or of one lane of it. An unused one is empty."""
         if lane is None:
-            (stats,) = (await (await self._link.engine()).stats(check_name(queue, "queue"))).queues
+            (stats,) = (await (await self._store.engine()).stats(check_name(queue, "queue"))).queues
             return QueueStatus.of(stats)
         check_name(lane, "lane")
-        known = {status.lane: status for status in await self.alanes(queue)}
-        return known.get(lane) or LaneStatus.unused(queue, lane)
+        stored = {status.lane: status for status in await self.alanes(queue)}
+        return stored.get(lane) or LaneStatus.unused(queue, lane)
 
     status = blocking(astatus)
 
     async def aworkers(self, /) -> list[WorkerStatus]:
-        """Every worker that has been heard of lately, by name."""
-        said = await (await self._link.engine()).workers()
-        return [WorkerStatus.of(worker, said.at.wall) for worker in said.workers]
+        """Every worker with a recent record, by name."""
+        answer = await (await self._store.engine()).workers()
+        return [WorkerStatus.of(worker, answer.at.wall) for worker in answer.workers]
 
     workers = blocking(aworkers)
 
@@ -111,20 +111,20 @@ class Control:
     stats = blocking(astats)
 
     async def astop_worker(self, name: str, /) -> bool:
-        """Ask a worker to stop gently. False: there is none of that name."""
-        return (await (await self._link.engine()).stop_worker(name)).found
+        """Request a worker to stop gently. False: there is no worker with this name."""
+        return (await (await self._store.engine()).stop_worker(name)).found
 
     stop_worker = blocking(astop_worker)
 
     async def apools(self, /) -> list[PoolSize]:
         """Every pool, by name. A pool exists from its first job on."""
-        return [PoolSize.of(pool) for pool in (await (await self._link.engine()).pools()).pools]
+        return [PoolSize.of(pool) for pool in (await (await self._store.engine()).pools()).pools]
 
     pools = blocking(apools)
 
     async def aresize(self, pool: str, lanes: int, /) -> PoolSize:
-        """Give a pool another number of lanes; every key stays in order. `WrongState` while it is changing already."""
-        answer = await (await self._link.engine()).resize(pool, lanes)
+        """Change the number of lanes of a pool; every key keeps its order. `WrongState` during an earlier change."""
+        answer = await (await self._store.engine()).resize(pool, lanes)
         if answer.pool.lanes != lanes:
             raise WrongState(
                 f"Pool {pool!r} is still changing to {answer.pool.lanes} lanes: {answer.pool.old_live} older jobs have "
@@ -140,28 +140,28 @@ class Control:
     # Jobs
 
     async def acancel(self, job_id: str, /, *, queue: str | None = None, reason: str = "") -> CancelAnswer:
-        """Keep a job from running, or ask its worker to stop it."""
+        """Cancel a job before it runs, or request its worker to stop it."""
         try:
-            key = await find_key(self._link, job_id, queue)
+            key = await find_key(self._store, job_id, queue)
         except JobNotFound:
             return CancelAnswer("not_found")
-        return await cancel_job(self._link, key, reason)
+        return await cancel_job(self._store, key, reason)
 
     cancel = blocking(acancel)
 
     async def arequeue(
         self, /, *job_ids: str, task: str | None = None, queue: str | None = None, all_failed: bool = False
     ) -> int:
-        """Bring back these jobs, or every failed one (of a task, of a queue), the oldest first; answer how many.
+        """Requeue these jobs, or all failed ones (of a task, of a queue), the oldest first; return their number.
 
-        Of several ids each is brought back for itself. The first that cannot be raises, after the others were.
+        Each id is requeued by itself. If one cannot be, the others still are; then the first error is raised.
         """
         if bool(job_ids) == all_failed:
             raise InvalidOption("requeue() takes ids, or all_failed=True, and not both.", option="all_failed")
         if job_ids:
             if task is not None:
-                raise InvalidOption("`task` goes with all_failed=True; ids say enough.", option="task")
-            keys = [await find_key(self._link, job_id, queue) for job_id in job_ids]
+                raise InvalidOption("`task` works with all_failed=True only; leave it out with ids.", option="task")
+            keys = [await find_key(self._store, job_id, queue) for job_id in job_ids]
             return await self._requeue(keys)
         return await self._requeue_all_failed(Search.of(state=JobState.FAILED, task=task, queue=queue))
 
@@ -171,76 +171,78 @@ class Control:
         keys: list[JobKey] = []
         cursor: str | None = None
         while True:
-            page = await search.page(self._link, CHUNK, cursor)
+            page = await search.page(self._store, CHUNK, cursor)
             keys += [JobKey(job.queue, job.id) for job in page]
             cursor = page.cursor
             if cursor is None:
                 break
         keys.reverse()
-        return sum([await self._requeue(keys[at : at + CHUNK], gone=True) for at in range(0, len(keys), CHUNK)])
+        return sum([await self._requeue(keys[at : at + CHUNK], skip_missing=True) for at in range(0, len(keys), CHUNK)])
 
-    async def _requeue(self, keys: list[JobKey], *, gone: bool = False) -> int:
-        """`gone`: one that has left meanwhile is no error."""
-        engine = await self._link.engine()
+    async def _requeue(self, keys: list[JobKey], *, skip_missing: bool = False) -> int:
+        """`skip_missing`: a job that was pruned meanwhile is not an error."""
+        engine = await self._store.engine()
         count = 0
         for queue in dict.fromkeys(key.queue for key in keys):
-            limits = limits_of(self._link, [queue])
+            limits = self._store.depth_limits([queue])
             mine = [key for key in keys if key.queue == queue]
             answers = (await engine.requeue(queue, *(key.id for key in mine), limits=limits)).jobs
-            pairs = [(k, a) for k, a in zip(mine, answers, strict=True) if not (gone and a.status == "not_found")]
-            count += await check_done(self._link, [k for k, _ in pairs], [a for _, a in pairs], "requeue", limits)
+            pairs = [
+                (k, a) for k, a in zip(mine, answers, strict=True) if not (skip_missing and a.status == "not_found")
+            ]
+            count += await check_done(self._store, [k for k, _ in pairs], [a for _, a in pairs], "requeue", limits)
         return count
 
     async def atrigger(self, job_id: str, /, *, queue: str | None = None) -> None:
         """Make a scheduled or retrying job due now."""
-        key = await find_key(self._link, job_id, queue)
-        answers = (await (await self._link.engine()).trigger(key.queue, key.id)).jobs
-        await check_done(self._link, [key], answers, "trigger")
+        key = await find_key(self._store, job_id, queue)
+        answers = (await (await self._store.engine()).trigger(key.queue, key.id)).jobs
+        await check_done(self._store, [key], answers, "trigger")
 
     trigger = blocking(atrigger)
 
     async def adelete(self, job_id: str, /, *, queue: str | None = None) -> None:
         """Remove a finished job, with its result and its history."""
-        key = await find_key(self._link, job_id, queue)
-        answers = (await (await self._link.engine()).delete(key.queue, key.id)).jobs
-        await check_done(self._link, [key], answers, "delete")
+        key = await find_key(self._store, job_id, queue)
+        answers = (await (await self._store.engine()).delete(key.queue, key.id)).jobs
+        await check_done(self._store, [key], answers, "delete")
 
     delete = blocking(adelete)
 
     async def aset_result_ttl(self, job_id: str, ttl: Duration, /, *, queue: str | None = None) -> None:
         """Keep the result for this long after the job's end, whether it has ended or not."""
-        length = duration_us(ttl, "ttl")
-        key = await find_key(self._link, job_id, queue)
-        answers = (await (await self._link.engine()).amend(key.queue, key.id, result_ttl=length)).jobs
-        await check_done(self._link, [key], answers, "change")
+        ttl_us = duration_us(ttl, "ttl")
+        key = await find_key(self._store, job_id, queue)
+        answers = (await (await self._store.engine()).amend(key.queue, key.id, result_ttl=ttl_us)).jobs
+        await check_done(self._store, [key], answers, "change")
 
     set_result_ttl = blocking(aset_result_ttl)
 
     # Queues and lanes
 
     async def apause(self, queue: str, /, *, lane: str | None = None) -> bool:
-        """No job of it is taken any more; enqueueing goes on. False: it was paused before."""
-        said = await (await self._link.engine()).pause(queue, lane)
-        if said.changed and self._link.bus.wants(QueuePaused):
-            self._link.bus.emit(QueuePaused(at=said.at.wall, queue=queue, lane=lane))
-        return said.changed
+        """No more jobs are claimed; jobs can still be enqueued. False: it was paused before."""
+        answer = await (await self._store.engine()).pause(queue, lane)
+        if answer.changed and self._store.bus.wants(QueuePaused):
+            self._store.bus.emit(QueuePaused(at=answer.at.wall, queue=queue, lane=lane))
+        return answer.changed
 
     pause = blocking(apause)
 
     async def aresume(self, queue: str, /, *, lane: str | None = None) -> bool:
         """Undo `pause`. False: it was not paused."""
-        said = await (await self._link.engine()).resume(queue, lane)
-        if said.changed and self._link.bus.wants(QueueResumed):
-            self._link.bus.emit(QueueResumed(at=said.at.wall, queue=queue, lane=lane))
-        return said.changed
+        answer = await (await self._store.engine()).resume(queue, lane)
+        if answer.changed and self._store.bus.wants(QueueResumed):
+            self._store.bus.emit(QueueResumed(at=answer.at.wall, queue=queue, lane=lane))
+        return answer.changed
 
     resume = blocking(aresume)
 
     async def aclear(self, queue: str, /, *, lane: str | None = None) -> int:
-        """Cancel everything in it that has not ended, running jobs included; answer how many that were."""
-        said = await (await self._link.engine()).clear(queue, lane)
-        if self._link.bus.wants(QueueCleared):
-            self._link.bus.emit(QueueCleared(at=said.at.wall, queue=queue, lane=lane, count=said.count))
-        return said.count
+        """Cancel all jobs that have not ended, running ones included; return their number."""
+        answer = await (await self._store.engine()).clear(queue, lane)
+        if self._store.bus.wants(QueueCleared):
+            self._store.bus.emit(QueueCleared(at=answer.at.wall, queue=queue, lane=lane, count=answer.count))
+        return answer.count
 
     clear = blocking(aclear)

@@ -1,4 +1,4 @@
-"""A job not yet enqueued."""
+"""A job that is checked but not enqueued yet."""
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,13 +13,13 @@ R = TypeVar("R")
 class Draft(Generic[R]):
     """A checked call with its id, for `client.enqueue_many`. Enqueueing it twice makes one job."""
 
-    __slots__ = ("job", "room", "task")
+    __slots__ = ("job", "task", "wait_for_room_us")
 
-    def __init__(self, job: NewJob, task: "Task[Any, R]", *, room: int | None = None) -> None:
+    def __init__(self, job: NewJob, task: "Task[Any, R]", *, wait_for_room_us: int | None = None) -> None:
         self.job = job
         self.task = task
-        self.room = room
-        """Microseconds to wait for room in a full queue."""
+        self.wait_for_room_us = wait_for_room_us
+        """How long to wait while the queue is full."""
 
     @property
     def id(self) -> str:

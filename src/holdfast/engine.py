@@ -1,20 +1,22 @@
-"""The contract: what an engine is. Its implementations stand in `engines/`; users call them stores.
+"""The contract: what an engine is. Its implementations are in `engines/`; users call them stores.
 
-An engine keeps records and applies decisions; it takes none. (One exception: when someone asked to cancel,
-a settlement that would let the job run again becomes `cancelled`.) Each verb is atomic, and its effect is as
-durable as the engine's class says before the answer is given.
+An engine keeps records and applies decisions; it makes none. (One exception: after a cancel request, a settlement that
+would let the job run again becomes `cancelled`.) Each verb is atomic. Its effect is as durable as the engine's
+durability class says before the answer is returned.
 
 To write an engine: subclass `Engine`, implement the abstract methods, and run the conformance suite
-(`pytest --pyargs holdfast.testing.contract --holdfast-engine=URL`). `perform` receives every verb as a command
-from `holdfast.model` and returns that command's answer; the methods below only name the verbs, check what
-they are given, and say what is promised. `docs/contract.md` has the rules in full.
+(`pytest --pyargs holdfast.testing.contract --holdfast-engine=URL`). `perform` receives every verb as a command from
+`holdfast.model` and returns its answer; the methods below name the verbs, check their arguments, and say what is
+promised. `docs/contract.md` has the rules in full.
 
-Names of jobs are (queue, id). Order is promised inside a queue: priority, then due time, then arrival.
+A job is named by (queue, id). Order is promised inside a queue: priority, then due time, then arrival.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -24,7 +26,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.instants import At
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
-from holdfast.transactions.seat import JoinsTransactions
+from holdfast.transactions.contract import TransactionSupport
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -35,27 +37,36 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     shared_between_processes: bool
     shared_between_hosts: bool
     push: bool
-    """Bells reach other waiters without polling."""
-    joins_transactions: bool
-    """`enqueue` and `settle` can take part in a transaction of the user's."""
+    """Notifications reach subscribers without polling."""
+    user_transactions: bool
+    """An enqueue and a settlement can take part in a user's transaction: `in_transaction`."""
     cross_queue_atomic: bool
     """One verb over several queues is one atomic step; edges between queues are possible."""
+    blocking_calls: bool = False
+    """Every verb also works in a thread without an event loop: `perform` then blocks the thread and never suspends."""
     order_slack: int = 0
     """Microseconds for which a ready job may be outranked while calls overlap."""
     concurrent_writers: bool = True
-    """Others go on writing while a transaction of the user's is open."""
+    """Other writers go on while a user's transaction is open."""
+
+
+class EngineSettings(Protocol):
+    """A table of settings of one engine: a frozen dataclass whose fields say how they are read (`holdfast.readers`)."""
+
+    table: ClassVar[str]
+    """Its name in `holdfast.toml` and in variables: `[postgres]`, `HOLDFAST_POSTGRES_POOL_SIZE`."""
 
 
 class Subscription(ABC):
-    """Ears for bells. A bell is a hint that it is worth looking; it carries nothing and may be lost."""
+    """Notifications of some topics. A notification says that there may be something to do; it may be lost."""
 
     @abstractmethod
     async def wait(self, timeout: float | None = None) -> frozenset[str]:
-        """Wait until a bell has rung since the last call; answer which. Empty: the time ran out."""
+        """Wait until a topic was notified since the last call; return which. Empty: `timeout` seconds have passed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop listening. A waiter is woken and gets an empty answer."""
+        """End the subscription. A waiting caller is woken and gets an empty answer."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +76,7 @@ class Subscription(ABC):
 
 
 class RenewalConnection(ABC):
-    """A small blocking door with its own connection, for the lease keeper's thread and nobody else."""
+    """A blocking connection of its own, used only by the thread that renews leases."""
 
     @abstractmethod
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer: ...
@@ -77,20 +88,22 @@ class RenewalConnection(ABC):
     def close(self) -> None: ...
 
 
-class Engine(JoinsTransactions, ABC):
-    """Storage for jobs, leases and what belongs to them. `JoinsTransactions` is its part in users' transactions."""
+class Engine(TransactionSupport, ABC):
+    """Storage for jobs, leases and what belongs to them. `TransactionSupport` is its part in users' transactions."""
 
     scheme: ClassVar[str]
     """The first part of its address, and its name in messages."""
     capabilities: ClassVar[Capabilities]
+    settings: ClassVar[type[EngineSettings] | None] = None
+    """Its table of settings. The fields are keyword arguments of its constructor."""
 
     # What an engine implements
 
     @abstractmethod
     async def perform(self, command: Command[A]) -> A:
-        """Carry out one command, atomically, and answer it.
+        """Carry out one command, atomically, and return its answer. Also without an event loop: see `blocking_calls`.
 
-        Raises EngineUnavailable when certainly nothing happened, OutcomeUnknown when it may have.
+        Raises EngineUnavailable if certainly nothing happened, OutcomeUnknown if it may have.
         """
 
     @abstractmethod
@@ -99,21 +112,21 @@ class Engine(JoinsTransactions, ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of connections and wake every waiter. Closing twice does nothing."""
+        """Close all connections and wake every waiting subscriber. Closing twice does nothing."""
+
+    def close_now(self) -> None:
+        """`close` without an event loop: the App was collected, or the interpreter exits. For engines with threads."""
 
     @abstractmethod
     async def migrate(self) -> tuple[str, ...]:
-        """Bring the schema up to date; answer the names of the steps taken. Safe when two run at once."""
+        """Bring the schema up to date; return the names of the steps taken. Safe if two run at once."""
 
     async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
-        """What `migrate` and `grant` would do, for somebody else to run. Empty: nothing.
-
-        `after` is the version to start from; without it the store is asked.
-        """
+        """A script that does what `migrate` and `grant` would do, starting from version `after`. Empty: nothing."""
         raise Unsupported(capability="migration_script", engine=self.scheme)
 
     async def grant(self, role: str) -> None:
-        """Let a role of the store's own use it, with no more rights than that takes. Raises Unsupported."""
+        """Give a database role the rights that a client needs, and no more."""
         raise Unsupported(capability="grant", engine=self.scheme)
 
     @abstractmethod
@@ -122,7 +135,7 @@ class Engine(JoinsTransactions, ABC):
 
     @abstractmethod
     def renewal_connection(self) -> RenewalConnection:
-        """A blocking door for renewals and heartbeats. See `RenewalConnection`."""
+        """A connection for renewals and heartbeats. See `RenewalConnection`."""
 
     @property
     @abstractmethod
@@ -135,43 +148,45 @@ class Engine(JoinsTransactions, ABC):
 
     @property
     def process_name(self) -> str:
-        """The name under which other processes of this host can tell whether this one lives; empty: they cannot."""
+        """The name under which other processes of this host can check that this one lives; empty: they cannot."""
         return ""
 
     async def ended_workers(self) -> tuple[str, ...]:
-        """Workers on this host whose process is known to have ended. Always none where that cannot be known."""
+        """Workers on this host whose process has certainly ended. Always empty on an engine that cannot check."""
         return ()
 
-    # The feed: what has happened, told to other processes that listen. Lossy; nothing depends on it
+    @classmethod
+    def shown_address(cls, url: str) -> str:
+        """An address of this engine as users are shown it: without passwords; a file with its whole path."""
+        return mask_password(url)
+
+    # The feed: events for other processes that listen. It may lose messages; nothing depends on it
 
     @property
     def feed_kinds(self) -> frozenset[str]:
-        """The kinds of messages that other processes listen for, as far as is known. Cheap; from any thread."""
+        """The kinds of messages for which another process is known to listen. Cheap; callable from any thread."""
         return frozenset()
 
     def publish(self, message: bytes) -> None:
-        """Send UTF-8 text of at most 7,000 bytes to whoever listens, or lose it. Never waits, never raises."""
+        """Send UTF-8 text of at most 7,000 bytes to all listeners, or lose it. Never waits, never raises."""
 
     def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
-        """Have `hear` called, on any thread, with what other processes tell. Called again: instead. No kinds: stop.
+        """Call `hear`, on any thread, with messages of other processes. Called again: replace. No kinds: stop.
 
-        The kinds are for `feed_kinds` over there; what comes may be of any. `hear` never waits and never raises.
+        The others see `kinds` in `feed_kinds`; other kinds may come too. `hear` must neither wait nor raise.
         """
 
     # Producing
 
-    async def enqueue(self, *groups: produce.Group, join: object | None = None) -> produce.EnqueueAnswer:
+    async def enqueue(self, *groups: produce.Group) -> produce.EnqueueAnswer:
         """Insert groups of jobs.
 
         Does: decides each group whole (created, duplicate, completed; or full, conflict, orphan) in the order
-        given. Guarantees: a refused group wrote nothing; an accepted one is durable; of any number of racing
-        callers with one id or key exactly one creates. Raises: Unsupported for `join` without the
-        capability, Busy when a key is held in someone's open transaction for too long.
+        given. Guarantees: a refused group wrote nothing; an accepted one is durable; of any number of concurrent
+        callers with one id or key exactly one creates. Raises: Busy if a user's transaction holds a key for too long.
         """
         for group in groups:
             check.group(group)
-        if join is not None:
-            return await self.joined(produce.Enqueue(groups=groups), join)
         return await self.perform(produce.Enqueue(groups=groups))
 
     # Working
@@ -186,7 +201,7 @@ class Engine(JoinsTransactions, ABC):
 
         Does: settlements in the order given, then lanes and due jobs move up, then the claim.
         Guarantees: a settlement applies only while its token is current, and only once; no job is leased
-        twice at a time; leases come back in claim order, never more than `limit` + `prefetch`; what the
+        twice at a time; leases are returned in claim order, never more than `limit` + `prefetch`; jobs that the
         settlements freed can be claimed in the same call. Raises: nothing of its own; a stale owner
         gets the answer `lost`.
         """
@@ -198,16 +213,12 @@ class Engine(JoinsTransactions, ABC):
         """`exchange` with nothing but a claim."""
         return await self.exchange(claim=claim)
 
-    async def settle(self, *settlements: work.Settlement, join: object | None = None) -> work.ExchangeAnswer:
-        """`exchange` with nothing but settlements; with `join`, inside a transaction of the user's."""
-        if join is None:
-            return await self.exchange(settlements)
-        command = work.Exchange(settlements=settlements)
-        check.exchange(command)
-        return await self.joined(command, join)
+    async def settle(self, *settlements: work.Settlement) -> work.ExchangeAnswer:
+        """`exchange` with nothing but settlements."""
+        return await self.exchange(settlements)
 
     async def renew(self, *jobs: work.Renewal) -> work.RenewAnswer:
-        """Extend leases by their own length from now, and hear what the worker should know.
+        """Extend leases by their own length from now; the answer says which are lost or have a cancel request.
 
         Guarantees: accepted while the token is current, expired or not; never shortens a lease.
         """
@@ -217,19 +228,19 @@ class Engine(JoinsTransactions, ABC):
         return await self.perform(work.Renew(jobs=jobs))
 
     async def expired(self, worker: str, *, limit: int = 500, tasks: Iterable[str] | None = None) -> work.ExpiredAnswer:
-        """List leases past their expiry; changes nothing. Callers get different orders, so reapers spread."""
+        """List leases past their expiry; changes nothing. Callers get different orders, so that reapers spread."""
         check.limit(limit)
         named = None if tasks is None else tuple(tasks)
         return await self.perform(work.Expired(worker=worker, limit=limit, tasks=named))
 
     async def disown(self, *workers: str) -> work.DisownAnswer:
-        """Let the leases of dead workers expire now. Wrongly called it costs a run, never a second outcome."""
+        """Let the leases of dead workers expire now. A wrong call costs a run, never a second outcome."""
         for worker in workers:
             check.name(worker, "worker")
         return await self.perform(work.Disown(workers=workers))
 
     async def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
-        """Write a worker's record; hear whether it was asked to stop."""
+        """Write a worker's record; the answer says whether it should stop."""
         check.name(worker.worker, "worker")
         check.storable(worker.host, "host")
         return await self.perform(work.Heartbeat(worker=worker))
@@ -239,7 +250,7 @@ class Engine(JoinsTransactions, ABC):
         return await self.perform(work.Workers())
 
     async def stop_worker(self, worker: str) -> work.WorkerAnswer:
-        """Ask a worker to stop gently: told by its next heartbeat, hurried by its bell."""
+        """Request a worker to stop gently: the answer to its next heartbeat says so, and its topic is notified now."""
         check.name(worker, "worker")
         return await self.perform(work.StopWorker(worker=worker))
 
@@ -251,7 +262,7 @@ class Engine(JoinsTransactions, ABC):
     # Operating
 
     async def cancel(self, queue: str, *ids: str, note: str = "") -> operate.CancelJobsAnswer:
-        """Cancel: waiting jobs at once, leased ones by request (their worker's bell is rung)."""
+        """Cancel: waiting jobs at once, leased ones by request (the topic of their worker is notified)."""
         check.names(queue, ids)
         return await self.perform(operate.Cancel(queue=queue, ids=ids, note=check.note(note)))
 
@@ -282,15 +293,9 @@ class Engine(JoinsTransactions, ABC):
         due: int | None = None,
         reply: str | None = None,
     ) -> operate.OperateAnswer:
-        """Change TTLs, priority or due time after the fact. See `operate.Amend`."""
+        """Change lifetimes, priority or due time of existing jobs. See `operate.Amend`."""
         command = operate.Amend(
-            queue=queue,
-            ids=ids,
-            result_ttl=result_ttl,
-            retention=retention,
-            priority=priority,
-            due=due,
-            reply=reply,
+            queue=queue, ids=ids, result_ttl=result_ttl, retention=retention, priority=priority, due=due, reply=reply
         )
         check.names(queue, ids)
         check.amend(command)
@@ -317,7 +322,7 @@ class Engine(JoinsTransactions, ABC):
         return await self.perform(operate.Emptied(queue=queue))
 
     async def put_pool(self, name: str, lanes: int) -> operate.PoolAnswer:
-        """Declare a pool, or learn its stored size."""
+        """Declare a pool, or read its stored size."""
         check.pool(name, lanes)
         return await self.perform(operate.PutPool(name=name, lanes=lanes))
 
@@ -345,10 +350,10 @@ class Engine(JoinsTransactions, ABC):
         """All schedules, by name."""
         return await self.perform(operate.Schedules())
 
-    # Looking and keeping house
+    # Observing and maintenance
 
     async def get(self, *jobs: JobKey) -> observe.GetAnswer:
-        """The stored records, None where there is none."""
+        """The stored records; None for a job that does not exist."""
         for job in jobs:
             check.names(job.queue, (job.id,))
         return await self.perform(observe.Get(jobs=jobs))
@@ -370,14 +375,21 @@ class Engine(JoinsTransactions, ABC):
         return await self.perform(observe.Lanes(queue=queue))
 
     async def prune(self, limit: int = 500) -> observe.PruneAnswer:
-        """Delete what is past its clocks, in bounded pieces."""
+        """Delete ended jobs whose lifetimes have passed, in bounded pieces."""
         check.limit(limit)
         return await self.perform(observe.Prune(limit=limit))
 
     async def audit(self) -> tuple[str, ...]:
-        """Check the whole structure; answer what is wrong. Slow: for tests and doctors."""
+        """Check the whole structure; return what is wrong. Slow: for tests and diagnosis."""
         return (await self.perform(observe.Audit())).problems
 
     async def now(self) -> At:
         """The engine's time."""
         return (await self.perform(observe.Now())).at
+
+
+def mask_password(url: str) -> str:
+    """An address that may be shown: without the passwords in it."""
+    password = urlsplit(url).password or ""
+    masked = url.replace(f":{password}@", ":***@", 1) if password else url
+    return re.sub(r"(?i)([?&][^=&]*password=)[^&]*", r"\1***", masked)

@@ -6,25 +6,25 @@
     │   ├── UnknownTask (.task)                                             also LookupError
     │   ├── DuplicateTask (.task)  BlockingCall (.method .twin)  Unsupported (.capability .engine)
     │   └── WrongDatabase (.expected .found)  ConfigError (.key .source)
-    ├── Refused               the store said no, on purpose; nothing was written
+    ├── Refused               the store refused the call, by rule; nothing was written
     │   ├── QueueFull (.queue .lane .depth .limit)  Busy (.queue .waited)  PayloadTooLarge (.size .limit)
     │   ├── IdConflict (.job_id .queue)  KeyTaken (.key .queue .job_id .holder)  AmbiguousId (.job_id .queues)
     │   ├── JobNotFound (.job_id .queue)                                    also LookupError
     │   └── ResultExpired (.job_id .queue)  WrongState (.job_id .state .verb)
     ├── LeaseLost             (.job_id .queue) a stale owner answered late; nothing changed
-    ├── JobError              (.job_id .task .attempts) how a job ended, told to whoever waits
+    ├── JobError              (.job_id .task .attempts) how a job ended, raised to the caller that waits
     │   └── JobFailed (.reason .error)  JobCancelled (.reason)
     ├── WaitTimeout           (.job_id .waited .why) the job goes on            also TimeoutError
-    └── EngineError           (.engine) the store is in trouble
+    └── EngineError           (.engine) the store has a problem
         ├── EngineUnavailable nothing happened                                  also ConnectionError
         ├── OutcomeUnknown    (.verb .job_ids) it may or may not have happened
         └── SchemaMismatch (.found .wanted)  StorageFull  HistoryLost  CorruptRecord (.where .job_id)
     Interrupt(BaseException)  raised by handlers: Retry Snooze GiveUp Cancel; raised into them: Aborted
 
-Every error is made alike: a message, then the facts by keyword. The message says what happened, to which job or queue,
-and what to do; left out, the facts make one. It never quotes a payload: payloads hold secrets.
-This is the bottom of the package and imports nothing of it. So the checks an `Interrupt` needs, of a duration and of an
-instant, live here too, and everything above uses the same ones.
+Every error takes a message, then its facts by keyword. The message says what happened, to which job or queue, and what
+to do; without one, the facts make it. It never quotes a payload: payloads hold secrets.
+This is the lowest module of the package and imports nothing of it. So the checks of durations and instants, which
+`Interrupt` needs, are here too; all other modules use the same ones.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def duration_us(value: object, option: str) -> int:
-    """Microseconds of a duration given in seconds or as a `timedelta`; `InvalidOption` names what is wrong with it."""
+    """Microseconds of a duration given in seconds or as a `timedelta`; `InvalidOption` says what is wrong."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidOption(f"`{option}` must be seconds or a timedelta, not {type(value).__name__}.", option=option)
@@ -55,7 +55,7 @@ def instant_us(value: object, option: str) -> int:
 
 
 class ErrorText(Protocol):
-    """An exception as another process knows it: as text. `ErrorInfo` in the model is one."""
+    """An exception as text, as another process sees it. `ErrorInfo` in the model is one."""
 
     @property
     def type(self) -> str: ...
@@ -92,7 +92,7 @@ class UsageError(HoldfastError):
 
 
 class InvalidArguments(UsageError, ValueError):
-    """What was passed does not fit the task's signature, or cannot be stored."""
+    """The arguments do not fit the task's signature, or cannot be stored."""
 
     def __init__(self, message: str, *, task: str = "", field: str = "") -> None:
         self.task, self.field = task, field
@@ -142,7 +142,7 @@ class Unsupported(UsageError):
 
 
 class WrongDatabase(UsageError):
-    """The given transaction is on another database than the jobs: no worker would look there."""
+    """The transaction is on another database than the jobs. No worker would find a job there."""
 
     def __init__(self, message: str = "", *, expected: str, found: str) -> None:
         self.expected, self.found = expected, found
@@ -160,7 +160,7 @@ class ConfigError(UsageError):
 
 
 class Refused(HoldfastError):
-    """The store understood and said no. Nothing was written."""
+    """The store refused the call, by rule. Nothing was written."""
 
 
 class QueueFull(Refused):
@@ -242,7 +242,7 @@ class WrongState(Refused):
 
 
 class LeaseLost(HoldfastError):
-    """A late answer: the job belongs to someone else by now, or has ended. The answer changed nothing."""
+    """A late answer: another worker has the job by now, or it has ended. The answer changed nothing."""
 
     def __init__(self, message: str = "", *, job_id: str, queue: str) -> None:
         self.job_id, self.queue = job_id, queue
@@ -251,7 +251,7 @@ class LeaseLost(HoldfastError):
 
 
 class JobError(HoldfastError):
-    """A job did not succeed; told to whoever waits for its result."""
+    """A job did not succeed; raised to the caller that waits for its result."""
 
     def __init__(self, message: str, *, job_id: str, task: str, attempts: int) -> None:
         self.job_id, self.task, self.attempts = job_id, task, attempts
@@ -266,8 +266,8 @@ class JobFailed(JobError):
     ) -> None:
         self.reason, self.error = reason, error
         last = "" if error is None else f" Last error: {error.type}: {error.message}."
-        said = f"Job {job_id!r} ({task}) failed at attempt {attempts}: {reason}.{last} Requeue it once mended."
-        super().__init__(message or said, job_id=job_id, task=task, attempts=attempts)
+        text = f"Job {job_id!r} ({task}) failed at attempt {attempts}: {reason}.{last} Fix the cause, then requeue it."
+        super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 
     def caused_by(self, cls: type[BaseException]) -> bool:
         """Whether the last error was of exactly this class. Names are compared; no class is ever rebuilt."""
@@ -279,12 +279,12 @@ class JobCancelled(JobError):
 
     def __init__(self, message: str = "", *, job_id: str, task: str, attempts: int, reason: str) -> None:
         self.reason = reason
-        said = f"Job {job_id!r} ({task}) was cancelled: {reason}. Requeue it if it should run after all."
-        super().__init__(message or said, job_id=job_id, task=task, attempts=attempts)
+        text = f"Job {job_id!r} ({task}) was cancelled: {reason}. Requeue it if it should run after all."
+        super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 
 
 class WaitTimeout(HoldfastError, TimeoutError):
-    """The wait is over, the job is not. `why` says what the job waits for, where that is known."""
+    """The time to wait is over and the job has not ended. `why` says what the job waits for, if that is known."""
 
     def __init__(self, message: str = "", *, job_id: str, waited: float, why: str = "") -> None:
         self.job_id, self.waited, self.why = job_id, waited, why
@@ -293,9 +293,9 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
 
 class EngineError(HoldfastError):
-    """The store is in trouble. `engine` says which, without its password."""
+    """The store has a problem. `engine` says which store, without its password."""
 
-    standard: ClassVar[str] = "The store is in trouble. Run `holdfast doctor`."
+    standard: ClassVar[str] = "The store has a problem. Look at its logs, then try again."
 
     def __init__(self, message: str = "", *, engine: str = "") -> None:
         self.engine = engine
@@ -309,7 +309,7 @@ class EngineUnavailable(EngineError, ConnectionError):
 
 
 class OutcomeUnknown(EngineError):
-    """The answer was lost on its way: the call may or may not have taken effect."""
+    """The answer was lost: the call may or may not have taken effect."""
 
     standard = "The answer was lost. Look the jobs up by id, or repeat the call with the same ids: that is safe."
 
@@ -324,33 +324,34 @@ class SchemaMismatch(EngineError):
 
     def __init__(self, message: str = "", *, found: str, wanted: str, engine: str = "") -> None:
         self.found, self.wanted = found, wanted
-        said = f"The store's schema is {found}, this release needs {wanted}. Run `holdfast migrate`."
-        super().__init__(message or said, engine=engine)
+        text = f"The store's schema is {found}, this release needs {wanted}. Run `holdfast migrate`."
+        super().__init__(message or text, engine=engine)
 
 
 class StorageFull(EngineError):
-    """The store has no room left."""
+    """The store has no space left."""
 
-    standard = "The store is full. Nothing was written, what it holds is safe; make room and try again."
+    standard = "The store is full. Nothing was written, the stored jobs are safe. Free some space and try again."
 
 
 class HistoryLost(EngineError):
-    """The store came back without what it held: flushed, or restarted without persistence."""
+    """The store has lost its jobs: it was flushed, or restarted without persistence."""
 
-    standard = "The store lost what it held. Restore a backup, or accept the loss and enqueue again."
+    standard = "The store has lost its jobs. Restore a backup, or accept the loss and enqueue again."
 
 
 class CorruptRecord(EngineError):
-    """Stored bytes are not what was written. `where` names the place, `job_id` the job where it is known."""
+    """Stored bytes are damaged. `where` names the place, `job_id` the job if it is known."""
 
     def __init__(self, message: str = "", *, where: str, job_id: str = "", engine: str = "") -> None:
         self.where, self.job_id = where, job_id
-        said = f"{where}{f' of job {job_id!r}' if job_id else ''} is corrupt and was set aside. Run `holdfast doctor`."
-        super().__init__(message or said, engine=engine)
+        of = f" of job {job_id!r}" if job_id else ""
+        text = f"{where}{of} is corrupt and was set aside. Restore a backup, or enqueue the job again."
+        super().__init__(message or text, engine=engine)
 
 
 class Interrupt(_Portable):
-    """How a handler ends other than by returning or failing. No `Exception`, so `except Exception` cannot hide it."""
+    """A handler ends without returning or failing. Not an `Exception`: `except Exception` must not hide it."""
 
     def __init__(self, reason: str) -> None:
         if not isinstance(reason, str):
@@ -379,7 +380,7 @@ class Snooze(Interrupt):
 
 
 class GiveUp(Interrupt):
-    """Fail now, whatever attempts are left: `raise GiveUp("card expired")`."""
+    """Fail now, even if attempts are left: `raise GiveUp("card expired")`."""
 
 
 class Cancel(Interrupt):

@@ -1,12 +1,12 @@
-"""A job that was enqueued, or is known by its id: wait for it, look at it, cancel it."""
+"""A handle on a job, from an enqueue or from its id: wait for it, look at it, cancel it."""
 
 from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar, cast
 
 from holdfast.blocking import blocking
-from holdfast.core.asking import ended
-from holdfast.core.link import Link
-from holdfast.core.waiting import Ended
+from holdfast.core.connection import StoreConnection
+from holdfast.core.job_end import wait_for_end
+from holdfast.core.waiting import EndedJob
 from holdfast.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, UsageError, duration_us
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Accepted, EnqueueStatus
@@ -23,111 +23,111 @@ DecodeResult = Callable[[bytes, str], R]
 
 
 class Handle(Generic[R]):
-    """`handle.result()` waits for what the task returns; `handle.refresh()` looks at the job as it is now.
+    """`handle.result()` waits for the return value of the task; `handle.refresh()` reads the job as it is now.
 
-    It is a name and does no I/O by itself. It may be shared between threads and made again from the id.
+    Making one does no I/O. It may be shared between threads, and made again from the id.
     """
 
-    __slots__ = ("_accepted", "_decode", "_joined", "_link", "_origin", "id", "queue")
+    __slots__ = ("_accepted", "_decode", "_in_transaction", "_origin", "_store", "id", "queue")
 
     def __init__(
         self,
-        link: Link,
+        store: StoreConnection,
         key: JobKey,
         decode: DecodeResult[R],
         *,
         origin: str = "",
         accepted: Accepted | None = None,
-        joined: bool = False,
+        in_transaction: bool = False,
     ) -> None:
-        self._link = link
+        self._store = store
         self._decode = decode
         self._origin = origin
         self._accepted = accepted
-        self._joined = joined
-        """Enqueued in a transaction of the user's, and not seen since."""
+        self._in_transaction = in_transaction
+        """Enqueued in a user's transaction, and not read since."""
         self.id = key.id
         self.queue = key.queue
-        """Empty where the handle was made from a bare id and has not been used yet."""
+        """Empty if the handle was made from a bare id and has not been used yet."""
 
     @property
     def receipt(self) -> Receipt | None:
-        """The answer to the enqueue; None where the handle was made from an id."""
+        """The answer to the enqueue; None if the handle was made from an id."""
         return None if self._accepted is None else Receipt.of(self._accepted)
 
     @property
     def created(self) -> bool:
-        """Whether the enqueue that made this handle made the job as well."""
+        """True if the enqueue that made this handle created the job."""
         return self._accepted is not None and self._accepted.status is EnqueueStatus.CREATED
 
     async def aresult(self, /, *, timeout: Duration | None = None) -> R:
-        """What the task returned, once it has. Raises JobFailed, JobCancelled, WaitTimeout or ResultExpired."""
+        """The return value, once the job has ended. Raises JobFailed, JobCancelled, WaitTimeout or ResultExpired."""
         completed = self._accepted is not None and self._accepted.status is EnqueueStatus.COMPLETED
         if completed and self._accepted is not None and self._accepted.result is not None:
             return self._decode(self._accepted.result, self._accepted.codec)
-        return self.result_of(await self._ended(timeout))
+        return self.result_of(await self._wait_for_end(timeout))
 
     result = blocking(aresult)
 
     async def areport(self, /, *, timeout: Duration | None = None) -> Report:
-        """How it came out, once it has; a job that failed has a report like any other. Raises WaitTimeout."""
-        over = await self._ended(timeout)
-        return report_of(over.record or self._not_there(), self._link.codec_named)
+        """The report of the job, once it has ended; also of a failed one. Raises WaitTimeout."""
+        ended = await self._wait_for_end(timeout)
+        return report_of(ended.record or self._not_found(), self._store.codec_named)
 
     report = blocking(areport)
 
     async def arefresh(self, /) -> Job:
         """The job as it is now."""
-        return Job.from_record((await self._look()).record or self._not_there(), self._link.codec_named)
+        return Job.from_record((await self._read()).record or self._not_found(), self._store.codec_named)
 
     refresh = blocking(arefresh)
 
     async def acancel(self, /, reason: str = "") -> CancelAnswer:
         """Keep it from running, or ask its worker to stop it."""
-        return await cancel_job(self._link, await self._key(), reason)
+        return await cancel_job(self._store, await self._key(), reason)
 
     cancel = blocking(acancel)
 
     async def _key(self) -> JobKey:
-        """Its full name. A handle made from a bare id looks for the queue when it is first used."""
+        """Its queue and id. A handle made from a bare id searches the queues when it is first used."""
         if not self.queue:
-            self.queue = (await find_key(self._link, self.id, None)).queue
+            self.queue = (await find_key(self._store, self.id, None)).queue
         return JobKey(self.queue, self.id)
 
-    async def _look(self) -> Ended:
+    async def _read(self) -> EndedJob:
         key = await self._key()
-        got = await (await self._link.engine()).get(key)
-        return Ended(got.jobs[0], got.at.wall)
+        answer = await (await self._store.engine()).get(key)
+        return EndedJob(answer.jobs[0], answer.at.wall)
 
-    async def _ended(self, timeout: Duration | None) -> Ended:
-        limit = None if timeout is None else duration_us(timeout, "timeout") / 1_000_000
-        seen = await self._look()
-        if self._joined and seen.record is None:
+    async def _wait_for_end(self, timeout: Duration | None) -> EndedJob:
+        limit_s = None if timeout is None else duration_us(timeout, "timeout") / 1_000_000
+        found = await self._read()
+        if self._in_transaction and found.record is None:
             raise UsageError(
-                f"Job {self.id!r} was enqueued in a transaction that has not been committed, or was rolled back: to "
-                "wait for it here is to wait for yourself. Commit first."
+                f"Job {self.id!r} was enqueued in a transaction that has not been committed, or was rolled back. "
+                "Commit before you wait for it."
             )
-        self._joined = False
-        if seen.record is None or seen.record.terminal:
-            return seen
-        return await ended(self._link, await self._key(), limit=limit, origin=self._origin)
+        self._in_transaction = False
+        if found.record is None or found.record.terminal:
+            return found
+        return await wait_for_end(self._store, await self._key(), limit_s=limit_s, origin=self._origin)
 
-    def result_of(self, over: Ended) -> R:
+    def result_of(self, ended: EndedJob) -> R:
         """The result of a job that has ended, or the error that says how it ended."""
-        record = over.record
+        record = ended.record
         if record is None:
-            if self._accepted is not None:  # it was there: it has ended, and nothing of it was to be kept
+            if self._accepted is not None:  # it existed: it has ended, and its record was kept for no time
                 raise ResultExpired(job_id=self.id, queue=self.queue)
-            self._not_there()
+            self._not_found()
         if record.state is not JobState.SUCCEEDED:
             raise _error_of(record)
-        if over.now >= record.result_until:
+        if ended.now >= record.result_until:
             raise ResultExpired(job_id=self.id, queue=self.queue)
         if record.result is None:
             return cast(R, None)
         return self._decode(record.result, record.codec)
 
-    def _not_there(self) -> NoReturn:
+    def _not_found(self) -> NoReturn:
         raise JobNotFound(job_id=self.id, queue=self.queue)
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ def _error_of(record: JobRecord) -> JobFailed | JobCancelled:
     if record.note:
         message = (
             f"Job {record.id!r} ({record.task}) failed at attempt {record.attempt}: {reason} ({record.note}). "
-            "Requeue it once mended."
+            "Fix the cause, then requeue it."
         )
     return JobFailed(
         message,

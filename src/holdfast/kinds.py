@@ -1,8 +1,8 @@
 """A catalogue of work: named behaviours for demos, load tests and simulation.
 
-A kind says how long a run takes, how often it fails before it comes out, how it comes out, and how large its result
-is. Everything follows from the kind, a key and the attempt: the same input does the same thing every time, on every
-engine and in every process.
+A kind says how long a run takes, how often a job fails before its last run, how that ends, and how large the result is.
+All of it is computed from the kind, a key and the attempt number: the same input gives the same behaviour every time,
+on every engine and in every process.
 
     >>> behave(KINDS["quick"], "order-7", attempt=1) == behave(KINDS["quick"], "order-7", attempt=9)
     True
@@ -20,19 +20,19 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     name: str
     takes: float = 0.0
-    """Seconds that a run lasts; the caller waits, in the way that suits it."""
+    """Seconds that a run lasts. The caller does the waiting (async or blocking)."""
     failures: int = 0
-    """How many runs of one job fail before one comes out."""
+    """How many runs of one job fail before the last one."""
     one_in: int = 1
-    """Only one key in so many fails at all; which ones follows from the key."""
+    """Only one key in `one_in` fails at all; a hash of the key decides which."""
     outcome: str = "succeeds"
-    """How it comes out then: `succeeds`, `gives_up` or `cancels`."""
+    """How the last run ends: `succeeds`, `gives_up` or `cancels`."""
     result_size: int = 0
-    """Bytes of result, at least."""
+    """The result has at least this many bytes."""
 
 
 class NotYet(ConnectionError):
-    """The failure that a kind plans: it goes away by itself."""
+    """The temporary failure of a kind: a later attempt succeeds."""
 
 
 KINDS = {
@@ -47,25 +47,25 @@ KINDS = {
         Kind(name="bulky", result_size=100_000),
     )
 }
-"""By name."""
+"""The kinds by name."""
 
 
 def behave(kind: Kind, key: str, *, attempt: int) -> str:
-    """One run: the result, or the error that this kind has for this key and attempt."""
+    """One run: return the result, or raise the error, of this kind for this key and attempt."""
     if attempt <= will_fail(kind, key):
         raise NotYet(f"{kind.name} {key} fails on attempt {attempt} of {kind.failures}")
     if kind.outcome == "gives_up":
-        raise GiveUp(f"{kind.name} {key} never comes out")
+        raise GiveUp(f"{kind.name} {key} never succeeds")
     if kind.outcome == "cancels":
         raise Cancel(f"{kind.name} {key} is not wanted")
-    text = f"{kind.name}:{key}:{_mark(kind, key):016x}"
+    text = f"{kind.name}:{key}:{_hash(kind, key):016x}"
     return text + "·" * max(0, kind.result_size - len(text))
 
 
 def will_fail(kind: Kind, key: str) -> int:
-    """How many runs of this job will fail, known beforehand."""
-    return kind.failures if _mark(kind, key) % kind.one_in == 0 else 0
+    """How many runs of this job will fail."""
+    return kind.failures if _hash(kind, key) % kind.one_in == 0 else 0
 
 
-def _mark(kind: Kind, key: str) -> int:
+def _hash(kind: Kind, key: str) -> int:
     return int.from_bytes(blake2b(f"{kind.name}:{key}".encode(), digest_size=8).digest(), "big")

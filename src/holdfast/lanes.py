@@ -1,7 +1,7 @@
-"""What is done to a queue, a pool or one lane as a whole: pause, resume, clear, and hear when it has run empty.
+"""Operations on a whole queue, pool or lane: pause, resume, clear, and a hook for when it has run empty.
 
-While paused, nothing is taken and everything may be enqueued; due times are kept. `clear` cancels what has not ended,
-running jobs included: whoever works on one finds its lease lost. Counters and pause stay as they are.
+While it is paused, no job is claimed, jobs can be enqueued, and due times are kept. `clear` cancels all jobs that have
+not ended, running ones included: their workers lose their leases. Counters and pause stay as they are.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from holdfast.blocking import blocking
 from holdfast.control import Control
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
 from holdfast.model.job import JobKey
@@ -21,38 +21,38 @@ from holdfast.views import Shown
 
 H = TypeVar("H", bound=Callable[..., object])
 
-State = Literal["running", "paused"]
+RunState = Literal["running", "paused"]
 
 
-class Scope:
+class QueueOrLane:
     """A queue, or one lane of it."""
 
-    def __init__(self, link: Link, queue: str, lane: str | None = None) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection, queue: str, lane: str | None = None) -> None:
+        self._store = store
         self._queue = queue
         self._lane = lane
 
-    async def _exists(self) -> None:
-        """Raise where there is no such thing to operate on."""
+    async def _check_exists(self) -> None:
+        """Raise if the lane does not exist."""
 
     async def apause(self, /) -> bool:
-        """Nothing of it is taken any more; enqueueing goes on. False: it was paused before."""
-        await self._exists()
-        return await Control(self._link).apause(self._queue, lane=self._lane)
+        """No more jobs are claimed; jobs can still be enqueued. False: it was paused before."""
+        await self._check_exists()
+        return await Control(self._store).apause(self._queue, lane=self._lane)
 
     pause = blocking(apause)
 
     async def aresume(self, /) -> bool:
         """Undo `pause`. False: it was not paused."""
-        await self._exists()
-        return await Control(self._link).aresume(self._queue, lane=self._lane)
+        await self._check_exists()
+        return await Control(self._store).aresume(self._queue, lane=self._lane)
 
     resume = blocking(aresume)
 
     async def aclear(self, /) -> int:
-        """Cancel everything in it that has not ended, running jobs included; answer how many that were."""
-        await self._exists()
-        return await Control(self._link).aclear(self._queue, lane=self._lane)
+        """Cancel all jobs that have not ended, running ones included; return their number."""
+        await self._check_exists()
+        return await Control(self._store).aclear(self._queue, lane=self._lane)
 
     clear = blocking(aclear)
 
@@ -60,37 +60,37 @@ class Scope:
         """Call `hook(event)`, sync or async, each time its last job has ended in this process. A decorator."""
         if not callable(hook):
             raise InvalidOption("`on_empty` takes a function of the event.", option="hook")
-        link, queue, lane = self._link, self._queue, self._lane
+        store, queue, lane = self._store, self._queue, self._lane
 
         async def run(event: QueueEvent) -> None:
             if inspect.iscoroutinefunction(hook):
                 await hook(event)
                 return
-            answer = await link.runtime.run_blocking(hook, event)  # it may use the blocking methods: not on a loop
+            answer = await store.runtime.run_blocking(hook, event)  # it may use blocking methods, so not on a loop
             if inspect.isawaitable(answer):
                 await answer
 
-        def hear(event: QueueEvent) -> Any:
+        def listener(event: QueueEvent) -> Any:
             return run(event) if (event.queue, event.lane) == (queue, lane) else None
 
-        hear.__qualname__ = getattr(hook, "__qualname__", repr(hook))
-        self._link.bus.on(QueueEmpty if lane is None else LaneEmpty, hear)
+        listener.__qualname__ = getattr(hook, "__qualname__", repr(hook))
+        self._store.bus.on(QueueEmpty if lane is None else LaneEmpty, listener)
         return hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PoolLaneStatus(Shown):
-    """A lane of a pool at a glance, from its own counters."""
+    """The depth and the counters of a pool's lane."""
 
     pool: str
     lane: int
-    state: State
-    pending: int
+    state: RunState
+    depth: int
     """Jobs that have not ended, the current one included."""
     processed: int
-    """Jobs that were worked to an end since the lane exists: succeeded or failed."""
+    """Jobs that succeeded or failed since the lane exists."""
     failed: int
-    """Of these, the dead letters."""
+    """Of these, the failed ones."""
     current: int | None
     """The arrival number of the job whose turn it is; None: the lane is empty."""
 
@@ -101,7 +101,7 @@ class PoolLaneStatus(Shown):
             pool=record.queue,
             lane=int(record.lane),
             state="paused" if record.paused else "running",
-            pending=record.depth,
+            depth=record.depth,
             processed=totals.succeeded + totals.failed,
             failed=totals.failed,
             current=current,
@@ -110,22 +110,22 @@ class PoolLaneStatus(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PoolStatus(Shown):
-    """A pool at a glance. A paused lane does not make the pool paused, and the other way round."""
+    """The depth and the counters of a pool. Pausing a lane does not pause the pool, and the other way round."""
 
     pool: str
-    state: State
-    pending: int
+    state: RunState
+    depth: int
     processed: int
     failed: int
     current: int | None
     """The smallest arrival number of the jobs whose turn it is; None: the pool is empty."""
     resizing: bool
-    """Jobs of the size before have not ended, and keyed ones of this size wait for them."""
+    """Jobs of the old size have not ended; jobs with a key wait for them."""
     lanes: tuple[PoolLaneStatus, ...]
 
 
 async def lane_statuses(engine: Engine, pool: PoolRecord) -> tuple[PoolLaneStatus, ...]:
-    """The lanes of a pool, also those of its size before while they are known, by number."""
+    """The lanes of a pool by number, also lanes of its old size that are still stored."""
     found = (await engine.lanes(pool.name)).lanes
     stored = {int(lane.lane): lane for lane in found if lane.lane.isdecimal() and lane.lane == str(int(lane.lane))}
     numbers = sorted({*range(pool.lanes), *stored})
@@ -138,28 +138,30 @@ async def lane_statuses(engine: Engine, pool: PoolRecord) -> tuple[PoolLaneStatu
     )
 
 
-class Lane(Scope):
+class Lane(QueueOrLane):
     """One lane of a pool: `ledger.lane(3).pause()`. Made by `Pool.lane`."""
 
-    def __init__(self, link: Link, pool: str, index: int, lanes: int) -> None:
+    def __init__(self, store: StoreConnection, pool: str, index: int, lanes: int) -> None:
         if type(index) is not int or index < 0:
             raise InvalidOption("`index` must be the number of a lane, from 0 on.", option="index")
-        super().__init__(link, pool, str(index))
+        super().__init__(store, pool, str(index))
         self._lanes = lanes
         self.pool = pool
         self.index = index
 
-    async def _exists(self) -> None:
+    async def _check_exists(self) -> None:
         await self.astatus()
 
     async def astatus(self, /) -> PoolLaneStatus:
-        """The lane at a glance."""
-        engine = await self._link.engine()
+        """The depth and the counters of the lane."""
+        engine = await self._store.engine()
         statuses = await lane_statuses(engine, await stored_pool(engine, self.pool, self._lanes))
         found = next((status for status in statuses if status.lane == self.index), None)
         if found is None:
-            said = f"Pool {self.pool!r} has {len(statuses)} lanes, from 0 on; there is no lane {self.index}."
-            raise InvalidOption(said, option="index")
+            raise InvalidOption(
+                f"Pool {self.pool!r} has {len(statuses)} lanes, from 0 on; there is no lane {self.index}.",
+                option="index",
+            )
         return found
 
     status = blocking(astatus)
@@ -169,6 +171,6 @@ class Lane(Scope):
 
 
 async def stored_pool(engine: Engine, name: str, lanes: int) -> PoolRecord:
-    """The pool as the store has it; before its first use as the code has it."""
+    """The stored record of the pool; before its first use, a record with the number of lanes in code."""
     found = (pool for pool in (await engine.pools()).pools if pool.name == name)
     return next(found, PoolRecord(name=name, lanes=lanes))

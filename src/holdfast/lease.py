@@ -1,13 +1,13 @@
-"""A job in the hands of your own code: read the payload, do the work, say how it came out.
+"""A lease: a job that your own code has claimed. Read the payload, do the work, then settle it.
 
     for lease in scans.leases():
         with lease:
             lease.complete(scan(lease.payload))
 
-The verbs are what a handler can raise, and they are decided by the same policy. Each ends the lease. A `with` block
-that is left cleanly completes the job; one that is left by an exception lets it be tried again, or fails it, by policy,
-and the exception goes on. Inside such a block, and from `queue.leases()`, the lease is renewed in the background; a
-lease from `queue.claim()` lives as long as it was asked for, unless you `renew` it.
+The verbs are those that a handler can raise, under the same policy. Each ends the lease. At the end of a `with` block
+the job is completed; if the block raises, the job is retried or failed by policy, and the exception is raised again.
+Inside such a block, and from `queue.leases()`, the lease is renewed in the background; a lease from `queue.claim()`
+expires after the length of the claim, unless you `renew` it.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
-from holdfast.blocking import ALLOW, blocking
+from holdfast.blocking import ALLOW, blocking, run_coroutine
 from holdfast.context import CURRENT, AbortReason
-from holdfast.core.joined import join
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
+from holdfast.core.transaction import perform_in_transaction
 from holdfast.declare.payload import PayloadTask
 from holdfast.errors import (
     Aborted,
@@ -58,32 +58,38 @@ _logger = logging.getLogger("holdfast.pull")
 
 
 class Lease(Generic[T]):
-    """It belongs to one attempt and to whoever works on it. Not shared between threads."""
+    """The lease of one attempt. It must not be shared between threads."""
 
     def __init__(
-        self, link: Link, pull_worker: PullWorker, task: PayloadTask[T], attempt: LeasedAttempt, payload: T, at: At
+        self,
+        store: StoreConnection,
+        pull_worker: PullWorker,
+        task: PayloadTask[T],
+        attempt: LeasedAttempt,
+        payload: T,
+        at: At,
     ) -> None:
         """`at`: the engine's time when it was claimed."""
-        self._link = link
+        self._store = store
         self._pull_worker = pull_worker
         self._task = task
         self._attempt = attempt
         self._verb = ""
-        """How it was settled."""
+        """The verb that settled it; empty: not settled yet."""
         self._expires = at.wall + attempt.lease.lease_expires - at.lease - attempt.renewed_at
         self._outer: list[Token[Any]] = []
-        self._joined: UserConnection | None = None
+        self._transaction: UserConnection | None = None
         self._following: Callable[[], Lease[T] | None] = lambda: None
         self.payload = payload
         if attempt.lease.state is JobState.RUNNING:
             self._begins(at.wall)
 
-    # What it is
+    # Facts
 
     @property
     def job(self) -> Job:
         """The job as it was when this attempt began."""
-        job = Job.from_lease(self._attempt.lease, self._link.codec_named)
+        job = Job.from_lease(self._attempt.lease, self._store.codec_named)
         return replace(job, state=JobState.RUNNING) if self._begun else job
 
     @property
@@ -98,23 +104,23 @@ class Lease(Generic[T]):
 
     @property
     def expires_at(self) -> datetime:
-        """When somebody else may take the job, unless the lease is renewed before."""
+        """When another worker may take the job, unless the lease is renewed before."""
         return moment(self._expires + self._attempt.renewed_at)
 
     @property
     def settled(self) -> bool:
-        """Whether one of the verbs has ended it."""
+        """True if one of the verbs has ended it."""
         return bool(self._verb) or self._attempt.transaction_settlement is not None
 
     @property
     def aborted(self) -> bool:
-        """Whether the work should stop: the lease is lost or about to be, or someone asked to cancel the job."""
+        """True if the work should stop: the lease is lost or about to be, or the job has a cancel request."""
         return self.abort_reason is not None
 
     @property
     def abort_reason(self) -> AbortReason | None:
         attempt = self._attempt
-        if self._link.runtime.boot() - attempt.renewed_at >= fence_age(attempt.lease.lease_len):
+        if self._store.runtime.boot() - attempt.renewed_at >= fence_age(attempt.lease.lease_len):
             attempt.mark(AbortReason.OWNERSHIP_LOST)
         return attempt.abort_reason
 
@@ -125,10 +131,10 @@ class Lease(Generic[T]):
             raise Aborted(reason.value)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Say how far the work has come, from 0 to 1. It rides on the next renewal."""
+        """Report progress from 0 to 1. It is stored with the next renewal."""
         self._attempt.context.progress(fraction, note)
 
-    # How it ends
+    # Verbs
 
     async def acomplete(self, /, result: Any = None, *, transaction: Any | None = None) -> None:
         """It succeeded, with this result. `transaction`: if, and only if, your own is committed."""
@@ -166,29 +172,29 @@ class Lease(Generic[T]):
     give_up = blocking(agive_up)
 
     async def acancel(self, /, reason: str = "") -> None:
-        """It is not wanted any more."""
+        """End the job as cancelled."""
         await self._settle("cancelled", raised(self._attempt, Cancel(reason)))
 
     cancel = blocking(acancel)
 
     async def arelease(self, /) -> None:
-        """Give it back as if it had never been taken. Costs no attempt."""
+        """Release the job for another worker. Costs no attempt."""
         await self._settle("released", Released())
 
     release = blocking(arelease)
 
     async def arenew(self, /) -> None:
-        """Hold it for its whole length again, from now on."""
+        """Extend the lease by its whole length from now."""
         self._check_open("renew")
         attempt, lease = self._attempt, self._attempt.lease
-        said, sent = attempt.progress, self._link.runtime.boot()
-        engine = await self._link.engine()
-        progress = None if said is attempt.sent_progress else said
-        (renewed,) = (await engine.renew(Renewal(lease.queue, lease.id, lease.token, progress))).jobs
+        progress, sent_at = attempt.progress, self._store.runtime.boot()
+        engine = await self._store.engine()
+        new_progress = None if progress is attempt.sent_progress else progress
+        (renewed,) = (await engine.renew(Renewal(lease.queue, lease.id, lease.token, new_progress))).jobs
         if renewed.status is RenewStatus.LOST:
             self._lose()
             self._check_open("renew")
-        attempt.renewed_at, attempt.sent_progress = sent, said
+        attempt.renewed_at, attempt.sent_progress = sent_at, progress
         if renewed.status is RenewStatus.CANCEL:
             attempt.mark(AbortReason.CANCEL)
 
@@ -207,12 +213,12 @@ class Lease(Generic[T]):
         self._verb = LOST
 
     async def _settle(self, verb: str, outcome: Outcome) -> None:
-        """Tell the engine; if it cannot be told, the lease stays open and the verb may be tried again."""
+        """Write the settlement; if that fails, the lease stays open and the verb may be called again."""
         self._check_open("settle")
-        attempt, runtime = self._attempt, self._link.runtime
+        attempt, runtime = self._attempt, self._store.runtime
         settlement = self._decide(outcome)
-        engine = await self._link.engine()
-        following = self._following()  # the next one in line begins with the same write
+        engine = await self._store.engine()
+        following = self._following()  # the next lease starts with the same write
         starts = () if following is None else (following._start,)
         answer = await engine.exchange((settlement,), starts)
         self._verb = verb
@@ -229,7 +235,7 @@ class Lease(Generic[T]):
             self._check_open("settle")
 
     def _decide(self, outcome: Outcome) -> Settlement:
-        policy, runtime = self._attempt.plan.policy, self._link.runtime
+        policy, runtime = self._attempt.plan.policy, self._store.runtime
         return decide(
             outcome,
             self._attempt.lease,
@@ -242,34 +248,34 @@ class Lease(Generic[T]):
         )
 
     async def _settle_in(self, transaction: Any, outcome: Outcome) -> None:
-        """The commit is the user's. The lease is renewed no more; if nothing comes of it, it runs out."""
+        """The user commits. The lease is no longer renewed; without a commit it expires."""
         settlement = self._decide(outcome)
-        answer, user = await join(self._link, Exchange(settlements=(settlement,)), transaction)
+        answer, user = await perform_in_transaction(self._store, Exchange(settlements=(settlement,)), transaction)
         if answer.settled[0] is not SettleStatus.APPLIED:
             self._lose()
             self._check_open("settle")
         self._pull_worker.drop(self._attempt)
         self._attempt.transaction_settlement = settlement
-        self._joined = user
-        reporter = self._pull_worker.reporter(self._link.process.engine)
+        self._transaction = user
+        reporter = self._pull_worker.reporter(self._store.process.engine)
         user.after_commit(lambda: reporter.settled(self._attempt, settlement, SettleStatus.APPLIED, answer.at.wall))
 
     async def _stands(self) -> bool:
-        """Whether the transaction in which it was completed is committed, or may still be."""
+        """True if the transaction in which it was completed is committed, or still open."""
         lease = self._attempt.lease
-        if self._joined is not None and self._joined.is_open:  # nor may anybody wait for it here
+        if self._transaction is not None and self._transaction.is_open:  # a read here could wait for it
             return True
-        (record,) = (await (await self._link.engine()).get(lease.job_key)).jobs
+        (record,) = (await (await self._store.engine()).get(lease.job_key)).jobs
         return record is None or record.settled_token == lease.token
 
-    # Its turn
+    # Start
 
     def _wait_for_turn(self) -> None:
-        """It waits for its turn, renewed, and nobody has it yet."""
+        """Renew it while it waits for its turn."""
         self._pull_worker.keep(self._attempt, unstarted=True)
 
     async def _give_back(self) -> None:
-        """It waited for nothing. Told once, by whoever comes first: its stream, or the App that closes."""
+        """Release it unused. Called by its stream or by the App that closes; only the first call counts."""
         if self._pull_worker.mark_started(self._attempt):
             await self.arelease()
 
@@ -280,21 +286,21 @@ class Lease(Generic[T]):
 
     @property
     def _begun(self) -> bool:
-        """Claimed ahead of need, it begins when its turn comes."""
+        """True once it has started; a prefetched lease starts when its turn comes."""
         return self._attempt.began_at is not None
 
     def _begins(self, at: int) -> None:
         if self._attempt.began_at is None:
-            self._attempt.began_at = self._link.runtime.monotonic()
+            self._attempt.began_at = self._store.runtime.monotonic()
             self._pull_worker.reporter(self._pull_worker.info.engine).started((self._attempt,), at)
 
     async def _begin(self, following: "Callable[[], Lease[T] | None]") -> bool:
-        """Its turn has come. False: it cannot be worked on after all, and has been dealt with."""
+        """Start it. False: it could not be started, and has been settled or lost."""
         self._following = following
         self._pull_worker.mark_started(self._attempt)
         if self._begun:
             return True
-        engine = await self._link.engine()
+        engine = await self._store.engine()
         answer = await engine.exchange((), (self._start,))
         match answer.started[0]:
             case StartStatus.STARTED:
@@ -316,7 +322,7 @@ class Lease(Generic[T]):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._exit()
-        self._link.run(self._left(error), here=asyncio._get_running_loop() is None)
+        run_coroutine(self._left(error), self._store.loop_thread)
 
     async def __aenter__(self) -> Self:
         return self._enter()
@@ -327,8 +333,11 @@ class Lease(Generic[T]):
 
     def _refuse_loop(self) -> None:
         if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":
-            said = "`with lease:` would block the running event loop. Use `async with` here."
-            raise BlockingCall(said, method="with", twin="async with")
+            raise BlockingCall(
+                "`with lease:` would block the running event loop. Use `async with` here.",
+                method="with",
+                twin="async with",
+            )
 
     def _enter(self) -> Self:
         if not self._verb:
@@ -341,7 +350,7 @@ class Lease(Generic[T]):
         try:
             CURRENT.reset(token)
         except ValueError:  # entered in another context, as a generator may have been
-            _logger.debug("The block of job %s ended elsewhere than it began.", self._attempt.lease.id)
+            _logger.debug("The block of job %s ended in another context than it began.", self._attempt.lease.id)
 
     async def _left(self, error: BaseException | None) -> None:
         if self._verb:
@@ -357,11 +366,11 @@ class Lease(Generic[T]):
             return
         try:
             await self._settle("retried", self._outcome_of(error))
-        except HoldfastError as trouble:  # the error of the block is the one to tell of
-            _logger.warning("The outcome of job %s could not be told: %s", self._attempt.lease.id, trouble)
+        except HoldfastError as trouble:  # the error of the block is the one to raise
+            _logger.warning("The outcome of job %s could not be written: %s", self._attempt.lease.id, trouble)
 
     def _outcome_of(self, error: BaseException) -> Outcome:
-        """By policy; but what ends the program, or the task that did the work, says nothing against the job."""
+        """By policy; but an exception that ends the program or the asyncio task releases the job."""
         error = unwrapped(error)
         return raised(self._attempt, error) if isinstance(error, Exception | Interrupt) else Released()
 
@@ -370,7 +379,7 @@ class Lease(Generic[T]):
             self._pull_worker.drop(self._attempt)
             if self._begun and not self._pull_worker.mark_started(self._attempt):
                 _logger.warning(
-                    "The lease on job %s was let go without a word: it runs out, and costs an attempt.",
+                    "The lease on job %s was dropped without being settled: it expires, and costs an attempt.",
                     self._attempt.lease.id,
                 )
 

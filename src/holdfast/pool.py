@@ -1,4 +1,4 @@
-"""A pool: so many ordered lanes behind one name, worked on by a handler.
+"""A pool: a fixed number of ordered lanes behind one name; a handler works on them.
 
     ledger = jobs.pool("ledger", Transfer, lanes=8)
 
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from holdfast.blocking import blocking
-from holdfast.core.link import Link
-from holdfast.core.producing import crosses_soft_limit, enqueue
+from holdfast.core.connection import StoreConnection
+from holdfast.core.enqueue import crosses_soft_limit, enqueue
 from holdfast.declare.handling import (
     AsyncAlone,
     AsyncWithContext,
@@ -29,11 +29,11 @@ from holdfast.declare.handling import (
     SyncAlone,
     SyncWithContext,
 )
-from holdfast.declare.payload import PayloadTask, PoolOptions, chosen, declare_room, in_pool
+from holdfast.declare.payload import PayloadTask, PoolOptions, chosen, declare_depth_limits, in_pool
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, WrongState
 from holdfast.handle import Handle
-from holdfast.lanes import Lane, PoolStatus, Scope, lane_statuses, stored_pool
+from holdfast.lanes import Lane, PoolStatus, QueueOrLane, lane_statuses, stored_pool
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, PoolPlace
 from holdfast.model.text import check_name
@@ -44,15 +44,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[..., object])
 
-MOST_LANES = 100_000
+MAX_LANES = 100_000
 
 
-class Pool(Scope, Generic[T]):
+class Pool(QueueOrLane, Generic[T]):
     """Made by `jobs.pool(name, payload, lanes=N)`. It may be shared between threads."""
 
     def __init__(
         self,
-        link: Link,
+        store: StoreConnection,
         registry: Registry,
         name: str,
         payload: type[T],
@@ -62,15 +62,15 @@ class Pool(Scope, Generic[T]):
         max_depth: int | None = None,
         lane_max_depth: int | None = None,
     ) -> None:
-        super().__init__(link, check_name(name, "pool"))
+        super().__init__(store, check_name(name, "pool"))
         self._lanes = _check_lanes(lanes)
-        self._task = PayloadTask(link, f"Pool {name!r}", name, name, payload)
-        declare_room(link, name, max_depth, lane_max_depth)
+        self._task = PayloadTask(store, f"Pool {name!r}", name, name, payload)
+        declare_depth_limits(store, name, max_depth, lane_max_depth)
         self._payload = payload
         self._registry = registry
         self._dead_letter_hooks: list[Callable[..., object]] = []
-        self._crowded = False
-        """Its soft limit has been told of."""
+        self._over_soft_limit = False
+        """The pool was over its soft limit at the last enqueue, and an event has been sent."""
         self.name = name
 
     # Producing
@@ -91,36 +91,41 @@ class Pool(Scope, Generic[T]):
     ) -> Handle[Any]:
         """Make a job of this payload, in the lane of its key, or in turn.
 
-        `transaction`: inside your own, with whose commit it comes to be.
+        `transaction`: your own; the job exists if, and only if, it commits.
         """
         draft = self.draft(payload, key=key, **options)
-        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room, transaction=transaction)
-        if transaction is None and self._link.limited and self._link.bus.wants(SoftLimit):
-            await self._tell_if_crowded()
-            await self._tell_if_lane_is_crowded(accepted)
-        return self._task.handle_of(self.name, accepted, joined=transaction is not None)
+        (accepted,) = await enqueue(
+            self._store, (draft.job,), wait_for_room_us=draft.wait_for_room_us, transaction=transaction
+        )
+        if transaction is None and self._store.bus.wants(SoftLimit):
+            await self._emit_pool_soft_limit()
+            await self._emit_lane_soft_limit(accepted)
+        return self._task.handle_of(self.name, accepted, in_transaction=transaction is not None)
 
     enqueue = blocking(aenqueue)
 
-    async def _tell_if_crowded(self) -> None:
-        """Once each time it fills up. The answer to an enqueue counts only the lane, so the store is asked."""
-        limit = self._link.room(self.name).queue
+    async def _emit_pool_soft_limit(self) -> None:
+        """Once each time the pool reaches its soft limit. The answer to an enqueue has only the depth of the lane."""
+        limit = self._store.queue_limits(self.name).max_depth
         if not limit:
             return
-        said = await (await self._link.engine()).stats(self.name)
-        depth = said.queues[0].depth
-        crowded, self._crowded = self._crowded, depth >= self._link.config.queue(self.name).soft_limit * limit
-        if self._crowded and not crowded:
-            self._link.bus.emit(SoftLimit(at=said.at.wall, queue=self.name, depth=depth, limit=limit))
+        answer = await (await self._store.engine()).stats(self.name)
+        depth = answer.queues[0].depth
+        before, self._over_soft_limit = self._over_soft_limit, depth >= self._soft_limit(limit)
+        if self._over_soft_limit and not before:
+            self._store.bus.emit(SoftLimit(at=answer.at.wall, queue=self.name, depth=depth, limit=limit))
 
-    async def _tell_if_lane_is_crowded(self, accepted: Accepted) -> None:
-        """The same for the lane of this job, which the store has chosen and is asked for."""
-        limit, depth = self._link.room(self.name).lane, accepted.depth
-        if not limit or depth is None or not crosses_soft_limit(self._link, self.name, limit, depth):
+    def _soft_limit(self, limit: int) -> float:
+        return self._store.config.queue(self.name).soft_limit * limit
+
+    async def _emit_lane_soft_limit(self, accepted: Accepted) -> None:
+        """The same for the lane of this job, which the store has chosen."""
+        limit, depth = self._store.queue_limits(self.name).lane_max_depth, accepted.depth
+        if not limit or depth is None or not crosses_soft_limit(self._store, self.name, limit, depth):
             return
-        said = await (await self._link.engine()).get(JobKey(self.name, accepted.id))
-        lane = None if said.jobs[0] is None else said.jobs[0].lane
-        self._link.bus.emit(SoftLimit(at=said.at.wall, queue=self.name, lane=lane, depth=depth, limit=limit))
+        answer = await (await self._store.engine()).get(JobKey(self.name, accepted.id))
+        lane = None if answer.jobs[0] is None else answer.jobs[0].lane
+        self._store.bus.emit(SoftLimit(at=answer.at.wall, queue=self.name, lane=lane, depth=depth, limit=limit))
 
     # Working
 
@@ -140,7 +145,7 @@ class Pool(Scope, Generic[T]):
         It becomes a task of the pool's name, run by ordinary workers. A pool has one handler.
         """
         decorate = HandlerDecorator(
-            self._link, self._registry, self.name, self._payload, self._lanes, self._dead_letter_hooks, options
+            self._store, self._registry, self.name, self._payload, self._lanes, self._dead_letter_hooks, options
         )
         return decorate if function is None else decorate(function)
 
@@ -155,30 +160,35 @@ class Pool(Scope, Generic[T]):
 
     def lane(self, index: int, /) -> Lane:
         """One lane, to pause, resume, clear or look at. Does no I/O."""
-        return Lane(self._link, self.name, index, self._lanes)
+        return Lane(self._store, self.name, index, self._lanes)
 
     async def aresize(self, lanes: int, /) -> None:
-        """Give it another number of lanes. Nothing is lost, and no key loses its order.
+        """Change the number of lanes. No job is lost, and every key keeps its order.
 
         Refused while jobs of an earlier size are still there.
         """
-        answer = await (await self._link.engine()).resize(self.name, _check_lanes(lanes))
+        answer = await (await self._store.engine()).resize(self.name, _check_lanes(lanes))
         if answer.pool.lanes != lanes:
-            said = f"Pool {self.name!r} is still changing: {answer.pool.old_live} jobs of its old size have not ended."
-            raise WrongState(f"{said} Try again later.", job_id=self.name, state="changing", verb="resize")
+            raise WrongState(
+                f"Pool {self.name!r} is still changing: {answer.pool.old_live} jobs of its old size have not ended. "
+                "Try again later.",
+                job_id=self.name,
+                state="changing",
+                verb="resize",
+            )
 
     resize = blocking(aresize)
 
     async def astatus(self, /) -> PoolStatus:
-        """The pool at a glance, with its lanes. One that nobody has used yet is empty."""
-        engine = await self._link.engine()
+        """The depth and the counters of the pool and its lanes. An unused pool is empty."""
+        engine = await self._store.engine()
         pool = await stored_pool(engine, self.name, self._lanes)
         lanes = await lane_statuses(engine, pool)
         (stats,) = (await engine.stats(self.name)).queues
         return PoolStatus(
             pool=self.name,
             state="paused" if stats.paused else "running",
-            pending=stats.depth,
+            depth=stats.depth,
             processed=stats.totals.succeeded + stats.totals.failed,
             failed=stats.totals.failed,
             current=min((lane.current for lane in lanes if lane.current is not None), default=None),
@@ -193,6 +203,6 @@ class Pool(Scope, Generic[T]):
 
 
 def _check_lanes(lanes: int) -> int:
-    if type(lanes) is not int or not 1 <= lanes <= MOST_LANES:
-        raise InvalidOption(f"`lanes` must be a whole number from 1 to {MOST_LANES}.", option="lanes")
+    if type(lanes) is not int or not 1 <= lanes <= MAX_LANES:
+        raise InvalidOption(f"`lanes` must be a whole number from 1 to {MAX_LANES}.", option="lanes")
     return lanes

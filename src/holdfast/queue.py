@@ -1,4 +1,4 @@
-"""A queue of payloads: values rather than calls, taken by whoever pulls.
+"""A queue of payloads: values rather than calls, which your own code pulls.
 
     scans = jobs.queue("scans", Scan)
 
@@ -7,20 +7,20 @@
         with lease:
             lease.complete(scan(lease.payload))
 
-Everything that can be wrong with a payload or an option is found before anything is written.
+Payloads and options are checked before anything is written.
 """
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from holdfast.blocking import blocking
-from holdfast.core.link import Link
-from holdfast.core.producing import enqueue
-from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_room
-from holdfast.declare.policy import SHORTEST_LEASE
+from holdfast.core.connection import StoreConnection
+from holdfast.core.enqueue import enqueue
+from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_depth_limits
+from holdfast.declare.policy import MIN_LEASE_US
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, duration_us
 from holdfast.handle import Handle
-from holdfast.lanes import Scope
+from holdfast.lanes import QueueOrLane
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
 from holdfast.pull.workers import PullWorkers
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEASE = 30.0
-MOST = 1_000
-"""Leases in one claim."""
+"""Seconds."""
+MAX_LEASES = 1_000
+"""In one claim."""
 
 
-class Queue(Scope, Generic[T]):
+class Queue(QueueOrLane, Generic[T]):
     """Made by `jobs.queue(name, payload)`. It may be shared between threads."""
 
     def __init__(
         self,
-        link: Link,
+        store: StoreConnection,
         pull_workers: PullWorkers,
         name: str,
         payload: type[T],
@@ -51,10 +52,10 @@ class Queue(Scope, Generic[T]):
         max_depth: int | None = None,
         lane_max_depth: int | None = None,
     ) -> None:
-        super().__init__(link, check_name(name, "queue"))
+        super().__init__(store, check_name(name, "queue"))
         self._pull_workers = pull_workers
-        self._task = PayloadTask(link, f"Queue {name!r}", "", name, payload)
-        declare_room(link, name, max_depth, lane_max_depth)
+        self._task = PayloadTask(store, f"Queue {name!r}", "", name, payload)
+        declare_depth_limits(store, name, max_depth, lane_max_depth)
         self.name = name
 
     # Producing
@@ -66,45 +67,46 @@ class Queue(Scope, Generic[T]):
     async def aenqueue(
         self, payload: T, /, *, transaction: Any | None = None, **options: Unpack[QueueOptions]
     ) -> Handle[Any]:
-        """Make a job of this payload. It is as durable as the store says before this returns.
+        """Make a job of this payload. Before this returns, it is as durable as the durability setting says.
 
-        `transaction`: inside your own, with whose commit it comes to be.
+        `transaction`: your own; the job exists if, and only if, it commits.
         """
         draft = self.draft(payload, **options)
-        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room, transaction=transaction)
-        return self._task.handle_of(self.name, accepted, joined=transaction is not None)
+        (accepted,) = await enqueue(
+            self._store, (draft.job,), wait_for_room_us=draft.wait_for_room_us, transaction=transaction
+        )
+        return self._task.handle_of(self.name, accepted, in_transaction=transaction is not None)
 
     enqueue = blocking(aenqueue)
 
-    # PayloadClaims
+    # Pulling
 
     async def aclaim(self, limit: int = 1, /, *, lease: Duration = LEASE, wait: Duration = 0.0) -> "list[Lease[T]]":
-        """Up to so many payloads, each to be settled before its lease runs out. None there: wait so many seconds."""
+        """Up to `limit` payloads, each to be settled before its lease expires. If there is none, wait up to `wait`."""
         from holdfast.pull.leases import PayloadClaims
 
-        asked = _request(limit, lease, "limit")
-        seconds = duration_us(wait, "wait") / 1_000_000
-        return await PayloadClaims(self._link, self._pull_workers, self._task).claim_within(asked, seconds)
+        request = _request(limit, lease, "limit")
+        wait_s = duration_us(wait, "wait") / 1_000_000
+        return await PayloadClaims(self._store, self._pull_workers, self._task).claim_within(request, wait_s)
 
     claim = blocking(aclaim)
 
     def leases(self, *, batch: int = 10, lease: Duration = LEASE, until_empty: bool = False) -> "Leases[T]":
         """A stream of leases, renewed in the background: `for` or `async for`. It waits for more, unless `until_empty`.
 
-        A batch is claimed at a time; what is left of it when the loop is left goes back untouched.
+        Jobs are claimed in batches. When your loop ends, the unused rest of a batch is released.
         """
         from holdfast.pull.leases import Leases, PayloadClaims
 
-        one = _request(batch, lease, "batch")
-        asked = one._replace(limit=1, prefetch=batch - 1)
-        claims = PayloadClaims(self._link, self._pull_workers, self._task)
-        return Leases(claims, self._link, self._pull_workers, asked, until_empty=until_empty)
+        request = _request(batch, lease, "batch")._replace(limit=1, prefetch=batch - 1)
+        claims = PayloadClaims(self._store, self._pull_workers, self._task)
+        return Leases(claims, self._store, self._pull_workers, request, until_empty=until_empty)
 
-    # Looking
+    # Observing
 
     async def astatus(self, /) -> QueueStatus:
-        """The queue at a glance. One that nobody has used yet is empty."""
-        (stats,) = (await (await self._link.engine()).stats(self.name)).queues
+        """The depth and the counters of the queue. An unused queue is empty."""
+        (stats,) = (await (await self._store.engine()).stats(self.name)).queues
         return QueueStatus.of(stats)
 
     status = blocking(astatus)
@@ -116,9 +118,9 @@ class Queue(Scope, Generic[T]):
 def _request(count: int, lease: Duration, option: str) -> "ClaimOptions":
     from holdfast.pull.leases import ClaimOptions
 
-    if type(count) is not int or not 1 <= count <= MOST:
-        raise InvalidOption(f"`{option}` must be a whole number from 1 to {MOST}.", option=option)
-    length = duration_us(lease, "lease")
-    if length < SHORTEST_LEASE:
-        raise InvalidOption(f"`lease` must be at least {SHORTEST_LEASE / 1_000_000:g} seconds.", option="lease")
-    return ClaimOptions(count, length)
+    if type(count) is not int or not 1 <= count <= MAX_LEASES:
+        raise InvalidOption(f"`{option}` must be a whole number from 1 to {MAX_LEASES}.", option=option)
+    lease_us = duration_us(lease, "lease")
+    if lease_us < MIN_LEASE_US:
+        raise InvalidOption(f"`lease` must be at least {MIN_LEASE_US / 1_000_000:g} seconds.", option="lease")
+    return ClaimOptions(count, lease_us)

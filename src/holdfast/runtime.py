@@ -1,16 +1,16 @@
-"""The only door to time, chance, threads, processes and files.
+"""The only access to time, random numbers, threads, processes and files.
 
-Everything above asks a `Runtime` for these, and a lint rule keeps it so. A test or the simulator puts another runtime
-in its place and then owns the clock, the dice and the order of events. Importing this module does nothing else.
+All other modules use a `Runtime` for these; a lint rule checks it. A test can pass another runtime and then controls
+the clock, the random numbers and the order of events. Importing this module has no effect.
 
-Instants and durations are int microseconds, instants counted from 1970 UTC. Three clocks, since no single one will do:
+Instants and durations are int microseconds; an instant counts from 1970 UTC. There are three clocks:
 
-* `wall`       what people mean by time. Can be set, and then jumps.
-* `boot`       time since the host started, sleep included. Nobody can set it, so leases on one host run on it. It means
-               something only together with `boot_id`.
-* `monotonic`  for measuring how long something took inside one process.
+* `wall`       the time that people read. It jumps when it is set.
+* `boot`       time since the host started, sleep included. It cannot be set, so leases on one host run on it. Two
+               values can be compared only if `boot_id` is the same.
+* `monotonic`  measures how long something took inside one process.
 
-`clock_offset` is added to `wall` and `boot`, so that a test can move an engine's time without waiting; 0 in production.
+`clock_offset` (microseconds) is added to `wall` and `boot`, so that a test can move an engine's time; 0 in production.
 """
 
 import asyncio
@@ -36,30 +36,31 @@ Stream = int | IO[bytes] | None
 
 _logger = logging.getLogger("holdfast")
 
-DRAWN = 64  # random numbers fetched from the kernel at a time
+TOKENS_PER_READ = 64
+"""Random tokens per call of the kernel: each call releases the interpreter's lock and waits to get it back."""
 
 
 class Runtime(ABC):
-    """What the outside world decides. One instance per process is enough; it may be shared between threads."""
+    """One instance per process is enough; threads may share it."""
 
     clock_offset: int = 0
     fs: "Files"
 
     @abstractmethod
     def wall(self) -> int:
-        """Now, by the wall clock."""
+        """The wall clock, in microseconds since 1970 UTC."""
 
     @abstractmethod
     def monotonic(self) -> int:
-        """Now, by a clock that only measures."""
+        """A clock for durations, in microseconds."""
 
     @abstractmethod
     def boot(self) -> int:
-        """Time since the host started."""
+        """Microseconds since the host started."""
 
     @abstractmethod
     def boot_id(self) -> str:
-        """Changes whenever the host restarts; never otherwise on Linux and macOS."""
+        """Changes when the host restarts. On Linux and macOS it never changes otherwise."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
@@ -70,18 +71,19 @@ class Runtime(ABC):
 
     @abstractmethod
     def token_bytes(self, count: int) -> bytes:
-        """Bytes nobody can guess."""
+        """Bytes that cannot be guessed."""
 
     @abstractmethod
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run a coroutine beside this one. The task is held until it ends.
+        """Run a coroutine as a task. The runtime keeps a reference to the task until it ends.
 
-        An exception that leaves it is logged, since perhaps nobody waits for it. Whoever does wait gets it as well.
+        An exception that leaves the task is logged, because there may be no code that awaits it. Code that does await
+        it gets the exception, too.
         """
 
     @abstractmethod
     def thread(self, target: Callable[[], object], *, name: str, daemon: bool = True) -> threading.Thread:
-        """A thread, already started."""
+        """Start a thread."""
 
     @abstractmethod
     async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -99,7 +101,7 @@ class Runtime(ABC):
         stderr: Stream = None,
         new_session: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start a program. Never through a shell; `env` replaces the environment."""
+        """Start a program without a shell. `env` replaces the environment."""
 
     def lock(self) -> threading.Lock:
         return threading.Lock()
@@ -108,24 +110,24 @@ class Runtime(ABC):
         return threading.Event()
 
     def new_id(self) -> str:
-        """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. It names; it does not order."""
+        """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. Do not rely on its order."""
         return ulid(self.wall() // 1000, self.token_bytes(10))
 
     def new_claim_id(self) -> str:
-        """128 random bits as 32 hex digits: names one claim request, and so the leases it takes."""
+        """128 random bits as 32 hex digits: the name of one claim request, and a part of its lease tokens."""
         return self.token_bytes(16).hex()
 
 
 class SystemRuntime(Runtime):
-    """The real world."""
+    """The runtime of production: the clocks, threads and files of the operating system."""
 
     def __init__(self) -> None:
         self.fs = Files()
-        self._random = random.SystemRandom().random  # draws from the kernel, so forked processes do not draw alike
+        self._random = random.SystemRandom().random  # reads from the kernel, so forked processes get different numbers
         self._tasks: set[asyncio.Task[Any]] = set()
         self._boot_id = ""
-        self._drawn: dict[int, list[bytes]] = {}  # random bytes not used yet, by length
-        self._drawn_by = os.getpid()
+        self._unused_tokens: dict[int, list[bytes]] = {}  # by length
+        self._unused_tokens_pid = os.getpid()
 
     def wall(self) -> int:
         return time.time_ns() // 1000 + self.clock_offset
@@ -148,22 +150,22 @@ class SystemRuntime(Runtime):
         return self._random()
 
     def token_bytes(self, count: int) -> bytes:
-        if self._drawn_by != os.getpid():  # forked: the parent will use what is left
-            self._drawn, self._drawn_by = {}, os.getpid()
+        if self._unused_tokens_pid != os.getpid():  # after a fork: the parent process will use the tokens that are left
+            self._unused_tokens, self._unused_tokens_pid = {}, os.getpid()
         try:
-            return (left := self._drawn.setdefault(count, [])).pop()
-        except IndexError:  # many at once: at each visit to the kernel the interpreter's lock is let go, and won back
-            drawn = os.urandom(count * DRAWN)
-            left += [drawn[at : at + count] for at in range(count, len(drawn), count)]
-            return drawn[:count]
+            return (unused := self._unused_tokens.setdefault(count, [])).pop()
+        except IndexError:
+            fetched = os.urandom(count * TOKENS_PER_READ)
+            unused += [fetched[start : start + count] for start in range(count, len(fetched), count)]
+            return fetched[:count]
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         task = asyncio.create_task(coro, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.error("Task %s ended with an error.", task.get_name(), exc_info=error)
@@ -188,9 +190,7 @@ class SystemRuntime(Runtime):
         new_session: bool = False,
     ) -> subprocess.Popen[bytes]:
         if isinstance(argv, str) or not argv:
-            raise InvalidOption(
-                "`argv` must list a program and its arguments; a line of text is refused.", option="argv"
-            )
+            raise InvalidOption("`argv` must be a list of a program and its arguments, not one string.", option="argv")
         return subprocess.Popen(
             list(argv), env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=new_session
         )
@@ -200,7 +200,7 @@ def _boot_ns() -> int:
     if sys.platform == "linux":
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     elif sys.platform == "darwin":
-        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # unlike time.monotonic there, it counts sleep
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # on macOS, unlike time.monotonic, it counts sleep
     else:
         return time.monotonic_ns()
 
@@ -215,19 +215,19 @@ def _read_boot_id() -> str:
         answer = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
         if answer:
             return answer
-    # Elsewhere: the minute in which the host started. Setting the wall clock changes it; then leases count as expired,
-    # which costs a second run and never a second outcome.
+    # On other systems: the minute in which the host started. If the wall clock is set, it changes, and leases count as
+    # expired. That costs a second run of a job, never a second outcome.
     return f"minute-{(time.time_ns() - _boot_ns()) // 60_000_000_000}"
 
 
-# Files we make belong to their owner alone (0600, folders 0700), and the last part of a path is never followed when it
-# is a link: whoever may write to the folder must not be able to lead us elsewhere.
+# Files are created with mode 0600, folders with 0700. A path whose last part is a symbolic link is not followed:
+# another user with write access to the folder could redirect it.
 
-_CLOSED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 def _sync(fd: int) -> None:
-    """On the disk, not just on its way: on macOS plain fsync stops at the drive's cache."""
+    """Write the file to the disk. On macOS a plain fsync leaves the data in the drive's cache."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -261,10 +261,10 @@ class _Descriptor:
 
 
 class AppendFile(_Descriptor):
-    """A file that only grows."""
+    """A file that data is only appended to."""
 
     def append(self, data: bytes) -> int:
-        """Write at the end; answers the offset at which `data` begins if no one else appends meanwhile."""
+        """Append `data`. Answers the offset of its first byte, if no other opening appends at the same time."""
         _write_all(self.fd, data)
         return os.lseek(self.fd, 0, os.SEEK_CUR) - len(data)
 
@@ -272,16 +272,16 @@ class AppendFile(_Descriptor):
         return os.fstat(self.fd).st_size
 
     def sync(self) -> None:
-        """Everything appended so far is on the disk once this returns."""
+        """When this returns, everything that was appended is on the disk."""
         _sync(self.fd)
 
 
 class FileLock(_Descriptor):
-    """A lock held by this open file. The kernel lets go of it when the file is closed or the process ends."""
+    """A lock held by this open file. The kernel releases it when the file is closed or the process ends."""
 
 
 class Gate(_Descriptor):
-    """A file that openings of it take in turns: first come, first served, across threads and processes."""
+    """A file lock that threads and processes take in the order in which they ask for it."""
 
     def __enter__(self) -> Self:
         if sys.platform != "win32":
@@ -298,7 +298,7 @@ class Gate(_Descriptor):
 
 
 class Files:
-    """The few things done to files, each once and each with care."""
+    """File operations."""
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
         return os.path.lexists(path)
@@ -307,47 +307,47 @@ class Files:
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """The folder and its parents; one that is there already is left as it is."""
+        """Make the folder and its parents. A folder that exists is left as it is."""
         os.makedirs(path, mode=0o700, exist_ok=True)
 
     def remove(self, path: str | os.PathLike[str]) -> None:
-        """Afterwards the file is not there. No error if it was not before."""
+        """Remove the file. No error if it does not exist."""
         Path(path).unlink(missing_ok=True)
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
-        with open(os.open(path, os.O_RDONLY | _CLOSED), "rb") as file:
+        with open(os.open(path, os.O_RDONLY | _OPEN_FLAGS), "rb") as file:
             return file.read()
 
     def write_atomic(self, path: str | os.PathLike[str], data: bytes) -> None:
-        """Readers, and a machine that loses its power, see the old content or the new one, never a part."""
+        """Replace the content. Readers see the old content or the new one, never a part; also after a power failure."""
         target = Path(path)
-        draft = target.with_name(f".{os.urandom(8).hex()}.tmp")
+        temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
         try:
-            with _Descriptor(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED, 0o600)) as file:
+            with _Descriptor(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)) as file:
                 _write_all(file.fd, data)
                 _sync(file.fd)
-            os.replace(draft, target)
+            os.replace(temporary, target)
         except BaseException:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         self.sync_folder(target.parent)
 
     def sync_folder(self, path: str | os.PathLike[str]) -> None:
-        """Make names durable: a new, renamed or removed file is an entry of its folder."""
+        """Write the folder to the disk. New, renamed and removed files are durable only after this."""
         if sys.platform != "win32":
-            with _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOSED)) as folder:
+            with _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN_FLAGS)) as folder:
                 _sync(folder.fd)
 
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
-        return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _CLOSED, 0o600))
+        return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _OPEN_FLAGS, 0o600))
 
     def gate(self, path: str | os.PathLike[str]) -> Gate:
-        """An opening of a gate; `with` it to have one's turn. On Windows it holds nobody back."""
-        return Gate(os.open(path, os.O_RDWR | os.O_CREAT | _CLOSED, 0o600))
+        """Open a gate. A `with` block waits for it and holds it. On Windows it does not lock."""
+        return Gate(os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600))
 
     def private_folder(self, name: str) -> Path:
-        """A folder of this user's for things that live as long as processes do: sockets, records, locks."""
-        import tempfile  # slow to import, and only needed here
+        """A folder of this user for files that belong to running processes: sockets, records, locks."""
+        import tempfile  # slow to import, and used only here
 
         base = os.environ.get("XDG_RUNTIME_DIR", "")
         user = os.getuid() if hasattr(os, "getuid") else 0
@@ -355,41 +355,41 @@ class Files:
         folder = root / f"holdfast-{user}"
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink() or (hasattr(os, "getuid") and folder.stat().st_uid != user):
-            raise EngineUnavailable(f"{folder} belongs to someone else. Remove it, or set XDG_RUNTIME_DIR.")
+            raise EngineUnavailable(f"{folder} belongs to another user. Remove it, or set XDG_RUNTIME_DIR.")
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         return folder / name
 
     def size(self, path: str | os.PathLike[str]) -> int:
-        """0 where there is no such file."""
+        """Bytes; 0 if the file does not exist."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
             return 0
 
-    def kind_of_disk(self, path: str | os.PathLike[str]) -> str:
-        """The type of the file system that holds `path`, as the system names it; empty where it does not say."""
+    def file_system_type(self, path: str | os.PathLike[str]) -> str:
+        """The type of the file system of `path`, such as `ext4` or `nfs`; empty if the system does not tell."""
         try:
             with open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
                 mounts = [line.split(" ")[1:3] for line in table]
         except OSError:
             return ""
         real = os.path.realpath(path)
-        holding = [
+        containing = [
             (folder, kind) for folder, kind in mounts if real == folder or real.startswith(folder.rstrip("/") + "/")
         ]
-        return max(holding, key=lambda mount: len(mount[0]), default=("", ""))[1]
+        return max(containing, key=lambda mount: len(mount[0]), default=("", ""))[1]
 
     def lock(self, path: str | os.PathLike[str], *, wait: bool = True) -> FileLock | None:
-        """Lock a file, made if need be, against other openings of it. Without `wait`, None if someone holds it.
+        """Lock a file, created if missing, against other openings of it. Without `wait`: None if it is locked.
 
-        The lock belongs to the opening, not to the process: a forked child holds it too, until it closes its copy.
+        The lock belongs to the opening, not to the process: a forked child holds it, too, until it closes its copy.
         """
         if sys.platform == "win32":
             raise Unsupported("Windows has no file locks of this kind. Use SQLite.", capability="flock", engine="file")
         else:
             import fcntl
 
-            lock = FileLock(os.open(path, os.O_RDWR | os.O_CREAT | _CLOSED, 0o600))
+            lock = FileLock(os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600))
             try:
                 fcntl.flock(lock.fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BaseException as error:

@@ -1,10 +1,10 @@
-"""Services: the things a process does beside its main work, each as one small object with a `tick`.
+"""Services: background work of a process, each as one small object with a `tick`.
 
-A service does a bounded piece of work and says in how many seconds it wants to be called again (None: when woken).
-Whoever has news for it calls `wake`. Its only doors are Runtime and Engine. The loop around it is the same for all and
-lives here: it waits, survives and reports a tick that raises, backs off while that goes on, and stops cleanly.
+A tick does a bounded piece of work and returns in how many seconds to call it again (None: when woken). `wake` makes
+the next tick come at once. A service uses only the runtime and an engine. The loop here is the same for all services:
+it waits, logs a tick that raises and goes on, backs off while ticks keep raising, and stops cleanly.
 
-A wake that comes during a tick is not lost: the next tick follows at once.
+A wake during a tick is not lost: the next tick follows at once.
 """
 
 import asyncio
@@ -16,27 +16,28 @@ from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 15.0
-LONGEST_END = 5.0
-"""Seconds that a cancelled service gets: a library that swallows the cancellation must not keep a process alive."""
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 15.0
+"""Between ticks that keep raising."""
+CANCEL_WITHIN_S = 5.0
+"""Time for a cancelled service to end: a library that swallows the cancellation must not keep the process alive."""
 
 _logger = logging.getLogger("holdfast.service")
 
 
 class Waker:
-    """Something to wait on, with an alarm. `wake` may come at any time, from the loop's own thread.
+    """An event with a timer. `wake` may be called at any time, on the thread of the event loop.
 
-    The alarm is one sleeping task that is kept as long as it goes off early enough: a busy waiter that is woken ten
-    thousand times a second sets no ten thousand timers. It may therefore go off for nothing.
+    The timer is one sleeping task, which is kept as long as it ends early enough: a waiter that is woken ten thousand
+    times a second does not start ten thousand timers. So it may wake the waiter too early.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
-        self._alarm: asyncio.Task[None] | None = None
-        self._alarm_at = 0
+        self._timer: asyncio.Task[None] | None = None
+        self._timer_at = 0
 
     def wake(self) -> None:
         self._woken = True
@@ -45,10 +46,10 @@ class Waker:
             waiter.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Until woken, or until about so many seconds have passed."""
+        """Wait until woken, or for about `seconds`."""
         if not self._woken:
             if seconds is not None:
-                self._set_alarm(seconds)
+                self._set_timer(seconds)
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -56,28 +57,28 @@ class Waker:
                 self._waiter = None
         self._woken = False
 
-    def _set_alarm(self, seconds: float) -> None:
+    def _set_timer(self, seconds: float) -> None:
         at = self._runtime.monotonic() + round(seconds * SECOND)
-        if self._alarm is not None:
-            if not self._alarm.done() and self._alarm_at <= at:
+        if self._timer is not None:
+            if not self._timer.done() and self._timer_at <= at:
                 return
-            self._alarm.cancel()
-        self._alarm_at = at
-        self._alarm = self._runtime.spawn(self._go_off(seconds), name="holdfast alarm")
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._runtime.spawn(self._wake_after(seconds), name="holdfast timer")
 
-    async def _go_off(self, seconds: float) -> None:
+    async def _wake_after(self, seconds: float) -> None:
         await self._runtime.sleep(seconds)
         self.wake()
 
     def close(self) -> None:
-        """Leave no alarm behind."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Service(ABC):
-    """One of the things a process does. Subclasses set `name`, and may be woken at any time."""
+    """Background work of a process. Subclasses set `name`, and may be woken at any time."""
 
     name: str
 
@@ -87,15 +88,15 @@ class Service(ABC):
 
     @abstractmethod
     async def tick(self) -> float | None:
-        """Do what there is to do; answer in how many seconds to look again, None to sleep until woken."""
+        """Do one piece of work; return the seconds until the next tick, None: when woken."""
 
     def wake(self) -> None:
-        """There may be something to do. From the loop's thread only."""
+        """Make the next tick come at once. On the thread of the event loop only."""
         self.waker.wake()
 
 
 class Supervisor:
-    """Runs services side by side until it is stopped."""
+    """Runs services concurrently until it is stopped."""
 
     def __init__(self, runtime: Runtime, services: Iterable[Service]) -> None:
         self._runtime = runtime
@@ -107,16 +108,16 @@ class Supervisor:
             self._tasks[service] = self._runtime.spawn(run_service(service), name=f"holdfast {service.name}")
 
     async def stop(self, *services: Service) -> None:
-        """End these services, or all: each where it waits, or in the middle of its tick."""
-        ending = [task for service, task in self._tasks.items() if not services or service in services]
-        for task in ending:
+        """Cancel these services, or all of them: while they wait, or in the middle of a tick."""
+        cancelled = [task for service, task in self._tasks.items() if not services or service in services]
+        for task in cancelled:
             task.cancel()
-        for task in ending:
-            await _ended(task)
+        for task in cancelled:
+            await _wait_for_end(task)
 
 
 async def run_service(service: Service) -> None:
-    """Tick for ever. Ends by being cancelled."""
+    """Tick until cancelled."""
     failures = 0
     try:
         while True:
@@ -126,20 +127,20 @@ async def run_service(service: Service) -> None:
             except Exception as error:
                 failures += 1
                 delay = back_off(failures)
-                trace = None if isinstance(error, EngineError) else error  # a store in trouble needs no stack to tell
-                _logger.error("Service %s failed: %s It goes on in %.1f s.", service.name, error, delay, exc_info=trace)
+                trace = None if isinstance(error, EngineError) else error  # the text of an engine's error is enough
+                _logger.error("Service %s failed: %s Next try in %.1f s.", service.name, error, delay, exc_info=trace)
                 await service.runtime.sleep(delay)
                 continue
             if delay is None or delay > 0:
                 await service.waker.wait(delay)
             else:
-                await breathe()
+                await yield_to_loop()
     finally:
         service.waker.close()
 
 
-async def breathe() -> None:
-    """Let everything else that is ready have its turn."""
+async def yield_to_loop() -> None:
+    """Let all other ready callbacks of the event loop run."""
     loop = asyncio.get_running_loop()
     turn = loop.create_future()
     loop.call_soon(_resolve, turn)
@@ -152,12 +153,12 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 
 
 def back_off(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
-    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
+    """Seconds to wait after this number of failures in a row."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S)
 
 
-async def _ended(task: "asyncio.Task[None]") -> None:
-    """Wait for a task that was cancelled, without being mistaken for it when we are cancelled ourselves."""
-    _, stuck = await asyncio.wait({task}, timeout=LONGEST_END)
+async def _wait_for_end(task: "asyncio.Task[None]") -> None:
+    """Wait for a cancelled task. Unlike `await task`, this raises CancelledError only if the caller is cancelled."""
+    _, stuck = await asyncio.wait({task}, timeout=CANCEL_WITHIN_S)
     if stuck:
-        _logger.error("%s does not end and is left behind.", task.get_name())
+        _logger.error("%s did not end within its time and is abandoned.", task.get_name())

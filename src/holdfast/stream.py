@@ -1,7 +1,7 @@
 """Events as a stream: `async for event in jobs.subscribe(...)`, or `for` in a thread.
 
-It hears what happens from the moment it is opened, in all processes that share the store, and for that the store is
-opened with it; or in this process alone. A reader that is too slow loses the oldest events; `dropped` says how many.
+A stream has the events of all processes that share the store, from the moment it is opened (which opens the store), or
+those of this process alone. A reader that is too slow loses the oldest events; `dropped` says how many.
 """
 
 import asyncio
@@ -9,49 +9,50 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
-from holdfast.core.link import Link
+from holdfast.blocking import run_coroutine
+from holdfast.core.connection import StoreConnection
 from holdfast.errors import BlockingCall
 from holdfast.telemetry.events import Event
 
 E = TypeVar("E", bound=Event)
 
-MOST = 10_000
-"""Events kept for a reader that is busy."""
+MAX_EVENTS = 10_000
+"""Events kept while the reader is busy; older ones are dropped, to bound the memory."""
 
 
 class EventStream(Generic[E]):
     """One reader's events. Leave the `with` block, or `close`, to stop listening."""
 
     def __init__(
-        self, link: Link, kind: type[E], *, job_id: str | None, queue: str | None, everywhere: bool = False
+        self, store: StoreConnection, kind: type[E], *, job_id: str | None, queue: str | None, everywhere: bool = False
     ) -> None:
-        self._link = link
+        self._store = store
         self._kind = kind
         self._everywhere = everywhere
-        self._wanted = {"job_id": job_id, "queue": queue}
-        self._events: deque[E] = deque(maxlen=MOST)
-        self._off: Callable[[], None] | None = None
+        self._filter = {"job_id": job_id, "queue": queue}
+        self._events: deque[E] = deque(maxlen=MAX_EVENTS)
+        self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
-        self._arrived = link.runtime.event()
+        self._arrived = store.runtime.event()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         self.dropped = 0
 
     def _open(self) -> Self:
-        """Listen. What happens elsewhere is heard once the store is open."""
-        if self._off is None and not self._closed:
-            self._off = self._link.bus.on(self._kind, self._hear, everywhere=self._everywhere)
+        """Start listening. Events of other processes arrive once the store is open."""
+        if self._unsubscribe is None and not self._closed:
+            self._unsubscribe = self._store.bus.on(self._kind, self._receive, everywhere=self._everywhere)
         return self
 
-    async def _reach(self) -> None:
-        if self._everywhere and not self._closed and not self._link.process.open:
-            await self._link.engine()
+    async def _open_store(self) -> None:
+        if self._everywhere and not self._closed and not self._store.process.open:
+            await self._store.engine()
 
-    def _hear(self, event: E) -> None:
-        """On whatever thread emits."""
-        for name, value in self._wanted.items():
+    def _receive(self, event: E) -> None:
+        """Called on the thread that emits the event."""
+        for name, value in self._filter.items():
             if value is not None and getattr(event, name, None) != value:
                 return
-        self.dropped += len(self._events) == MOST
+        self.dropped += len(self._events) == MAX_EVENTS
         self._events.append(event)
         self._wake()
 
@@ -63,20 +64,20 @@ class EventStream(Generic[E]):
 
     def close(self) -> None:
         self._closed = True
-        if self._off is not None:
-            self._off()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         self._wake()
 
     def __enter__(self) -> Self:
         if asyncio._get_running_loop() is None:
-            self._link.run(self._reach(), here=True)
+            run_coroutine(self._open_store(), self._store.loop_thread)
         return self._open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
-        await self._reach()
+        await self._open_store()
         return self._open()
 
     async def __aexit__(self, *_: object) -> None:
@@ -105,12 +106,12 @@ class EventStream(Generic[E]):
 
     async def __anext__(self) -> E:
         loop = asyncio.get_running_loop()
-        await self._reach()
+        await self._open_store()
         while not self._events:
             if self._closed:
                 raise StopAsyncIteration
             self._waiter = waiter = (loop, loop.create_future())
-            if not self._events and not self._closed:  # it may have come in between
+            if not self._events and not self._closed:  # one may have arrived in between
                 await waiter[1]
         return self._events.popleft()
 

@@ -1,4 +1,4 @@
-"""A task: a function with its policy, and what can be done with it.
+"""A task: a function plus the settings of its jobs: queue, retries, timeout.
 
     @jobs.task(max_attempts=5)
     def resize(image: str, width: int = 800) -> str: ...
@@ -9,7 +9,7 @@
     resize.request("cat.png")                           enqueue, and wait for the result
     resize.call("cat.png")                              run it here and now, without a queue
 
-Everything that can be wrong with arguments or options is found before anything is written.
+Arguments and options are checked before anything is written.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from holdfast.blocking import away_from_here, blocking
+from holdfast.blocking import blocking, move_to_loop
 from holdfast.codec import Codec
 from holdfast.context import CURRENT, Context
-from holdfast.core.asking import ended
-from holdfast.core.link import Link
-from holdfast.core.producing import enqueue
-from holdfast.declare.envelope import answering_to, call_hash, with_own
+from holdfast.core.connection import StoreConnection
+from holdfast.core.enqueue import enqueue
+from holdfast.core.job_end import wait_for_end
+from holdfast.declare.envelope import call_hash, with_fields
 from holdfast.declare.policy import (
     JobDefaults,
     TaskPolicy,
@@ -39,7 +39,7 @@ from holdfast.declare.policy import (
 )
 from holdfast.declare.signature import Arguments, OpenSignature, Signature
 from holdfast.draft import Draft
-from holdfast.errors import DuplicateTask, InvalidOption, UsageError
+from holdfast.errors import DuplicateTask, InvalidOption, PayloadTooLarge, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus
@@ -51,29 +51,31 @@ H = TypeVar("H", bound=Callable[..., object])
 
 _logger = logging.getLogger("holdfast")
 
-_ELSEWHERE = frozenset({"delay", "apply_async", "send", "send_with_options", "kiq", "defer", "defer_async", "s", "si"})
-"""How other systems enqueue."""
+_FOREIGN = frozenset({"delay", "apply_async", "send", "send_with_options", "kiq", "defer", "defer_async", "s", "si"})
+"""The enqueue methods of other systems."""
 
 
 @dataclass(slots=True)
 class Definition:
-    """What all copies of a task share. `given` are the options of its decorator, checked."""
+    """What all copies of a task share. `options` are the checked options of its decorator."""
 
-    link: Link
+    store: StoreConnection
     name: str
     signature: Signature
-    given: dict[str, Any]
+    options: dict[str, Any]
     function: Callable[..., Any] | None = None
     is_async: bool = False
+    module: str = ""
+    """Where the function is defined: the argument for `holdfast worker`."""
     dead_letter_hooks: list[Callable[..., object]] = field(default_factory=list)
     policy: TaskPolicy | None = None
 
 
 class Task(Generic[P, R]):
-    """A declared function. `SyncTask` and `AsyncTask` differ only in what calling them answers."""
+    """A declared function. `SyncTask` and `AsyncTask` differ only in what a call returns."""
 
     def __init__(self, definition: Definition) -> None:
-        self._link = definition.link
+        self._store = definition.store
         self._definition = definition
         self._chosen: dict[str, Any] = {}
         self._made: JobDefaults | None = None
@@ -83,14 +85,14 @@ class Task(Generic[P, R]):
         if definition.function is not None:
             update_wrapper(cast(Any, self), definition.function, updated=())
 
-    # What a worker asks for
+    # For workers
 
     @property
     def policy(self) -> TaskPolicy:
-        """The decorator's options, and the configuration for the rest."""
+        """The options of the decorator; the configuration for those it leaves out."""
         definition = self._definition
         if definition.policy is None:
-            definition.policy = make_policy(definition.name, definition.given, self._link.config.task)
+            definition.policy = make_policy(definition.name, definition.options, self._store.config.task)
         return definition.policy
 
     @property
@@ -107,7 +109,7 @@ class Task(Generic[P, R]):
 
     @property
     def middleware(self) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = self._definition.given.get("middleware", ())
+        found: tuple[Any, ...] = self._definition.options.get("middleware", ())
         return found
 
     @property
@@ -115,122 +117,129 @@ class Task(Generic[P, R]):
         return self._definition.dead_letter_hooks
 
     def decode_arguments(self, payload: bytes, codec: str) -> Arguments:
-        """A stored call. InvalidArguments: it does not fit the function; CorruptRecord: it is no call at all."""
+        """A stored call. InvalidArguments: it does not fit the function; CorruptRecord: the bytes are not a call."""
         return self._definition.signature.decode(self._codec_named(codec), payload)
 
     def encode_result(self, value: object, codec: str | None = None) -> bytes:
-        """What a handler returned, by the codec that wrote the job's payload."""
-        by = self._link.result_codec(self._codec if codec is None else self._codec_named(codec))
-        data = self._definition.signature.encode_result(by, value)
-        return self._link.check_size(data, self._link.config.limits.result)
+        """Bytes of a handler's return value, by the codec that wrote the job's payload."""
+        codec_for_results = self._store.result_codec(self._codec if codec is None else self._codec_named(codec))
+        data = self._definition.signature.encode_result(codec_for_results, value)
+        limit = self._store.config.limits.result
+        if len(data) > limit:  # a codec of the user's has no limit of its own
+            raise PayloadTooLarge(size=len(data), limit=limit)
+        return data
 
     def decode_result(self, data: bytes, codec: str) -> R:
         """A stored result, as the declared return type."""
-        by = self._link.result_codec(self._codec_named(codec))
-        result: R = self._definition.signature.decode_result(by, data)
+        codec_for_results = self._store.result_codec(self._codec_named(codec))
+        result: R = self._definition.signature.decode_result(codec_for_results, data)
         return result
 
     @property
     def _codec(self) -> Codec:
-        return cast(Codec, self._definition.given.get("codec") or self._link.codec)
+        return cast(Codec, self._definition.options.get("codec") or self._store.codec)
 
     def _codec_named(self, name: str) -> Codec:
-        own: Codec | None = self._definition.given.get("codec")
-        return own if own is not None and own.name == name else self._link.codec_named(name)
+        own: Codec | None = self._definition.options.get("codec")
+        return own if own is not None and own.name == name else self._store.codec_named(name)
 
-    # What a user does with it
+    # For users
 
     def using(self, /, **options: Unpack[UsingOptions]) -> Self:
         """A new task with these options for its jobs; this one stays as it is."""
-        given = read_using_options(options)
+        new = read_using_options(options)
         other = copy(self)
-        kept = dict(self._chosen)
-        if "delay" in given or "at" in given:
-            kept.pop("delay", None)
-            kept.pop("at", None)
-        other._chosen = {**kept, **given}
+        earlier = dict(self._chosen)
+        if "delay" in new or "at" in new:
+            earlier.pop("delay", None)
+            earlier.pop("at", None)
+        other._chosen = {**earlier, **new}
         other._made = None
         return other
 
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """A job, checked but not enqueued: for `client.enqueue_many`. It has its id already."""
-        terms, signature = self._terms, self._definition.signature
-        payload = signature.encode(terms.codec, args, kwargs)
-        self._link.check_size(payload, terms.limit)
-        own: dict[str, Any] = {"payload": payload}
-        if terms.job.fresh_id:
-            own["id"] = self._link.runtime.new_id()
-        else:  # what a second job with this id is compared by
-            own["payload_hash"] = call_hash(self.name, *signature.in_one_form(args, kwargs), payload)
-        if terms.lasts is not None:
-            own["expires"] = self._link.runtime.wall() + terms.lasts
-        if terms.templates:
-            arguments = signature.decode(terms.codec, payload)
-            own |= {field: template.render(signature, arguments) for field, template in terms.templates.items()}
-        job = with_own(terms.job, own)
-        return Draft(job, self, room=terms.room)
-
-    @property
-    def _terms(self) -> JobDefaults:
-        """The terms of its jobs, put together when the first one is made."""
-        if self._made is None:
-            self._made = JobDefaults.of(self.policy, self._chosen, self._codec, self._link.config.limits.payload)
-        return self._made
+        signature = self._definition.signature
+        defaults = self._made
+        if defaults is None:  # the first job of this task, or of this copy
+            limit = self._store.config.limits.payload
+            defaults = self._made = JobDefaults.of(self.policy, self._chosen, self._codec, limit)
+        payload = signature.encode(defaults.codec, args, kwargs)
+        if len(payload) > defaults.max_payload_bytes:  # a codec of the user's has no limit of its own
+            raise PayloadTooLarge(size=len(payload), limit=defaults.max_payload_bytes)
+        fields: dict[str, Any] = {"payload": payload}
+        if defaults.job.fresh_id:
+            fields["id"] = self._store.runtime.new_id()
+        else:  # compared with that of a second job with this id
+            fields["payload_hash"] = call_hash(self.name, *signature.normalised(args, kwargs), payload)
+        if defaults.expires_after_us is not None:
+            fields["expires"] = self._store.runtime.wall() + defaults.expires_after_us
+        if defaults.templates:
+            arguments = signature.decode(defaults.codec, payload)
+            fields |= {field: template.render(signature, arguments) for field, template in defaults.templates.items()}
+        return Draft(with_fields(defaults.job, fields), self, wait_for_room_us=defaults.wait_for_room_us)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Make a job of this call. It is as durable as the store says before this returns."""
+        """Make a job of this call. Before this returns, it is as durable as the durability setting says."""
         draft = self.draft(*args, **kwargs)
-        (accepted,) = await enqueue(self._link, (draft.job,), room=draft.room, transaction=self.joins)
-        return self.handle_of(draft.job.queue, accepted, joined=self.joins is not None)
+        transaction = self._chosen.get("transaction")
+        (accepted,) = await enqueue(
+            self._store, (draft.job,), wait_for_room_us=draft.wait_for_room_us, transaction=transaction
+        )
+        return self.handle_of(draft.job.queue, accepted, in_transaction=transaction is not None)
 
     enqueue = blocking(aenqueue)
 
     async def arequest(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a job of this call and wait for its result, for as long as `using(wait=...)` or the settings say."""
-        if self.joins is not None:
-            said = "A request waits for its result, which cannot come before your transaction has been committed."
-            raise UsageError(f"{said} Enqueue in it, and ask the handle for the result afterwards.")
+        if self.transaction is not None:
+            raise UsageError(
+                "A request waits for its result, which cannot come before your transaction has been committed. "
+                "Enqueue in it, and ask the handle for the result afterwards."
+            )
         draft = self.draft(*args, **kwargs)
         chosen: int | None = self._chosen.get("wait")
-        limit = self._link.config.request_timeout if chosen is None else chosen / 1_000_000
-        waiting = (await self._link.desk()).waiting
-        since = waiting.begin()  # first listen, then enqueue: no end can be missed
-        job = answering_to(draft.job, waiting.name)
-        (accepted,) = await enqueue(self._link, (job,), room=draft.room)
+        limit_s = self._store.config.request_timeout if chosen is None else chosen / 1_000_000
+        listener = (await self._store.per_loop()).end_listener
+        started_at_read = listener.start()  # before the enqueue, so that no notification is missed
+        job = with_fields(draft.job, {"reply": listener.name})
+        (accepted,) = await enqueue(self._store, (job,), wait_for_room_us=draft.wait_for_room_us)
         handle = self.handle_of(job.queue, accepted)
         if accepted.status is EnqueueStatus.COMPLETED and accepted.result is not None:
             return self.decode_result(accepted.result, accepted.codec)
         key = JobKey(job.queue, accepted.id)
-        over = await ended(self._link, key, limit=limit, origin=self._origin, since=since)
-        return handle.result_of(over)
+        ended = await wait_for_end(
+            self._store, key, limit_s=limit_s, origin=self._definition.module, started_at_read=started_at_read
+        )
+        return handle.result_of(ended)
 
     request = blocking(arequest)
 
     async def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it here and now, without a queue. Either colour runs from either colour."""
+        """Run it here and now, without a queue. `call` also runs an async function, `acall` also a sync one."""
         function = self.function
         context = self._detached()
-        given = (context, *args) if self.takes_context else args
+        arguments = (context, *args) if self.takes_context else args
         if self.is_async:
-            await away_from_here()
+            await move_to_loop()
         token = CURRENT.set(context._attempt)
         try:
             if self.is_async:
-                awaited: R = await function(*given, **kwargs)
+                awaited: R = await function(*arguments, **kwargs)
                 return awaited
             if asyncio._get_running_loop() is None:
-                returned: R = function(*given, **kwargs)
+                returned: R = function(*arguments, **kwargs)
                 return returned
-            return await self._link.runtime.run_blocking(lambda: cast(R, function(*given, **kwargs)))
+            return await self._store.runtime.run_blocking(lambda: cast(R, function(*arguments, **kwargs)))
         finally:
             CURRENT.reset(token)
 
     call = blocking(acall)
 
     def handle(self, job_id: str, /, *, queue: str | None = None) -> Handle[R]:
-        """A handle on a job that exists already. Does not look whether it does."""
+        """A handle on a job by its id. Does not check that the job exists."""
         key = JobKey(self.queue if queue is None else check_name(queue, "queue"), check_name(job_id, "id"))
-        return Handle(self._link, key, self.decode_result, origin=self._origin)
+        return Handle(self._store, key, self.decode_result, origin=self._definition.module)
 
     def on_dead_letter(self, hook: H) -> H:
         """Call `hook(job, error)`, sync or async, when a job of this task has failed for good. A decorator."""
@@ -239,28 +248,30 @@ class Task(Generic[P, R]):
         self._definition.dead_letter_hooks.append(hook)
         return hook
 
-    # Inside
+    # Internal
 
     @property
-    def joins(self) -> Any:
-        """The transaction of the user's in which its jobs are enqueued; None: a write of their own."""
+    def transaction(self) -> Any:
+        """The user's transaction in which its jobs are enqueued; None: each enqueue is a write of its own."""
         return self._chosen.get("transaction")
 
-    def handle_of(self, queue: str, accepted: Accepted, *, joined: bool = False) -> Handle[R]:
+    def handle_of(self, queue: str, accepted: Accepted, *, in_transaction: bool = False) -> Handle[R]:
         """The handle for the answer to an enqueue."""
         key = JobKey(queue, accepted.id)
-        return Handle(self._link, key, self.decode_result, origin=self._origin, accepted=accepted, joined=joined)
+        return Handle(
+            self._store,
+            key,
+            self.decode_result,
+            origin=self._definition.module,
+            accepted=accepted,
+            in_transaction=in_transaction,
+        )
 
     def _detached(self) -> Context[Any]:
-        return Context.detached(id=self._link.runtime.new_id(), task=self.name, queue=self.queue)
+        return Context.detached(id=self._store.runtime.new_id(), task=self.name, queue=self.queue)
 
-    def _called(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (self._detached(), *args) if self.takes_context else args
-
-    @property
-    def _origin(self) -> str:
-        function = self._definition.function
-        return "" if function is None else getattr(function, "__module__", "")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -268,7 +279,7 @@ class Task(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in _ELSEWHERE:
+            if name in _FOREIGN:
                 raise AttributeError(f"A task has no .{name}(...); use .enqueue(...), with .using(...) for options.")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -277,7 +288,7 @@ class SyncTask(Task[P, R]):
     """A task whose function is a plain one; it runs in a thread of the worker."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.function(*self._called(args), **kwargs)
+        result: R = self.function(*self._with_context(args), **kwargs)
         return result
 
 
@@ -285,7 +296,7 @@ class AsyncTask(Task[P, R]):
     """A task whose function is a coroutine function; it runs on the worker's event loop."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        coroutine: Coroutine[Any, Any, R] = self.function(*self._called(args), **kwargs)
+        coroutine: Coroutine[Any, Any, R] = self.function(*self._with_context(args), **kwargs)
         return coroutine
 
 
@@ -309,33 +320,34 @@ class Registry(Mapping[str, Task[..., Any]]):
         return len(self._tasks)
 
 
-def declare(link: Link, function: Callable[..., Any], options: Mapping[str, Any]) -> Task[..., Any]:
+def declare(store: StoreConnection, function: Callable[..., Any], options: Mapping[str, Any]) -> Task[..., Any]:
     """The task of a function."""
     if not callable(function):
         raise InvalidOption("A task is made of a function: @jobs.task, or @jobs.task(queue=...).", option="function")
-    given = read_task_options(options)
-    name = given.pop("name", None) or _name_of(function)
+    checked = read_task_options(options)
+    name = checked.pop("name", None) or _name_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(f"Task {name!r} is a generator; a task returns its result.", option="function")
     signature = Signature(function, name)
     for option in ("lane", "unique_key"):
-        if given.get(option) is not None:
-            given[option].check(signature.names)
+        if checked.get(option) is not None:
+            checked[option].check(signature.names)
     is_async = _is_async(function)
-    check_factory(given.get("transaction"), is_async=is_async)
-    if given.get("timeout") is not None and not is_async and not given.get("remote"):
+    check_factory(checked.get("transaction"), is_async=is_async)
+    if checked.get("timeout") is not None and not is_async and not checked.get("remote"):
         _logger.warning(
-            "Task %s has a timeout and is a plain function: its thread cannot be stopped, only told. "
-            "It keeps its slot until it returns.",
+            "Task %s has a timeout and is a plain function: its thread cannot be stopped. After the timeout "
+            "`ctx.aborted` is true; the function keeps its slot until it returns.",
             name,
         )
-    definition = Definition(link, name, signature, given, function, is_async)
+    module = getattr(function, "__module__", "")
+    definition = Definition(store, name, signature, checked, function, is_async, module)
     return AsyncTask(definition) if is_async else SyncTask(definition)
 
 
-def declare_elsewhere(link: Link, name: str) -> Task[..., Any]:
-    """A task of which only the name is known here."""
-    return Task(Definition(link, check_name(name, "task"), OpenSignature(name), {}))
+def declare_elsewhere(store: StoreConnection, name: str) -> Task[..., Any]:
+    """A task whose code is not in this process."""
+    return Task(Definition(store, check_name(name, "task"), OpenSignature(name), {}))
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -1,7 +1,7 @@
 """What users are shown: jobs, attempts, answers, queues and workers as plain frozen values.
 
-Inside, instants are microseconds and a record has fifty fields; here they are aware datetimes, and only what somebody
-outside can use. A view is a copy of one moment: look again to see what has changed.
+Inside the package, instants are microseconds and a record has fifty fields. Here they are aware datetimes, and only the
+fields that users need. A view is a copy of one moment: read again to see what has changed.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def _moment(instant: int | None) -> datetime | None:
 
 
 class Shown:
-    """A repr with plain words in it: `state='queued'`, and nothing of what is private."""
+    """A repr with plain values, `state='queued'`, and without private fields."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class Receipt(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CancelAnswer(Shown):
-    """`cancelled`: it will not run. `requested`: its worker was told. `finished`: too late, in `state`."""
+    """`cancelled`: it will not run. `requested`: its worker will stop it. `finished`: it had ended, in `state`."""
 
     answer: Literal["cancelled", "requested", "finished", "not_found"]
     state: JobState | None = None
@@ -83,7 +83,7 @@ class CancelAnswer(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a handler last said of itself."""
+    """The last progress that a handler reported."""
 
     fraction: float
     note: str = ""
@@ -100,7 +100,7 @@ class Attempt(Shown):
     outcome: AttemptOutcome
     error: ErrorInfo | None = None
     generation: int = 0
-    """How often the job had been brought back before this run."""
+    """How often the job had been requeued or replaced before this run."""
 
     @property
     def ran(self) -> float:
@@ -122,7 +122,7 @@ class Attempt(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job(Shown):
-    """A job, as it was when somebody looked."""
+    """A job, as it was when it was read."""
 
     id: str
     task: str
@@ -133,7 +133,7 @@ class Job(Shown):
     attempt: int
     """Runs begun."""
     max_attempts: int | None
-    """None: for ever, or nobody has decided yet."""
+    """None: no limit, or not decided before the first attempt."""
     arrival: int
     fence: int
     metadata: dict[str, str]
@@ -142,7 +142,7 @@ class Job(Shown):
     due_at: datetime
     expires_at: datetime | None = None
     started_at: datetime | None = None
-    """The first run since it was enqueued or brought back."""
+    """The first run since it was enqueued or requeued."""
     last_started_at: datetime | None = None
     finished_at: datetime | None = None
     reason: Reason | None = None
@@ -152,7 +152,7 @@ class Job(Shown):
     attempts: tuple[Attempt, ...] = ()
     """Every run that has ended, the first and the last nineteen of them."""
     worker: str = ""
-    """The last one to hold it."""
+    """The last worker that had a lease on it."""
     _payload: bytes = field(default=b"", repr=False, compare=False)
     _codec: str = field(default="json", repr=False, compare=False)
     _codec_named: CodecNamed = field(default=codec_for, repr=False, compare=False)
@@ -163,7 +163,7 @@ class Job(Shown):
 
     @property
     def arguments(self) -> tuple[list[Any], dict[str, Any]] | None:
-        """What the task was called with, as plain data; None where the stored bytes cannot be read here."""
+        """The arguments of the call, as plain data; None if the stored bytes cannot be read here."""
         try:
             args, kwargs = self._codec_named(self._codec).decode(self._payload)
         except (HoldfastError, TypeError, ValueError):
@@ -172,24 +172,11 @@ class Job(Shown):
 
     @classmethod
     def from_record(cls, record: JobRecord, codec_named: CodecNamed = codec_for) -> "Job":
-        given = record.given.max_attempts
+        at_enqueue = record.given.max_attempts
         return cls(
-            id=record.id,
-            task=record.task,
-            queue=record.queue,
-            lane=record.lane,
-            state=record.state,
-            priority=record.priority,
-            attempt=record.attempt,
-            max_attempts=(record.max_attempts if given is None else given) or None,
-            arrival=record.arrival,
-            fence=record.fence,
-            metadata=dict(record.metadata),
+            **_common(record),
+            max_attempts=(record.max_attempts if at_enqueue is None else at_enqueue) or None,
             progress=_progress(record.progress),
-            enqueued_at=moment(record.created),
-            due_at=moment(record.due),
-            expires_at=_moment(record.expires),
-            started_at=_moment(record.started),
             last_started_at=_moment(record.last_started),
             finished_at=_moment(record.finished),
             reason=record.reason,
@@ -197,42 +184,43 @@ class Job(Shown):
             last_error=record.last_error,
             attempts=tuple(Attempt.of(run) for run in runs_of(record)),
             worker=record.owner,
-            _payload=record.payload,
-            _codec=record.codec,
             _codec_named=codec_named,
         )
 
     @classmethod
     def from_lease(cls, lease: Lease, codec_named: CodecNamed = codec_for) -> "Job":
         """As its worker sees it at the start of an attempt."""
-        return cls(
-            id=lease.id,
-            task=lease.task,
-            queue=lease.queue,
-            lane=lease.lane,
-            state=lease.state,
-            priority=lease.priority,
-            attempt=lease.attempt,
-            max_attempts=lease.max_attempts or None,
-            arrival=lease.arrival,
-            fence=lease.fence,
-            metadata=dict(lease.metadata),
-            enqueued_at=moment(lease.created),
-            due_at=moment(lease.due),
-            expires_at=_moment(lease.expires),
-            started_at=_moment(lease.started),
-            _payload=lease.payload,
-            _codec=lease.codec,
-            _codec_named=codec_named,
-        )
+        return cls(**_common(lease), max_attempts=lease.max_attempts or None, _codec_named=codec_named)
 
 
-def _progress(said: stored.Progress | None) -> Progress | None:
-    return None if said is None else Progress(said.fraction, said.note)
+def _common(job: JobRecord | Lease) -> dict[str, Any]:
+    """The fields that a record and a lease share."""
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "lane": job.lane,
+        "state": job.state,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "arrival": job.arrival,
+        "fence": job.fence,
+        "metadata": dict(job.metadata),
+        "enqueued_at": moment(job.created),
+        "due_at": moment(job.due),
+        "expires_at": _moment(job.expires),
+        "started_at": _moment(job.started),
+        "_payload": job.payload,
+        "_codec": job.codec,
+    }
+
+
+def _progress(progress: stored.Progress | None) -> Progress | None:
+    return None if progress is None else Progress(progress.fraction, progress.note)
 
 
 def runs_of(record: JobRecord) -> tuple[stored.AttemptRecord, ...]:
-    """Every run that has ended: the history, and the one that succeeded, of which only the record itself tells."""
+    """Every run that has ended: the history, and the successful run, which only the record itself has."""
     if record.state is not JobState.SUCCEEDED or record.finished is None:
         return record.history
     last = stored.AttemptRecord(
@@ -248,7 +236,7 @@ def runs_of(record: JobRecord) -> tuple[stored.AttemptRecord, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QueueStatus(Shown):
-    """A queue at a glance. `depth` counts all that has not ended, `due` what could run now."""
+    """The depth and the counters of a queue. `depth`: jobs that have not ended. `due`: jobs that could run now."""
 
     queue: str
     paused: bool
@@ -280,7 +268,7 @@ class QueueStatus(Shown):
 
     @classmethod
     def sum(cls, queues: "Sequence[QueueStatus]") -> "QueueStatus":
-        """All of them together, without a name."""
+        """The sum over all of them; its queue name is empty."""
         counts = Counter[JobState]()
         for queue in queues:
             counts.update(queue.counts)
@@ -300,7 +288,7 @@ class QueueStatus(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LaneStatus(Shown):
-    """A lane at a glance. `head` is the job whose turn it is, `arrival` its place in the order."""
+    """The depth and the counters of a lane. `head`: the job whose turn it is. `arrival`: its arrival number."""
 
     queue: str
     lane: str
@@ -333,7 +321,7 @@ class LaneStatus(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PoolSize(Shown):
-    """A pool: its lanes, and the jobs that still run by its size before."""
+    """The number of lanes of a pool, and the jobs of its old size that have not ended."""
 
     name: str
     lanes: int
@@ -347,7 +335,7 @@ class PoolSize(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkerStatus(Shown):
-    """A worker as it last said of itself."""
+    """A worker, as of its last heartbeat."""
 
     name: str
     host: str
@@ -359,7 +347,7 @@ class WorkerStatus(Shown):
     started_at: datetime
     seen_at: datetime
     alive: bool
-    """It has been heard of within three of its heartbeats."""
+    """Its last heartbeat is at most three heartbeat intervals old."""
     stopping: bool
 
     @classmethod
@@ -380,5 +368,5 @@ class WorkerStatus(Shown):
 
 
 def is_alive(worker: WorkerRecord, now: int) -> bool:
-    """Whether a worker has been heard of lately: within three of its heartbeats."""
+    """True if the last heartbeat of a worker is at most three intervals old."""
     return now - worker.seen <= 3 * (worker.interval or 10_000_000)

@@ -76,3 +76,19 @@ def test_every_folder_of_source_is_a_package() -> None:
 
 def test_the_package_ships_its_types() -> None:
     assert (ROOT / "src" / "holdfast" / "py.typed").is_file()
+
+
+READING_ORDER_LINES = 2_500
+"""What a newcomer is asked to read. Longer lists are not read."""
+
+
+def reading_order() -> list[Path]:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = page.split("## Reading order")[1].split("\n## ")[0]
+    return [ROOT / file for file in re.findall(r"`(src/[\w/]+\.py)`", table)]
+
+
+def test_a_newcomer_is_sent_through_files_that_exist_and_are_few() -> None:
+    files = reading_order()
+    assert len(files) > 5
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= READING_ORDER_LINES

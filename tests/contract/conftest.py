@@ -9,9 +9,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from fast_paths import FAST_PATHS, SHORT
 from postgres import server
 from postgres_roles import app_role
-from postgres_stock import FAST_PATHS, fresh_namespace
+from postgres_stock import fresh_namespace
 
 import holdfast.testing.contract
 from holdfast.engine import Engine
@@ -32,6 +33,10 @@ class Maker:
     damage: DamageOneChange | None = None
     only: frozenset[str] = frozenset()
     """The files of the suite that are run on it; none: all."""
+
+
+def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    return open_engine(f"sqlite:///{folder}/jobs.db", durability="none", fast_paths=fast_paths)
 
 
 def sqlite_transaction(engine: Engine) -> UserTransaction:
@@ -85,10 +90,12 @@ def postgres_transaction(engine: Engine) -> UserTransaction:
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
     # What is tested here is behaviour; that commits are synced is tested in tests/engines.
+    Maker("sqlite", sqlite_engine, transaction=sqlite_transaction),
     Maker(
-        "sqlite",
-        lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", durability="none"),
+        "sqlite-general",
+        lambda folder: sqlite_engine(folder, fast_paths=False),
         transaction=sqlite_transaction,
+        only=SHORT,
     ),
     Maker("postgres", lambda folder: postgres_engine(), transaction=postgres_transaction),
     # That every verb has the rights of its owner is tested in tests/engines; here, that they are enough.
@@ -103,7 +110,7 @@ ENGINES = (
         "postgres-general",
         lambda folder: postgres_engine(fast_paths=False),
         transaction=postgres_transaction,
-        only=frozenset({"test_enqueue", "test_exchange", "test_settle", "test_clear", "test_transactions"}),
+        only=SHORT,
     ),
 )
 
@@ -118,7 +125,7 @@ def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 def user_transaction(engine: Engine, request: pytest.FixtureRequest) -> UserTransaction:
     maker: Maker = request.node.callspec.params["make_engine"]
     if maker.transaction is None:
-        assert not engine.capabilities.joins_transactions, f"{maker.name} joins transactions: say here how to open one"
+        assert not engine.capabilities.user_transactions, f"{maker.name} joins transactions: say here how to open one"
         pytest.skip(f"not offered: {maker.name} does not take part in transactions of its users")
     return maker.transaction(engine)
 
@@ -135,6 +142,7 @@ class Suite(pytest.File):
     """Stands for `suite.py` in a test's name, and holds the modules of the public suite."""
 
     def collect(self) -> Iterator[pytest.Collector]:
+        self.config.pluginmanager.import_plugin("holdfast.testing.conformance")
         for path in sorted(SUITE.glob("test_*.py")):
             yield pytest.Module.from_parent(self, path=path, name=path.stem, nodeid=f"{self.nodeid}::{path.stem}")
 

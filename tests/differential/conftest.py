@@ -5,10 +5,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fast_paths import FAST_PATHS
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.testing import FrozenRuntime
+
+
+def sqlite(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    url = f"sqlite:///{folder}/jobs.db"
+    return open_engine(url, runtime=FrozenRuntime(), durability="none", fast_paths=fast_paths)
 
 
 def postgres() -> Engine:
@@ -33,10 +39,11 @@ def general_postgres() -> Engine:
 
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
-    "sqlite": lambda folder: open_engine(f"sqlite:///{folder}/jobs.db", runtime=FrozenRuntime(), durability="none"),
+    "sqlite": sqlite,
+    "sqlite-general": lambda folder: sqlite(folder, fast_paths=False),
     "postgres": lambda folder: postgres(),
     "still-postgres": lambda folder: still_postgres(),
-    "general-postgres": lambda folder: general_postgres(),
+    "postgres-general": lambda folder: general_postgres(),
 }
 
 
@@ -49,16 +56,17 @@ class Pace(NamedTuple):
 
 
 PACES = {
+    "sqlite-general": Pace(short=30),
     "postgres": Pace(30, 600, 5),
     "still-postgres": Pace(42, 900, 5),
-    "general-postgres": Pace(12, 600, 5),
+    "postgres-general": Pace(12, 600, 5),
 }
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
 
 def many_postgres(count: int) -> list[Engine]:
     from postgres import server
-    from postgres_stock import FAST_PATHS, fresh_namespace
+    from postgres_stock import fresh_namespace
 
     store = fresh_namespace(server())
     return [
@@ -67,7 +75,8 @@ def many_postgres(count: int) -> list[Engine]:
 
 
 def many_sqlite(folder: Path, count: int) -> list[Engine]:
-    return [open_engine(f"sqlite:///{folder}/jobs.db", durability="none") for _ in range(count)]
+    url = f"sqlite:///{folder}/jobs.db"
+    return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
 
 
 SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {

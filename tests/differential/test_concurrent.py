@@ -59,37 +59,37 @@ async def judged(engines: list[Engine], seed: int, load: Load, kind: type[Random
     return verdict.seen
 
 
-def test_overlapping_calls_are_answered_in_some_order(make_engines: Callable[[int], list[Engine]]) -> None:
-    seen = asyncio.run(judged(make_engines(6), 1, Load(callers=6, calls=120), RandomCaller, check))
+async def test_overlapping_calls_are_answered_in_some_order(make_engines: Callable[[int], list[Engine]]) -> None:
+    seen = await judged(make_engines(6), 1, Load(callers=6, calls=120), RandomCaller, check)
     assert [what for what in SURELY_MET if not seen[what]] == []
 
 
-def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
-    seen = asyncio.run(judged(make_engines(6), 2, Load(callers=6, calls=80), AllVerbsCaller, check_roughly))
+async def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
+    seen = await judged(make_engines(6), 2, Load(callers=6, calls=80), AllVerbsCaller, check_roughly)
     assert [what for what in ("grants", "Clear", "Resize", "Requeue", "Audit") if not seen[what]] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_overlapping_calls_are_answered_in_some_order_for_long(
+async def test_overlapping_calls_are_answered_in_some_order_for_long(
     make_engines: Callable[[int], list[Engine]], seed: int
 ) -> None:
-    seen = asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=400), RandomCaller, check))
+    seen = await judged(make_engines(10), seed, Load(callers=10, calls=400), RandomCaller, check)
     assert [what for what in MET if not seen[what]] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(200, 220))
-def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
+async def test_callers_that_stop_at_nothing_leave_a_sound_store_for_long(
     make_engines: Callable[[int], list[Engine]], seed: int
 ) -> None:
-    asyncio.run(judged(make_engines(10), seed, Load(callers=10, calls=300), AllVerbsCaller, check_roughly))
+    await judged(make_engines(10), seed, Load(callers=10, calls=300), AllVerbsCaller, check_roughly)
 
 
 # --- The judge can fail: a true history, and one thing in it altered ---
 
 
-class Ticking(MemoryEngine):
+class TickingEngine(MemoryEngine):
     """A millisecond passes with every call, and no other time; others may come in between."""
 
     async def perform(self, command: Command[A]) -> A:
@@ -98,7 +98,7 @@ class Ticking(MemoryEngine):
         return await super().perform(command)
 
 
-class Restless(FrozenRuntime):
+class YieldingRuntime(FrozenRuntime):
     """Who sleeps only lets the others go first."""
 
     async def sleep(self, seconds: float) -> None:
@@ -110,10 +110,10 @@ def truth() -> History:
     """The same in every run."""
 
     async def played() -> History:
-        engine = Ticking("memory://", FrozenRuntime())
+        engine = TickingEngine("memory://", FrozenRuntime())
         await engine.open()
         try:
-            return await overlap([engine], 1, Load(callers=5, calls=300), Restless())
+            return await overlap([engine], 1, Load(callers=5, calls=300), YieldingRuntime())
         finally:
             await engine.close()
 
@@ -134,7 +134,7 @@ def altered(truth: History, alter: Alter, *, once: bool = True) -> History:
     for call in truth.calls:
         answer = None if done and once else alter(call)
         done = done or answer is not None
-        calls.append(call if answer is None else RecordedCall(call.caller, call.command, answer, call.moment))
+        calls.append(call if answer is None else RecordedCall(call.caller, call.command, answer, call.ticks))
     assert done, "nothing to alter"
     return History(calls, drained=True)
 
@@ -175,7 +175,7 @@ def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) ->
             return replace(call.answer, settled=(SettleStatus.LOST, *call.answer.settled[1:]))
         return None
 
-    assert "heard lost, and nobody had taken the lease" in problems(altered(truth, alter))
+    assert "was answered lost, and nobody had taken the lease" in problems(altered(truth, alter))
 
 
 def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
@@ -187,7 +187,7 @@ def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:
                     return replace(call.answer, groups=(GroupAccepted((twin, *group.jobs[1:])),))
         return None
 
-    assert "created more than once in one life" in problems(altered(truth, alter))
+    assert "created more than once in one generation" in problems(altered(truth, alter))
 
 
 def test_lanes_out_of_order_are_found_out(truth: History) -> None:
@@ -232,7 +232,7 @@ def test_a_claim_that_leaves_a_ready_job_is_found_out(truth: History) -> None:
         command = call.command
         if isinstance(command, Exchange) and command.claim is not None and call.caller != "last":
             command = replace(command, claim=replace(command.claim, prefetch=command.claim.prefetch + 1))
-        calls.append(RecordedCall(call.caller, command, call.answer, call.moment))
+        calls.append(RecordedCall(call.caller, command, call.answer, call.ticks))
     assert "had room, and left" in problems(History(calls, drained=True))
 
 
@@ -252,7 +252,7 @@ def test_a_limit_that_is_exceeded_is_found_out(truth: History) -> None:
             group = command.groups[0]
             limits = tuple(DepthLimit(limit.queue, 2, each_lane=limit.each_lane) for limit in group.limits)
             command = Enqueue(groups=(replace(group, limits=limits),))
-        calls.append(RecordedCall(call.caller, command, call.answer, call.moment))
+        calls.append(RecordedCall(call.caller, command, call.answer, call.ticks))
     assert "jobs lived at once in small; the limit is 2" in problems(History(calls, drained=True))
 
 
@@ -313,5 +313,5 @@ def test_what_was_asked_to_cancel_does_not_run_again(truth: History) -> None:
             told = [SettleStatus.APPLIED if one is SettleStatus.CANCELLED_INSTEAD else one for one in answer.settled]
             answer = replace(answer, settled=tuple(told))
             assert any(one.target is not JobState.CANCELLED for one in call.command.settlements)
-        calls.append(RecordedCall(call.caller, call.command, answer, call.moment))
+        calls.append(RecordedCall(call.caller, call.command, answer, call.ticks))
     assert "asked to cancel it, and it was let run again" in problems(History(calls, drained=True))

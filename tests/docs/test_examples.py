@@ -17,8 +17,8 @@ SECONDS = 60
 
 def promised(source: str) -> list[str]:
     """The lines that an example says it prints."""
-    _, _, said = source.partition(MARK)
-    return [line.removeprefix("#   ") for line in said.splitlines()]
+    _, _, lines = source.partition(MARK)
+    return [line.removeprefix("#   ") for line in lines.splitlines()]
 
 
 def run(example: Path) -> "subprocess.CompletedProcess[str]":
@@ -51,7 +51,7 @@ def test_an_example_prints_what_it_says(example: Path) -> None:
 
 
 def test_an_example_that_prints_something_else_is_found(tmp_path: Path) -> None:
-    example = tmp_path / "planted.py"
+    example = tmp_path / "mutants.py"
     example.write_text(f"print('this')\n\n{MARK}#   that\n", encoding="utf-8")
     with pytest.raises(AssertionError):
         test_an_example_prints_what_it_says(example)

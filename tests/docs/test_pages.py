@@ -70,9 +70,9 @@ def blocks(page: str) -> Iterator[Block]:
     for found in FENCE.finditer(page):
         between = page[end : found.start()]
         mark = MARK.search(between)
-        said = {mark[1]: mark[2]} if mark else {}
+        options = {mark[1]: mark[2]} if mark else {}
         line = page.count("\n", 0, found.start()) + 2
-        yield Block(found[1], found[2], line, follows=end > 0 and not between.strip(), **said)
+        yield Block(found[1], found[2], line, follows=end > 0 and not between.strip(), **options)
         end = found.end()
 
 
@@ -147,8 +147,8 @@ def check_commands(page: Path, block: Block) -> None:
             try:
                 check_command(shlex.split(line.removeprefix("$ "), comments=True))
             except (click.ClickException, LookupError) as error:
-                said = error.format_message() if isinstance(error, click.ClickException) else error
-                raise AssertionError(f"{page.name}, line {number}: {said}") from error
+                message = error.format_message() if isinstance(error, click.ClickException) else error
+                raise AssertionError(f"{page.name}, line {number}: {message}") from error
 
 
 def check_command(words: list[str]) -> None:

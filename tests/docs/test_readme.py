@@ -73,8 +73,8 @@ def test_the_quickstart_runs_in_two_terminals(tmp_path: Path, environment: dict[
             timeout=SECONDS,
             check=False,
         )
-    told = script.stderr + (tmp_path / "worker.log").read_text()
-    assert (script.returncode, script.stdout.splitlines()) == (0, shown_after(README, "python jobs.py")), told
+    output = script.stderr + (tmp_path / "worker.log").read_text()
+    assert (script.returncode, script.stdout.splitlines()) == (0, shown_after(README, "python jobs.py")), output
     assert status.returncode == 0, status.stderr
     assert "dog" in status.stdout
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import App, Context, JobState, LeaseLost, QueueFull, events
 from holdfast.model.job import JobKey
@@ -44,34 +43,31 @@ def test_a_lane_keeps_its_order_also_while_its_head_is_tried_again(jobs: App[Any
     assert dict(ran) == {account: list(range(10)) for account in ("ada", "bob", "cleo")}
 
 
-def test_a_job_that_cannot_be_read_is_set_aside_and_its_lane_goes_on(jobs: App[Any]) -> None:
+async def test_a_job_that_cannot_be_read_fails_and_its_lane_continues(jobs: App[Any]) -> None:
     @jobs.task(lane="only")
     def work(number: int) -> int:
         return number
 
-    async def scenario() -> None:
-        failed = Probe[events.Failed]("the listener")
-        jobs.on(events.Failed)(failed)
-        async with jobs:
-            spoilt = NewJob(queue="default", id="spoilt", task="work", payload=b"\xff{", lane="only")
-            await jobs.engine.enqueue(Group((spoilt,)))
-            sound = await work.aenqueue(7)
-            async with jobs.worker():
-                assert await sound.aresult(timeout=SECONDS) == 7
-                (event,) = await failed.calls(1)
-            assert (event.job_id, event.reason) == ("spoilt", "undecodable")
-            (kept,) = (await jobs.engine.get(JobKey("default", "spoilt"))).jobs
-            assert kept is not None
-            assert kept.payload == b"\xff{"
-            assert (await jobs.control.astatus("default")).failed == 1
-
-    run(scenario())
+    failed = Probe[events.Failed]("the listener")
+    jobs.on(events.Failed)(failed)
+    async with jobs:
+        spoilt = NewJob(queue="default", id="spoilt", task="work", payload=b"\xff{", lane="only")
+        await jobs.engine.enqueue(Group((spoilt,)))
+        sound = await work.aenqueue(7)
+        async with jobs.worker():
+            assert await sound.aresult(timeout=SECONDS) == 7
+            (event,) = await failed.calls(1)
+        assert (event.job_id, event.reason) == ("spoilt", "undecodable")
+        (kept,) = (await jobs.engine.get(JobKey("default", "spoilt"))).jobs
+        assert kept is not None
+        assert kept.payload == b"\xff{"
+        assert (await jobs.control.astatus("default")).failed == 1
 
 
 # --- Pools ---
 
 
-def test_without_a_key_jobs_go_round_and_with_one_they_stay(jobs: App[Any]) -> None:
+def test_jobs_without_a_key_are_spread_and_jobs_of_a_key_share_a_lane(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=4)
     lanes = [pool.enqueue(Transfer("ada", n)).refresh().lane for n in range(8)]
     assert sorted(lanes) == ["0", "0", "1", "1", "2", "2", "3", "3"]  # type: ignore[type-var]
@@ -79,7 +75,7 @@ def test_without_a_key_jobs_go_round_and_with_one_they_stay(jobs: App[Any]) -> N
         assert len({pool.enqueue(Transfer(key, n), key=key).refresh().lane for n in range(5)}) == 1
 
 
-def test_a_handler_of_a_pool_is_told_all_of_its_event(jobs: App[Any]) -> None:
+def test_a_pool_handler_gets_every_field_of_its_job(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=3)
     seen: list[tuple[Any, ...]] = []
 
@@ -121,7 +117,7 @@ def test_a_pool_of_events_keeps_the_order_of_every_key(jobs: App[Any]) -> None:
     assert dict(ran) == {key: list(range(20)) for key in keys}
 
 
-def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]) -> None:
+async def test_a_pool_and_a_lane_are_paused_inspected_and_cleared(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=2)
     entered = Probe[int]("the handler")
 
@@ -131,29 +127,26 @@ def test_a_pool_and_a_lane_are_paused_looked_at_and_cleared(jobs: App[Any]) -> N
         if event.cents == 99:
             await asyncio.get_running_loop().create_future()
 
-    async def scenario() -> None:
-        async with jobs:
-            assert await pool.lane(1).apause()
-            handles = [await pool.aenqueue(Transfer("x", n)) for n in range(4)]  # works while paused
-            async with jobs.worker(grace=0):
-                lanes = {handle: (await handle.arefresh()).lane for handle in handles}
-                for handle in handles:
-                    if lanes[handle] == "0":
-                        await handle.aresult(timeout=SECONDS)
-                status = await pool.lane(1).astatus()
-                assert (status.state, status.pending, status.processed) == ("paused", 2, 0)
-                assert await pool.lane(1).aresume()
-                for handle in handles:
+    async with jobs:
+        assert await pool.lane(1).apause()
+        handles = [await pool.aenqueue(Transfer("x", n)) for n in range(4)]  # works while paused
+        async with jobs.worker(grace=0):
+            lanes = {handle: (await handle.arefresh()).lane for handle in handles}
+            for handle in handles:
+                if lanes[handle] == "0":
                     await handle.aresult(timeout=SECONDS)
-                flying = await pool.aenqueue(Transfer("x", 99))
-                await entered.calls(5)
-                assert (await pool.astatus()).current == (await flying.arefresh()).arrival
-                assert await pool.aclear() == 1  # the event in flight is fenced
-            assert (await flying.arefresh()).state == "cancelled"
-            status_of_all = await pool.astatus()
-            assert (status_of_all.pending, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
-
-    run(scenario())
+            status = await pool.lane(1).astatus()
+            assert (status.state, status.depth, status.processed) == ("paused", 2, 0)
+            assert await pool.lane(1).aresume()
+            for handle in handles:
+                await handle.aresult(timeout=SECONDS)
+            flying = await pool.aenqueue(Transfer("x", 99))
+            await entered.calls(5)
+            assert (await pool.astatus()).current == (await flying.arefresh()).arrival
+            assert await pool.aclear() == 1  # the event in flight is fenced
+        assert (await flying.arefresh()).state == "cancelled"
+        status_of_all = await pool.astatus()
+        assert (status_of_all.depth, status_of_all.processed, status_of_all.failed) == (0, 4, 0)
 
 
 def test_a_resize_loses_nothing_and_keeps_the_order_of_keys(jobs: App[Any]) -> None:
@@ -176,7 +169,7 @@ def test_a_resize_loses_nothing_and_keeps_the_order_of_keys(jobs: App[Any]) -> N
     assert (len(pool.status().lanes), pool.status().resizing) == (5, False)
 
 
-def test_a_pool_tells_when_it_is_full_empty_or_has_a_dead_letter(jobs: App[Any]) -> None:
+async def test_a_pool_reports_when_it_is_full_empty_or_has_a_dead_letter(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", Transfer, lanes=2, max_depth=5)
     soft, empty, dead = Probe[Any]("the soft limit"), Probe[Any]("on_empty"), Probe[Any]("on_dead_letter")
 
@@ -185,25 +178,22 @@ def test_a_pool_tells_when_it_is_full_empty_or_has_a_dead_letter(jobs: App[Any])
         if event.cents == 3:
             raise ValueError("no")
 
-    async def scenario() -> None:
-        jobs.on(events.SoftLimit)(soft)
-        loop = asyncio.get_running_loop()
-        pool.on_empty(lambda event: loop.call_soon_threadsafe(empty, event.queue))
-        pool.on_dead_letter(lambda job, error: loop.call_soon_threadsafe(dead, error.message))
-        async with jobs:
-            handles = [await pool.aenqueue(Transfer("x", n)) for n in range(5)]
-            with pytest.raises(QueueFull) as full:
-                await pool.aenqueue(Transfer("x", 9))
-            assert (full.value.queue, full.value.depth, full.value.limit) == ("ledger", 5, 5)
-            async with jobs.worker():
-                late = await pool.aenqueue(Transfer("x", 7), wait_for_room=SECONDS)
-                for handle in [*handles, late]:
-                    await handle.areport(timeout=SECONDS)
-                assert await empty.calls(1) == ["ledger"]
-                assert await dead.calls(1) == ["no"]
-        assert [event.depth for event in soft.seen] == [4]
-
-    run(scenario())
+    jobs.on(events.SoftLimit)(soft)
+    loop = asyncio.get_running_loop()
+    pool.on_empty(lambda event: loop.call_soon_threadsafe(empty, event.queue))
+    pool.on_dead_letter(lambda job, error: loop.call_soon_threadsafe(dead, error.message))
+    async with jobs:
+        handles = [await pool.aenqueue(Transfer("x", n)) for n in range(5)]
+        with pytest.raises(QueueFull) as full:
+            await pool.aenqueue(Transfer("x", 9))
+        assert (full.value.queue, full.value.depth, full.value.limit) == ("ledger", 5, 5)
+        async with jobs.worker():
+            late = await pool.aenqueue(Transfer("x", 7), wait_for_room=SECONDS)
+            for handle in [*handles, late]:
+                await handle.areport(timeout=SECONDS)
+            assert await empty.calls(1) == ["ledger"]
+            assert await dead.calls(1) == ["no"]
+    assert [event.depth for event in soft.seen] == [4]
 
 
 # --- Pull ---
@@ -256,17 +246,14 @@ def test_leases_of_a_loop_are_settled_by_the_way_the_block_is_left(jobs: App[Any
     assert states == [JobState.SUCCEEDED, JobState.RETRYING, JobState.QUEUED]
 
 
-def test_a_stream_of_leases_is_awaited_too(jobs: App[Any]) -> None:
+async def test_a_stream_of_leases_is_awaited_too(jobs: App[Any]) -> None:
     queue = jobs.queue("pulled", Transfer)
 
-    async def scenario() -> list[int]:
-        async with jobs:
-            for n in range(5):
-                await queue.aenqueue(Transfer("x", n))
-            seen = []
-            async for lease in queue.leases(batch=2, until_empty=True):
-                async with lease:
-                    seen.append(lease.payload.cents)
-            return seen
-
-    assert run(scenario()) == [0, 1, 2, 3, 4]
+    async with jobs:
+        for n in range(5):
+            await queue.aenqueue(Transfer("x", n))
+        seen = []
+        async for lease in queue.leases(batch=2, until_empty=True):
+            async with lease:
+                seen.append(lease.payload.cents)
+        assert seen == [0, 1, 2, 3, 4]

@@ -107,7 +107,7 @@ def test_the_id_of_a_cancelled_job_may_be_used_again(jobs: App[Any]) -> None:
     assert work.using(id="one").enqueue().created
 
 
-def test_the_answer_tells_arrival_position_and_depth(jobs: App[Any]) -> None:
+def test_the_receipt_has_arrival_position_and_depth(jobs: App[Any]) -> None:
     @jobs.task(lane="only")
     def work() -> None: ...
 
@@ -119,7 +119,7 @@ def test_the_answer_tells_arrival_position_and_depth(jobs: App[Any]) -> None:
     assert first.arrival < second.arrival
 
 
-def test_delay_time_and_priority_decide_who_runs_first(jobs: App[Any]) -> None:
+def test_delay_time_and_priority_decide_which_job_runs_first(jobs: App[Any]) -> None:
     ran: list[str] = []
 
     @jobs.task
@@ -133,7 +133,7 @@ def test_delay_time_and_priority_decide_who_runs_first(jobs: App[Any]) -> None:
     with jobs.worker(concurrency=1):
         last.result(timeout=SECONDS)
         FakeClock(jobs.engine).advance(hours=1)
-        work.enqueue("bell")  # whoever sleeps looks at the clock again
+        work.enqueue("bell")  # the notification makes an idle worker read the clock again
         late.result(timeout=SECONDS)
     assert ran[:3] == ["urgent", "past", "usual"]
     assert "late" in ran
@@ -180,7 +180,7 @@ def test_a_request_brings_the_result_or_how_the_job_ended(jobs: App[Any]) -> Non
     assert jobs.control.status("default").succeeded == 3
 
 
-def test_a_wait_ends_and_the_job_goes_on(jobs: App[Any]) -> None:
+def test_a_wait_ends_and_the_job_continues(jobs: App[Any]) -> None:
     @jobs.task
     def work() -> int:
         return 7
@@ -191,27 +191,27 @@ def test_a_wait_ends_and_the_job_goes_on(jobs: App[Any]) -> None:
         assert work.using(id="slow").request() == 7
 
 
-def test_whoever_waits_for_a_cancelled_job_is_told(jobs: App[Any]) -> None:
+def test_a_caller_that_waits_for_a_cancelled_job_is_notified(jobs: App[Any]) -> None:
     @jobs.task
     def work() -> None: ...
 
     handle = work.using(delay=3600).enqueue()
-    told: list[str] = []
+    reasons: list[str] = []
 
     def wait() -> None:
         try:
             handle.result(timeout=SECONDS)
         except JobCancelled as cancelled:
-            told.append(cancelled.reason)
+            reasons.append(cancelled.reason)
 
     thread = threading.Thread(target=wait)
     thread.start()
     assert handle.cancel("sold out").answer == "cancelled"
     thread.join()
-    assert told == ["sold out"]
+    assert reasons == ["sold out"]
 
 
-def test_results_live_as_long_as_they_are_told(jobs: App[Any]) -> None:
+def test_results_are_kept_for_their_ttl(jobs: App[Any]) -> None:
     @jobs.task(result_ttl=60)
     def work() -> int:
         return 7
@@ -229,7 +229,7 @@ def test_results_live_as_long_as_they_are_told(jobs: App[Any]) -> None:
 
 
 class Reversed:
-    """A codec of somebody's own: JSON, written backwards."""
+    """A custom codec: JSON, written backwards."""
 
     name = "reversed"
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from played import run
 
 from holdfast import AbortReason, App, Cancel, Context, GiveUp, JobFailed, Next, Retry, Snooze, events, exponential
 from holdfast.model.instants import SECOND
@@ -28,7 +27,7 @@ def names(found: list[events.JobEvent] | tuple[events.JobEvent, ...]) -> list[st
 
 
 async def vanish(jobs: App[Any], task: Task[..., Any]) -> Lease:
-    """Take the next job of a task as a worker would that is never heard of again."""
+    """Take the next job of a task as a worker that then dies."""
     policy = task.policy
     terms = TaskClaim(task=task.name, lease_len=policy.lease, max_losses=policy.retry.max_losses)
     queues = (QueueClaim(task.queue, (terms,)),)
@@ -40,49 +39,43 @@ async def vanish(jobs: App[Any], task: Task[..., Any]) -> Lease:
 # --- The life of a job ---
 
 
-def test_a_late_answer_of_a_lost_worker_is_refused(jobs: App[Any]) -> None:
+async def test_a_late_answer_of_a_lost_worker_is_refused(jobs: App[Any]) -> None:
     @jobs.task
     def work() -> str:
         return "in time"
 
-    async def scenario() -> None:
-        async with jobs:
-            handle = await work.aenqueue()
-            lease = await vanish(jobs, work)
-            FakeClock(jobs.engine).advance(seconds=31)
-            async with jobs.worker():
-                assert await handle.aresult(timeout=SECONDS) == "in time"
-            late = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
-            assert (await jobs.engine.settle(late)).settled == (SettleStatus.LOST,)
-            job = await handle.arefresh()
-            assert [attempt.outcome for attempt in job.attempts] == ["worker_lost", "succeeded"]
-            assert job.fence > lease.fence
-
-    run(scenario())
+    async with jobs:
+        handle = await work.aenqueue()
+        lease = await vanish(jobs, work)
+        FakeClock(jobs.engine).advance(seconds=31)
+        async with jobs.worker():
+            assert await handle.aresult(timeout=SECONDS) == "in time"
+        late = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
+        assert (await jobs.engine.settle(late)).settled == (SettleStatus.LOST,)
+        job = await handle.arefresh()
+        assert [attempt.outcome for attempt in job.attempts] == ["worker_lost", "succeeded"]
+        assert job.fence > lease.fence
 
 
-def test_a_job_that_costs_too_many_workers_has_failed(jobs: App[Any]) -> None:
+async def test_a_job_that_costs_too_many_workers_has_failed(jobs: App[Any]) -> None:
     @jobs.task(max_losses=2, backoff=0)
     def work() -> None: ...
 
-    async def scenario() -> None:
-        reaped = Probe[events.Reaped]("the listener")
-        jobs.on(events.Reaped)(reaped)
-        async with jobs:
-            handle = await work.aenqueue()
-            for lost in (1, 2):
-                await vanish(jobs, work)
-                FakeClock(jobs.engine).advance(minutes=1)
-                async with jobs.worker(queues=["elsewhere"]):  # reaps, and takes nothing
-                    await reaped.calls(lost)
-            with pytest.raises(JobFailed) as failed:
-                await handle.aresult()
-            assert (failed.value.reason, failed.value.attempts) == ("worker_lost", 2)
-
-    run(scenario())
+    reaped = Probe[events.Reaped]("the listener")
+    jobs.on(events.Reaped)(reaped)
+    async with jobs:
+        handle = await work.aenqueue()
+        for lost in (1, 2):
+            await vanish(jobs, work)
+            FakeClock(jobs.engine).advance(minutes=1)
+            async with jobs.worker(queues=["elsewhere"]):  # reaps, and takes nothing
+                await reaped.calls(lost)
+        with pytest.raises(JobFailed) as failed:
+            await handle.aresult()
+        assert (failed.value.reason, failed.value.attempts) == ("worker_lost", 2)
 
 
-def test_a_report_tells_of_two_failures_and_a_success(jobs: App[Any]) -> None:
+def test_a_report_contains_two_failures_and_a_success(jobs: App[Any]) -> None:
     @jobs.task(backoff=0)
     def work(ctx: Context) -> int:
         if ctx.attempt < 3:
@@ -108,14 +101,14 @@ def test_attempts_end_and_an_operator_begins_them_anew(jobs: App[Any]) -> None:
     def work() -> str:
         if broken:
             raise ValueError("broken")
-        return "mended"
+        return "fixed"
 
     with jobs.worker():
         handle = work.using(id="one").enqueue()
         assert handle.report(timeout=SECONDS).reason == "exhausted"
         broken.clear()
         assert jobs.control.requeue("one") == 1
-        assert handle.result(timeout=SECONDS) == "mended"
+        assert handle.result(timeout=SECONDS) == "fixed"
     job = handle.refresh()
     assert job.attempt == 1
     assert [(a.generation, a.outcome) for a in job.attempts] == [(0, "failed"), (0, "failed"), (1, "succeeded")]
@@ -137,7 +130,9 @@ def test_one_slot_runs_jobs_in_the_order_they_came(jobs: App[Any]) -> None:
 # --- The worker ---
 
 
-def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_saturated_worker_reaps_and_leaves_its_own_alone(
+    jobs: App[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_WORKER_REAP_INTERVAL", "0.05")
     gate = asyncio.Event()
     runs = Probe[str]("the handler")
@@ -150,24 +145,21 @@ def test_a_saturated_worker_reaps_and_leaves_its_own_alone(jobs: App[Any], monke
     @jobs.task
     def work() -> None: ...
 
-    async def scenario() -> None:
-        reaped = Probe[events.Reaped]("the listener")
-        jobs.on(events.Reaped)(reaped)
-        async with jobs:
-            lost = await work.aenqueue()
-            await vanish(jobs, work)
-            held = await hold.aenqueue()
-            async with jobs.worker(concurrency=1):
-                await runs.calls(1)
-                FakeClock(jobs.engine).advance(seconds=31)  # its own lease has run out too, by the clock
-                (event,) = await reaped.calls(1)
-                assert (event.job_id, event.owner) == (lost.id, "gone")
-                gate.set()
-                await held.aresult(timeout=SECONDS)
-                await lost.aresult(timeout=SECONDS)
-        assert runs.seen == [held.id]
-
-    run(scenario())
+    reaped = Probe[events.Reaped]("the listener")
+    jobs.on(events.Reaped)(reaped)
+    async with jobs:
+        lost = await work.aenqueue()
+        await vanish(jobs, work)
+        held = await hold.aenqueue()
+        async with jobs.worker(concurrency=1):
+            await runs.calls(1)
+            FakeClock(jobs.engine).advance(seconds=31)  # its own lease has run out too, by the clock
+            (event,) = await reaped.calls(1)
+            assert (event.job_id, event.owner) == (lost.id, "gone")
+            gate.set()
+            await held.aresult(timeout=SECONDS)
+            await lost.aresult(timeout=SECONDS)
+    assert runs.seen == [held.id]
 
 
 def test_no_more_run_at_once_than_there_are_slots_and_only_known_tasks(jobs: App[Any]) -> None:
@@ -180,13 +172,13 @@ def test_no_more_run_at_once_than_there_are_slots_and_only_known_tasks(jobs: App
         await asyncio.sleep(0)
         running[0] -= 1
 
-    stranger = jobs.client.task("of somebody else").enqueue()
+    unknown = jobs.client.task("of another app").enqueue()
     handles = jobs.client.enqueue_many([work.draft() for _ in range(30)])
     with jobs.worker(concurrency=3):
         for handle in handles:
             handle.result(timeout=SECONDS)
     assert 1 <= most[0] <= 3
-    assert stranger.refresh().state == "queued"
+    assert unknown.refresh().state == "queued"
 
 
 def test_two_workers_share_the_jobs_without_overlap(jobs: App[Any]) -> None:
@@ -246,12 +238,12 @@ def test_a_lease_is_renewed_while_a_handler_blocks_the_loop(jobs: App[Any]) -> N
         assert handle.refresh().attempt == 1
 
 
-def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
+async def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
     @jobs.task(max_attempts=1, timeout=0.05)
     async def slow(ctx: Context) -> None:
         await hold(ctx)
 
-    @jobs.task(max_attempts=1, lease=2)  # a lost lease is heard of when it is renewed, at a third
+    @jobs.task(max_attempts=1, lease=2)  # the loss is noticed at the renewal, after a third of the lease
     async def endless(ctx: Context) -> None:
         await hold(ctx)
 
@@ -264,30 +256,27 @@ def test_each_reason_aborts_and_says_which_it_was(jobs: App[Any]) -> None:
 
     began, ended = Probe[str]("the handler"), Probe[AbortReason | None]("the end of the handler")
 
-    async def scenario() -> None:
-        async with jobs:
-            async with jobs.worker(grace=0):
-                timed_out = await slow.aenqueue()
-                assert (await timed_out.areport(timeout=SECONDS)).reason == "timeout"
-                asked = await endless.aenqueue()
-                await began.calls(2)
-                assert (await asked.acancel("enough")).answer == "requested"
-                assert (await asked.areport(timeout=SECONDS)).outcome == "cancelled"
-                cleared = await endless.aenqueue()
-                await began.calls(3)
-                assert await jobs.control.aclear("default") == 1
-                assert (await cleared.areport(timeout=SECONDS)).reason == "cleared"
-                await ended.calls(3)
-                stopped = await endless.aenqueue()
-                await began.calls(4)
-            job = await stopped.arefresh()
-            assert (job.state, job.attempt) == ("queued", 0)  # given back for nothing
-
-    run(scenario())
+    async with jobs:
+        async with jobs.worker(grace=0):
+            timed_out = await slow.aenqueue()
+            assert (await timed_out.areport(timeout=SECONDS)).reason == "timeout"
+            asked = await endless.aenqueue()
+            await began.calls(2)
+            assert (await asked.acancel("enough")).answer == "requested"
+            assert (await asked.areport(timeout=SECONDS)).outcome == "cancelled"
+            cleared = await endless.aenqueue()
+            await began.calls(3)
+            assert await jobs.control.aclear("default") == 1
+            assert (await cleared.areport(timeout=SECONDS)).reason == "cleared"
+            await ended.calls(3)
+            stopped = await endless.aenqueue()
+            await began.calls(4)
+        job = await stopped.arefresh()
+        assert (job.state, job.attempt) == ("queued", 0)  # given back for nothing
     assert [str(reason) for reason in ended.seen] == ["timeout", "cancel", "ownership_lost", "shutdown"]
 
 
-def test_a_thread_hears_of_a_cancel_request_when_it_looks(jobs: App[Any]) -> None:
+def test_a_thread_gets_a_cancel_request_when_it_checks(jobs: App[Any]) -> None:
     entered = threading.Event()
 
     @jobs.task
@@ -321,7 +310,7 @@ def test_a_cancel_is_answered_by_the_state_of_the_job(jobs: App[Any]) -> None:
     assert [handle.refresh().state for handle in waiting] == ["queued", "scheduled", "retrying", "blocked"]
     assert [handle.cancel().answer for handle in waiting] == ["cancelled"] * 4
     assert (done.cancel().answer, done.cancel().state) == ("finished", "succeeded")
-    assert jobs.control.cancel("nobody").answer == "not_found"
+    assert jobs.control.cancel("no-such-job").answer == "not_found"
 
 
 # --- Outcomes ---
@@ -359,10 +348,10 @@ def test_what_a_handler_raises_decides(jobs: App[Any]) -> None:
     }
 
 
-def test_dead_letters_are_told_listed_brought_back_and_deleted(
+def test_dead_letters_are_reported_listed_requeued_and_deleted(
     jobs: App[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     @jobs.task(max_attempts=1)
     def work(number: int) -> None:
@@ -370,17 +359,17 @@ def test_dead_letters_are_told_listed_brought_back_and_deleted(
 
     @work.on_dead_letter
     def hook(job: Any, error: Any) -> None:
-        told.append(error.message)
+        reported.append(error.message)
         raise RuntimeError("the hook is broken too")
 
     @jobs.on(events.Failed)
     def hear(event: events.Failed) -> None:
-        told.append(str(event.reason))
+        reported.append(str(event.reason))
 
     with jobs.worker():
         for number in range(3):
             work.using(id=f"job-{number}").enqueue(number).report(timeout=SECONDS)
-    assert sorted(told) == ["exhausted"] * 3 + ["no"] * 3
+    assert sorted(reported) == ["exhausted"] * 3 + ["no"] * 3
     assert "the hook is broken too" in caplog.text
     assert {job.id for job in jobs.control.find(state="failed")} == {"job-0", "job-1", "job-2"}
     jobs.control.delete("job-2")
@@ -409,7 +398,7 @@ def test_middleware_surrounds_each_attempt_and_log_lines_name_the_job(jobs: App[
     handler = logging.StreamHandler(shown)
     handler.addFilter(JobFilter())
     handler.setFormatter(logging.Formatter("%(job_id)s %(task)s %(attempt)s %(worker)s"))
-    logger = logging.getLogger("somebody")
+    logger = logging.getLogger("some_library")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
 
@@ -431,36 +420,33 @@ def test_middleware_surrounds_each_attempt_and_log_lines_name_the_job(jobs: App[
     assert shown.getvalue().splitlines() == [f"one work {attempt} {worker.name}" for attempt in (1, 2)]
 
 
-def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: App[Any]) -> None:
+async def test_a_stopping_worker_lets_handlers_finish_and_gives_the_rest_back(jobs: App[Any]) -> None:
     gate = asyncio.Event()
-    told = Probe[events.WorkerEvent]("the listener")
+    listener = Probe[events.WorkerEvent]("the listener")
 
     @jobs.task
     async def work(name: str) -> str:
         await gate.wait()
         return name
 
-    async def scenario() -> None:
-        started = Probe[events.Started]("the listener")
-        jobs.on(events.Started)(started)
-        jobs.on(events.WorkerEvent)(told)
-        async with jobs:
-            running = [await work.aenqueue("one"), await work.aenqueue("two")]
-            waiting = await work.aenqueue("three")
-            worker = jobs.worker(concurrency=2, grace=SECONDS)
-            async with worker:
-                await started.calls(2)
-                worker.stop()
-                await told.calls(2)  # it is stopping
-                gate.set()
-            assert [await handle.aresult(timeout=SECONDS) for handle in running] == ["one", "two"]
-            assert ((await waiting.arefresh()).state, (await waiting.arefresh()).attempt) == ("queued", 0)
-
-    run(scenario())
-    assert [type(event).__name__ for event in told.seen] == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
+    started = Probe[events.Started]("the listener")
+    jobs.on(events.Started)(started)
+    jobs.on(events.WorkerEvent)(listener)
+    async with jobs:
+        running = [await work.aenqueue("one"), await work.aenqueue("two")]
+        waiting = await work.aenqueue("three")
+        worker = jobs.worker(concurrency=2, grace=SECONDS)
+        async with worker:
+            await started.calls(2)
+            worker.stop()
+            await listener.calls(2)  # it is stopping
+            gate.set()
+        assert [await handle.aresult(timeout=SECONDS) for handle in running] == ["one", "two"]
+        assert ((await waiting.arefresh()).state, (await waiting.arefresh()).attempt) == ("queued", 0)
+    assert [type(event).__name__ for event in listener.seen] == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
 
 
-def test_a_task_overrules_the_defaults(jobs: App[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_overrides_the_defaults(jobs: App[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TASK_MAX_ATTEMPTS", "9")
     monkeypatch.setenv("HOLDFAST_TASK_LEASE", "40")
     running, most = [0], [0]
@@ -499,30 +485,27 @@ def test_a_worker_is_on_record_while_it_lives(jobs: App[Any]) -> None:
         assert jobs.control.workers() == []
 
 
-def test_a_queue_that_runs_empty_is_told_once(jobs: App[Any]) -> None:
+async def test_a_queue_that_becomes_empty_emits_one_event(jobs: App[Any]) -> None:
     @jobs.task
     def work() -> None: ...
 
-    async def scenario() -> None:
-        empty = Probe[events.QueueEmpty]("the listener")
-        jobs.on(events.QueueEmpty)(empty)
-        async with jobs, jobs.worker(concurrency=4):
-            for drained in (1, 2):
-                await jobs.control.apause("default")
-                handles = await jobs.client.aenqueue_many([work.draft() for _ in range(20)])
-                await jobs.control.aresume("default")
-                for handle in handles:
-                    await handle.aresult(timeout=SECONDS)
-                await empty.calls(drained)
-        assert [event.queue for event in empty.seen] == ["default", "default"]
-
-    run(scenario())
+    empty = Probe[events.QueueEmpty]("the listener")
+    jobs.on(events.QueueEmpty)(empty)
+    async with jobs, jobs.worker(concurrency=4):
+        for drained in (1, 2):
+            await jobs.control.apause("default")
+            handles = await jobs.client.aenqueue_many([work.draft() for _ in range(20)])
+            await jobs.control.aresume("default")
+            for handle in handles:
+                await handle.aresult(timeout=SECONDS)
+            await empty.calls(drained)
+    assert [event.queue for event in empty.seen] == ["default", "default"]
 
 
 # --- Events ---
 
 
-def test_every_change_has_its_event_and_a_broken_listener_harms_nobody(jobs: App[Any]) -> None:
+def test_every_change_has_its_event_and_a_broken_listener_does_no_harm(jobs: App[Any]) -> None:
     seen: list[events.Event] = []
 
     @jobs.on(events.Event)

@@ -4,15 +4,14 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Answer, Run
 
 from holdfast import App, Job
-from holdfast.cli import main
 
 SHOP = """
 from holdfast import App
@@ -23,28 +22,15 @@ def resize(image: str, width: int = 800) -> str: ...
 """
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Answer]
-
-
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*args: str, target: str | None = None) -> Answer:
-        capsys.readouterr()
-        where = ["--url", f"sqlite:///{tmp_path}/jobs.db"] if target is None else ["--app", target]
-        with pytest.raises(SystemExit) as exit:
-            main(["enqueue", *where, *args])
-        out, err = capsys.readouterr()
-        assert isinstance(exit.value.code, int)
-        return Answer(exit.value.code, out, err)
+def run(run: Run, tmp_path: Path) -> Run:
+    """Runs `holdfast enqueue` on a SQLite file, or for a target."""
 
-    return run
+    def enqueue(*args: str, target: str | None = None) -> Answer:
+        store = ["--url", f"sqlite:///{tmp_path}/jobs.db"] if target is None else ["--app", target]
+        return run("enqueue", *store, *args)
+
+    return enqueue
 
 
 @pytest.fixture
@@ -66,7 +52,7 @@ def test_a_job_is_stored_and_its_id_printed(run: Run, jobs: Jobs) -> None:
     assert answer.out == f"{job.id}  created  queued in queue default\n"
 
 
-def test_what_reads_as_json_is_json_and_the_rest_is_text(run: Run, jobs: Jobs) -> None:
+def test_an_argument_is_json_if_valid_and_text_otherwise(run: Run, jobs: Jobs) -> None:
     values = ["3", "1.5", "true", "null", '{"a": [1]}', '"3"', "cat.png", "NaN", "", "{broken"]
     run("anything", *values)
     (job,) = jobs()
@@ -100,7 +86,7 @@ def test_arguments_come_from_a_file_or_standard_input(
 
 
 @pytest.mark.parametrize("text", ["3", "{", "[NaN]"])
-def test_a_file_that_holds_no_arguments_exits_with_2(run: Run, tmp_path: Path, text: str) -> None:
+def test_a_file_without_arguments_exits_with_2(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "given.json").write_text(text)
     assert run("anything", "--args", str(tmp_path / "given.json")).code == 2
     assert run("anything", "--args", str(tmp_path / "missing.json")).code == 2
@@ -120,7 +106,7 @@ def test_a_delay_is_read_in_all_units(run: Run, jobs: Jobs, given: str, seconds:
     assert job.due_at - job.enqueued_at == timedelta(seconds=seconds)
 
 
-def test_a_moment_is_read_with_its_time_zone(run: Run, jobs: Jobs) -> None:
+def test_a_time_is_read_with_its_time_zone(run: Run, jobs: Jobs) -> None:
     run("anything", "--at", "2099-01-31T08:00+01:00")
     assert jobs()[0].due_at == datetime(2099, 1, 31, 7, tzinfo=UTC)
 
@@ -157,14 +143,14 @@ def test_an_object_has_id_queue_and_receipt(run: Run) -> None:
     assert answer == {"id": "x", "queue": "default", "receipt": receipt}
 
 
-def test_waiting_in_vain_exits_with_1_and_says_why(run: Run) -> None:
+def test_a_wait_that_times_out_exits_with_1_and_says_why(run: Run) -> None:
     answer = run("anything", "--wait", "0")
     assert answer.code == 1
     assert "No live worker" in answer.err
     assert answer.out == ""
 
 
-def test_with_an_app_at_hand_task_and_arguments_are_checked(
+def test_with_an_app_task_and_arguments_are_checked(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,77 +1,18 @@
-"""`holdfast jobs` and `holdfast dead`: looking at jobs and acting on them, as operators do."""
+"""`holdfast jobs` and `holdfast dead`: list, show, report, and the verbs."""
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import fields
 
 import pytest
+from command_line import Shell
 
-from holdfast import App, GiveUp, Job, Report, Retry
-from holdfast.cli import main
-from holdfast.worker import Worker
+from holdfast import Job, Report
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e evil"
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def objects(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Shell:
-    """A store with an App on it, and the command line beside it."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.url = f"sqlite:///{folder}/jobs.db"
-        self.app: App[Any] = App(self.url)
-        self._capsys = capsys
-
-        @self.app.task
-        async def works(value: object = None) -> object:
-            return value
-
-        @self.app.task
-        async def gives_up(value: str = "") -> None:
-            raise GiveUp(value or "no use")
-
-        @self.app.task
-        async def retries(value: str = "") -> None:
-            raise Retry("later", delay=3600)
-
-        self.works, self.gives_up, self.retries = works, gives_up, retries
-
-    def work(self) -> None:
-        Worker(self.app, until_empty=True).run()
-
-    def state(self, job_id: str, queue: str = "default") -> str:
-        return self.app.control.get(job_id, queue=queue).state.value
-
-    def __call__(self, *args: str) -> Answer:
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main([*args, "--url", self.url])
-        out, err = self._capsys.readouterr()
-        assert isinstance(exit.value.code, int)
-        return Answer(exit.value.code, out, err)
-
-
-@pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    made = Shell(tmp_path, capsys)
-    with made.app:
-        yield made
-
-
-# --- Looking ---
+# --- List, show, report ---
 
 
 def test_a_list_shows_id_task_queue_and_state(shell: Shell) -> None:
@@ -111,7 +52,7 @@ def test_a_filter_finds_what_it_names(shell: Shell, options: list[str], found: l
     assert sorted(one["id"] for one in shell("jobs", "list", "--json", *options).objects) == found
 
 
-def test_a_list_says_that_it_goes_on(shell: Shell) -> None:
+def test_a_list_says_that_there_are_more_jobs(shell: Shell) -> None:
     shell.app.client.enqueue_many([shell.works.draft() for _ in range(4)])
     short = shell("jobs", "list", "--limit", "3")
     assert len(short.out.splitlines()) == 1 + 3
@@ -123,7 +64,7 @@ def test_a_list_says_that_it_goes_on(shell: Shell) -> None:
 
 @pytest.mark.parametrize("mode", [[], ["--json"]])
 def test_a_list_that_finds_nothing_exits_with_4(shell: Shell, mode: list[str]) -> None:
-    answer = shell("jobs", "list", "--task", "nobody", *mode)
+    answer = shell("jobs", "list", "--task", "unknown", *mode)
     assert (answer.code, answer.out, answer.err) == (4, "", "holdfast: No job matches.\n")
 
 
@@ -137,7 +78,7 @@ def test_dead_lists_the_jobs_that_gave_up_with_their_errors(shell: Shell) -> Non
     assert "fine" not in answer.out
 
 
-def test_show_tells_arguments_result_and_every_attempt(shell: Shell) -> None:
+def test_show_prints_arguments_result_and_every_attempt(shell: Shell) -> None:
     tries: list[int] = []
 
     @shell.app.task(backoff=0)
@@ -161,7 +102,7 @@ def test_show_tells_arguments_result_and_every_attempt(shell: Shell) -> None:
     assert [attempt["outcome"] for attempt in one["attempts"]] == ["failed", "failed", "succeeded"]
 
 
-def test_a_report_tells_outcome_durations_and_events_in_order(shell: Shell) -> None:
+def test_a_report_prints_outcome_durations_and_events_in_order(shell: Shell) -> None:
     shell.gives_up.using(id="reported").enqueue("a secret argument")
     shell.work()
     (one,) = shell("jobs", "report", "reported", "--json").objects
@@ -169,8 +110,8 @@ def test_a_report_tells_outcome_durations_and_events_in_order(shell: Shell) -> N
     assert one["outcome"] == "failed"
     assert [event["event"] for event in one["events"]] == ["Queued", "Started", "Failed"]
     assert "arguments" not in one["job"]
-    told = shell("jobs", "report", "reported").out
-    assert told.index("queued") < told.index("started") < told.rindex("failed")
+    output = shell("jobs", "report", "reported").out
+    assert output.index("queued") < output.index("started") < output.rindex("failed")
 
 
 @pytest.mark.parametrize("command", [["list"], ["show", "evil"], ["report", "evil"]])
@@ -187,20 +128,20 @@ def test_no_control_character_of_stored_text_reaches_the_terminal(shell: Shell, 
 # --- Finding one ---
 
 
-def test_the_beginning_of_an_id_is_enough_where_one_job_has_it(shell: Shell) -> None:
+def test_a_prefix_of_an_id_is_enough_if_one_job_has_it(shell: Shell) -> None:
     job_id = shell.works.enqueue().id
     (one,) = shell("jobs", "show", job_id[:14], "--json").objects
     assert one["id"] == job_id
 
 
-def test_an_id_that_is_also_a_beginning_names_its_own_job(shell: Shell) -> None:
+def test_an_id_that_is_also_a_prefix_names_its_own_job(shell: Shell) -> None:
     for job_id in ("order", "order-1", "order-2"):
         shell.works.using(id=job_id).enqueue()
     (one,) = shell("jobs", "show", "order", "--json").objects
     assert one["id"] == "order"
 
 
-def test_a_beginning_of_several_ids_lists_them_and_exits_with_1(shell: Shell) -> None:
+def test_a_prefix_of_several_ids_lists_them_and_exits_with_1(shell: Shell) -> None:
     for job_id in ("order-1", "order-2"):
         shell.works.using(id=job_id).enqueue()
     answer = shell("jobs", "cancel", "order-", "--yes")
@@ -220,8 +161,8 @@ def test_an_id_in_two_queues_lists_them_and_exits_with_1(shell: Shell) -> None:
     assert shell("jobs", "show", "twin", "--queue", "left").code == 0
 
 
-@pytest.mark.parametrize("job_id", ["no", "nobody-has-this"])
-def test_an_id_nobody_has_exits_with_4(shell: Shell, job_id: str) -> None:
+@pytest.mark.parametrize("job_id", ["no", "no-job-has-this"])
+def test_an_id_without_a_job_exits_with_4(shell: Shell, job_id: str) -> None:
     shell.works.using(id="none of these").enqueue()
     answer = shell("jobs", "show", job_id)
     assert answer.code == 4
@@ -232,7 +173,7 @@ def test_an_id_nobody_has_exits_with_4(shell: Shell, job_id: str) -> None:
 # --- Acting ---
 
 
-def test_cancel_needs_yes_where_nobody_can_be_asked(shell: Shell) -> None:
+def test_cancel_needs_yes_without_a_terminal(shell: Shell) -> None:
     shell.works.using(id="kept").enqueue()
     answer = shell("jobs", "cancel", "kept")
     assert answer.code == 2
@@ -281,7 +222,7 @@ def test_trigger_of_a_finished_job_is_refused_and_exits_with_1(shell: Shell) -> 
     assert "succeeded" in answer.err
 
 
-def test_requeue_brings_back_one_by_its_id_and_the_failed_ones_by_a_filter(shell: Shell) -> None:
+def test_requeue_takes_one_job_by_id_and_the_failed_jobs_by_filter(shell: Shell) -> None:
     for job_id in ("one", "two", "three"):
         shell.gives_up.using(id=job_id).enqueue()
     shell.work()

@@ -38,7 +38,7 @@ def test_a_few_changes_are_a_line_each() -> None:
     assert lines.take_lines(after(0)) == []
 
 
-def test_what_is_too_much_for_a_second_is_one_line_when_the_second_is_over() -> None:
+def test_events_above_the_limit_are_one_line_when_the_second_is_over() -> None:
     lines = pad()
     for _ in range(MAX_LINES + 1_200):
         lines.add(started(0))
@@ -52,8 +52,12 @@ def test_seconds_are_summed_up_one_by_one_however_late_they_are_read() -> None:
     for second in range(3):
         for _ in range(10):
             lines.add(started(second))
-    told = lines.take_lines(after(2))
-    assert [line.split()[-2:] for line in told[MAX_LINES:]] == [["7", "started"], ["10", "started"], ["10", "started"]]
+    printed = lines.take_lines(after(2))
+    assert [line.split()[-2:] for line in printed[MAX_LINES:]] == [
+        ["7", "started"],
+        ["10", "started"],
+        ["10", "started"],
+    ]
 
 
 def test_after_a_busy_second_there_are_no_lines_until_a_quiet_one() -> None:
@@ -67,7 +71,7 @@ def test_after_a_busy_second_there_are_no_lines_until_a_quiet_one() -> None:
     assert "seen" in lines.take_lines(after(1))[-1]
 
 
-def test_a_failure_is_told_however_many_changes_there_are() -> None:
+def test_a_failure_has_its_line_among_any_number_of_changes() -> None:
     lines = pad()
     for _ in range(1_000):
         lines.add(started(0))
@@ -75,7 +79,7 @@ def test_a_failure_is_told_however_many_changes_there_are() -> None:
     assert "failed" in lines.take_lines(NOON)[-1]
 
 
-def test_a_terminal_that_stands_still_costs_no_memory() -> None:
+def test_a_terminal_that_accepts_no_output_costs_no_memory() -> None:
     lines = pad()
     for second in range(1_000):
         for event in (started(second), failed(second)):
@@ -93,16 +97,16 @@ def test_a_terminal_that_stands_still_costs_no_memory() -> None:
     ],
 )
 def test_a_job_that_runs_again_says_why(reason: Reason, word: str) -> None:
-    told = describe(events.Retrying(at=NOON, queue="q", job_id="j", task="t", attempt=1, reason=reason))
-    assert told is not None
-    assert told.word == word
+    text = describe(events.Retrying(at=NOON, queue="q", job_id="j", task="t", attempt=1, reason=reason))
+    assert text is not None
+    assert text.word == word
 
 
-def test_an_error_is_told_by_its_last_name_on_one_line() -> None:
+def test_an_error_is_shown_by_its_last_name_on_one_line() -> None:
     error = ErrorInfo(type="shop.errors.CardDeclined", message="no\nmoney\x1b[2J", traceback="")
-    told = describe(events.Failed(at=NOON, queue="q", job_id="j", task="t", error=error))
-    assert told is not None
-    assert told.rest == "CardDeclined: no\\nmoney\\x1b[2J"
+    text = describe(events.Failed(at=NOON, queue="q", job_id="j", task="t", error=error))
+    assert text is not None
+    assert text.rest == "CardDeclined: no\\nmoney\\x1b[2J"
 
 
 def test_ids_of_one_moment_stay_apart_when_they_are_shortened() -> None:

@@ -1,19 +1,17 @@
 """The command line on PostgreSQL: `migrate` in all its forms, and a worker as a process of its own."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_line import Answer, Run
 from postgres import PostgresServer
 from postgres_roles import Role, app_role
 from postgres_stock import drop_namespace, unused_name
 
-from holdfast.cli import main
 from holdfast.engines.postgres.migrations import migrations, newest
 
 PATIENCE = 60.0
@@ -30,23 +28,9 @@ async def double(number: int) -> int:
 """
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    def records(self) -> list[dict[str, object]]:
-        assert self.code == 0, self.err
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Answer]
-
-
 @pytest.fixture
 def namespace(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """One that is not there yet, named by the environment."""
+    """A namespace that does not exist yet, set in the environment."""
     name = unused_name()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_URL", postgres_server.url())
@@ -56,22 +40,15 @@ def namespace(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.fixture
-def run(namespace: str, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*args: str) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main(args)
-        out, err = capsys.readouterr()
-        assert isinstance(exit.value.code, int)
-        return Answer(exit.value.code, out, err)
-
+def run(run: Run, namespace: str) -> Run:
+    """Runs a command on the namespace."""
     return run
 
 
 # --- migrate ---
 
 
-def test_migrate_tells_its_steps_once(run: Run) -> None:
+def test_migrate_prints_its_steps_once(run: Run) -> None:
     first = run("migrate")
     assert first.code == 0
     assert first.out.count("applied  ") == len(migrations()) + 1
@@ -80,12 +57,12 @@ def test_migrate_tells_its_steps_once(run: Run) -> None:
     assert (again.code, "applied" in again.out, "is up to date." in again.out) == (0, False, True)
 
 
-def test_migrate_speaks_json(run: Run, postgres_server: PostgresServer) -> None:
+def test_migrate_prints_json(run: Run, postgres_server: PostgresServer) -> None:
     role = app_role(postgres_server)
-    told = run("migrate", "--json", "--grant", role.name).records()
-    assert len(told) == len(migrations()) + 2
-    assert told[0] == {"step": "0001_tables"}
-    assert told[-1] == {"grant": role.name}
+    steps = run("migrate", "--json", "--grant", role.name).objects
+    assert len(steps) == len(migrations()) + 2
+    assert steps[0] == {"step": "0001_tables"}
+    assert steps[-1] == {"grant": role.name}
 
 
 def test_the_script_alone_goes_to_the_output_and_nothing_is_done(run: Run, postgres_server: PostgresServer) -> None:
@@ -102,7 +79,7 @@ def test_when_nothing_is_missing_the_script_is_empty(run: Run) -> None:
     answer = run("migrate", "--sql")
     assert (answer.code, answer.out) == (0, "")
     assert "is up to date." in answer.err
-    assert run("migrate", "--sql", "--json").records() == [{"sql": ""}]
+    assert run("migrate", "--sql", "--json").objects == [{"sql": ""}]
 
 
 def test_after_a_version_the_store_is_not_asked(run: Run, monkeypatch: pytest.MonkeyPatch, namespace: str) -> None:
@@ -117,7 +94,7 @@ def test_after_without_a_script_exits_with_2(run: Run) -> None:
     assert run("migrate", "--after", "0").code == 2
 
 
-def test_a_granted_role_can_work_and_another_is_told_what_it_lacks(
+def test_a_granted_role_can_work_and_another_gets_the_command_that_grants(
     run: Run, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role: Role = app_role(postgres_server)
@@ -135,9 +112,9 @@ def test_a_granted_role_can_work_and_another_is_told_what_it_lacks(
 
 
 def test_a_role_that_does_not_exist_exits_with_3(run: Run) -> None:
-    answer = run("migrate", "--grant", "nobody_of_that_name")
+    answer = run("migrate", "--grant", "no_such_role")
     assert answer.code == 3
-    assert "nobody_of_that_name" in answer.err
+    assert "no_such_role" in answer.err
     assert "Traceback" not in answer.err
 
 
@@ -147,7 +124,7 @@ def test_a_store_without_a_schema_names_the_command(run: Run) -> None:
     assert "holdfast migrate" in answer.err
 
 
-@pytest.mark.parametrize("option", [["--sql"], ["--grant", "anybody"]])
+@pytest.mark.parametrize("option", [["--sql"], ["--grant", "some_role"]])
 def test_stores_without_roles_and_scripts_exit_with_2(run: Run, option: list[str]) -> None:
     answer = run("migrate", "--url", "sqlite:///jobs.db", *option)
     assert answer.code == 2
@@ -208,9 +185,9 @@ def test_a_worker_process_runs_what_other_processes_enqueue(
         assert "created" not in banner[1]
         answer = holdfast("enqueue", "double", "21", "--wait", "30s")
         assert (answer.code, "42" in answer.out) == (0, True), answer.err
-        (job,) = holdfast("jobs", "list", "--state", "succeeded", "--json").records()
+        (job,) = holdfast("jobs", "list", "--state", "succeeded", "--json").objects
         assert (job["task"], job["attempt"]) == ("double", 1)
-        assert [one["queue"] for one in holdfast("queues", "list", "--json").records()] == ["default"]
+        assert [one["queue"] for one in holdfast("queues", "list", "--json").objects] == ["default"]
         worker.terminate()
         assert worker.wait(PATIENCE) == 0
     finally:

@@ -1,56 +1,12 @@
-"""`holdfast status`, `queues`, `pools`, `workers` and `migrate`: what operators see and switch."""
+"""`holdfast status`, `queues`, `pools`, `workers` and `migrate`."""
 
 import asyncio
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-import pytest
+from command_line import Run, Shell
 
-from holdfast import App
-from holdfast.cli import main
 from holdfast.views import LaneStatus, QueueStatus, WorkerStatus
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def objects(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Shell:
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path = folder / "jobs.db"
-        self.url = f"sqlite:///{self.path}"
-        self.app: App[Any] = App(self.url)
-        self._capsys = capsys
-
-        @self.app.task
-        async def works() -> None: ...
-
-        self.works = works
-
-    def __call__(self, *args: str) -> Answer:
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main([*args, "--url", self.url])
-        out, err = self._capsys.readouterr()
-        assert isinstance(exit.value.code, int)
-        return Answer(exit.value.code, out, err)
-
-
-@pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    made = Shell(tmp_path, capsys)
-    with made.app:
-        yield made
 
 
 def names(kind: type) -> set[str]:
@@ -87,9 +43,9 @@ def test_status_says_how_to_start_a_worker_when_none_is_alive(shell: Shell) -> N
 
 def test_status_shows_live_workers_and_then_gives_no_hint(shell: Shell) -> None:
     with shell.app.worker(name="ada", concurrency=7):
-        told = shell("status").out
-    assert "No worker is alive" not in told
-    row = next(line for line in told.splitlines() if line.startswith("ada-")).split()
+        output = shell("status").out
+    assert "No worker is alive" not in output
+    row = next(line for line in output.splitlines() if line.startswith("ada-")).split()
     assert row[1:4] == ["alive", "·", "7"]
     assert row[-1] == "works"
 
@@ -181,7 +137,7 @@ def test_workers_are_listed(shell: Shell) -> None:
         assert "alive" in shell("workers", "list").out
 
 
-def test_a_worker_is_asked_to_stop_by_the_beginning_of_its_name(shell: Shell) -> None:
+def test_a_worker_is_asked_to_stop_by_a_prefix_of_its_name(shell: Shell) -> None:
     with shell.app.worker(name="ada") as ada, shell.app.worker(name="adam"):
         several = shell("workers", "stop", "ada")
         assert (several.code, ada.name in several.err) == (1, True)
@@ -192,10 +148,8 @@ def test_a_worker_is_asked_to_stop_by_the_beginning_of_its_name(shell: Shell) ->
 # --- Migrate ---
 
 
-def test_migrate_makes_the_store_and_is_done_the_second_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell = Shell(tmp_path, capsys)
+def test_migrate_creates_the_store_and_does_nothing_the_second_time(tmp_path: Path, run: Run) -> None:
+    shell = Shell(tmp_path, run)
     first = shell("migrate", "--json")
     assert (first.code, bool(first.objects)) == (0, True)
     assert all(set(step) == {"step"} for step in first.objects)

@@ -1,57 +1,40 @@
-"""Which App and which store a command is about, and what is said when there is none."""
+"""Which App and which store a command uses, and its message if there is none."""
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from command_line import Answer, Run
 
 from holdfast import App
-from holdfast.cli import main
 from holdfast.cli.root import root
 
 SHOP = "from holdfast import App\njobs = App('sqlite:///jobs.db')\n"
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Answer]
-
-
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in an empty folder, with the modules of that folder imported anew."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run(*args: str) -> Answer:
+    def run_in_folder(*args: str) -> Answer:
         for name, module in list(sys.modules.items()):
             if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
                 del sys.modules[name]
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main(args)
-        out, err = capsys.readouterr()
-        assert isinstance(exit.value.code, int)
-        return Answer(exit.value.code, out, err)
+        return run(*args)
 
-    return run
+    return run_in_folder
 
 
 def place(answer: Answer) -> str:
     assert answer.code == 0, answer.err
-    told: str = json.loads(answer.out.splitlines()[0])["place"]
-    return told
+    path: str = answer.objects[0]["place"]
+    return path
 
 
 def make(url: str) -> None:
@@ -76,7 +59,7 @@ def test_of_several_apps_one_has_to_be_named(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("no_such_module", "There is no module 'no_such_module'"),
         ("shp", "Did you mean 'shop'?"),
@@ -89,14 +72,14 @@ def test_of_several_apps_one_has_to_be_named(run: Run, tmp_path: Path) -> None:
         ("lacking", "lacking.py, line 1: ModuleNotFoundError: No module named 'not_installed'"),
     ],
 )
-def test_a_target_that_is_none_exits_with_2_and_says_why(run: Run, tmp_path: Path, target: str, said: str) -> None:
+def test_a_target_that_is_none_exits_with_2_and_says_why(run: Run, tmp_path: Path, target: str, message: str) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "broken.py").write_text("\n\n1 / 0\n")
     (tmp_path / "unreadable.py").write_text("def (:\n")
     (tmp_path / "lacking.py").write_text("import not_installed\n")
     answer = run("status", "--app", target)
     assert answer.code == 2
-    assert said in answer.err
+    assert message in answer.err
     assert "Traceback" not in answer.err
 
 
@@ -167,9 +150,7 @@ def test_an_app_and_an_address_exclude_each_other(run: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", [["status"], ["jobs", "list"], ["queues", "pause", "mails"], ["workers", "list"]])
-def test_looking_makes_no_store_and_exits_with_3_where_there_is_none(
-    run: Run, tmp_path: Path, command: list[str]
-) -> None:
+def test_a_command_that_reads_creates_no_store_and_exits_with_3(run: Run, tmp_path: Path, command: list[str]) -> None:
     answer = run(*command, "--url", "sqlite:///nowhere.db")
     assert answer.code == 3
     assert str(tmp_path / "nowhere.db") in answer.err
@@ -223,12 +204,12 @@ def test_every_command_has_a_help_page_with_an_example(run: Run, command: tuple[
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c not in ((), ("demo",))], ids=" ".join)
-def test_every_command_that_does_something_speaks_json(run: Run, command: tuple[str, ...]) -> None:
+def test_every_command_that_does_something_prints_json(run: Run, command: tuple[str, ...]) -> None:
     if command not in (("jobs",), ("queues",), ("pools",), ("workers",)):
         assert "--json" in run(*command, "--help").out
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_is_printed(run: Run) -> None:
     assert run("--version").out.startswith("holdfast ")
 
 
@@ -241,7 +222,7 @@ def test_the_package_is_the_command_and_importing_it_loads_neither_click_nor_ric
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
     assert loaded.stdout == "set()\n"
-    told = subprocess.run(
+    command = subprocess.run(
         [sys.executable, "-m", "holdfast", "--version"],
         capture_output=True,
         text=True,
@@ -249,4 +230,4 @@ def test_the_package_is_the_command_and_importing_it_loads_neither_click_nor_ric
         check=True,
         cwd=tmp_path,
     )
-    assert told.stdout.startswith("holdfast ")
+    assert command.stdout.startswith("holdfast ")

@@ -78,7 +78,7 @@ class Process:
         while b"\n" not in self._rest:
             try:
                 more = os.read(self._output.fileno(), 65_536)
-            except OSError:  # how a terminal says that nobody is left on it
+            except OSError:  # a terminal whose last process has ended
                 more = b""
             if not more:
                 return None
@@ -135,10 +135,10 @@ def jobs(tmp_path: Path) -> Iterator[App[Any]]:
         yield app
 
 
-# --- What it says ---
+# --- Output ---
 
 
-def test_the_banner_tells_worker_store_tasks_queues_and_how_to_stop(start: Start, tmp_path: Path) -> None:
+def test_the_banner_names_worker_store_tasks_queues_and_how_to_stop(start: Start, tmp_path: Path) -> None:
     worker = start("worker", "shop", "--lines", "--name", "ada", "-c", "7")
     worker.line("ready")
     worker.interrupt()
@@ -159,14 +159,14 @@ def test_every_change_of_a_job_is_an_aligned_line(start: Start, jobs: App[Any]) 
     worker.line("often", "succeeded")
     worker.interrupt()
     assert worker.ended() == 0
-    told = [line for line in worker.lines if "often" in line]
-    assert [line.split()[3] for line in told] == ["started", "retrying"] * 2 + ["started", "succeeded"]
-    assert "ConnectionError: not yet   (attempt 1 of 20)" in told[1]
-    assert told[-1].endswith("attempt 3")
-    assert len({line.index(line.split()[3]) for line in told}) == 1
+    printed = [line for line in worker.lines if "often" in line]
+    assert [line.split()[3] for line in printed] == ["started", "retrying"] * 2 + ["started", "succeeded"]
+    assert "ConnectionError: not yet   (attempt 1 of 20)" in printed[1]
+    assert printed[-1].endswith("attempt 3")
+    assert len({line.index(line.split()[3]) for line in printed}) == 1
     (failed,) = [line for line in worker.lines if "never" in line and "failed" in line]
     assert failed.endswith("GiveUp: card expired")
-    assert not any("WARNING" in line for line in worker.lines), "what a line tells is not logged again"
+    assert not any("WARNING" in line for line in worker.lines), "an event with a line is not logged again"
 
 
 def test_without_a_terminal_it_logs_and_prints_no_lines(start: Start, jobs: App[Any]) -> None:
@@ -184,7 +184,7 @@ def test_on_a_terminal_it_prints_lines_in_colour(start: Start, jobs: App[Any]) -
     assert worker.ended() == 0
 
 
-def test_no_color_is_heeded(start: Start, jobs: App[Any]) -> None:
+def test_no_color_is_respected(start: Start, jobs: App[Any]) -> None:
     jobs.client.task("double").using(id="one").enqueue(1)
     worker = start("worker", "shop", "--until-empty", terminal=True, NO_COLOR="1")
     worker.line("one", "succeeded")
@@ -192,7 +192,7 @@ def test_no_color_is_heeded(start: Start, jobs: App[Any]) -> None:
     assert "\x1b" not in "".join(worker.lines)
 
 
-def test_stored_text_cannot_command_the_terminal(start: Start, jobs: App[Any]) -> None:
+def test_stored_text_cannot_control_the_terminal(start: Start, jobs: App[Any]) -> None:
     jobs.client.task("gives_up").using(id="evil\x1b[2J", queue="mails").enqueue("\x1b]0;owned\x07")
     for mode in ("--lines", "--no-lines"):
         worker = start("worker", "shop", "--until-empty", mode)
@@ -205,11 +205,11 @@ def test_as_json_every_event_is_an_object(start: Start, jobs: App[Any]) -> None:
     jobs.client.task("double").using(id="one").enqueue(1)
     worker = start("worker", "shop", "--until-empty", "--json")
     assert worker.ended() == 0
-    told = [json.loads(line) for line in worker.lines]
-    assert [event["event"] for event in told] == [
+    objects = [json.loads(line) for line in worker.lines]
+    assert [event["event"] for event in objects] == [
         *("WorkerStarted", "Started", "Succeeded", "WorkerStopping", "WorkerStopped")
     ]
-    assert (told[1]["job_id"], told[1]["task"], told[1]["attempt"]) == ("one", "double", 1)
+    assert (objects[1]["job_id"], objects[1]["task"], objects[1]["attempt"]) == ("one", "double", 1)
 
 
 def test_slots_per_queue_are_taken_and_shown(start: Start) -> None:
@@ -231,7 +231,7 @@ def test_a_signal_stops_it_gently_with_exit_code_0(start: Start, stop: Callable[
     assert worker.lines[-1].endswith("stopped")
 
 
-def test_a_second_ctrl_c_stops_at_once_and_gives_the_job_back(start: Start, jobs: App[Any]) -> None:
+def test_a_second_ctrl_c_stops_at_once_and_releases_the_job(start: Start, jobs: App[Any]) -> None:
     jobs.client.task("hangs").using(id="long").enqueue()
     worker = start("worker", "shop", "--lines", "--grace", "1h")
     worker.line("long", "started")
@@ -309,7 +309,7 @@ def test_an_option_that_cannot_be_exits_with_2(start: Start, options: list[str])
 # --- Starting anew ---
 
 
-def test_a_changed_file_starts_it_anew_and_a_broken_one_is_waited_for(start: Start, tmp_path: Path) -> None:
+def test_a_changed_file_restarts_it_and_a_broken_one_is_waited_for(start: Start, tmp_path: Path) -> None:
     worker = start("worker", "shop", "--lines", "--reload")
     worker.line("ready")
     (tmp_path / "shop.py").write_text("def (:\n")

@@ -1,6 +1,5 @@
 """Jobs on PostgreSQL as a mapped class of SQLAlchemy: read, compared, joined; never written."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 from postgres import PostgresServer
 from postgres_roles import app_role
 from postgres_stock import Store
-from sqlalchemy import Engine, create_engine, delete, func, insert, select, text, update
+from sqlalchemy import Engine, create_engine, delete, func, insert, inspect, select, text, update
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -131,16 +130,13 @@ def test_jobs_are_joined_with_tables_of_ones_own(jobs: App[Any], session: Sessio
     assert "job" not in Base.metadata.tables
 
 
-def test_it_is_read_by_an_async_session_too(jobs: App[Any], store: Store, row: type[JobRow]) -> None:
-    async def read() -> list[str]:
-        engine = create_async_engine(address(store.url, "asyncpg"))
-        try:
-            async with AsyncSession(engine) as session:
-                return list(await session.scalars(select(row.id).where(row.state == "failed")))
-        finally:
-            await engine.dispose()
-
-    assert asyncio.run(read()) == ["bad"]
+async def test_it_is_read_by_an_async_session_too(jobs: App[Any], store: Store, row: type[JobRow]) -> None:
+    engine = create_async_engine(address(store.url, "asyncpg"))
+    try:
+        async with AsyncSession(engine) as session:
+            assert list(await session.scalars(select(row.id).where(row.state == "failed"))) == ["bad"]
+    finally:
+        await engine.dispose()
 
 
 # --- Nothing is written ---
@@ -200,3 +196,39 @@ def test_each_namespace_has_one_class(row: type[JobRow], store: Store) -> None:
     assert jobs_model("elsewhere") is not row
     with pytest.raises(ConfigError, match="Robert"):
         jobs_model('Robert"; DROP')
+
+
+# --- The user's own classes and sessions ---
+
+
+def test_importing_registers_nothing_for_other_classes_and_sessions() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Order(Base):
+        __tablename__ = "orders"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        total: Mapped[int] = mapped_column()
+
+    jobs_model()
+    for name in ("do_orm_execute", "before_flush", "after_commit", "after_rollback"):
+        assert list(getattr(Session().dispatch, name)) == [], name
+    for name in ("before_insert", "before_update", "before_delete"):
+        assert list(getattr(inspect(Order).dispatch, name)) == [], name
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(Order(id=1, total=5))
+        session.commit()
+        session.execute(insert(Order).values(id=2, total=6))
+        session.execute(update(Order).values(total=7))
+        session.execute(delete(Order).where(Order.id == 2))
+        assert [(order.id, order.total) for order in session.scalars(select(Order))] == [(1, 7)]
+    engine.dispose()
+
+
+def test_core_statements_that_write_are_refused(jobs: App[Any], session: Session, row: type[JobRow]) -> None:
+    table = row.__table__
+    for statement in (update(table).values(note="x"), delete(table), insert(table).values(queue="q", id="a")):
+        with pytest.raises(UsageError, match="only read"):
+            session.connection().execute(statement)

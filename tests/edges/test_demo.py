@@ -1,6 +1,5 @@
 """The demo does what it says, and would say so if it did not."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -35,17 +34,11 @@ def test_the_demo_comes_out_as_promised(tmp_path: Path) -> None:
     assert "\x1b" not in demo.stdout  # no terminal, no colours
 
 
-def test_the_demo_fails_when_a_job_is_missing(tmp_path: Path) -> None:
+async def test_the_demo_fails_when_a_job_is_missing(tmp_path: Path) -> None:
     demo = Demo(tmp_path, Screen())
 
-    async def story() -> None:
-        await demo.jobs.aopen()
+    async with demo.jobs:
         handle = await demo.jobs.registry["price"].using(id="x").aenqueue("x")
         demo.accepted = [handle.id, "never-enqueued"]
-        try:
+        with pytest.raises((DemoFailed, KeyError)):
             await demo.compare()
-        finally:
-            await demo.jobs.aclose()
-
-    with pytest.raises((DemoFailed, KeyError)):
-        asyncio.run(story())

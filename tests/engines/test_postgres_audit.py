@@ -1,6 +1,5 @@
 """The audit of the PostgreSQL engine finds whatever is spoiled behind its back, and nothing in a sound store."""
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -77,23 +76,20 @@ async def said_of_each_wrong(connection: asyncpg.Connection) -> dict[str, str]:
     return said
 
 
-def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Callable[[], Store]") -> None:
+async def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Callable[[], Store]") -> None:
     store = postgres_store()
 
-    async def scenario() -> tuple[tuple[str, ...], dict[str, str]]:
-        engine = open_engine(store.url, namespace=store.namespace)
-        await engine.open()
-        connection = await asyncpg.connect(
-            store.url, server_settings={"search_path": f"{store.namespace}, {schema_of(store.namespace)}"}
-        )
-        try:
-            await fill(Bench(engine))
-            return await engine.audit(), await said_of_each_wrong(connection)
-        finally:
-            await connection.close()
-            await engine.close()
-
-    sound, said = asyncio.run(scenario())
+    engine = open_engine(store.url, namespace=store.namespace)
+    await engine.open()
+    connection = await asyncpg.connect(
+        store.url, server_settings={"search_path": f"{store.namespace}, {schema_of(store.namespace)}"}
+    )
+    try:
+        await fill(Bench(engine))
+        sound, said = await engine.audit(), await said_of_each_wrong(connection)
+    finally:
+        await connection.close()
+        await engine.close()
 
     assert sound == ()
     assert {wrong: text for wrong, text in said.items() if WRONGS[wrong] not in text} == {}

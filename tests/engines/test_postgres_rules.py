@@ -1,11 +1,11 @@
 """The rules on PostgreSQL: rendered from the model, stamped with a number, installed beside each other."""
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from opened_engine import opened_engine
 from postgres import PostgresServer
 from postgres_roles import app_role
 from postgres_stock import Store, drop_namespace, unused_name
@@ -174,60 +174,54 @@ def schemas(server: PostgresServer, name: str) -> list[int]:
 Release = Callable[..., Engine]
 
 
-def test_two_releases_work_on_one_queue_and_then_the_old_one_goes(
+async def test_two_releases_work_on_one_queue_and_then_the_old_one_goes(
     postgres_server: PostgresServer, name: str, release: Release
 ) -> None:
-    async def story() -> None:
-        old, new = release(1), release(2, changed())
-        await old.migrate()
-        assert await new.migrate() == ("rules 2",)
-        await old.open()
-        await new.open()
-        try:
-            for engine in (old, new):
-                await engine.enqueue(Group(tuple(new_job(f"{id(engine)} {number}") for number in range(2))))
-            one = await old.claim(claim("a" * 32, limit=2))
-            two = await new.claim(claim("b" * 32, limit=2))
-            assert len(one.leases) == len(two.leases) == 2
-            answers = [await old.exchange(map(succeed, two.leases)), await new.exchange(map(succeed, one.leases))]
-            assert [answer.settled for answer in answers] == [("applied", "applied")] * 2
-            assert (await new.stats(QUEUE)).queues[0].totals.succeeded == 4
-            assert await old.audit() == await new.audit() == ()
-        finally:
-            await old.close()
-            await new.close()
-        assert await release(3).migrate() == ("rules 3", "rules 1 dropped")
-        with pytest.raises(SchemaMismatch, match="needs tables 1, rules 1"):
-            await release(1).open()
-        await new.open()
-        await new.close()
-
-    asyncio.run(story())
-    assert schemas(postgres_server, name) == [2, 3]
-
-
-def test_a_version_that_a_live_worker_uses_is_kept_and_named(
-    postgres_server: PostgresServer, name: str, release: Release
-) -> None:
-    async def story() -> None:
-        old = release(1)
-        await old.migrate()
-        await old.open()
-        await old.heartbeat(WorkerRecord(worker="w1", interval=SECOND))
-        await release(2).migrate()
-        assert await release(3).migrate() == ("rules 3", "rules 1 kept: worker w1 uses it")
-        await old.heartbeat(WorkerRecord(worker="w2", interval=SECOND))
-        assert await release(3).migrate() == ("rules 1 kept: workers w1, w2 use it",)
+    old, new = release(1), release(2, changed())
+    await old.migrate()
+    assert await new.migrate() == ("rules 2",)
+    await old.open()
+    await new.open()
+    try:
+        for engine in (old, new):
+            await engine.enqueue(Group(tuple(new_job(f"{id(engine)} {number}") for number in range(2))))
+        one = await old.claim(claim("a" * 32, limit=2))
+        two = await new.claim(claim("b" * 32, limit=2))
+        assert len(one.leases) == len(two.leases) == 2
+        answers = [await old.exchange(map(succeed, two.leases)), await new.exchange(map(succeed, one.leases))]
+        assert [answer.settled for answer in answers] == [("applied", "applied")] * 2
+        assert (await new.stats(QUEUE)).queues[0].totals.succeeded == 4
+        assert await old.audit() == await new.audit() == ()
+    finally:
         await old.close()
-        postgres_server.execute(f"UPDATE {name}.worker SET seen = seen - %s", 61 * SECOND)
-        assert await release(3).migrate() == ("rules 1 dropped",)
-        assert await release(3).migrate() == ()
-
-    asyncio.run(story())
+        await new.close()
+    assert await release(3).migrate() == ("rules 3", "rules 1 dropped")
+    with pytest.raises(SchemaMismatch, match="needs tables 1, rules 1"):
+        await release(1).open()
+    await new.open()
+    await new.close()
     assert schemas(postgres_server, name) == [2, 3]
 
 
-def test_a_new_version_has_the_grants_of_the_one_before(
+async def test_a_version_that_a_live_worker_uses_is_kept_and_named(
+    postgres_server: PostgresServer, name: str, release: Release
+) -> None:
+    old = release(1)
+    await old.migrate()
+    await old.open()
+    await old.heartbeat(WorkerRecord(worker="w1", interval=SECOND))
+    await release(2).migrate()
+    assert await release(3).migrate() == ("rules 3", "rules 1 kept: worker w1 uses it")
+    await old.heartbeat(WorkerRecord(worker="w2", interval=SECOND))
+    assert await release(3).migrate() == ("rules 1 kept: workers w1, w2 use it",)
+    await old.close()
+    postgres_server.execute(f"UPDATE {name}.worker SET seen = seen - %s", 61 * SECOND)
+    assert await release(3).migrate() == ("rules 1 dropped",)
+    assert await release(3).migrate() == ()
+    assert schemas(postgres_server, name) == [2, 3]
+
+
+async def test_a_new_version_has_the_grants_of_the_one_before(
     postgres_server: PostgresServer, name: str, release: Release
 ) -> None:
     role = app_role(postgres_server)
@@ -238,7 +232,7 @@ def test_a_new_version_has_the_grants_of_the_one_before(
         Rule("more", "CREATE FUNCTION later_verb() RETURNS int LANGUAGE sql {{entry}} AS 'SELECT 1';"),
     )
 
-    async def story() -> None:
+    try:
         await release(1).migrate()
         await release(1).grant(role.name)
         postgres_server.execute(f"GRANT USAGE ON SCHEMA {name}_rules_1 TO {reader}")
@@ -248,9 +242,6 @@ def test_a_new_version_has_the_grants_of_the_one_before(
         await engine.open()
         await engine.enqueue(Group((new_job("a"),)))
         await engine.close()
-
-    try:
-        asyncio.run(story())
         may = "SELECT has_function_privilege(%s, p.oid, 'EXECUTE') FROM pg_proc AS p WHERE p.oid::regproc = %s::regproc"
         found = [
             postgres_server.execute(may, who, f"{name}_rules_2.{function}")[0][0]
@@ -262,48 +253,39 @@ def test_a_new_version_has_the_grants_of_the_one_before(
         postgres_server.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}")
 
 
-def test_another_text_under_an_installed_number_is_refused(
+async def test_another_text_under_an_installed_number_is_refused(
     postgres_server: PostgresServer, name: str, release: Release
 ) -> None:
-    asyncio.run(release(1).migrate())
+    await release(1).migrate()
     with pytest.raises(SchemaMismatch, match="another text"):
-        asyncio.run(release(1, changed()).migrate())
-    asyncio.run(opened_and_closed(release(1)))
+        await release(1, changed()).migrate()
+    await opened_and_closed(release(1))
 
 
-def test_what_a_dropped_namespace_has_left_is_replaced(
+async def test_what_a_dropped_namespace_has_left_is_replaced(
     postgres_server: PostgresServer, name: str, release: Release
 ) -> None:
-    asyncio.run(release(1).migrate())
+    await release(1).migrate()
     postgres_server.execute(f"DROP SCHEMA {name} CASCADE")
-    steps = asyncio.run(release(1).migrate())
+    steps = await release(1).migrate()
     assert steps[-1] == "rules 1"
-    asyncio.run(opened_and_closed(release(1)))
+    await opened_and_closed(release(1))
 
 
-def test_without_fast_paths_no_function_of_them_is_called(
-    postgres_server: PostgresServer, name: str, release: Release
-) -> None:
+async def test_without_fast_paths_no_function_of_them_is_called(release: Release) -> None:
     """They are not even installed here."""
     general = tuple(rule for rule in rules.source() if not rule.stem.startswith("fast_"))
-
-    async def story() -> None:
-        engine = release(1, general, fast_paths=False)
-        await engine.migrate()
-        await engine.open()
-        try:
-            await engine.enqueue(Group(tuple(new_job(f"a{number}", fresh_id=True) for number in range(3))))
-            await engine.enqueue(Group((new_job("b", fresh_id=True, priority=1), new_job("c", fresh_id=True))))
-            leases = (await engine.claim(claim("a" * 32, limit=3))).leases
-            await engine.exchange(map(succeed, leases), claim=claim("b" * 32, limit=1))
-            assert (await engine.clear(QUEUE)).count == 2
-            assert await engine.audit() == ()
-        finally:
-            await engine.close()
-
-    asyncio.run(story())
+    engine = release(1, general, fast_paths=False)
+    await engine.migrate()
+    async with opened_engine(engine):
+        await engine.enqueue(Group(tuple(new_job(f"a{number}", fresh_id=True) for number in range(3))))
+        await engine.enqueue(Group((new_job("b", fresh_id=True, priority=1), new_job("c", fresh_id=True))))
+        leases = (await engine.claim(claim("a" * 32, limit=3))).leases
+        await engine.exchange(map(succeed, leases), claim=claim("b" * 32, limit=1))
+        assert (await engine.clear(QUEUE)).count == 2
+        assert await engine.audit() == ()
     with pytest.raises(SchemaMismatch, match="enqueue_alike"):
-        asyncio.run(put_one(release(1, general)))
+        await put_one(release(1, general))
 
 
 async def put_one(engine: Engine) -> None:

@@ -77,33 +77,33 @@ async def opened_and_closed(engine: Engine) -> None:
 # --- Migrations ---
 
 
-def test_the_script_makes_the_same_schema_as_the_call(
+async def test_the_script_makes_the_same_schema_as_the_call(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     called, scripted = fresh(postgres_server, request), fresh(postgres_server, request)
-    steps = asyncio.run(of(postgres_server, called).migrate())
-    postgres_server.execute(asyncio.run(of(postgres_server, scripted).migration_script()))
+    steps = await of(postgres_server, called).migrate()
+    postgres_server.execute(await of(postgres_server, scripted).migration_script())
 
     assert len(steps) == len(migrations()) + 1
     assert steps[-1] == f"rules {RULES_VERSION}"
     assert len(dump(postgres_server, called)) > 300
     assert dump(postgres_server, scripted) == dump(postgres_server, called)
-    asyncio.run(opened_and_closed(of(postgres_server, scripted)))
+    await opened_and_closed(of(postgres_server, scripted))
 
 
-def test_the_script_holds_only_what_the_store_lacks(
+async def test_the_script_holds_only_what_the_store_lacks(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
     engine = of(postgres_server, name)
-    everything = asyncio.run(engine.migration_script())
-    asyncio.run(engine.migrate())
+    everything = await engine.migration_script()
+    await engine.migrate()
 
-    assert asyncio.run(engine.migration_script()) == ""
-    assert asyncio.run(engine.migration_script(after=0)) == everything == script(name)
-    last = asyncio.run(engine.migration_script(after=newest() - 1))
+    assert (await engine.migration_script()) == ""
+    assert (await engine.migration_script(after=0)) == everything == script(name)
+    last = await engine.migration_script(after=newest() - 1)
     assert re.findall(r"INSERT INTO migration .*VALUES \((\d+),", last) == [str(newest())]
-    rules = asyncio.run(engine.migration_script(after=newest()))
+    rules = await engine.migration_script(after=newest())
     assert "CREATE TABLE job" not in rules
     assert f"CREATE SCHEMA {schema_of(name)};" in rules
 
@@ -120,59 +120,53 @@ def test_a_script_that_was_run_already_changes_nothing(
     assert dump(postgres_server, name) == before
 
 
-def test_of_many_that_migrate_at_once_one_does_it(
+async def test_of_many_that_migrate_at_once_one_does_it(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
 
-    async def race() -> list[tuple[str, ...]]:
-        return await asyncio.gather(*(of(postgres_server, name).migrate() for _ in range(5)))
-
-    done = asyncio.run(race())
+    done = await asyncio.gather(*(of(postgres_server, name).migrate() for _ in range(5)))
     assert sorted(len(steps) for steps in done) == [0, 0, 0, 0, len(migrations()) + 1]
 
 
-def test_a_schema_that_is_newer_is_accepted(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+async def test_a_schema_that_is_newer_is_accepted(postgres_store: Stores, postgres_server: PostgresServer) -> None:
     store = postgres_store()
     postgres_server.execute(f"INSERT INTO {store.namespace}.migration (number, name) VALUES (9999, 'later')")
     try:
-        asyncio.run(opened_and_closed(of(postgres_server, store.namespace)))
+        await opened_and_closed(of(postgres_server, store.namespace))
     finally:
         postgres_server.execute(f"DELETE FROM {store.namespace}.migration WHERE number = 9999")
 
 
-def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
+async def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as missing:
-        asyncio.run(of(postgres_server, name).open())
+        await of(postgres_server, name).open()
     wanted = f"tables {newest()}, rules {RULES_VERSION}"
     assert (missing.value.found, missing.value.wanted) == ("no rules", wanted)
 
-    asyncio.run(of(postgres_server, name).migrate())
+    await of(postgres_server, name).migrate()
     postgres_server.execute(f"UPDATE {name}.migration SET number = 0 WHERE number = %s", newest())
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as older:
-        asyncio.run(of(postgres_server, name).open())
+        await of(postgres_server, name).open()
     assert older.value.found == f"tables unknown, rules {RULES_VERSION}"
 
     postgres_server.execute(f"UPDATE {name}.migration SET number = %s WHERE number = 0", newest())
     postgres_server.execute(f"ALTER SCHEMA {schema_of(name)} RENAME TO {schema_of(name, 77)}")
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as without:
-        asyncio.run(of(postgres_server, name).open())
+        await of(postgres_server, name).open()
     assert without.value.found == f"tables {newest()}, rules 77"
 
 
-def test_with_auto_migrate_the_first_one_to_open_makes_the_schema(
+async def test_with_auto_migrate_the_first_one_to_open_makes_the_schema(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:
     name = fresh(postgres_server, request)
 
-    async def race() -> None:
-        await asyncio.gather(*(opened_and_closed(of(postgres_server, name, auto_migrate=True)) for _ in range(3)))
-
-    asyncio.run(race())
-    assert asyncio.run(of(postgres_server, name).migrate()) == ()
+    await asyncio.gather(*(opened_and_closed(of(postgres_server, name, auto_migrate=True)) for _ in range(3)))
+    assert (await of(postgres_server, name).migrate()) == ()
 
 
 # --- Roles ---
@@ -195,27 +189,29 @@ async def put_one(engine: Engine, id: str) -> None:
         await engine.close()
 
 
-def test_a_role_that_was_granted_nothing_is_told_so(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+async def test_a_role_that_was_granted_nothing_is_told_so(
+    postgres_store: Stores, postgres_server: PostgresServer
+) -> None:
     stranger = new_role(postgres_server)
     with pytest.raises(EngineError, match="holdfast migrate --grant"):
-        asyncio.run(as_role(stranger, postgres_store().namespace).open())
+        await as_role(stranger, postgres_store().namespace).open()
 
 
-def test_a_role_that_may_not_migrate_is_told_so(
+async def test_a_role_that_may_not_migrate_is_told_so(
     postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
 ) -> None:
     name = fresh(postgres_server, request)
     for migrating in (as_role(role, name).migrate(), as_role(role, name, auto_migrate=True).open()):
         with pytest.raises(EngineError, match="Let the owner"):
-            asyncio.run(migrating)
+            await migrating
 
 
-def test_a_granted_role_works_and_can_touch_no_table(
+async def test_a_granted_role_works_and_can_touch_no_table(
     postgres_store: Stores, postgres_server: PostgresServer, role: Role
 ) -> None:
     store = postgres_store()
-    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
-    asyncio.run(put_one(as_role(role, store.namespace), "a"))
+    await of(postgres_server, store.namespace).grant(role.name)
+    await put_one(as_role(role, store.namespace), "a")
 
     async def touch(statement: str) -> None:
         connection = await asyncpg.connect(role.url)
@@ -228,24 +224,24 @@ def test_a_granted_role_works_and_can_touch_no_table(
     tables = postgres_server.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", store.namespace)
     assert len(tables) > 8
     for (table,) in tables:
-        asyncio.run(touch(f"SELECT FROM {store.namespace}.{table}"))
-        asyncio.run(touch(f"DELETE FROM {store.namespace}.{table}"))
-    asyncio.run(touch(f"CREATE TABLE {store.namespace}.mine (n int)"))
+        await touch(f"SELECT FROM {store.namespace}.{table}")
+        await touch(f"DELETE FROM {store.namespace}.{table}")
+    await touch(f"CREATE TABLE {store.namespace}.mine (n int)")
 
 
-def test_the_script_grants_what_the_call_grants(
+async def test_the_script_grants_what_the_call_grants(
     postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role
 ) -> None:
     name = fresh(postgres_server, request)
-    postgres_server.execute(asyncio.run(of(postgres_server, name).migration_script(roles=[role.name])))
-    asyncio.run(put_one(as_role(role, name), "a"))
+    postgres_server.execute(await of(postgres_server, name).migration_script(roles=[role.name]))
+    await put_one(as_role(role, name), "a")
 
 
-def test_a_role_may_call_the_verbs_and_no_helper(
+async def test_a_role_may_call_the_verbs_and_no_helper(
     postgres_store: Stores, postgres_server: PostgresServer, role: Role
 ) -> None:
     store = postgres_store()
-    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
+    await of(postgres_server, store.namespace).grant(role.name)
     callable = postgres_server.execute(
         "SELECT prosecdef, bool_and(allowed), bool_or(allowed) FROM pg_proc,"
         " has_function_privilege(%s, oid, 'EXECUTE') AS allowed"
@@ -256,17 +252,17 @@ def test_a_role_may_call_the_verbs_and_no_helper(
     assert callable == [(False, False, False), (True, True, True)]
 
 
-def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgres_server: PostgresServer) -> None:
+async def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgres_server: PostgresServer) -> None:
     store = postgres_store()
     strange = new_role(postgres_server, f'Odd "{unused_name()}"; DROP SCHEMA {store.namespace} CASCADE; --')
-    asyncio.run(of(postgres_server, store.namespace).grant(strange.name))
+    await of(postgres_server, store.namespace).grant(strange.name)
     usage = "SELECT has_schema_privilege(%s, %s, 'USAGE')"
     assert postgres_server.execute(usage, strange.name, schema_of(store.namespace)) == [(True,)]
     for nobody in ("", "public", "a\0b"):
         with pytest.raises(ConfigError):
             grants(store.namespace, nobody)
     with pytest.raises(EngineError, match="does not exist"):
-        asyncio.run(of(postgres_server, store.namespace).grant("nobody_of_that_name"))
+        await of(postgres_server, store.namespace).grant("nobody_of_that_name")
 
 
 # --- What a caller cannot do to functions that run with their owner's rights ---
@@ -323,25 +319,22 @@ def test_the_only_dynamic_statements_have_names_in_them_that_the_server_made(
     }
 
 
-def test_objects_of_the_caller_do_not_stand_in_for_those_of_the_schema(
+async def test_objects_of_the_caller_do_not_stand_in_for_those_of_the_schema(
     postgres_store: Stores, postgres_server: PostgresServer, role: Role
 ) -> None:
     store = postgres_store()
-    asyncio.run(of(postgres_server, store.namespace).grant(role.name))
+    await of(postgres_server, store.namespace).grant(role.name)
 
-    async def call() -> None:
-        connection = await asyncpg.connect(role.url)
-        verb = call_of(Enqueue(groups=(Group((new_job("a"),)),)))
-        try:
-            await connection.execute("CREATE TEMP TABLE job (n int); CREATE TEMP TABLE tally (n int)")
-            await connection.execute('SET search_path = pg_temp; SET holdfast.moves = \'["planted", "queued", 5, 0]\'')
-            await connection.fetchval(
-                f"SELECT {schema_of(store.namespace)}.{verb.function}($1, $2, $3, 0, 0)", *verb.arguments
-            )
-        finally:
-            await connection.close()
-
-    asyncio.run(call())
+    connection = await asyncpg.connect(role.url)
+    verb = call_of(Enqueue(groups=(Group((new_job("a"),)),)))
+    try:
+        await connection.execute("CREATE TEMP TABLE job (n int); CREATE TEMP TABLE tally (n int)")
+        await connection.execute('SET search_path = pg_temp; SET holdfast.moves = \'["planted", "queued", 5, 0]\'')
+        await connection.fetchval(
+            f"SELECT {schema_of(store.namespace)}.{verb.function}($1, $2, $3, 0, 0)", *verb.arguments
+        )
+    finally:
+        await connection.close()
     assert postgres_server.execute(f"SELECT id FROM {store.namespace}.job") == [("a",)]
     assert postgres_server.execute(f"SELECT queue, jobs FROM {store.namespace}.counts") == [("work", 1)]
 
@@ -363,7 +356,7 @@ async def commits(engine: Engine) -> str:
     ("said", "durability", "found"),
     [("on", "fast", "off"), ("off", "durable", "on"), ("on", "durable", "on"), ("local", "durable", "local")],
 )
-def test_a_class_decides_whether_commits_wait_for_the_disk(
+async def test_a_class_decides_whether_commits_wait_for_the_disk(
     postgres_store: Stores, postgres_server: PostgresServer, said: str, durability: str, found: str
 ) -> None:
     store = postgres_store()
@@ -371,12 +364,12 @@ def test_a_class_decides_whether_commits_wait_for_the_disk(
     postgres_server.execute(grants(store.namespace, role.name))
     postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = '{said}'")
     try:
-        assert asyncio.run(commits(as_role(role, store.namespace, durability=durability))) == found
+        assert (await commits(as_role(role, store.namespace, durability=durability))) == found
     finally:
         postgres_server.execute(f"ALTER ROLE {role.name} RESET synchronous_commit")
 
 
-def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
+async def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
     postgres_store: Stores, postgres_server: PostgresServer
 ) -> None:
     store = postgres_store()
@@ -385,8 +378,8 @@ def test_behind_a_proxy_durable_is_refused_where_commits_do_not_wait(
     postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = off")
     try:
         with pytest.raises(ConfigError, match="ALTER ROLE"):
-            asyncio.run(as_role(role, store.namespace, pooled=True).open())
-        assert asyncio.run(commits(as_role(role, store.namespace, pooled=True, durability="fast"))) == "off"
+            await as_role(role, store.namespace, pooled=True).open()
+        assert (await commits(as_role(role, store.namespace, pooled=True, durability="fast"))) == "off"
     finally:
         postgres_server.execute(f"ALTER ROLE {role.name} RESET synchronous_commit")
 

@@ -12,7 +12,7 @@ from postgres import PostgresServer
 from postgres_load import Load
 from postgres_stock import Store
 from postgres_stories import Stores, opened
-from proxy import Cut, Proxy, Way
+from proxy import Cut, Direction, Proxy
 
 from holdfast import App
 from holdfast.engine import Engine
@@ -46,67 +46,56 @@ def statuses(answer: EnqueueAnswer) -> list[EnqueueStatus]:
 
 @pytest.mark.parametrize("where", Cut)
 @pytest.mark.parametrize("fresh", [True, False])
-def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
+async def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
     by_proxy: Store, proxy: Proxy, where: Cut, fresh: bool
 ) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
-            proxy.cut_at(where)
-            with pytest.raises(OutcomeUnknown) as told:
-                await engine.enqueue(Group((new_job("a", fresh_id=fresh),)))
-            assert told.value.job_ids == ("a",)
-            written = (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
-            assert written == (where is not Cut.BEFORE_REQUEST)
-            again = statuses(await engine.enqueue(Group((new_job("a", fresh_id=fresh),))))
-            assert again == [EnqueueStatus.DUPLICATE if written else EnqueueStatus.CREATED]
-            assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 2}
-
-    asyncio.run(story())
+    async with opened(by_proxy, notify=False) as engine:
+        await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
+        proxy.cut_at(where)
+        with pytest.raises(OutcomeUnknown) as told:
+            await engine.enqueue(Group((new_job("a", fresh_id=fresh),)))
+        assert told.value.job_ids == ("a",)
+        written = (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
+        assert written == (where is not Cut.BEFORE_REQUEST)
+        again = statuses(await engine.enqueue(Group((new_job("a", fresh_id=fresh),))))
+        assert again == [EnqueueStatus.DUPLICATE if written else EnqueueStatus.CREATED]
+        assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 2}
 
 
-def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, proxy: Proxy) -> None:
-    async def story() -> None:
-        app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace)
+async def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, proxy: Proxy) -> None:
+    app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace)
 
-        @app.task
-        async def work() -> None: ...
+    @app.task
+    async def work() -> None: ...
 
-        async with app, opened(by_proxy, notify=False) as engine:
-            await work.aenqueue()
-            await engine.stats()
-            proxy.cut_at(Cut.BEFORE_REPLY)
-            handle = await work.aenqueue()
-            proxy.wait_until_cut()
-            assert (await engine.get(JobKey(handle.queue, handle.id))).jobs[0] is not None
-
-    asyncio.run(story())
+    async with app, opened(by_proxy, notify=False) as engine:
+        await work.aenqueue()
+        await engine.stats()
+        proxy.cut_at(Cut.BEFORE_REPLY)
+        handle = await work.aenqueue()
+        proxy.wait_until_cut()
+        assert (await engine.get(JobKey(handle.queue, handle.id))).jobs[0] is not None
 
 
 @pytest.mark.parametrize("where", Cut)
-def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
+async def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
     by_proxy: Store, proxy: Proxy, where: Cut
 ) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(6))))
-            first = (await engine.claim(claim("a" * 32, limit=2))).leases
-            proxy.cut_at(where)
-            with pytest.raises(OutcomeUnknown):
-                await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
-            counts = (await engine.stats(QUEUE)).queues[0].counts
-            again = await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
-            assert again.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
-            assert [lease.id for lease in again.leases] == ["j2", "j3"]
-            if where is not Cut.BEFORE_REQUEST:
-                assert (await engine.stats(QUEUE)).queues[
-                    0
-                ].counts == counts  # it had been done, and was not done again
-            totals = (await engine.stats(QUEUE)).queues[0].totals
-            assert (totals.finished, totals.succeeded) == (2, 2)
-            assert await engine.audit() == ()
-
-    asyncio.run(story())
+    async with opened(by_proxy, notify=False) as engine:
+        await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(6))))
+        first = (await engine.claim(claim("a" * 32, limit=2))).leases
+        proxy.cut_at(where)
+        with pytest.raises(OutcomeUnknown):
+            await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
+        counts = (await engine.stats(QUEUE)).queues[0].counts
+        again = await engine.exchange(map(succeed, first), claim=claim("b" * 32, limit=2))
+        assert again.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
+        assert [lease.id for lease in again.leases] == ["j2", "j3"]
+        if where is not Cut.BEFORE_REQUEST:
+            assert (await engine.stats(QUEUE)).queues[0].counts == counts  # it had been done, and was not done again
+        totals = (await engine.stats(QUEUE)).queues[0].totals
+        assert (totals.finished, totals.succeeded) == (2, 2)
+        assert await engine.audit() == ()
 
 
 READS: dict[str, Story] = {
@@ -131,48 +120,39 @@ WRITES: dict[str, Story] = {
 
 
 @pytest.mark.parametrize("verb", READS)
-def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Proxy, verb: str) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            whole = await READS[verb](engine)
-            for where in Cut:
-                proxy.cut_at(where)
-                again = await READS[verb](engine)
-                proxy.wait_until_cut()
-                assert type(again) is type(whole)
-
-    asyncio.run(story())
+async def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Proxy, verb: str) -> None:
+    async with opened(by_proxy, notify=False) as engine:
+        whole = await READS[verb](engine)
+        for where in Cut:
+            proxy.cut_at(where)
+            again = await READS[verb](engine)
+            proxy.wait_until_cut()
+            assert type(again) is type(whole)
 
 
 @pytest.mark.parametrize("verb", WRITES)
-def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy, verb: str) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group((new_job("a"),)))
-            await WRITES[verb](engine)
-            for where in Cut:
-                proxy.cut_at(where)
-                with pytest.raises(OutcomeUnknown, match="safe"):
-                    await WRITES[verb](engine)
+async def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy, verb: str) -> None:
+    async with opened(by_proxy, notify=False) as engine:
+        await engine.enqueue(Group((new_job("a"),)))
+        await WRITES[verb](engine)
+        for where in Cut:
+            proxy.cut_at(where)
+            with pytest.raises(OutcomeUnknown, match="safe"):
                 await WRITES[verb](engine)
-            assert await engine.audit() == ()
+            await WRITES[verb](engine)
+        assert await engine.audit() == ()
 
-    asyncio.run(story())
 
-
-def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(by_proxy: Store, proxy: Proxy) -> None:
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            await engine.enqueue(Group((new_job("a"),)))
-            proxy.refuse()
-            proxy.cut()
-            with pytest.raises(EngineUnavailable, match="Nothing was written"):
-                await engine.enqueue(Group((new_job("b"),)))
-            proxy.accept()
-            assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
+async def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(by_proxy: Store, proxy: Proxy) -> None:
+    async with opened(by_proxy, notify=False) as engine:
+        await engine.enqueue(Group((new_job("a"),)))
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(EngineUnavailable, match="Nothing was written"):
             await engine.enqueue(Group((new_job("b"),)))
-
-    asyncio.run(story())
+        proxy.accept()
+        assert (await engine.get(JobKey(QUEUE, "b"))).jobs == (None,)
+        await engine.enqueue(Group((new_job("b"),)))
 
 
 async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
@@ -186,31 +166,28 @@ async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
     return load
 
 
-def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: Store, proxy: Proxy) -> None:
-    load = asyncio.run(cuts(by_proxy, proxy, 3))
+async def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: Store, proxy: Proxy) -> None:
+    load = await cuts(by_proxy, proxy, 3)
     assert load.refused == 0  # the server could be reached all the time
 
 
 @pytest.mark.chaos
-def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy: Proxy) -> None:
-    asyncio.run(cuts(by_proxy, proxy, 100))
+async def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy: Proxy) -> None:
+    await cuts(by_proxy, proxy, 100)
 
 
-def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
+async def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
     by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.renewal_connection.ANSWER_WITHIN", 0.5)
+    monkeypatch.setattr("holdfast.engines.postgres.renewal_connection.STATEMENT_TIMEOUT_S", 0.5)
 
-    async def story() -> None:
-        async with opened(by_proxy, notify=False) as engine:
-            line = engine.renewal_connection()
-            record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
+    async with opened(by_proxy, notify=False) as engine:
+        line = engine.renewal_connection()
+        record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
+        await asyncio.to_thread(line.heartbeat, record)
+        proxy.hold(Direction.TO_CLIENT)
+        with pytest.raises(OutcomeUnknown):
             await asyncio.to_thread(line.heartbeat, record)
-            proxy.hold(Way.TO_CLIENT)
-            with pytest.raises(OutcomeUnknown):
-                await asyncio.to_thread(line.heartbeat, record)
-            proxy.release()
-            await asyncio.to_thread(line.heartbeat, record)
-            await asyncio.to_thread(line.close)
-
-    asyncio.run(story())
+        proxy.release()
+        await asyncio.to_thread(line.heartbeat, record)
+        await asyncio.to_thread(line.close)

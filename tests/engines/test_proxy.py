@@ -1,4 +1,4 @@
-"""The proxy that tests put between an engine and its server: it cuts exactly where it is told to."""
+"""The proxy between an engine and its server: it cuts connections exactly where a test says."""
 
 import threading
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ import psycopg
 import pytest
 from postgres import PostgresServer
 from postgres_stock import unused_name
-from proxy import Cut, Proxy, Way
+from proxy import Cut, Direction, Proxy
 
 Connection = psycopg.Connection[tuple[int]]
 
 
 @pytest.fixture
 def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server.port) as made:
-        yield made
+    with Proxy(postgres_server.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def table(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def client(proxy: Proxy, postgres_server: PostgresServer) -> Iterator[Connection]:
-    with connect(proxy, postgres_server) as made:
-        yield made
+    with connect(proxy, postgres_server) as client:
+        yield client
 
 
 def connect(proxy: Proxy, server: PostgresServer) -> Connection:
@@ -48,7 +48,7 @@ def test_it_forwards(client: Connection) -> None:
     assert client.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_it_forwards_more_than_a_piece_at_a_time(client: Connection) -> None:
+def test_it_forwards_more_than_one_read(client: Connection) -> None:
     text = "x" * 1_000_000
     assert client.execute("SELECT length(%s::text)", (text,)).fetchone() == (1_000_000,)
     rows = client.execute("SELECT n FROM generate_series(1, 100000) AS n").fetchall()
@@ -71,16 +71,16 @@ def test_after_a_cut_new_connections_work(proxy: Proxy, postgres_server: Postgre
 
 
 @pytest.mark.parametrize(
-    ("where", "done"), [(Cut.BEFORE_REQUEST, False), (Cut.BEFORE_REPLY, True), (Cut.IN_REPLY, True)]
+    ("where", "carried_out"), [(Cut.BEFORE_REQUEST, False), (Cut.BEFORE_REPLY, True), (Cut.IN_REPLY, True)]
 )
-def test_a_cut_says_whether_the_server_has_done_it(
-    proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str, where: Cut, done: bool
+def test_the_place_of_a_cut_decides_whether_the_server_carried_out_the_request(
+    proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str, where: Cut, carried_out: bool
 ) -> None:
     proxy.cut_at(where)
     with pytest.raises(psycopg.OperationalError):
         insert(client, table)
     proxy.wait_until_cut()
-    assert rows(postgres_server, table) == ([(1,)] if done else [])
+    assert rows(postgres_server, table) == ([(1,)] if carried_out else [])
 
 
 def test_the_nth_request_is_cut_and_those_before_it_are_answered(
@@ -103,7 +103,7 @@ def test_a_cut_happens_once(proxy: Proxy, client: Connection, postgres_server: P
     assert rows(postgres_server, table) == [(1,), (2,)]
 
 
-def test_neither_connecting_nor_leaving_is_a_request(
+def test_connecting_and_closing_are_not_requests(
     proxy: Proxy, client: Connection, postgres_server: PostgresServer
 ) -> None:
     proxy.cut_at(Cut.BEFORE_REQUEST)
@@ -113,54 +113,54 @@ def test_neither_connecting_nor_leaving_is_a_request(
         client.execute("SELECT 1")
 
 
-def test_what_is_held_on_its_way_to_the_server_is_not_done_until_released(
+def test_a_request_held_before_the_server_is_carried_out_after_the_release(
     proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
 ) -> None:
-    proxy.hold(Way.TO_SERVER)
-    asking = threading.Thread(target=insert, args=(client, table))
-    asking.start()
-    asking.join(0.2)
-    assert asking.is_alive()
+    proxy.hold(Direction.TO_SERVER)
+    request = threading.Thread(target=insert, args=(client, table))
+    request.start()
+    request.join(0.2)
+    assert request.is_alive()
     assert rows(postgres_server, table) == []
     proxy.release()
-    asking.join(30)
+    request.join(30)
     assert rows(postgres_server, table) == [(1,)]
 
 
-def test_what_is_held_on_its_way_to_the_client_is_done(
+def test_a_request_whose_reply_is_held_is_carried_out(
     proxy: Proxy, client: Connection, postgres_server: PostgresServer, table: str
 ) -> None:
-    proxy.hold(Way.TO_CLIENT)
-    asking = threading.Thread(target=insert, args=(client, table))
-    asking.start()
+    proxy.hold(Direction.TO_CLIENT)
+    request = threading.Thread(target=insert, args=(client, table))
+    request.start()
     pause = threading.Event()
     while not rows(postgres_server, table):
         pause.wait(0.01)
-    assert asking.is_alive()
+    assert request.is_alive()
     proxy.release()
-    asking.join(30)
-    assert not asking.is_alive()
+    request.join(30)
+    assert not request.is_alive()
 
 
 def test_a_held_connection_can_be_cut(proxy: Proxy, client: Connection) -> None:
     proxy.hold()
     failures: list[BaseException] = []
 
-    def ask() -> None:
+    def select() -> None:
         try:
             client.execute("SELECT 1")
         except psycopg.OperationalError as error:
             failures.append(error)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    asking.join(0.2)
+    request = threading.Thread(target=select)
+    request.start()
+    request.join(0.2)
     proxy.cut()
-    asking.join(30)
+    request.join(30)
     assert len(failures) == 1
 
 
-def test_new_connections_are_refused_and_those_that_are_there_stay(
+def test_new_connections_are_refused_and_open_ones_stay(
     proxy: Proxy, client: Connection, postgres_server: PostgresServer
 ) -> None:
     port = proxy.port
@@ -174,6 +174,6 @@ def test_new_connections_are_refused_and_those_that_are_there_stay(
     assert proxy.port == port
 
 
-def test_what_is_delayed_arrives(proxy: Proxy, client: Connection) -> None:
+def test_delayed_bytes_arrive(proxy: Proxy, client: Connection) -> None:
     proxy.delay(0.01)
     assert client.execute("SELECT 1").fetchone() == (1,)

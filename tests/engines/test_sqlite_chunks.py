@@ -1,4 +1,4 @@
-"""What is too large for one write is done in chunks: others write in between, and nobody can tell from the outcome."""
+"""Work that is too large for one transaction is done in chunks. Others write in between; the outcome is the same."""
 
 import asyncio
 import sqlite3
@@ -12,7 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine, unfinished
+from holdfast.engines.sqlite import unfinished
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import OutcomeUnknown
 from holdfast.model.command import A, Command
@@ -87,7 +88,7 @@ def store(path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def other(path: Path, store: Store) -> Iterator[Store]:
-    """Somebody else with the same file."""
+    """A second engine on the same file."""
     other = Store(path)
     yield other
     other.engine.close_now()
@@ -95,7 +96,7 @@ def other(path: Path, store: Store) -> Iterator[Store]:
 
 @pytest.fixture
 def before_each_chunk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Have something done before every chunk but the first."""
+    """Have a function called before every chunk but the first."""
 
     def install(interlude: Callable[[], None]) -> None:
         original = Writer._do_rest
@@ -117,9 +118,9 @@ def before_each_chunk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[],
 
 
 def unfinished_records(store: Store) -> list[str]:
-    stranger = sqlite3.connect(store.engine._store.path)
-    found = [name for (name,) in stranger.execute("SELECT name FROM holdfast_small_record WHERE kind = 'unfinished'")]
-    stranger.close()
+    outsider = sqlite3.connect(store.engine._store.path)
+    found = [name for (name,) in outsider.execute("SELECT name FROM holdfast_small_record WHERE kind = 'unfinished'")]
+    outsider.close()
     return found
 
 
@@ -149,7 +150,7 @@ def test_nothing_of_the_queue_is_claimed_while_it_is_cleared(
     assert claimed == [[], [], []]
 
 
-def test_what_comes_while_a_queue_is_cleared_stays(
+def test_jobs_that_arrive_while_a_queue_is_cleared_stay(
     store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS)
@@ -161,7 +162,7 @@ def test_what_comes_while_a_queue_is_cleared_stays(
     assert other.take_ids() == ["new-1", "new-2", "new-3"]
 
 
-def test_the_other_lanes_do_rest_while_one_is_cleared(
+def test_the_other_lanes_go_on_while_one_is_cleared(
     store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS, lane="L")
@@ -175,7 +176,7 @@ def test_the_other_lanes_do_rest_while_one_is_cleared(
     assert store.reasons(*IDS) == [CLEARED] * len(IDS)
 
 
-def test_a_clear_that_was_broken_off_says_so_and_is_carried_on_by_others(
+def test_a_clear_that_fails_half_way_is_an_error_and_another_process_continues_it(
     store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put(*IDS)
@@ -188,7 +189,7 @@ def test_a_clear_that_was_broken_off_says_so_and_is_carried_on_by_others(
         store.ask(Clear(queue=QUEUE))
     assert len(unfinished_records(store)) == 1
     assert other.take_ids() == []
-    assert store.reasons(*IDS).count(CLEARED) == 3  # nobody does another's work while it may be at it
+    assert store.reasons(*IDS).count(CLEARED) == 3  # no other process continues it while the first may still work on it
 
     other.engine.clock_offset += 11 * SECOND
     for _ in range(2):
@@ -201,7 +202,7 @@ def test_a_clear_that_was_broken_off_says_so_and_is_carried_on_by_others(
     assert other.take_ids() == ["new"]
 
 
-def test_what_waited_for_the_end_of_a_resize_is_let_go_in_chunks(store: Store) -> None:
+def test_jobs_that_waited_for_a_resize_are_released_in_chunks(store: Store) -> None:
     store.put("old", pool=PoolPlace(2, "k"))
     store.ask(Resize(name=QUEUE, lanes=50))
     for number, id in enumerate(IDS):
@@ -216,7 +217,7 @@ def test_what_waited_for_the_end_of_a_resize_is_let_go_in_chunks(store: Store) -
     assert unfinished_records(store) == []
 
 
-def test_jobs_of_a_yet_newer_size_are_not_let_go_with_the_others(
+def test_jobs_of_a_still_newer_size_are_not_released_with_the_others(
     store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
 ) -> None:
     store.put("old", pool=PoolPlace(2, "k"))
@@ -242,23 +243,20 @@ def test_jobs_of_a_yet_newer_size_are_not_let_go_with_the_others(
     assert newest.hold & Hold.EPOCH
 
 
-def test_the_chunks_of_a_clear_are_one_instant_and_the_ledger_would_have_answered_the_same(path: Path) -> None:
+async def test_the_chunks_of_a_clear_are_one_instant_and_the_ledger_would_have_answered_the_same(path: Path) -> None:
     engine = open_engine(f"sqlite:///{path}", durability="none")
     oracle = Oracle()
 
-    async def main() -> None:
-        await engine.open()
-        jobs = tuple(NewJob(queue=QUEUE, id=id, task="t", lane="L" if id < "job-5" else None) for id in IDS)
-        commands: list[Command[Any]] = [
-            Enqueue(groups=(Group(jobs),)),
-            Clear(queue=QUEUE),
-            Get(jobs=tuple(JobKey(QUEUE, id) for id in IDS)),
-        ]
-        for command in commands:
-            assert oracle.accept(command, await engine.perform(command)) is None
-        await engine.close()
-
-    asyncio.run(main())
+    await engine.open()
+    jobs = tuple(NewJob(queue=QUEUE, id=id, task="t", lane="L" if id < "job-5" else None) for id in IDS)
+    commands: list[Command[Any]] = [
+        Enqueue(groups=(Group(jobs),)),
+        Clear(queue=QUEUE),
+        Get(jobs=tuple(JobKey(QUEUE, id) for id in IDS)),
+    ]
+    for command in commands:
+        assert oracle.accept(command, await engine.perform(command)) is None
+    await engine.close()
 
 
 def test_an_engine_that_does_everything_in_chunks_answers_as_the_ledger_would(

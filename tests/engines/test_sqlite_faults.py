@@ -1,4 +1,4 @@
-"""What is done to the SQLite engine, and that it says so and loses nothing."""
+"""Faults of the SQLite engine's surroundings: each is a clear error, and no job is lost."""
 
 import asyncio
 import os
@@ -8,15 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND
@@ -37,17 +37,6 @@ def store(path: Path, **options: Any) -> SqliteEngine:
     return engine
 
 
-def with_engine(engine: SqliteEngine, story: Callable[[SqliteEngine], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        await engine.open()
-        try:
-            return await story(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(main())
-
-
 def job(name: str, **options: Any) -> Group:
     return Group((NewJob(queue=QUEUE, id=name, task="t", **options),))
 
@@ -58,7 +47,7 @@ def a_claim(worker: str, number: int = 0) -> Claim:
 
 
 def limit_pages(engine: SqliteEngine, pages: int) -> None:
-    """A disk of so many pages, as SQLite itself can pretend it."""
+    """Let SQLite behave as if the disk had room for this many pages only."""
     assert engine._writer is not None
     runner = engine._writer.runner
     assert isinstance(runner, Writer)
@@ -95,45 +84,50 @@ def test_two_migrators_in_one_process_do_no_harm(tmp_path: Path) -> None:
     assert sorted(steps) == [(), (), (), ("001 create",)]
 
 
-def test_a_schema_from_a_later_release_is_refused_untouched(tmp_path: Path) -> None:
+async def test_a_schema_from_a_later_release_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    asyncio.run(store(path).migrate())
+    await store(path).migrate()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE holdfast_meta SET version = 99")
     with pytest.raises(SchemaMismatch, match="99"):
-        asyncio.run(store(path).open())
+        await store(path).open()
 
 
-def test_without_migration_an_empty_file_is_refused_and_says_what_to_type(tmp_path: Path) -> None:
+async def test_without_migration_an_empty_file_is_refused_and_says_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatch, match="holdfast migrate"):
-        asyncio.run(store(tmp_path / "x.db", auto_migrate=False).open())
+        await store(tmp_path / "x.db", auto_migrate=False).open()
 
 
-def test_a_folder_that_does_not_exist_is_a_clear_error(tmp_path: Path) -> None:
+async def test_a_folder_that_does_not_exist_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="missing"):
-        asyncio.run(store(tmp_path / "missing" / "x.db").open())
+        await store(tmp_path / "missing" / "x.db").open()
 
 
-def opened_by_nobody(path: Path) -> str:
-    """What a process hears that opens the store as a user without rights: root may write anywhere."""
+async def enqueue_one(path: Path) -> None:
+    async with opened_engine(store(path)) as engine:
+        await engine.enqueue(job("a"))
+
+
+def error_without_rights(path: Path) -> str:
+    """The error of a process that opens the store as a user without rights. (Root may write anywhere.)"""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        said = "opened"
+        message = "opened"
         try:
             if os.getuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
             store(path).open_now()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writer, said.encode())
+            message = f"{type(error).__name__}: {error}"
+        os.write(writer, message.encode())
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as pipe:
-        said = pipe.read().decode()
+        message = pipe.read().decode()
     os.waitpid(child, 0)
-    return said
+    return message
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -141,33 +135,33 @@ def test_a_file_or_folder_that_may_only_be_read_is_a_clear_error(tmp_path: Path,
     folder = Path(tempfile.mkdtemp(prefix="holdfast-"))  # pytest's own folders are closed to others
     try:
         path = folder / "x.db"
-        with_engine(store(tmp_path / "warm-up.db"), lambda engine: engine.enqueue(job("a")))
+        asyncio.run(enqueue_one(tmp_path / "warm-up.db"))
         if what == "file":
-            with_engine(store(path), lambda engine: engine.enqueue(job("a")))
+            asyncio.run(enqueue_one(path))
             folder.chmod(0o777)
             for file in folder.iterdir():
                 file.chmod(0o444)
         else:
             folder.chmod(0o555)
-        said = opened_by_nobody(path)
-        assert said.startswith("EngineUnavailable"), said
-        assert "x.db cannot be" in said
+        message = error_without_rights(path)
+        assert message.startswith("EngineUnavailable"), message
+        assert "x.db cannot be" in message
     finally:
         folder.chmod(0o777)
         shutil.rmtree(folder)
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(b"this is not a database, it is a letter to a friend\n" * 40)
     before = path.read_bytes()
     with pytest.raises(CorruptRecord, match="no SQLite database"):
-        asyncio.run(store(path).open())
+        await store(path).open()
     assert path.read_bytes() == before
 
 
-def test_a_full_disk_refuses_the_job_and_loses_nothing(tmp_path: Path) -> None:
-    async def story(engine: SqliteEngine) -> None:
+async def test_a_full_disk_refuses_the_job_and_loses_nothing(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
         await engine.enqueue(job("kept"))
         limit_pages(engine, 60)
         with pytest.raises(StorageFull, match="Nothing was written"):
@@ -178,39 +172,33 @@ def test_a_full_disk_refuses_the_job_and_loses_nothing(tmp_path: Path) -> None:
         await engine.enqueue(job("later"))
         assert await engine.audit() == ()
 
-    with_engine(store(tmp_path / "x.db"), story)
 
-
-def test_a_stranger_who_locks_the_file_delays_us_and_then_we_say_so(tmp_path: Path) -> None:
-    async def story(engine: SqliteEngine) -> None:
+async def test_another_program_that_locks_the_file_too_long_is_a_clear_error(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db", busy_timeout=0.2)) as engine:
         await engine.enqueue(job("before"))
-        stranger = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-        stranger.execute("BEGIN IMMEDIATE")
+        outsider = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
         with pytest.raises(EngineUnavailable, match="locked"):
-            await engine.enqueue(job("meanwhile"))
+            await engine.enqueue(job("during"))
         assert (await engine.get(JobKey(QUEUE, "before"))).jobs[0] is not None  # reading goes on
-        stranger.execute("ROLLBACK")
+        outsider.execute("ROLLBACK")
         await engine.enqueue(job("after"))
-        found = (await engine.get(JobKey(QUEUE, "meanwhile"), JobKey(QUEUE, "after"))).jobs
+        found = (await engine.get(JobKey(QUEUE, "during"), JobKey(QUEUE, "after"))).jobs
         assert [record is not None for record in found] == [False, True]
-        stranger.close()
-
-    with_engine(store(tmp_path / "x.db", busy_timeout=0.2), story)
+        outsider.close()
 
 
-def test_a_stranger_who_lets_go_in_time_costs_only_the_wait(tmp_path: Path) -> None:
-    async def story(engine: SqliteEngine) -> None:
+async def test_another_program_that_unlocks_the_file_in_time_only_delays_a_write(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
         await engine.enqueue(job("before"))
-        stranger = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-        stranger.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.ensure_future(engine.enqueue(job("meanwhile")))
-        assert (await engine.get(JobKey(QUEUE, "meanwhile"))).jobs == (None,)
-        stranger.execute("COMMIT")
+        outsider = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(engine.enqueue(job("during")))
+        assert (await engine.get(JobKey(QUEUE, "during"))).jobs == (None,)
+        outsider.execute("COMMIT")
         answer = await waiting
         assert isinstance(answer.groups[0], GroupAccepted)
-        stranger.close()
-
-    with_engine(store(tmp_path / "x.db"), story)
+        outsider.close()
 
 
 def test_a_connection_is_refused_after_a_fork(tmp_path: Path) -> None:
@@ -230,11 +218,11 @@ def test_a_connection_is_refused_after_a_fork(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nfs", "cifs", "9p"])
-def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     runtime = SystemRuntime()
-    monkeypatch.setattr(runtime.fs, "kind_of_disk", lambda path: kind)
+    monkeypatch.setattr(runtime.fs, "file_system_type", lambda path: kind)
     with pytest.raises(ConfigError, match=kind):
-        asyncio.run(open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime).open())
+        await open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime).open()
 
 
 @pytest.mark.parametrize("namespace", ["Robert'); DROP TABLE", "x" * 32, "", "1st", "a-b"])
@@ -251,20 +239,17 @@ def test_an_address_that_names_no_file_is_refused(address: str) -> None:
         open_engine(address)
 
 
-def test_two_namespaces_in_one_file_do_not_see_each_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        one, two = store(tmp_path / "x.db", namespace="one"), store(tmp_path / "x.db", namespace="two")
-        await one.open()
-        await two.open()
-        await one.enqueue(job("a"))
-        assert (await two.get(JobKey(QUEUE, "a"))).jobs == (None,)
-        await one.close()
-        await two.close()
-
-    asyncio.run(main())
+async def test_two_namespaces_in_one_file_do_not_see_each_other(tmp_path: Path) -> None:
+    one, two = store(tmp_path / "x.db", namespace="one"), store(tmp_path / "x.db", namespace="two")
+    await one.open()
+    await two.open()
+    await one.enqueue(job("a"))
+    assert (await two.get(JobKey(QUEUE, "a"))).jobs == (None,)
+    await one.close()
+    await two.close()
 
 
-def test_what_was_acknowledged_is_there_after_the_process_was_killed(tmp_path: Path) -> None:
+async def test_what_was_acknowledged_is_there_after_the_process_was_killed(tmp_path: Path) -> None:
     program = (
         "import asyncio, os, signal, sys\n"
         "from holdfast.engines import open_engine\n"
@@ -286,12 +271,10 @@ def test_what_was_acknowledged_is_there_after_the_process_was_killed(tmp_path: P
     acknowledged = child.stdout.decode().split()
     assert len(acknowledged) == 50
 
-    async def story(engine: SqliteEngine) -> None:
+    async with opened_engine(store(path)) as engine:
         found = (await engine.get(*(JobKey(QUEUE, name) for name in acknowledged))).jobs
         assert all(record is not None for record in found)
         assert await engine.audit() == ()
-
-    with_engine(store(path), story)
 
 
 HOLDER = (
@@ -313,10 +296,10 @@ HOLDER = (
 )
 
 
-def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_path: Path) -> None:
+async def test_a_killed_worker_is_noticed_at_once_and_its_late_answer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
-    async def story(engine: SqliteEngine) -> None:
+    async with opened_engine(store(path)) as engine:
         await engine.enqueue(job("a"))
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-c", HOLDER, f"sqlite:///{path}", stdout=subprocess.PIPE
@@ -325,7 +308,7 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
         token = (await child.stdout.readline()).decode().strip()
         assert await engine.ended_workers() == ()
         os.kill(child.pid, signal.SIGSTOP)
-        assert await engine.ended_workers() == ()  # stopped is not dead: only its lease can tell
+        assert await engine.ended_workers() == ()  # a stopped process has not ended: only its lease expires
         os.kill(child.pid, signal.SIGKILL)
         await child.wait()
         assert await engine.ended_workers() == ("doomed",)
@@ -343,11 +326,9 @@ def test_a_killed_worker_is_known_at_once_and_its_late_answer_is_refused(tmp_pat
         (again,) = (await engine.claim(a_claim("me"))).leases
         assert (again.attempt, again.losses) == (2, 1)
 
-    with_engine(store(path), story)
-
 
 # N6
-def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
+async def test_a_notification_reaches_another_process(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     program = (
         "import asyncio, sys\n"
@@ -361,59 +342,54 @@ def test_a_bell_rung_in_another_process_is_heard(tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
 
-    async def story(engine: SqliteEngine) -> None:
+    async with opened_engine(store(path)) as engine:
         subscription = engine.subscribe("queue:q")
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, f"sqlite:///{path}")
         assert await subscription.wait(60) == {"queue:q"}
         assert await process.wait() == 0
 
-    with_engine(store(path), story)
-
 
 # TM2
-def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_of_an_earlier_boot_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as before:
+        await before.enqueue(job("a"))
+        assert len((await before.claim(a_claim("before"))).leases) == 1
 
-    async def claim(engine: SqliteEngine) -> None:
-        await engine.enqueue(job("a"))
-        assert len((await engine.claim(a_claim("before"))).leases) == 1
-
-    with_engine(store(path), claim)
     runtime = SystemRuntime()
     monkeypatch.setattr(runtime, "boot_id", lambda: "another boot")
     monkeypatch.setattr(runtime, "boot", lambda: 5 * SECOND)
-
-    async def look(engine: SqliteEngine) -> None:
-        assert [lease.id for lease in (await engine.expired("after")).leases] == ["a"]
-        assert await engine.audit() == ()
+    async with opened_engine(open_engine(f"sqlite:///{path}", runtime=runtime)) as after:
+        assert [lease.id for lease in (await after.expired("after")).leases] == ["a"]
+        assert await after.audit() == ()
 
     engine = open_engine(f"sqlite:///{path}", runtime=runtime)
     assert isinstance(engine, SqliteEngine)
-    with_engine(engine, look)
+    async with opened_engine(engine) as engine:
+        assert [lease.id for lease in (await engine.expired("after")).leases] == ["a"]
+        assert await engine.audit() == ()
 
 
-def test_a_record_without_a_process_is_never_taken_for_dead(tmp_path: Path) -> None:
-    async def story(engine: SqliteEngine) -> None:
+async def test_a_record_without_a_process_never_counts_as_ended(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
         await engine.heartbeat(WorkerRecord(worker="elsewhere", process="4711-deadbeef"))
         await engine.heartbeat(WorkerRecord(worker="silent", process=""))
         await engine.heartbeat(WorkerRecord(worker="me", process=engine.process_name))
         assert await engine.ended_workers() == ()
 
-    with_engine(store(tmp_path / "x.db"), story)
-
 
 @pytest.mark.parametrize("damaged", ["head", "behind"])
-def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path, damaged: str) -> None:
+async def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path, damaged: str) -> None:
     """E-D17"""
     path = tmp_path / "x.db"
     names = ["head", "behind", "last"]
 
-    async def story(engine: SqliteEngine) -> None:
+    async with opened_engine(store(path)) as engine:
         for name in names:
             await engine.enqueue(job(name, lane="L"))
-        with sqlite3.connect(path) as stranger:
-            stranger.execute("UPDATE holdfast_job SET body = x'c1c1' WHERE id = ?", (damaged,))
-        stranger.close()
+        with sqlite3.connect(path) as outsider:
+            outsider.execute("UPDATE holdfast_job SET body = x'c1c1' WHERE id = ?", (damaged,))
+        outsider.close()
         done = []
         for number in range(2):
             (lease,) = (await engine.claim(a_claim("w", number))).leases
@@ -426,57 +402,49 @@ def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path, dama
         assert (record.state, record.reason) == (JobState.FAILED, "undecodable")
         assert (await engine.stats(QUEUE)).queues[0].totals.failed == 1
         assert await engine.audit() == ()
-        with sqlite3.connect(path) as stranger:
-            kept = stranger.execute("SELECT id, body FROM holdfast_damaged").fetchall()
-        stranger.close()
+        with sqlite3.connect(path) as outsider:
+            kept = outsider.execute("SELECT id, body FROM holdfast_damaged").fetchall()
+        outsider.close()
         assert kept == [(damaged, b"\xc1\xc1")]
 
-    with_engine(store(path), story)
 
-
-def test_reading_a_damaged_record_sets_it_aside_too(tmp_path: Path) -> None:
+async def test_reading_a_damaged_record_sets_it_aside_too(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
-    async def story(engine: SqliteEngine) -> None:
+    async with opened_engine(store(path)) as engine:
         await engine.enqueue(job("a"))
-        with sqlite3.connect(path) as stranger:
-            stranger.execute("UPDATE holdfast_job SET body = x'93'")
-        stranger.close()
+        with sqlite3.connect(path) as outsider:
+            outsider.execute("UPDATE holdfast_job SET body = x'93'")
+        outsider.close()
         record = (await engine.get(JobKey(QUEUE, "a"))).jobs[0]
         assert record is not None
         assert record.state is JobState.FAILED
         assert await engine.audit() == ()
 
-    with_engine(store(path), story)
 
-
-def test_a_folder_too_deep_for_a_socket_means_polling_not_an_error(
+async def test_a_folder_too_deep_for_a_socket_means_polling_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
 
-    async def story(engine: SqliteEngine) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
         await engine.enqueue(job("a"))
         assert (engine.process_name, await engine.ended_workers()) == ("", ())
-
-    with_engine(store(tmp_path / "x.db"), story)
     assert "they poll" in caplog.text
 
 
-def test_a_failing_checkpoint_does_not_unsay_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_checkpoint_does_not_undo_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SystemRuntime()
     monkeypatch.setattr(runtime.fs, "size", lambda path: 10**12)
 
-    async def story(engine: SqliteEngine) -> None:
-        with sqlite3.connect(tmp_path / "x.db") as reader:  # someone who reads keeps the log from being emptied
+    engine = open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime)
+    assert isinstance(engine, SqliteEngine)
+    async with opened_engine(engine) as engine:
+        with sqlite3.connect(tmp_path / "x.db") as reader:  # an open reader keeps the log from being emptied
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM holdfast_job").fetchone()
             answer = await engine.enqueue(job("a"))
             assert isinstance(answer.groups[0], GroupAccepted)
         reader.close()
-
-    engine = open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime)
-    assert isinstance(engine, SqliteEngine)
-    with_engine(engine, story)

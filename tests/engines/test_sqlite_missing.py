@@ -1,16 +1,17 @@
-"""Rows that somebody has deleted from the file by hand: what they held up goes on, and it is told."""
+"""Rows that were deleted from the file by hand: the jobs that waited for them go on, and the log reports it."""
 
-import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
-from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import writer as writer_module
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, Group, GroupAccepted, NewJob, Parent, PoolPlace
@@ -19,11 +20,10 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, SettleStatus, TaskClaim
 
 QUEUE = "q"
-Story = Callable[["Store"], Awaitable[None]]
 
 
 class Store:
-    """An open engine, and a stranger with a connection of their own."""
+    """An open engine, and connections of an outsider to the same file."""
 
     def __init__(self, engine: SqliteEngine, path: Path) -> None:
         self.engine = engine
@@ -47,7 +47,7 @@ class Store:
         return (await self.engine.settle(done)).settled[0]
 
     async def work_off(self) -> list[str]:
-        """Take and settle whatever is ready, until nothing is."""
+        """Claim and settle ready jobs until there are none."""
         done = []
         while leases := await self.take():
             for lease in leases:
@@ -62,38 +62,33 @@ class Store:
         return (await self.engine.stats(QUEUE)).queues[0].depth
 
     def delete(self, *ids: str) -> None:
-        stranger = sqlite3.connect(self.path)
-        with stranger:
-            stranger.executemany("DELETE FROM holdfast_job WHERE id = ?", [(id,) for id in ids])
-        stranger.close()
+        outsider = sqlite3.connect(self.path)
+        with outsider:
+            outsider.executemany("DELETE FROM holdfast_job WHERE id = ?", [(id,) for id in ids])
+        outsider.close()
 
     def set_aside(self) -> list[str]:
-        stranger = sqlite3.connect(self.path)
-        found = [id for (id,) in stranger.execute("SELECT id FROM holdfast_damaged ORDER BY id")]
-        stranger.close()
+        outsider = sqlite3.connect(self.path)
+        found = [id for (id,) in outsider.execute("SELECT id FROM holdfast_damaged ORDER BY id")]
+        outsider.close()
         return found
 
 
-def play(tmp_path: Path, story: Story) -> None:
+@asynccontextmanager
+async def opened_store(tmp_path: Path) -> AsyncIterator[Store]:
+    """A store that is open for as long as the block lasts, and sound at its end."""
     path = tmp_path / "x.db"
-
-    async def main() -> None:
-        engine = open_engine(f"sqlite:///{path}", durability="none")
-        assert isinstance(engine, SqliteEngine)
-        await engine.open()
-        try:
-            await story(Store(engine, path))
-            assert await engine.audit() == ()
-        finally:
-            await engine.close()
-
-    asyncio.run(main())
+    engine = open_engine(f"sqlite:///{path}", durability="none")
+    assert isinstance(engine, SqliteEngine)
+    async with opened_engine(engine):
+        yield Store(engine, path)
+        assert await engine.audit() == ()
 
 
-def test_the_next_enqueue_lets_a_lane_go_on_whose_head_is_missing(
+async def test_the_next_enqueue_lets_a_lane_go_on_whose_head_is_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(store: Store) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", lane="L")
         store.delete("head")
         assert await store.take() == []
@@ -103,13 +98,11 @@ def test_the_next_enqueue_lets_a_lane_go_on_whose_head_is_missing(
         assert (accepted.position, accepted.depth) == (2, 3)
         assert await store.depth() == 3
         assert await store.work_off() == ["second", "third", "fourth"]
-
-    play(tmp_path, story)
     assert "Job head of queue q, the head of lane L: its stored record is missing." in caplog.messages
 
 
-def test_a_prune_lets_a_lane_go_on_whose_head_is_missing(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_prune_lets_a_lane_go_on_whose_head_is_missing(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", lane="L")
         store.delete("head")
 
@@ -118,11 +111,9 @@ def test_a_prune_lets_a_lane_go_on_whose_head_is_missing(tmp_path: Path) -> None
         assert (await store.lane()).depth == await store.depth() == 1
         assert await store.work_off() == ["second"]
 
-    play(tmp_path, story)
 
-
-def test_a_missing_head_is_counted_kept_on_record_and_among_the_dead(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_missing_head_is_counted_kept_on_record_and_among_the_dead(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", lane="L")
         store.delete("head")
         await store.engine.prune()
@@ -138,11 +129,11 @@ def test_a_missing_head_is_counted_kept_on_record_and_among_the_dead(tmp_path: P
         assert (await store.engine.stats(QUEUE)).queues[0].totals.failed == 1
         assert store.set_aside() == ["head"]
 
-    play(tmp_path, story)
 
-
-def test_a_head_that_goes_missing_while_it_runs_is_lost_to_its_worker_and_the_lane_goes_on(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_head_that_goes_missing_while_it_runs_is_lost_to_its_worker_and_the_lane_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", lane="L")
         (lease,) = await store.take()
         store.delete("head")
@@ -153,11 +144,9 @@ def test_a_head_that_goes_missing_while_it_runs_is_lost_to_its_worker_and_the_la
         assert await store.settle(lease) is SettleStatus.LOST
         assert await store.work_off() == ["second"]
 
-    play(tmp_path, story)
 
-
-def test_a_lane_that_misses_all_its_jobs_is_empty(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_lane_whose_jobs_are_all_missing_is_empty(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", lane="L")
         store.delete("head", "second", "third")
         await store.engine.prune()
@@ -167,13 +156,11 @@ def test_a_lane_that_misses_all_its_jobs_is_empty(tmp_path: Path) -> None:
         await store.put("fourth", lane="L")
         assert await store.work_off() == ["fourth"]
 
-    play(tmp_path, story)
 
-
-def test_those_who_wait_and_go_missing_do_not_stop_the_last_one(
+async def test_missing_jobs_behind_the_head_do_not_stop_the_last_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(store: Store) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", "fourth", lane="L")
         store.delete("second", "fourth")
 
@@ -181,13 +168,11 @@ def test_those_who_wait_and_go_missing_do_not_stop_the_last_one(
 
         lane = await store.lane()
         assert (lane.depth, lane.totals.failed, lane.totals.succeeded, await store.depth()) == (0, 2, 2, 0)
-
-    play(tmp_path, story)
     assert "Lane L of queue q: 2 waiting jobs are missing from the store." in caplog.messages
 
 
-def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", lane="L")
         store.delete("second")
 
@@ -195,27 +180,23 @@ def test_a_lane_whose_jobs_are_missing_can_be_cleared(tmp_path: Path) -> None:
 
         assert (await store.lane()).depth == 0
 
-    play(tmp_path, story)
 
-
-def test_a_missing_head_before_a_damaged_one_are_both_set_aside(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_missing_head_before_a_damaged_one_are_both_set_aside(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", "second", "third", lane="L")
-        stranger = sqlite3.connect(store.path)
-        with stranger:
-            stranger.execute("UPDATE holdfast_job SET body = x'c1' WHERE id = 'second'")
-        stranger.close()
+        outsider = sqlite3.connect(store.path)
+        with outsider:
+            outsider.execute("UPDATE holdfast_job SET body = x'c1' WHERE id = 'second'")
+        outsider.close()
         store.delete("head")
         await store.engine.prune()
 
         assert await store.work_off() == ["third"]
         assert store.set_aside() == ["head", "second"]
 
-    play(tmp_path, story)
 
-
-def test_the_children_of_a_missing_head_hear_of_its_end(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_the_end_of_a_missing_head_resolves_its_children(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("head", lane="L")
         await store.put("child", parents=(Parent(JobKey(QUEUE, "head")),))
         await store.put("after", parents=(Parent(JobKey(QUEUE, "head"), any_end=True),))
@@ -227,11 +208,9 @@ def test_the_children_of_a_missing_head_hear_of_its_end(tmp_path: Path) -> None:
         assert (child.state, child.reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
         assert await store.work_off() == ["after"]
 
-    play(tmp_path, story)
 
-
-def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(tmp_path: Path) -> None:
-    async def story(store: Store) -> None:
+async def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
         await store.put("old", pool=PoolPlace(2, "k"))
         await store.engine.resize(QUEUE, 3)
         await store.put("new", pool=PoolPlace(3, "k"))
@@ -241,14 +220,12 @@ def test_a_job_of_an_older_size_that_goes_missing_does_not_hold_up_a_pool(tmp_pa
         assert await store.work_off() == ["new"]
         assert [pool.old_live for pool in (await store.engine.pools()).pools] == [0]
 
-    play(tmp_path, story)
-
 
 # PR3
-def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prunes_check_every_lane_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "LANES_PER_PRUNE", 2)
 
-    async def story(store: Store) -> None:
+    async with opened_store(tmp_path) as store:
         for lane in "abcde":
             await store.put(f"{lane}-head", f"{lane}-second", lane=lane)
         store.delete(*(f"{lane}-head" for lane in "ade"))
@@ -260,5 +237,3 @@ def test_prunes_come_round_to_every_lane(tmp_path: Path, monkeypatch: pytest.Mon
         for _ in range(3):
             await store.engine.prune()
         assert "a-second" in store.set_aside()
-
-    play(tmp_path, story)

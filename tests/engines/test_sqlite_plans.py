@@ -1,4 +1,4 @@
-"""The statements of the SQLite engine use the indexes they say they use, whatever the tables hold."""
+"""The statements of the SQLite engine use the indexes that their comments name, whatever the tables contain."""
 
 import re
 import sqlite3
@@ -75,11 +75,11 @@ def test_every_statement_has_a_name_and_is_used() -> None:
     assert [name for name in STATEMENTS if f'"{name}"' not in code] == []
 
 
-def test_claiming_costs_the_same_whatever_waits_or_has_ended(tmp_path: Path) -> None:
+def test_a_claim_costs_the_same_however_many_jobs_wait_or_have_ended(tmp_path: Path) -> None:
     """Virtual-machine steps per claimed job, at a thousand jobs and at more than half a million."""
     from sqlite_cost import fill, steps_per_claimed_job
 
-    small = fill(tmp_path / "small.db", queued=1_000, finished=0, blocked=0, unknown=0)
-    large = fill(tmp_path / "large.db", queued=200_000, finished=200_000, blocked=50_000, unknown=100_000)
+    small = fill(tmp_path / "small.db", queued=1_000, finished=0, blocked=0, unclaimed=0)
+    large = fill(tmp_path / "large.db", queued=200_000, finished=200_000, blocked=50_000, unclaimed=100_000)
     ratio = steps_per_claimed_job(large) / steps_per_claimed_job(small)
     assert ratio <= 1.3

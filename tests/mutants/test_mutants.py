@@ -1,4 +1,4 @@
-"""Every planted defect is noticed by an example of the contract. The mutants are in `tests/support/planted.py`."""
+"""An example of the contract notices every planted defect. The mutants are in `tests/support/ledger_mutants.py`."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import planted
+import ledger_mutants
 import pytest
-from planted import MUTANTS, Mutant
+from ledger_mutants import MUTANTS, Mutant
 
 import holdfast.testing.contract
 
@@ -34,7 +34,7 @@ def judge(tasks: list[tuple[str, list[str]]]) -> dict[str, Any]:
     }
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
-        [sys.executable, planted.__file__, json.dumps(paths)],
+        [sys.executable, ledger_mutants.__file__, json.dumps(paths)],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fleet import Fleet
-from stopping import put_to_sleep
+from pause_process import pause_process
+from worker_processes import WorkerProcesses
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -26,22 +26,25 @@ async def enqueue(engine: Engine, task: str, ids: list[str], payload: bytes = b"
         await engine.enqueue(Group(batch))
 
 
-async def storm(tmp_path: Path, *, jobs: int, kills: int, workers: int) -> tuple[int, int]:
-    """Kill workers while they work through jobs; answers how many runs there were and how many were lost."""
+async def storm(tmp_path: Path, *, jobs: int, kills: int, processes: int) -> tuple[int, int]:
+    """Kill workers while they work through jobs; return how many runs there were and how many were lost."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     engine = open_engine(url)
     await engine.open()
     ids = [f"job-{number}" for number in range(jobs)]
-    with engine.subscribe(f"room:{QUEUE}") as ended, Fleet(url, tmp_path / "runs", size=workers, seed=jobs) as fleet:
+    with (
+        engine.subscribe(f"room:{QUEUE}") as ended,
+        WorkerProcesses(url, tmp_path / "runs", size=processes, seed=jobs) as workers,
+    ):
         await enqueue(engine, "work", ids)
         killed = 0
         while (done := (await engine.stats(QUEUE)).queues[0].totals.finished) < jobs:
             if killed < kills and done > jobs * (killed + 1) / (kills + 2):
-                fleet.kill_one()
+                workers.kill_one()
                 killed += 1
             await ended.wait(10)
         assert killed == kills
-        runs = fleet.runs()
+        runs = workers.runs()
     records = [record for key in ids for record in (await engine.get(JobKey(QUEUE, key))).jobs]
     stats = (await engine.stats(QUEUE)).queues[0]
     problems = await engine.audit()
@@ -67,90 +70,81 @@ async def storm(tmp_path: Path, *, jobs: int, kills: int, workers: int) -> tuple
     return sum(starts.values()), losses
 
 
-def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(tmp_path: Path) -> None:
-    runs, losses = asyncio.run(storm(tmp_path, jobs=3_000, kills=5, workers=3))
+async def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(tmp_path: Path) -> None:
+    runs, losses = await storm(tmp_path, jobs=3_000, kills=5, processes=3)
     assert losses > 0, "no kill met a job: this proved nothing"
     print(f"{runs} runs, {losses} losses")
 
 
 @pytest.mark.long
-def test_twenty_thousand_jobs_survive_twenty_kills(tmp_path: Path) -> None:
-    runs, losses = asyncio.run(storm(tmp_path, jobs=20_000, kills=20, workers=4))
+async def test_twenty_thousand_jobs_survive_twenty_kills(tmp_path: Path) -> None:
+    runs, losses = await storm(tmp_path, jobs=20_000, kills=20, processes=4)
     assert losses > 0, "no kill met a job: this proved nothing"
     print(f"{runs} runs, {losses} losses")
 
 
-def test_a_job_of_a_killed_worker_runs_again_long_before_its_lease_is_over(tmp_path: Path) -> None:
+async def test_a_job_of_a_killed_worker_runs_again_long_before_its_lease_is_over(tmp_path: Path) -> None:
     """The lease is 30 seconds; another worker sees that the process is gone."""
 
-    async def story() -> None:
-        url = f"sqlite:///{tmp_path}/jobs.db"
-        engine = open_engine(url)
-        await engine.open()
-        with engine.subscribe(f"room:{QUEUE}") as ended, Fleet(url, tmp_path / "runs", size=2) as fleet:
-            await enqueue(engine, "hold", ["held"], b"[[],{}]")
-            holder = (await fleet.first_run()).pid
-            record = (await engine.get(JobKey(QUEUE, "held"))).jobs[0]
-            assert record is not None
-            token = record.token
-            assert token is not None
-            os.kill(holder, signal.SIGKILL)
-            killed = asyncio.get_running_loop().time()
-            assert await ended.wait(25), "it took as long as the lease"
-            print(f"ended {asyncio.get_running_loop().time() - killed:.2f} s after the kill")
-            late = await engine.settle(Settlement(queue=QUEUE, id="held", token=token, target=JobState.SUCCEEDED))
-            assert late.settled == (SettleStatus.LOST,)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    engine = open_engine(url)
+    await engine.open()
+    with engine.subscribe(f"room:{QUEUE}") as ended, WorkerProcesses(url, tmp_path / "runs", size=2) as workers:
+        await enqueue(engine, "hold", ["held"], b"[[],{}]")
+        holder = (await workers.first_run()).pid
         record = (await engine.get(JobKey(QUEUE, "held"))).jobs[0]
         assert record is not None
-        assert (record.state, record.attempt, record.losses, record.result) == (JobState.SUCCEEDED, 2, 1, b"2")
-        assert [attempt.outcome for attempt in record.history] == ["worker_lost"]
-        await engine.close()
+        token = record.token
+        assert token is not None
+        os.kill(holder, signal.SIGKILL)
+        killed = asyncio.get_running_loop().time()
+        assert await ended.wait(25), "it took as long as the lease"
+        print(f"ended {asyncio.get_running_loop().time() - killed:.2f} s after the kill")
+        late = await engine.settle(Settlement(queue=QUEUE, id="held", token=token, target=JobState.SUCCEEDED))
+        assert late.settled == (SettleStatus.LOST,)
+    record = (await engine.get(JobKey(QUEUE, "held"))).jobs[0]
+    assert record is not None
+    assert (record.state, record.attempt, record.losses, record.result) == (JobState.SUCCEEDED, 2, 1, b"2")
+    assert [attempt.outcome for attempt in record.history] == ["worker_lost"]
+    await engine.close()
 
-    asyncio.run(story())
 
-
-def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> None:
+async def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> None:
     """SIGSTOP: the process is there, so only the lease tells. Here another client's clock is past it."""
 
-    async def story() -> None:
-        url = f"sqlite:///{tmp_path}/jobs.db"
-        engine = open_engine(url)
-        await engine.open()
-        with Fleet(url, tmp_path / "runs", size=1) as fleet:
-            await enqueue(engine, "hold", ["held"], b"[[],{}]")
-            await fleet.first_run()
-            put_to_sleep(fleet.workers[0].pid, tmp_path / "jobs.db")
-            engine.clock_offset = 31_000_000
-            (lost,) = (await engine.expired("me")).leases
-            reap = Settlement(
-                queue=QUEUE,
-                id="held",
-                token=lost.token,
-                target=JobState.FAILED,
-                listed_expiry=lost.lease_expires,
-            )
-            assert (await engine.settle(reap)).settled == (SettleStatus.APPLIED,)
-            os.kill(fleet.workers[0].pid, signal.SIGCONT)
-            late = await engine.settle(Settlement(queue=QUEUE, id="held", token=lost.token, target=JobState.SUCCEEDED))
-            assert late.settled == (SettleStatus.LOST,)
-        await engine.close()
-
-    asyncio.run(story())
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    engine = open_engine(url)
+    await engine.open()
+    with WorkerProcesses(url, tmp_path / "runs", size=1) as workers:
+        await enqueue(engine, "hold", ["held"], b"[[],{}]")
+        await workers.first_run()
+        pause_process(workers.processes[0].pid, tmp_path / "jobs.db")
+        engine.clock_offset = 31_000_000
+        (lost,) = (await engine.expired("me")).leases
+        reap = Settlement(
+            queue=QUEUE,
+            id="held",
+            token=lost.token,
+            target=JobState.FAILED,
+            listed_expiry=lost.lease_expires,
+        )
+        assert (await engine.settle(reap)).settled == (SettleStatus.APPLIED,)
+        os.kill(workers.processes[0].pid, signal.SIGCONT)
+        late = await engine.settle(Settlement(queue=QUEUE, id="held", token=lost.token, target=JobState.SUCCEEDED))
+        assert late.settled == (SettleStatus.LOST,)
+    await engine.close()
 
 
-def test_a_worker_told_to_stop_gives_its_jobs_back_and_exits_cleanly(tmp_path: Path) -> None:
-    async def story() -> None:
-        url = f"sqlite:///{tmp_path}/jobs.db"
-        engine = open_engine(url)
-        await engine.open()
-        with Fleet(url, tmp_path / "runs", size=1) as fleet:
-            await enqueue(engine, "hold", ["held"], b"[[],{}]")
-            await fleet.first_run()
-            assert await fleet.stop_at_once(fleet.workers[0]) == 0
-        record = (await engine.get(JobKey(QUEUE, "held"))).jobs[0]
-        assert record is not None
-        assert (record.state, record.attempt, record.token) == (JobState.QUEUED, 0, None)
-        assert (await engine.workers()).workers == ()
-        await engine.close()
-
-    asyncio.run(story())
+async def test_a_worker_told_to_stop_gives_its_jobs_back_and_exits_cleanly(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    engine = open_engine(url)
+    await engine.open()
+    with WorkerProcesses(url, tmp_path / "runs", size=1) as workers:
+        await enqueue(engine, "hold", ["held"], b"[[],{}]")
+        await workers.first_run()
+        assert await workers.stop_at_once(workers.processes[0]) == 0
+    record = (await engine.get(JobKey(QUEUE, "held"))).jobs[0]
+    assert record is not None
+    assert (record.state, record.attempt, record.token) == (JobState.QUEUED, 0, None)
+    assert (await engine.workers()).workers == ()
+    await engine.close()

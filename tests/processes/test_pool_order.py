@@ -67,7 +67,7 @@ def work_until_killed(url: str, folder: str) -> None:
     jobs.worker(concurrency=LANES // 2, signals=True).run()
 
 
-class Crew:
+class WorkerProcesses:
     """Two worker processes; a killed one is replaced."""
 
     def __init__(self, url: str, folder: Path, random: Random) -> None:
@@ -114,7 +114,7 @@ async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[
     url = f"sqlite:///{tmp_path}/jobs.db"
     jobs = App(url)
     pool = jobs.pool("events", Event, lanes=LANES)
-    crew = Crew(url, folder, random)
+    workers = WorkerProcesses(url, folder, random)
     try:
         async with jobs:
             with jobs.engine.subscribe("room:events") as ended:
@@ -131,7 +131,7 @@ async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[
                     status = await pool.astatus()
                     finished = status.processed
                     while moments and finished > moments[0]:
-                        crew.kill_one()
+                        workers.kill_one()
                         moments.pop(0)
             records = [await jobs.control.aget(f"{number}", queue="events") for number in range(events)]
             losses = sum(run.outcome == "worker_lost" for record in records for run in record.attempts)
@@ -140,8 +140,8 @@ async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[
             assert ((await pool.astatus()).processed, (await pool.astatus()).failed) == (events, 0)
             assert await jobs.engine.audit() == ()
     finally:
-        crew.stop()
-    return crew.lines(), losses
+        workers.stop()
+    return workers.lines(), losses
 
 
 def check_order(lines: list[Line], events: int) -> None:
@@ -174,8 +174,8 @@ def check_order(lines: list[Line], events: int) -> None:
         assert fences == sorted(set(fences)), f"a fence of lane {lane} did not grow"
 
 
-def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> None:
-    lines, losses = asyncio.run(storm(tmp_path, events=1_000, kills=4, seed=4))
+async def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> None:
+    lines, losses = await storm(tmp_path, events=1_000, kills=4, seed=4)
     check_order(lines, 1_000)
     failed_once = sum(line.what == "start" for line in lines) - 1_000
     assert failed_once >= 80
@@ -185,8 +185,8 @@ def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-def test_no_key_runs_out_of_order_in_a_longer_storm(tmp_path: Path, seed: int) -> None:
-    lines, losses = asyncio.run(storm(tmp_path, events=5_000, kills=20, seed=seed))
+async def test_no_key_runs_out_of_order_in_a_longer_storm(tmp_path: Path, seed: int) -> None:
+    lines, losses = await storm(tmp_path, events=5_000, kills=20, seed=seed)
     check_order(lines, 5_000)
     assert losses > 0, "no kill met an event: this proved nothing"
     print(f"{len(lines)} lines, {losses} runs lost")

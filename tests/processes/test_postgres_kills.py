@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fleet import Fleet, Run
+from eventually import eventually
 from postgres_stock import Store
+from worker_processes import Run, WorkerProcesses
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -28,7 +29,7 @@ LEASE = 3 * SECOND
 
 @pytest.fixture
 def store(postgres_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch) -> Store:
-    """An empty store; the processes of a fleet learn its namespace from the environment."""
+    """An empty store; the worker processes learn its namespace from the environment."""
     made = postgres_store()
     monkeypatch.setenv("HOLDFAST_NAMESPACE", made.namespace)
     return made
@@ -63,21 +64,24 @@ def check_runs(records: list[JobRecord], runs: list[Run]) -> None:
     assert all(seen == sorted(set(seen)) for seen in fences.values())
 
 
-async def storm(store: Store, log: Path, *, jobs: int, kills: int, workers: int) -> int:
-    """Kill workers while they work through jobs; answers how many runs were lost."""
+async def storm(store: Store, log: Path, *, jobs: int, kills: int, processes: int) -> int:
+    """Kill workers while they work through jobs; return how many runs were lost."""
     engine = open_engine(store.url, namespace=store.namespace)
     await engine.open()
     ids = [f"job-{number}" for number in range(jobs)]
-    with engine.subscribe(f"room:{QUEUE}") as ended, Fleet(store.url, log, size=workers, seed=jobs) as fleet:
+    with (
+        engine.subscribe(f"room:{QUEUE}") as ended,
+        WorkerProcesses(store.url, log, size=processes, seed=jobs) as workers,
+    ):
         await enqueue(engine, "work", ids, b"[[1],{}]")
         killed = 0
         while (done := (await engine.stats(QUEUE)).queues[0].totals.finished) < jobs:
             if killed < kills and done > jobs * (killed + 1) / (kills + 2):
-                fleet.kill_one()
+                workers.kill_one()
                 killed += 1
             await ended.wait(10)
         assert killed == kills
-        runs = fleet.runs()
+        runs = workers.runs()
     records = await records_of(engine, ids)
     stats = (await engine.stats(QUEUE)).queues[0]
     problems = await engine.audit()
@@ -92,14 +96,14 @@ async def storm(store: Store, log: Path, *, jobs: int, kills: int, workers: int)
     return losses
 
 
-def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
-    losses = asyncio.run(storm(store, tmp_path / "runs", jobs=2_000, kills=3, workers=3))
+async def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
+    losses = await storm(store, tmp_path / "runs", jobs=2_000, kills=3, processes=3)
     assert losses > 0, "no kill met a job: this proved nothing"
 
 
 @pytest.mark.chaos
-def test_twenty_thousand_jobs_survive_twenty_kills(store: Store, tmp_path: Path) -> None:
-    losses = asyncio.run(storm(store, tmp_path / "runs", jobs=20_000, kills=20, workers=4))
+async def test_twenty_thousand_jobs_survive_twenty_kills(store: Store, tmp_path: Path) -> None:
+    losses = await storm(store, tmp_path / "runs", jobs=20_000, kills=20, processes=4)
     assert losses > 0, "no kill met a job: this proved nothing"
 
 
@@ -109,11 +113,11 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
     engine = open_engine(store.url, namespace=store.namespace)
     await engine.open()
     refused = 0
-    with engine.subscribe(f"room:{QUEUE}") as ended, Fleet(store.url, log, size=2, concurrency=2) as fleet:
+    with engine.subscribe(f"room:{QUEUE}") as ended, WorkerProcesses(store.url, log, size=2, concurrency=2) as workers:
         for number in range(times):
             name = f"held-{number}"
             await enqueue(engine, "hold", [name], b"[[],{}]")
-            holder = await started(fleet, name)
+            holder = await started(workers, name)
             (record,) = await records_of(engine, [name])
             assert record.token is not None
             os.kill(holder.pid, signal.SIGSTOP)
@@ -125,8 +129,8 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
                 refused += (await engine.settle(late)).settled == (SettleStatus.LOST,)
             finally:
                 os.kill(holder.pid, signal.SIGCONT)
-        for worker in fleet.workers:
-            assert await fleet.stop_at_once(worker) == 0  # it has noticed, and ends as ever
+        for worker in workers.processes:
+            assert await workers.stop_at_once(worker) == 0  # it has noticed, and ends as ever
     records = await records_of(engine, [f"held-{number}" for number in range(times)])
     for record in records:
         assert (record.state, record.attempt, record.losses, record.result) == (JobState.SUCCEEDED, 2, 1, b"2")
@@ -137,20 +141,16 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
     return refused
 
 
-async def started(fleet: Fleet, job: str) -> Run:
-    """Wait until a job has been started. The log is a plain file, so it is looked at again and again."""
-    async with asyncio.timeout(60):
-        while True:
-            for run in fleet.runs():
-                if run.job == job:
-                    return run
-            await asyncio.sleep(0.02)
+async def started(workers: WorkerProcesses, job: str) -> Run:
+    """Wait until a job has started. The log is a plain file, so it is read again and again."""
+    await eventually(lambda: any(run.job == job for run in workers.runs()), f"{job} to start", limit_s=60)
+    return next(run for run in workers.runs() if run.job == job)
 
 
-def test_a_worker_stopped_past_its_lease_is_refused_and_the_job_ends_once(store: Store, tmp_path: Path) -> None:
-    assert asyncio.run(pause(store, tmp_path / "runs", times=1)) == 1
+async def test_a_worker_stopped_past_its_lease_is_refused_and_the_job_ends_once(store: Store, tmp_path: Path) -> None:
+    assert (await pause(store, tmp_path / "runs", times=1)) == 1
 
 
 @pytest.mark.chaos
-def test_twenty_workers_stopped_past_their_leases_are_refused(store: Store, tmp_path: Path) -> None:
-    assert asyncio.run(pause(store, tmp_path / "runs", times=20)) == 20
+async def test_twenty_workers_stopped_past_their_leases_are_refused(store: Store, tmp_path: Path) -> None:
+    assert (await pause(store, tmp_path / "runs", times=20)) == 20

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from ways import STORES, Store
+from user_transactions import STORES, Store
 
 from holdfast import App
 

@@ -1,4 +1,4 @@
-"""PgBouncer in front of a test server, where the machine has one: a proxy that shares sessions between its clients."""
+"""PgBouncer in front of a test server, if the machine has it: a proxy that shares sessions between its clients."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from postgres import PostgresServer
-from postgres_binaries import _unprivileged, base_folder
+from postgres_binaries import base_folder, unprivileged_user
 from postgres_cluster import free_port
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -20,14 +20,14 @@ WHY_NOT = "PgBouncer is not installed here: apt install pgbouncer"
 
 
 class Bouncer:
-    """A context manager. `mode` is `transaction` or `session`; so many sessions with the server."""
+    """A context manager. `mode` is `transaction` or `session`, `sessions` their number with the server."""
 
-    def __init__(self, server: PostgresServer, mode: str, *, sessions: int = 3, ignored: str = "") -> None:
+    def __init__(self, server: PostgresServer, mode: str, *, sessions: int = 3, ignored_settings: str = "") -> None:
         assert PROGRAM is not None
         parts = urlsplit(server.url())
         self.port = free_port()
         self._server = server
-        run_as = _unprivileged()
+        run_as = unprivileged_user()
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-bouncer-", dir=base_folder(run_as)))
         settings = {
             "listen_addr": "127.0.0.1",
@@ -37,7 +37,7 @@ class Bouncer:
             "pool_mode": mode,
             "default_pool_size": sessions,
             "max_client_conn": 200,
-            "ignore_startup_parameters": ignored,
+            "ignore_startup_parameters": ignored_settings,
             "logfile": self._folder / "log",
         }
         upstream = f"host={parts.hostname} port={server.port} user={parts.username} password={parts.password}"
@@ -66,9 +66,9 @@ class Bouncer:
             else:
                 return self
         log = self._folder / "log"
-        said = log.read_text() if log.exists() else "nothing in its log"
+        text = log.read_text() if log.exists() else "its log is empty"
         self.close()
-        raise RuntimeError(f"PgBouncer does not answer: {said}")
+        raise RuntimeError(f"PgBouncer does not answer: {text}")
 
     def close(self) -> None:
         self._process.terminate()

@@ -12,8 +12,9 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
+from fast_paths import FAST_PATHS
 from postgres import server
-from postgres_stock import FAST_PATHS, Store, stock
+from postgres_stock import Store, stock
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines import open_engine

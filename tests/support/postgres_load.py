@@ -1,4 +1,4 @@
-"""Producers and a worker that go on whatever is done to the server, and an account of what they were told."""
+"""Producers and a worker that run while a test disturbs the server, and the check that no job was lost."""
 
 import asyncio
 from collections import Counter
@@ -17,12 +17,11 @@ from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
 
 QUEUE = "load"
-LONGEST = 60.0
-"""Seconds to wait for what has to happen, on however slow a machine."""
+TIMEOUT_S = 60.0  # generous: the machine may be slow
 
 
 class Load:
-    """An async context manager. Each producer repeats a job, under the same id, until it is acknowledged."""
+    """An async context manager. Each producer repeats the enqueue of a job, under the same id, until it succeeds."""
 
     def __init__(
         self, store: Store, *, producers: int = 3, concurrency: int = 10, options: Mapping[str, Any] | None = None
@@ -51,13 +50,13 @@ class Load:
             number += 1
             job = NewJob(queue=QUEUE, id=f"{name}-{number}", task="work", payload=b"[[1],{}]", fresh_id=number % 2 == 0)
             while True:
-                if await self._offered(job):
+                if await self._try_to_enqueue(job):
                     break
                 await asyncio.sleep(0.02)
             self.acknowledged.append(job.id)
             await asyncio.sleep(0.002)
 
-    async def _offered(self, job: NewJob) -> bool:
+    async def _try_to_enqueue(self, job: NewJob) -> bool:
         try:
             await self._engine.enqueue(Group((job,)))
         except EngineUnavailable:
@@ -69,10 +68,10 @@ class Load:
         return False
 
     async def consumes(self) -> None:
-        """Wait until a job has run that nobody had acknowledged before."""
-        known = set(self.acknowledged)
-        async with asyncio.timeout(LONGEST):
-            while not self.runs.keys() - known:
+        """Wait until a job has run that was not acknowledged before this call."""
+        before = set(self.acknowledged)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not self.runs.keys() - before:
                 self._ran.clear()
                 await self._ran.wait()
 
@@ -85,10 +84,10 @@ class Load:
         await self.consumes()
         return self
 
-    async def settled(self) -> None:
-        """No more jobs; every acknowledged one has run and ended well, once, and the store is sound."""
+    async def finish(self) -> None:
+        """Stop the producers. Check that every acknowledged job has succeeded once, and that the store is sound."""
         self._stopping = True
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(*self._tasks)
             ended = 0
             with self._engine.subscribe(f"room:{QUEUE}") as room:
@@ -98,7 +97,7 @@ class Load:
         keys = [JobKey(QUEUE, name) for name in self.acknowledged]
         assert len(set(keys)) == len(keys)
         records = [
-            record for start in range(0, len(keys), 500) for record in await self._some(keys[start : start + 500])
+            record for start in range(0, len(keys), 500) for record in await self._records(keys[start : start + 500])
         ]
         for record in records:
             assert record is not None, "an acknowledged job is lost"
@@ -107,14 +106,14 @@ class Load:
         assert (await self._engine.stats(QUEUE)).queues[0].totals.finished == len(keys)
         assert await self._engine.audit() == ()
 
-    async def _some(self, keys: list[JobKey]) -> Any:
+    async def _records(self, keys: list[JobKey]) -> Any:
         return (await self._engine.get(*keys)).jobs
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            await self.settled()
+            await self.finish()
         for task in self._tasks:
             task.cancel()
         await self._stack.aclose()
@@ -122,6 +121,6 @@ class Load:
     def __str__(self) -> str:
         repeated = sum(self.runs.values()) - len(self.runs)
         return (
-            f"{len(self.acknowledged)} jobs, {self.unknown} answers unknown, {self.refused} refusals, "
+            f"{len(self.acknowledged)} jobs, {self.unknown} enqueues with unknown outcome, {self.refused} refused, "
             f"{repeated} repeated runs"
         )

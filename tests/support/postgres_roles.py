@@ -1,7 +1,7 @@
-"""Roles that may do nothing but log in, for tests of what they are then given.
+"""Roles without rights, for tests of grants.
 
-Roles belong to the whole server, which other processes share: each process names its own, and on a server that is not
-the tests' own it removes them at its end.
+Roles belong to the whole server, which other processes share. So each process makes roles with names of its own, and
+removes them at its end if the tests did not start the server.
 """
 
 import atexit
@@ -17,11 +17,11 @@ from postgres import PostgresServer
 class Role(NamedTuple):
     name: str
     url: str
-    """The address of this worker's database, for this role."""
+    """The address of this worker's database with the login of this role."""
 
 
 def new_role(server: PostgresServer, name: str | None = None) -> Role:
-    """A role that can connect, and no more."""
+    """A role that may log in, and has no other right."""
     name = name or f"holdfast_{os.getpid()}_{secrets.token_hex(4)}"
     password = secrets.token_hex(16)
     quoted = '"' + name.replace('"', '""') + '"'
@@ -35,7 +35,7 @@ def new_role(server: PostgresServer, name: str | None = None) -> Role:
 
 @cache
 def app_role(server: PostgresServer) -> Role:
-    """One for all tests that only need some role; which namespaces it may use, they say themselves."""
+    """One role for all tests that need any role. Each test grants it what it needs."""
     return new_role(server)
 
 

@@ -18,9 +18,6 @@ from postgres import PostgresServer
 
 from holdfast.engines import open_engine
 
-FAST_PATHS = os.environ.get("HOLDFAST_FAST_PATHS") != "0"
-"""`make long` runs the suites a second time with the fast paths off."""
-
 KEPT = ("migration", "rules")
 """Tables that say what is installed: they are left alone."""
 SMALL = 1 << 20

@@ -1,8 +1,9 @@
 """A TCP proxy that fails on command, between a client and a PostgreSQL server.
 
-It runs on a thread of its own, so both async and blocking tests can command it. It reads just enough of the protocol
-to know where a request begins and where its reply ends (`ReadyForQuery`: by then the server has committed). So a cut
-can be placed exactly: before a request reached the server, after the server has done it, or in the middle of the reply.
+It runs on a thread of its own, so both async and blocking tests can control it. It reads enough of the protocol to
+know where a request begins and where its reply ends (`ReadyForQuery`: by then the server has committed). So a test can
+cut a connection exactly before a request reaches the server, after the server has carried it out, or in the middle of
+the reply.
 """
 
 import asyncio
@@ -20,17 +21,15 @@ from postgres_cluster import free_port
 T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
-PIECE = 1 << 16
-ASKS_FOR_ENCRYPTION = frozenset({80877103, 80877104})
-READY = ord("Z")
-DESCRIBED = frozenset(b"TnE")
+READ_BYTES = 1 << 16
+ENCRYPTION_REQUESTS = frozenset({80877103, 80877104})
+READY_FOR_QUERY = ord("Z")
+END_OF_DESCRIPTION = frozenset(b"TnE")
 FLUSH = b"H\x00\x00\x00\x04"
-GOODBYE = b"X\x00\x00\x00\x04"
+TERMINATE = b"X\x00\x00\x00\x04"
 
 
-class Way(Enum):
-    """A direction of the bytes."""
-
+class Direction(Enum):
     TO_SERVER = "to the server"
     TO_CLIENT = "to the client"
 
@@ -38,65 +37,69 @@ class Way(Enum):
 class Cut(Enum):
     """Where in a request and its reply the connection is cut."""
 
-    BEFORE_REQUEST = "nothing of the request reaches the server"
-    BEFORE_REPLY = "the server has done it, nothing of the reply reaches the client"
-    IN_REPLY = "the server has done it, half of the reply reaches the client"
+    BEFORE_REQUEST = "no byte of the request reaches the server"
+    BEFORE_REPLY = "the server has carried out the request, no byte of the reply reaches the client"
+    IN_REPLY = "the server has carried out the request, half of the reply reaches the client"
 
 
-class Replies:
-    """Counts the whole replies in what the server sends."""
+class ReplyCounter:
+    """Counts the complete replies in the bytes that the server sends."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._plain = 0
-        self._ends = frozenset({READY})
+        self._incomplete = b""
+        self._single_bytes = 0
+        self._last_messages = frozenset({READY_FOR_QUERY})
 
-    def one_byte(self) -> None:
-        """The next answer is a single byte, to the question whether to encrypt."""
-        self._plain += 1
+    def expect_single_byte(self) -> None:
+        """The next answer is one byte: whether the server encrypts."""
+        self._single_bytes += 1
 
-    def asked(self, request: bytes) -> None:
-        """What ends with a flush is not followed by READY: it prepares a statement, and is told how that looks."""
-        self._ends = frozenset({READY}) | DESCRIBED if request.endswith(FLUSH) else frozenset({READY})
+    def begin(self, request: bytes) -> None:
+        """A request that ends with a flush prepares a statement: its reply ends with a description."""
+        self._last_messages = (
+            frozenset({READY_FOR_QUERY}) | END_OF_DESCRIPTION
+            if request.endswith(FLUSH)
+            else frozenset({READY_FOR_QUERY})
+        )
 
     def count(self, data: bytes) -> int:
-        data = self._rest + data
-        at = ended = 0
-        while self._plain and at < len(data):
-            at, self._plain = at + 1, self._plain - 1
-        while at + 5 <= len(data):
-            length = 1 + int.from_bytes(data[at + 1 : at + 5], "big")
-            if at + length > len(data):
+        data = self._incomplete + data
+        position = complete = 0
+        while self._single_bytes and position < len(data):
+            position, self._single_bytes = position + 1, self._single_bytes - 1
+        while position + 5 <= len(data):
+            length = 1 + int.from_bytes(data[position + 1 : position + 5], "big")
+            if position + length > len(data):
                 break
-            ended += data[at] in self._ends
-            at += length
-        self._rest = data[at:]
-        return ended
+            complete += data[position] in self._last_messages
+            position += length
+        self._incomplete = data[position:]
+        return complete
 
 
-class Link:
-    """One client's connection, and the proxy's own to the server."""
+class ProxiedConnection:
+    """One client's connection, and the proxy's connection to the server."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
         self.server = server
-        self.replies = Replies()
+        self.replies = ReplyCounter()
         self.established = False
-        self.asking = False
+        self.in_request = False
         self.cut: Cut | None = None
         self.withheld = bytearray()
         self.pumps: list[asyncio.Future[None]] = []
 
-    def opening(self, data: bytes) -> None:
-        """What a client sends before it is let in."""
-        if len(data) == 8 and struct.unpack("!i", data[4:])[0] in ASKS_FOR_ENCRYPTION:
-            self.replies.one_byte()
+    def before_login(self, data: bytes) -> None:
+        """The client has sent this before the server accepted its login."""
+        if len(data) == 8 and struct.unpack("!i", data[4:])[0] in ENCRYPTION_REQUESTS:
+            self.replies.expect_single_byte()
 
     def abort(self) -> None:
         for writer in (self.client, self.server):
             with suppress(OSError):
                 raw = writer.get_extra_info("socket")
-                # A reset, not a polite end.
+                # A reset, not a normal close.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
         for pump in self.pumps:
@@ -104,13 +107,13 @@ class Link:
 
 
 class Proxy:
-    """Forwards `port` to the server's port, until it is told otherwise. A context manager."""
+    """Forwards `port` to the server's port. A context manager."""
 
     def __init__(self, server_port: int) -> None:
         self._target = server_port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._links: set[Link] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._plan: tuple[Cut, int] | None = None
         self._delay = 0.0
@@ -124,18 +127,18 @@ class Proxy:
     # Commands
 
     def cut(self) -> int:
-        """Reset every connection; how many there were."""
+        """Reset every connection; return their number."""
 
         async def cut() -> int:
-            links = list(self._links)
-            for link in links:
-                link.abort()
-            return len(links)
+            connections = list(self._connections)
+            for connection in connections:
+                connection.abort()
+            return len(connections)
 
         return self._do(cut)
 
     def cut_at(self, where: Cut, nth: int = 1) -> None:
-        """Cut at the nth request from now, on whichever established connection it comes. See `wait_until_cut`."""
+        """Cut the connection of the nth request from now, among all connections. See `wait_until_cut`."""
 
         async def plan() -> None:
             self._plan = (where, nth)
@@ -146,14 +149,14 @@ class Proxy:
     def wait_until_cut(self, timeout: float = 30) -> None:
         """Wait for the cut that `cut_at` planned."""
         if not self._cut.wait(timeout):
-            raise TimeoutError("No request came to be cut.")
+            raise TimeoutError("No request came, so nothing was cut.")
 
-    def hold(self, *ways: Way) -> None:
-        """Forward nothing in these directions (none named: in both), and keep it until `release`."""
+    def hold(self, *directions: Direction) -> None:
+        """Forward nothing in these directions (default: both), and keep the bytes until `release`."""
 
         async def hold() -> None:
-            for way in ways or Way:
-                self._open[way].clear()
+            for direction in directions or Direction:
+                self._open[direction].clear()
 
         self._do(hold)
 
@@ -165,7 +168,7 @@ class Proxy:
         self._do(release)
 
     def delay(self, seconds: float) -> None:
-        """Forward everything so much later."""
+        """Forward all bytes this much later."""
 
         async def delay() -> None:
             self._delay = seconds
@@ -173,7 +176,7 @@ class Proxy:
         self._do(delay)
 
     def refuse(self) -> None:
-        """Refuse new connections, as if nobody listened. Those that are there stay."""
+        """Refuse new connections, as if the port were closed. Open connections stay."""
 
         async def refuse() -> None:
             if self._listener is not None:
@@ -193,17 +196,17 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        return len(self._links)
+        return len(self._connections)
 
     def close(self) -> None:
-        async def end() -> None:
+        async def cancel() -> None:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
         self.refuse()
         self.cut()
-        self._do(end)
+        self._do(cancel)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -218,14 +221,14 @@ class Proxy:
 
     # On the loop
 
-    def _do(self, what: Callable[[], Awaitable[T]]) -> T:
+    def _do(self, function: Callable[[], Awaitable[T]]) -> T:
         async def call() -> T:
-            return await what()
+            return await function()
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(30)
 
-    async def _make_gates(self) -> dict[Way, asyncio.Event]:
-        gates = {way: asyncio.Event() for way in Way}
+    async def _make_gates(self) -> dict[Direction, asyncio.Event]:
+        gates = {direction: asyncio.Event() for direction in Direction}
         for gate in gates.values():
             gate.set()
         return gates
@@ -234,75 +237,75 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        link = None
+        connection = None
         try:
             from_server, to_server = await asyncio.open_connection(LOOPBACK, self._target)
-            link = Link(writer, to_server)
-            self._links.add(link)
-            ways = (self._to_server(link, reader), self._to_client(link, from_server))
-            link.pumps = [asyncio.ensure_future(way) for way in ways]
-            _, left = await asyncio.wait(link.pumps, return_when=asyncio.FIRST_COMPLETED)
-            # One side has ended, so the other has nobody to talk to.
+            connection = ProxiedConnection(writer, to_server)
+            self._connections.add(connection)
+            both = (self._to_server(connection, reader), self._to_client(connection, from_server))
+            connection.pumps = [asyncio.ensure_future(pump) for pump in both]
+            _, left = await asyncio.wait(connection.pumps, return_when=asyncio.FIRST_COMPLETED)
+            # One side has ended, so the other has no peer.
             for pump in left:
                 pump.cancel()
-            await asyncio.gather(*link.pumps, return_exceptions=True)
+            await asyncio.gather(*connection.pumps, return_exceptions=True)
             to_server.close()
         except OSError:
             pass
         finally:
             writer.close()
             self._tasks.discard(task)
-            if link is not None:
-                self._links.discard(link)
+            if connection is not None:
+                self._connections.discard(connection)
 
-    async def _to_server(self, link: Link, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(PIECE):
-            if not link.established:
-                link.opening(data)
-            elif not link.asking and data != GOODBYE:
-                link.asking = True
-                link.replies.asked(data)
-                link.cut = self._planned()
-                if link.cut is Cut.BEFORE_REQUEST:
-                    self._end(link)
+    async def _to_server(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(READ_BYTES):
+            if not connection.established:
+                connection.before_login(data)
+            elif not connection.in_request and data != TERMINATE:
+                connection.in_request = True
+                connection.replies.begin(data)
+                connection.cut = self._planned_cut()
+                if connection.cut is Cut.BEFORE_REQUEST:
+                    self._end(connection)
                     return
-            await self._forward(Way.TO_SERVER, link.server, data)
+            await self._forward(Direction.TO_SERVER, connection.server, data)
 
-    async def _to_client(self, link: Link, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(PIECE):
-            ended = link.replies.count(data) > 0
-            if ended:
-                link.established, link.asking = True, False
-            if link.cut is None:
-                await self._forward(Way.TO_CLIENT, link.client, data)
+    async def _to_client(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(READ_BYTES):
+            complete = connection.replies.count(data) > 0
+            if complete:
+                connection.established, connection.in_request = True, False
+            if connection.cut is None:
+                await self._forward(Direction.TO_CLIENT, connection.client, data)
                 continue
-            link.withheld += data
-            if ended:
-                if link.cut is Cut.IN_REPLY:
-                    link.client.write(link.withheld[: len(link.withheld) // 2])
-                    await link.client.drain()
-                    link.client.close()
-                self._end(link)
+            connection.withheld += data
+            if complete:
+                if connection.cut is Cut.IN_REPLY:
+                    connection.client.write(connection.withheld[: len(connection.withheld) // 2])
+                    await connection.client.drain()
+                    connection.client.close()
+                self._end(connection)
                 return
 
-    async def _forward(self, way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
+    async def _forward(self, direction: Direction, writer: asyncio.StreamWriter, data: bytes) -> None:
         if self._delay:
             await asyncio.sleep(self._delay)
-        await self._open[way].wait()
+        await self._open[direction].wait()
         writer.write(data)
         await writer.drain()
 
-    def _planned(self) -> Cut | None:
-        """What is planned for the request that comes now."""
+    def _planned_cut(self) -> Cut | None:
+        """The cut that is planned for the request that comes now."""
         if self._plan is None:
             return None
         where, nth = self._plan
         self._plan = (where, nth - 1) if nth > 1 else None
         return where if nth == 1 else None
 
-    def _end(self, link: Link) -> None:
-        if link.cut is Cut.IN_REPLY:
-            link.server.transport.abort()
+    def _end(self, connection: ProxiedConnection) -> None:
+        if connection.cut is Cut.IN_REPLY:
+            connection.server.transport.abort()
         else:
-            link.abort()
+            connection.abort()
         self._cut.set()

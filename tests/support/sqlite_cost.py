@@ -1,4 +1,4 @@
-"""Fills a database with jobs in bulk, and counts what a claim costs SQLite."""
+"""Fills a database with jobs in bulk, and counts the virtual-machine steps of a claim."""
 
 from pathlib import Path
 
@@ -16,21 +16,21 @@ from holdfast.model.work import Claim, Exchange, QueueClaim, TaskClaim
 from holdfast.runtime import SystemRuntime
 
 QUEUE = "work"
-KNOWN, UNKNOWN = "known", "unknown"
+CLAIMED, UNCLAIMED = "claimed", "unclaimed"
 
 
-def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) -> Writer:
+def fill(path: Path, *, queued: int, finished: int, blocked: int, unclaimed: int) -> Writer:
     """Rows as the engine writes them, made from one job of each task that it wrote itself."""
     runtime = SystemRuntime()
     store = Writer(StoreOptions(str(path), "holdfast", "none", 1.0), runtime, EngineClock(runtime))
     store.prepare(auto_migrate=True)
-    jobs = tuple(NewJob(queue=QUEUE, id=f"seed-{task}", task=task, payload=b"x" * 100) for task in (UNKNOWN, KNOWN))
+    jobs = tuple(NewJob(queue=QUEUE, id=f"seed-{task}", task=task, payload=b"x" * 100) for task in (UNCLAIMED, CLAIMED))
     (done,) = store.run([Enqueue(groups=(Group(jobs),))])
     assert done.error is None, done.error
     db = store.connection
     models = [unpack_job(body) for (body,) in db.execute("SELECT body FROM holdfast_job ORDER BY arrival")]
-    strange, known = models
-    q, tasks = 1, {UNKNOWN: 1, KNOWN: 2}
+    unclaimed_job, claimed_job = models
+    q, tasks = 1, {UNCLAIMED: 1, CLAIMED: 2}
     arrival = 10
 
     def many(model: JobRecord, count: int, **changes: object) -> None:
@@ -43,11 +43,15 @@ def fill(path: Path, *, queued: int, finished: int, blocked: int, unknown: int) 
         db.executemany(load("statements.sql", "holdfast")["add_job"], rows)
 
     db.execute("BEGIN")
-    many(strange, unknown)
-    many(replace(known, lane="slow"), blocked, state=JobState.BLOCKED, hold=Hold.LANE)
-    ended = {"visible_until": known.created + DAY, "result_until": known.created + DAY, "finished": known.created}
-    many(known, finished, state=JobState.SUCCEEDED, **ended)
-    many(known, queued)
+    many(unclaimed_job, unclaimed)
+    many(replace(claimed_job, lane="slow"), blocked, state=JobState.BLOCKED, hold=Hold.LANE)
+    ended = {
+        "visible_until": claimed_job.created + DAY,
+        "result_until": claimed_job.created + DAY,
+        "finished": claimed_job.created,
+    }
+    many(claimed_job, finished, state=JobState.SUCCEEDED, **ended)
+    many(claimed_job, queued)
     db.execute("UPDATE holdfast_meta SET arrival = ?", (arrival,))
     db.execute("COMMIT")
     return store
@@ -61,7 +65,7 @@ def steps_per_claimed_job(store: Writer, jobs: int = 100) -> float:
         steps += 1
         return 0
 
-    tasks = (TaskClaim(task=KNOWN, lease_len=30 * SECOND),)
+    tasks = (TaskClaim(task=CLAIMED, lease_len=30 * SECOND),)
     claim = Claim(claim_id="c" * 32, worker="w", queues=(QueueClaim(QUEUE, tasks),), limit=jobs)
     store.connection.set_progress_handler(count, 1)
     (done,) = store.run([Exchange(claim=claim)])

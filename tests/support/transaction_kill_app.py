@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from sqlalchemy import text
-from ways import Store
+from user_transactions import Store
 
 from holdfast import App, Context, fixed
 

@@ -40,7 +40,7 @@ EXAMPLES: list[BaseException] = [
     errors.UnknownTask(task="resise", known=["resize", "flaky"]),
     errors.DuplicateTask(task="resize"),
     errors.BlockingCall(method="enqueue", twin="aenqueue"),
-    errors.Unsupported(capability="joins_transactions", engine="memory"),
+    errors.Unsupported(capability="user_transactions", engine="memory"),
     errors.WrongDatabase(expected="shop", found="test"),
     errors.ConfigError("Bad.", key="worker.concurrency", source="holdfast.toml"),
     errors.Refused("No."),
@@ -193,16 +193,13 @@ def test_an_interrupt_passes_an_except_exception() -> None:
         handler()
 
 
-def test_an_interrupt_leaves_an_asyncio_task_unchanged() -> None:
+async def test_an_interrupt_leaves_an_asyncio_task_unchanged() -> None:
     async def handler() -> None:
         raise GiveUp("card expired")
 
-    async def main() -> None:
+    with pytest.raises(GiveUp, match="card expired"):
         async with asyncio.timeout(5):
             await asyncio.ensure_future(handler())
-
-    with pytest.raises(GiveUp, match="card expired"):
-        asyncio.run(main())
 
 
 def test_retry_needs_neither_reason_nor_delay() -> None:

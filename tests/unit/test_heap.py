@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engines.tables.heap import FEW, LazyHeap
+from holdfast.engines.tables.heap import REBUILD_FROM, LazyHeap
 
 Entry = tuple[int, str]
 
@@ -19,19 +19,19 @@ class Living:
     """A heap, and beside it the set of entries that stand for something."""
 
     def __init__(self) -> None:
-        self.living: set[Entry] = set()
-        alive: Callable[[Entry], bool] = self.living.__contains__
-        self.heap: LazyHeap[Entry] = LazyHeap(alive)
+        self.current: set[Entry] = set()
+        is_current: Callable[[Entry], bool] = self.current.__contains__
+        self.heap: LazyHeap[Entry] = LazyHeap(is_current)
 
     def push(self, entry: Entry) -> None:
-        if entry not in self.living:
-            self.living.add(entry)
+        if entry not in self.current:
+            self.current.add(entry)
             self.heap.push(entry)
 
     def kill(self, entry: Entry) -> None:
-        if entry in self.living:
-            self.living.remove(entry)
-            self.heap.bury()
+        if entry in self.current:
+            self.current.remove(entry)
+            self.heap.mark_stale()
 
     def size(self) -> int:
         return len(self.heap._entries)
@@ -48,9 +48,9 @@ def test_it_gives_what_a_sorted_list_would_give(acts: list[tuple[str, Entry]], b
             case "kill":
                 some.kill(entry)
             case _:
-                assert some.heap.first() == min(some.living, default=None)
-    assert sorted(some.heap.up_to(bound)) == sorted(entry for entry in some.living if entry <= bound)
-    assert some.heap.living() == some.living
+                assert some.heap.first() == min(some.current, default=None)
+    assert sorted(some.heap.up_to(bound)) == sorted(entry for entry in some.current if entry <= bound)
+    assert some.heap.current_entries() == some.current
 
 
 @pytest.mark.parametrize("births", [0.9, 0.5, 0.1])
@@ -63,7 +63,7 @@ def test_the_dead_never_outnumber_the_living_by_much(births: float) -> None:
             some.push(entry)
         else:
             some.kill(entry)
-        assert some.size() <= 2 * len(some.living) + 2 * FEW
+        assert some.size() <= 2 * len(some.current) + 2 * REBUILD_FROM
 
 
 def test_an_entry_may_come_back_to_life() -> None:
@@ -84,7 +84,7 @@ def test_an_entry_that_keeps_coming_back_does_not_pile_up() -> None:
         some.push((1, "a"))
         some.kill((1, "a"))
     some.push((1, "a"))
-    assert some.size() <= 2 + 2 * FEW
+    assert some.size() <= 2 + 2 * REBUILD_FROM
 
 
 def test_an_empty_heap_has_no_first() -> None:

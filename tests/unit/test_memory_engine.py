@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from eventually import idle
 
 from holdfast.engine import Engine, Subscription
 from holdfast.engines import open_engine
@@ -36,7 +37,7 @@ def claim(claim_id: str, limit: int = 1) -> Exchange:
 # --- Threads ---
 
 
-def test_threads_share_the_jobs_without_overlap(engine: MemoryEngine) -> None:
+async def test_threads_share_the_jobs_without_overlap(engine: MemoryEngine) -> None:
     ids = [f"{number}" for number in range(2_000)]
     engine.perform_now(enqueue(*ids[:1_000]))
     engine.perform_now(enqueue(*ids[1_000:]))
@@ -59,7 +60,7 @@ def test_threads_share_the_jobs_without_overlap(engine: MemoryEngine) -> None:
     with ThreadPoolExecutor(4) as threads:
         shares = list(threads.map(work, "abcd"))
     assert sorted(id for share in shares for id in share) == sorted(ids)
-    assert asyncio.run(engine.audit()) == ()
+    assert (await engine.audit()) == ()
 
 
 def test_threads_that_enqueue_one_id_make_one_job(engine: MemoryEngine) -> None:
@@ -91,15 +92,12 @@ async def heard(subscription: Subscription, timeout: float = PATIENCE) -> frozen
     return await subscription.wait(timeout)
 
 
-def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
-    async def listen() -> frozenset[str]:
-        with engine.subscribe("queue:q") as subscription:
-            waiting = asyncio.ensure_future(heard(subscription))
-            await asyncio.sleep(0)  # let it begin to wait
-            await asyncio.to_thread(engine.perform_now, enqueue("a"))
-            return await waiting
-
-    assert asyncio.run(listen()) == {"queue:q"}
+async def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
+    with engine.subscribe("queue:q") as subscription:
+        waiting = asyncio.ensure_future(heard(subscription))
+        await idle()
+        await asyncio.to_thread(engine.perform_now, enqueue("a"))
+        assert (await waiting) == {"queue:q"}
 
 
 def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
@@ -120,38 +118,29 @@ def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
         assert list(listeners) == [{"queue:q"}, {"queue:q"}]
 
 
-def test_a_bell_that_rang_before_the_wait_is_not_lost(engine: MemoryEngine) -> None:
-    async def listen() -> list[frozenset[str]]:
-        with engine.subscribe("queue:q", "room:q") as subscription:
-            await engine.perform(enqueue("a"))
-            return [await heard(subscription), await heard(subscription, 0)]
-
-    assert asyncio.run(listen()) == [{"queue:q"}, frozenset()]
+async def test_a_bell_that_rang_before_the_wait_is_not_lost(engine: MemoryEngine) -> None:
+    with engine.subscribe("queue:q", "room:q") as subscription:
+        await engine.perform(enqueue("a"))
+        assert [await heard(subscription), await heard(subscription, 0)] == [{"queue:q"}, frozenset()]
 
 
-def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
-    async def listen() -> frozenset[str]:
-        with engine.subscribe("queue:r") as subscription:
-            await engine.perform(enqueue("a"))
-            return await heard(subscription, 0)
-
-    assert asyncio.run(listen()) == frozenset()
+async def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
+    with engine.subscribe("queue:r") as subscription:
+        await engine.perform(enqueue("a"))
+        assert (await heard(subscription, 0)) == frozenset()
 
 
 @pytest.mark.parametrize("closing", ["engine", "subscription"])
-def test_closing_wakes_a_waiter_with_nothing(engine: MemoryEngine, closing: str) -> None:
-    async def listen() -> frozenset[str]:
-        subscription = engine.subscribe("queue:q")
-        waiting = asyncio.ensure_future(heard(subscription))
-        await asyncio.sleep(0)
-        if closing == "engine":
-            await engine.close()
-            await engine.close()
-        else:
-            subscription.close()
-        return await waiting
-
-    assert asyncio.run(listen()) == frozenset()
+async def test_closing_wakes_a_waiter_with_nothing(engine: MemoryEngine, closing: str) -> None:
+    subscription = engine.subscribe("queue:q")
+    waiting = asyncio.ensure_future(heard(subscription))
+    await idle()
+    if closing == "engine":
+        await engine.close()
+        await engine.close()
+    else:
+        subscription.close()
+    assert (await waiting) == frozenset()
 
 
 def test_an_address_opens_it() -> None:

@@ -52,4 +52,4 @@ def test_time_may_stand_still_but_not_go_back() -> None:
 def test_a_cursor_must_have_been_answered() -> None:
     find = Find(queue="q", state=JobState.QUEUED, cursor=4)
     problem = Oracle().accept(find, FindAnswer(at=At(1, 1), jobs=()))
-    assert problem == "Find: nobody was ever given the cursor 4"
+    assert problem == "Find: no answer had the cursor 4"

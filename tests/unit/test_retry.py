@@ -320,12 +320,12 @@ def test_retry_for_counts_nothing_where_the_start_is_not_known() -> None:
 
 
 def test_a_delay_the_handler_asked_for_takes_the_place_of_the_backoff() -> None:
-    assert after(RetryPolicy(), asked=42) == 42
+    assert after(RetryPolicy(), requested_us=42) == 42
 
 
 def test_a_delay_the_handler_asked_for_meets_the_same_ends() -> None:
-    assert after(RetryPolicy(max_attempts=1), asked=42) is Stop.EXHAUSTED
-    assert after(RetryPolicy(retry_for=10), asked=42) is Stop.TOO_LONG
+    assert after(RetryPolicy(max_attempts=1), requested_us=42) is Stop.EXHAUSTED
+    assert after(RetryPolicy(retry_for=10), requested_us=42) is Stop.TOO_LONG
 
 
 @pytest.mark.parametrize(

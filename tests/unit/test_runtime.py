@@ -70,20 +70,17 @@ def test_the_boot_id_is_the_same_for_everyone_on_the_host() -> None:
     assert SystemRuntime().boot_id() == first
 
 
-def test_a_sleep_lets_other_tasks_run(runtime: SystemRuntime) -> None:
-    async def main() -> list[str]:
-        order: list[str] = []
+async def test_a_sleep_lets_other_tasks_run(runtime: SystemRuntime) -> None:
+    order: list[str] = []
 
-        async def other() -> None:
-            order.append("other")
+    async def other() -> None:
+        order.append("other")
 
-        task = runtime.spawn(other(), name="other")
-        await runtime.sleep(0)
-        order.append("main")
-        await task
-        return order
-
-    assert asyncio.run(main()) == ["other", "main"]
+    task = runtime.spawn(other(), name="other")
+    await runtime.sleep(0)
+    order.append("main")
+    await task
+    assert order == ["other", "main"]
 
 
 def test_a_draw_is_in_the_half_open_unit_interval(runtime: SystemRuntime) -> None:
@@ -147,40 +144,31 @@ def test_a_claim_id_is_32_hex_digits(runtime: SystemRuntime) -> None:
     assert bytes.fromhex(name).hex() == name
 
 
-def test_a_spawned_task_answers_whoever_waits(runtime: SystemRuntime) -> None:
+async def test_a_spawned_task_answers_whoever_waits(runtime: SystemRuntime) -> None:
     async def answer() -> int:
         return 42
 
-    async def main() -> tuple[int, str]:
-        task = runtime.spawn(answer(), name="answer")
-        return await task, task.get_name()
-
-    assert asyncio.run(main()) == (42, "answer")
+    task = runtime.spawn(answer(), name="answer")
+    assert (await task, task.get_name()) == (42, "answer")
 
 
-def test_a_spawned_task_is_held_until_it_ends(runtime: SystemRuntime) -> None:
-    async def main() -> tuple[int, int]:
-        gate = asyncio.Event()
-        task = runtime.spawn(gate.wait(), name="held")
-        during = len(runtime._tasks)
-        gate.set()
-        await task
-        await runtime.sleep(0)
-        return during, len(runtime._tasks)
-
-    assert asyncio.run(main()) == (1, 0)
+async def test_a_spawned_task_is_held_until_it_ends(runtime: SystemRuntime) -> None:
+    gate = asyncio.Event()
+    task = runtime.spawn(gate.wait(), name="held")
+    during = len(runtime._tasks)
+    gate.set()
+    await task
+    await runtime.sleep(0)
+    assert (during, len(runtime._tasks)) == (1, 0)
 
 
-def test_an_error_that_leaves_a_task_is_logged(runtime: SystemRuntime, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_that_leaves_a_task_is_logged(runtime: SystemRuntime, caplog: pytest.LogCaptureFixture) -> None:
     async def break_down() -> None:
         raise RuntimeError("broken")
 
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR, logger="holdfast"):
         task = runtime.spawn(break_down(), name="fragile")
         await asyncio.wait([task])
-
-    with caplog.at_level(logging.ERROR, logger="holdfast"):
-        asyncio.run(main())
     (record,) = caplog.records
     assert record.name == "holdfast"
     assert "fragile" in record.getMessage()
@@ -188,14 +176,11 @@ def test_an_error_that_leaves_a_task_is_logged(runtime: SystemRuntime, caplog: p
     assert isinstance(record.exc_info[1], RuntimeError)
 
 
-def test_a_cancelled_task_is_not_reported(runtime: SystemRuntime, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        task = runtime.spawn(asyncio.Event().wait(), name="endless")
-        await runtime.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(main())
+async def test_a_cancelled_task_is_not_reported(runtime: SystemRuntime, caplog: pytest.LogCaptureFixture) -> None:
+    task = runtime.spawn(asyncio.Event().wait(), name="endless")
+    await runtime.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
     assert caplog.records == []
 
 
@@ -215,25 +200,19 @@ def test_a_lock_is_held_by_one(runtime: SystemRuntime) -> None:
     assert lock.acquire(blocking=False)
 
 
-def test_a_blocking_call_runs_beside_the_loop(runtime: SystemRuntime) -> None:
-    async def main() -> bool:
-        gate = runtime.event()
-        waiting = runtime.spawn(runtime.run_blocking(gate.wait, 5), name="waiting")
-        await runtime.sleep(0)
-        gate.set()  # reached only because the loop was not blocked
-        return await waiting
-
-    assert asyncio.run(main())
+async def test_a_blocking_call_runs_beside_the_loop(runtime: SystemRuntime) -> None:
+    gate = runtime.event()
+    waiting = runtime.spawn(runtime.run_blocking(gate.wait, 5), name="waiting")
+    await runtime.sleep(0)
+    gate.set()  # reached only because the loop was not blocked
+    assert await waiting
 
 
-def test_a_blocking_call_sees_the_callers_context_variables(runtime: SystemRuntime) -> None:
+async def test_a_blocking_call_sees_the_callers_context_variables(runtime: SystemRuntime) -> None:
     job = contextvars.ContextVar("job", default="none")
 
-    async def main() -> str:
-        job.set("01J")
-        return await runtime.run_blocking(job.get)
-
-    assert asyncio.run(main()) == "01J"
+    job.set("01J")
+    assert (await runtime.run_blocking(job.get)) == "01J"
 
 
 def test_a_process_gets_its_arguments_unread_by_any_shell(runtime: SystemRuntime) -> None:

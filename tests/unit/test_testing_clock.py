@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from eventually import idle
 
 from holdfast.engines import open_engine
 from holdfast.model.instants import HOUR, MINUTE, SECOND
@@ -10,14 +11,14 @@ from holdfast.testing import FakeClock, FrozenRuntime
 
 
 # TM4
-def test_a_fake_clock_moves_the_engines_time() -> None:
+async def test_a_fake_clock_moves_the_engines_time() -> None:
     engine = open_engine("memory://")
     clock = FakeClock(engine)
-    before = asyncio.run(engine.now())
+    before = await engine.now()
 
     clock.advance(1, minutes=2, hours=3)
 
-    after = asyncio.run(engine.now())
+    after = await engine.now()
     assert engine.clock_offset == 3 * HOUR + 2 * MINUTE + SECOND
     assert after.wall - before.wall >= 3 * HOUR
     assert after.lease - before.lease >= 3 * HOUR
@@ -73,50 +74,42 @@ def test_the_offset_moves_wall_and_boot_but_not_the_stop_watch() -> None:
     assert (runtime.wall(), runtime.boot(), runtime.monotonic()) == (wall + HOUR, boot + HOUR, monotonic)
 
 
-def test_an_engine_on_a_frozen_runtime_sees_equal_times() -> None:
+async def test_an_engine_on_a_frozen_runtime_sees_equal_times() -> None:
     engine = open_engine("memory://", runtime=FrozenRuntime())
 
-    assert asyncio.run(engine.now()) == asyncio.run(engine.now())
+    assert (await engine.now()) == (await engine.now())
 
 
-def test_sleepers_wake_in_the_order_of_their_times() -> None:
-    async def scenario() -> list[str]:
-        runtime = FrozenRuntime()
-        woken: list[str] = []
+async def test_sleepers_wake_in_the_order_of_their_times() -> None:
+    runtime = FrozenRuntime()
+    woken: list[str] = []
 
-        async def sleeper(name: str, seconds: float) -> None:
-            await runtime.sleep(seconds)
-            woken.append(name)
+    async def sleeper(name: str, seconds: float) -> None:
+        await runtime.sleep(seconds)
+        woken.append(name)
 
-        tasks = [
-            runtime.spawn(sleeper(name, seconds), name=name) for name, seconds in (("c", 3.0), ("a", 1.0), ("b", 2.0))
-        ]
-        await asyncio.sleep(0)
-        assert runtime.sleeping == 3
-        runtime.advance(0.5)
-        await asyncio.sleep(0)
-        assert woken == []
-        runtime.advance(1.5)
-        await asyncio.gather(tasks[1], tasks[2])
-        assert runtime.sleeping == 1
-        runtime.advance(1)
-        await tasks[0]
-        return woken
-
-    assert asyncio.run(scenario()) == ["a", "b", "c"]
+    tasks = [runtime.spawn(sleeper(name, seconds), name=name) for name, seconds in (("c", 3.0), ("a", 1.0), ("b", 2.0))]
+    await idle()
+    assert runtime.sleeping == 3
+    runtime.advance(0.5)
+    await asyncio.sleep(0)
+    assert woken == []
+    runtime.advance(1.5)
+    await asyncio.gather(tasks[1], tasks[2])
+    assert runtime.sleeping == 1
+    runtime.advance(1)
+    await tasks[0]
+    assert woken == ["a", "b", "c"]
 
 
-def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
-    async def scenario() -> None:
-        runtime = FrozenRuntime()
-        task = runtime.spawn(runtime.sleep(1), name="sleeper")
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert runtime.sleeping == 0
-        runtime.advance(2)
-
-    asyncio.run(scenario())
+async def test_a_sleeper_that_was_cancelled_is_passed_over() -> None:
+    runtime = FrozenRuntime()
+    task = runtime.spawn(runtime.sleep(1), name="sleeper")
+    await idle()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert runtime.sleeping == 0
+    runtime.advance(2)
 
 
 def test_dice_and_ids_follow_from_the_seed() -> None:

@@ -1,4 +1,4 @@
-"""The suite as a third party runs it: by address, or with an engine of their own; and it can fail."""
+"""The suite as a third party runs it: by address, or with an engine of their own; and what a user's run contains."""
 
 import os
 import subprocess
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import holdfast.testing
-from holdfast.testing.plugin import EngineSource, sources
+from holdfast.testing.conformance import EngineSource, sources
 
-# Engines of somebody else's, as they would stand in a `conftest.py`.
+# Engines of a third party, as a `conftest.py` contains them.
 
 WHOLE = """
 import pytest
@@ -37,7 +37,7 @@ from holdfast.runtime import SystemRuntime
 
 
 class Careless(MemoryEngine):
-    """Takes every settlement for the current owner's."""
+    """Accepts every settlement, whatever its token."""
 
     scheme = "careless"
 
@@ -66,7 +66,7 @@ def make_engine():
 
 
 def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest as in a project of somebody else's, where nothing of ours is configured."""
+    """Run pytest in the project of a third party, which does not have our configuration."""
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\naddopts = --strict-markers -q\n")
     environment = {**os.environ, "PYTHONPATH": str(Path(holdfast.testing.__file__).parents[2])}
     installed = any(entry.value == "holdfast.testing.plugin" for entry in entry_points(group="pytest11"))
@@ -131,7 +131,7 @@ def test_a_store_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     answer = run_suite(tmp_path, "holdfast.testing.contract.test_emptied")
 
     assert answer.returncode == 1
-    assert "Each example needs a store of its own" in answer.stdout
+    assert "Each example needs an empty store" in answer.stdout
 
 
 def test_without_contract_tests_there_is_no_table(tmp_path: Path) -> None:
@@ -141,6 +141,54 @@ def test_without_contract_tests_there_is_no_table(tmp_path: Path) -> None:
 
     assert answer.returncode == 0
     assert "guarantee" not in answer.stdout
+
+
+FIXTURES = ("engine", "bench", "make_engine", "user_transaction", "damage_one_change", "contract_runner")
+
+
+def test_a_run_without_the_suite_has_none_of_its_fixtures(tmp_path: Path) -> None:
+    answer = run_suite(tmp_path, "--fixtures")
+
+    assert answer.returncode in (0, 5), answer.stdout + answer.stderr
+    listed = {line.split()[0] for line in answer.stdout.splitlines() if line and not line[0].isspace()}
+    assert "holdfast" in listed
+    assert listed.isdisjoint(FIXTURES)
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_a_user_cannot_request_a_fixture_of_the_suite_by_accident(tmp_path: Path, name: str) -> None:
+    (tmp_path / "test_other.py").write_text(f"def test_other({name}):\n    pass\n")
+
+    answer = run_suite(tmp_path, "test_other.py")
+
+    assert answer.returncode == 1
+    assert f"fixture '{name}' not found" in answer.stdout
+
+
+def test_a_user_may_have_a_fixture_of_the_same_name_beside_the_suite(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture\n"
+        "def engine():\n"
+        "    return 'a steam engine'\n"
+        "def test_other(engine):\n"
+        "    assert engine == 'a steam engine'\n"
+    )
+
+    alone = run_suite(tmp_path, "test_other.py")
+    beside = run_suite(tmp_path, "holdfast.testing.contract.test_schedules", "test_other.py")
+
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    assert beside.returncode == 0, beside.stdout + beside.stderr
+    assert "schedules are kept  held 5" in beside.stdout
+
+
+def test_an_address_loads_the_fixtures_for_further_tests_of_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("def test_mine(engine):\n    assert engine.scheme == 'memory'\n")
+
+    answer = run_suite(tmp_path, "test_mine.py", "--holdfast-engine=memory://")
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,55 +23,47 @@ class Bells(Subscription):
     def close(self) -> None: ...
 
 
-def test_until_looks_after_every_bell() -> None:
+async def test_until_looks_after_every_bell() -> None:
     looks: list[int] = []
 
     async def look() -> int:
         looks.append(len(looks))
         return looks[-1]
 
-    assert asyncio.run(until(Bells("a", "b", "c"), look, holds=lambda seen: seen == 2)) == 2
+    assert (await until(Bells("a", "b", "c"), look, holds=lambda seen: seen == 2)) == 2
     assert looks == [0, 1, 2]
 
 
-def test_until_needs_no_bell_when_it_holds_already() -> None:
+async def test_until_needs_no_bell_when_it_holds_already() -> None:
     async def look() -> str:
         return "there"
 
-    assert asyncio.run(until(Bells(), look)) == "there"
+    assert (await until(Bells(), look)) == "there"
 
 
-def test_until_says_what_it_waited_for_and_what_it_saw() -> None:
+async def test_until_says_what_it_waited_for_and_what_it_saw() -> None:
     async def look() -> str:
         return "queued"
 
-    with pytest.raises(AssertionError, match=r"for job a to end\. Last seen: 'queued'\. Bells heard: queue:q\."):
-        asyncio.run(
-            until(Bells("queue:q"), look, holds=lambda seen: seen == "ended", what="job a to end", timeout=0.01)
-        )
+    with pytest.raises(AssertionError, match=r"for job a to end\. Last seen: 'queued'\. Notifications: queue:q\."):
+        await until(Bells("queue:q"), look, holds=lambda seen: seen == "ended", what="job a to end", timeout=0.01)
 
 
-def test_a_probe_records_calls_in_order_and_wakes_who_waits() -> None:
-    async def scenario() -> list[str]:
-        probe = Probe[str]("the handler")
+async def test_a_probe_records_calls_in_order_and_wakes_who_waits() -> None:
+    probe = Probe[str]("the handler")
 
-        async def caller() -> None:
-            for value in ("one", "two", "three"):
-                probe(value)
-                await asyncio.sleep(0)
+    async def caller() -> None:
+        for value in ("one", "two", "three"):
+            probe(value)
+            await asyncio.sleep(0)
 
-        calls, _ = await asyncio.gather(probe.calls(2), caller())
-        assert probe.seen == ["one", "two", "three"]
-        return calls
-
-    assert asyncio.run(scenario()) == ["one", "two"]
+    calls, _ = await asyncio.gather(probe.calls(2), caller())
+    assert probe.seen == ["one", "two", "three"]
+    assert calls == ["one", "two"]
 
 
-def test_a_probe_that_is_not_called_says_how_often_it_was() -> None:
-    async def scenario() -> None:
-        probe = Probe[str]("the handler")
-        probe("one")
-        await probe.calls(2, timeout=0.01)
-
+async def test_a_probe_that_is_not_called_says_how_often_it_was() -> None:
+    probe = Probe[str]("the handler")
+    probe("one")
     with pytest.raises(AssertionError, match=r"the handler to be called 2 times\. It was called 1 times: \['one'\]"):
-        asyncio.run(scenario())
+        await probe.calls(2, timeout=0.01)

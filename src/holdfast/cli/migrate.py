@@ -49,7 +49,7 @@ def migrate(
         else:
             click.echo(f"{'applied' if kind == 'step' else 'granted'}  {safe(name)}")
     if not as_json:
-        click.echo(f"{safe(app.place)} is up to date.")
+        click.echo(f"{safe(app.address)} is up to date.")
 
 
 def _print_script(app: App[Any], script: str, *, as_json: bool) -> None:
@@ -59,4 +59,4 @@ def _print_script(app: App[Any], script: str, *, as_json: bool) -> None:
     elif script:
         click.echo(script, nl=False)
     else:
-        print_message(f"{app.place} is up to date.")
+        print_message(f"{app.address} is up to date.")

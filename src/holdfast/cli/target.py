@@ -178,11 +178,11 @@ def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
     app = target.app
     capabilities = app.engine.capabilities
     if not capabilities.shared_between_processes:
-        message = f"{app.place} exists in one process only, so no command can see its jobs. Use SQLite instead."
+        message = f"{app.address} exists in one process only, so no command can see its jobs. Use SQLite instead."
         raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
-    if not create and not capabilities.shared_between_hosts and not app.runtime.fs.exists(app.place):
+    if not create and not capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address):
         message = (
-            f"There is no store at {app.place} yet. The first enqueue or worker creates it: {target.worker_command}"
+            f"There is no store at {app.address} yet. The first enqueue or worker creates it: {target.worker_command}"
         )
         raise EngineUnavailable(message, engine=app.engine.scheme)
     with app:
@@ -210,4 +210,4 @@ class StoreFacts:
 
 
 def store_facts(app: App[Any]) -> StoreFacts:
-    return StoreFacts(app.engine.scheme, app.place, app.durability)
+    return StoreFacts(app.engine.scheme, app.address, app.durability)

@@ -27,7 +27,7 @@ from holdfast.telemetry.logs import configure
 from holdfast.worker import Worker
 
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
-MODULES_WITH_EVENTS = frozenset({"news", "reaper"})
+MODULES_WITH_EVENTS = frozenset({"reporting", "reaper"})
 """Modules of the worker whose log lines repeat an event."""
 
 QueueLimits = Mapping[str, int | None]
@@ -88,7 +88,7 @@ def worker(
     config = app.config
     with_lines = as_json or (sys.stdout.isatty() and config.log_format == "text" if lines is None else lines)
     _set_up_log(config, with_lines=with_lines)
-    created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.place)
+    created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address)
     if migrate:
         app.migrate()
     worker = Worker(app, queues=limits or None, signals=True, **options)

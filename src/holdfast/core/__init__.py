@@ -1,1 +1,1 @@
-"""Reaching the store: what an App shares, opens per process, merges, waits for, and explains."""
+"""Between the API and an engine: the App's store connection, merged enqueues, waiting for jobs to end."""

@@ -1,8 +1,8 @@
-"""What an App has opened in one process: the engine, its feed, the portal, and a desk on each event loop.
+"""What an App has opened in one process: the engine, its feed, the loop thread, and the objects of each event loop.
 
-A forked child starts with nothing: connections, threads and locks of its parent are left alone, not even closed. One
-engine serves all threads and loops of a process. What belongs to a loop (the merging of enqueues, the listener for
-ended jobs) sits at that loop's desk and goes with it.
+A forked child starts with nothing: it neither uses nor closes the connections, threads and locks of its parent. One
+engine serves all threads and event loops of a process. Each event loop has an enqueue merger and an end listener of its
+own, which are dropped with the loop.
 """
 
 import asyncio
@@ -10,10 +10,9 @@ import os
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from holdfast.blocking import Portal
-from holdfast.core.doors import ThreadDoor, thread_door
-from holdfast.core.enqueuer import Enqueuer
-from holdfast.core.waiting import Waiting
+from holdfast.blocking import LoopThread
+from holdfast.core.enqueue import EnqueueMerger
+from holdfast.core.waiting import EndListener
 from holdfast.engine import Engine
 from holdfast.runtime import Runtime
 from holdfast.telemetry.bus import Bus
@@ -21,38 +20,38 @@ from holdfast.telemetry.feed import Feed
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """What one event loop needs."""
+class PerLoop:
+    """The objects of one event loop."""
 
-    enqueuer: Enqueuer
-    waiting: Waiting
+    merger: EnqueueMerger
+    end_listener: EndListener
 
 
 class Process:
-    """The open side of an App in this process."""
+    """The open engine of an App in this process, and what belongs to it."""
 
     def __init__(self, engine: Engine, runtime: Runtime, bus: Bus) -> None:
         self.pid = os.getpid()
         self.engine = engine
-        self.door: ThreadDoor | None = thread_door(engine)
         self.open = False
+        self._needs_close_now = type(engine).close_now is not Engine.close_now
         self._feed = Feed(engine, runtime, bus)
         self._runtime = runtime
         self._name = runtime.new_id()
         self._lock = runtime.lock()
         self._opening: _Opening | None = None
-        self._portal: Portal | None = None
-        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
+        self._loop_thread: LoopThread | None = None
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, PerLoop] = WeakKeyDictionary()
 
-    async def opened(self) -> None:
-        """Open the engine, once, however many ask for it on however many loops."""
+    async def open_engine(self) -> None:
+        """Open the engine once, for all callers on all event loops."""
         while not self.open:
             with self._lock:
-                others = self._opening
-                if others is None:
+                other = self._opening
+                if other is None:
                     self._opening = _Opening()
-            if others is not None:
-                await others.wait()
+            if other is not None:
+                await other.wait()
                 continue
             try:
                 await self.engine.open()
@@ -60,73 +59,72 @@ class Process:
                 self._feed.open()
             finally:
                 with self._lock:
-                    over, self._opening = self._opening, None
-                if over is not None:
-                    over.tell()
+                    mine, self._opening = self._opening, None
+                if mine is not None:
+                    mine.finish()
 
-    def desk(self) -> Desk:
-        """The desk on the running loop."""
+    def per_loop(self) -> PerLoop:
+        """The objects of the running event loop."""
         loop = asyncio.get_running_loop()
-        desk = self._desks.get(loop)
-        if desk is None:
-            waiting = Waiting(self.engine, self._runtime, self._name)
-            desk = self._desks[loop] = Desk(Enqueuer(self.engine, self._runtime), waiting)
-        return desk
+        found = self._loops.get(loop)
+        if found is None:
+            merger = EnqueueMerger(self.engine, self._runtime)
+            found = self._loops[loop] = PerLoop(merger, EndListener(self.engine, self._runtime, self._name))
+        return found
 
-    def portal(self) -> Portal:
+    def loop_thread(self) -> LoopThread:
         with self._lock:
-            if self._portal is None:
-                self._portal = Portal(self._runtime)
-            return self._portal
+            if self._loop_thread is None:
+                self._loop_thread = LoopThread(self._runtime)
+            return self._loop_thread
 
     async def close(self) -> None:
-        """Wake whoever waits, then let go of the engine."""
-        for loop, desk in list(self._desks.items()):
+        """Wake all waiting callers, then close the engine."""
+        for loop, per_loop in list(self._loops.items()):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(desk.waiting.close)
+                loop.call_soon_threadsafe(per_loop.end_listener.close)
         if self.open:
             self.open = False
-            if self._feed.talks:
+            if self._feed.has_sent:
                 await self._runtime.run_blocking(self._feed.close)
             self._feed.close()
             await self.engine.close()
 
-    def close_portal(self, *, wait: bool) -> None:
+    def close_loop_thread(self, *, wait: bool) -> None:
         with self._lock:
-            portal, self._portal = self._portal, None
-        if portal is not None:
-            portal.close(wait=wait)
+            loop_thread, self._loop_thread = self._loop_thread, None
+        if loop_thread is not None:
+            loop_thread.close(wait=wait)
 
     @property
     def has_threads(self) -> bool:
-        return self._portal is not None or (self.open and hasattr(self.engine, "close_now"))
+        return self._loop_thread is not None or (self.open and self._needs_close_now)
 
     def abandon(self) -> None:
-        """The App is gone, or the interpreter goes: close what can be closed without an event loop."""
+        """Close without an event loop: the App was collected, or the interpreter exits."""
         if self.pid == os.getpid():
-            close_now = getattr(self.engine, "close_now", None)
-            if self.open and close_now is not None:
+            if self.open and self._needs_close_now:
                 self._feed.close()
-                close_now()
-            self.close_portal(wait=True)
+                self.engine.close_now()
+            self.close_loop_thread(wait=True)
 
 
 class _Opening:
-    """An opening under way. Waited for on any loop, told from any other."""
+    """The engine is being opened. Waited for on any event loop, finished from any other."""
 
     def __init__(self) -> None:
-        self._over = False
+        self._finished = False
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     async def wait(self) -> None:
         loop = asyncio.get_running_loop()
         waiter = (loop, loop.create_future())
         self._waiters.append(waiter)
-        if not self._over:
+        if not self._finished:
             await waiter[1]
 
-    def tell(self) -> None:
-        self._over = True
+    def finish(self) -> None:
+        self._finished = True
         for loop, future in tuple(self._waiters):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, future)

@@ -1,11 +1,12 @@
-"""Waiting for jobs to end: one listener for all who wait, however many they are. One per event loop.
+"""Waiting for jobs to end: one listener for all waiting callers of one event loop.
 
-Every job somebody waits for carries the address of the waiting process. When one of them ends, the engine rings that
-address; the listener then reads all the jobs that are waited for, in one call, and wakes whoever got an answer. Bells
-are hints and may be lost, so it also looks without one: every second, or four times as often on engines that cannot
-ring.
+A job that a caller waits for carries the reply topic of the caller's process. When the job ends, the engine notifies
+that topic; the listener then reads all jobs that have waiting callers, in one call, and wakes the callers whose job has
+ended. A notification may be lost, so the listener also polls: every second, or four times as often on an engine without
+push.
 
-Who asks must not miss a bell that rang before it was listening: `begin` comes first, then the enqueue, then `ended`.
+A caller must not miss a notification that comes before it listens. So the order is: `start`, then the enqueue, then
+`wait`.
 """
 
 import asyncio
@@ -18,56 +19,54 @@ from holdfast.errors import EngineUnavailable
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.runtime import Runtime
 
-POLL_WITH_PUSH = 1.0
-POLL_WITHOUT = 0.25
-MOST = 500
-"""Jobs read in one call."""
+POLL_WITH_PUSH_S = 1.0
+POLL_WITHOUT_PUSH_S = 0.25
+MAX_JOBS_PER_READ = 500
+"""A longer read would delay the others on a store with one reader."""
 
 _logger = logging.getLogger("holdfast")
 
 
-class Ended(NamedTuple):
-    """A job that has ended, as it was read at `now`. No record: it is not there, or no longer."""
+class EndedJob(NamedTuple):
+    """A job that has ended, as it was read at `now`. No record: it does not exist, or was pruned."""
 
     record: JobRecord | None
     now: int
 
 
-Answer = asyncio.Future[Ended]
-
-
-class Waiting:
-    """`name` is the address of this process."""
+class EndListener:
+    """`name` is the reply topic of this process."""
 
     def __init__(self, engine: Engine, runtime: Runtime, name: str) -> None:
         self.name = name
         self._engine = engine
         self._runtime = runtime
-        self._poll = POLL_WITH_PUSH if engine.capabilities.push else POLL_WITHOUT
-        self._waiters: dict[JobKey, list[Answer]] = {}
+        self._poll_s = POLL_WITH_PUSH_S if engine.capabilities.push else POLL_WITHOUT_PUSH_S
+        self._waiters: dict[JobKey, list[asyncio.Future[EndedJob]]] = {}
         self._subscription: Subscription | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._looks = 0
+        self._reads = 0
+        """How often the listener has read the jobs of all waiting callers."""
         self._closed = False
-        self.told: set[str] = set()
-        """Tasks of which it has been said that nobody can take them."""
+        self.warned_tasks: set[str] = set()
+        """Tasks for which a log line has said that no worker can take their jobs."""
 
-    def begin(self) -> int:
-        """Listen from now on. Give the answer to `ended`."""
+    def start(self) -> int:
+        """Subscribe, if not done yet. Pass the answer to `wait`."""
         if self._subscription is None:
             self._subscription = self._engine.subscribe(f"reply:{self.name}")
-            finalize(asyncio.get_running_loop(), self._subscription.close).atexit = False  # loops come and go
-        return self._looks
+            finalize(asyncio.get_running_loop(), self._subscription.close).atexit = False  # ends with the loop
+        return self._reads
 
-    async def ended(self, key: JobKey, since: int) -> Ended:
+    async def wait(self, key: JobKey, started_at_read: int) -> EndedJob:
         """The job, once it has ended."""
         if self._closed:
             raise _closed()
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[EndedJob] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, []).append(answer)
         try:
-            if since != self._looks:  # somebody looked meanwhile, and did not look for us
-                await self._look((key,))
+            if started_at_read != self._reads:  # the listener has read since, without this job
+                await self._read((key,))
             if self._listener is None:
                 self._listener = self._runtime.spawn(self._listen(), name="holdfast waiting")
             return await answer
@@ -78,59 +77,59 @@ class Waiting:
             if not waiters:
                 self._waiters.pop(key, None)
 
-    async def join(self, key: JobKey) -> Ended | None:
-        """Ask to be told when the job ends. If it has meanwhile: how."""
+    async def request_notification(self, key: JobKey) -> EndedJob | None:
+        """Put the reply topic on a job that exists already. Returns the job if it has ended by now."""
         await self._engine.amend(key.queue, key.id, reply=self.name)
-        got = await self._engine.get(key)
-        return Ended(got.jobs[0], got.at.wall) if _is_over(got.jobs[0]) else None
+        answer = await self._engine.get(key)
+        return EndedJob(answer.jobs[0], answer.at.wall) if _has_ended(answer.jobs[0]) else None
 
     async def _listen(self) -> None:
         assert self._subscription is not None
         try:
             while self._waiters and not self._closed:
-                await self._bell(self._subscription)
-                self._looks += 1
-                await self._look_for_all()
+                await self._wait_for_notification(self._subscription)
+                self._reads += 1
+                await self._read_all()
         finally:
             self._listener = None
 
-    async def _bell(self, subscription: Subscription) -> None:
+    async def _wait_for_notification(self, subscription: Subscription) -> None:
         began = self._runtime.monotonic()
-        rung = await subscription.wait(self._poll)
-        if not rung and self._runtime.monotonic() - began < self._poll * 500_000:  # deaf: the engine was closed
-            await self._runtime.sleep(self._poll)
+        topics = await subscription.wait(self._poll_s)
+        if not topics and self._runtime.monotonic() - began < self._poll_s * 500_000:  # the engine was closed
+            await self._runtime.sleep(self._poll_s)
 
-    async def _look_for_all(self) -> None:
+    async def _read_all(self) -> None:
         keys = tuple(self._waiters)
         try:
-            for start in range(0, len(keys), MOST):
-                await self._look(keys[start : start + MOST])
-        except Exception as error:  # the job goes on without us; so does the wait
-            _logger.warning("Waiting for %d jobs, but the store cannot be asked: %s", len(keys), error)
-            await self._runtime.sleep(self._poll)
+            for start in range(0, len(keys), MAX_JOBS_PER_READ):
+                await self._read(keys[start : start + MAX_JOBS_PER_READ])
+        except Exception as error:  # neither the jobs nor the waiting callers depend on this read
+            _logger.warning("Waiting for %d jobs, but the store cannot be read: %s", len(keys), error)
+            await self._runtime.sleep(self._poll_s)
 
-    async def _look(self, keys: tuple[JobKey, ...]) -> None:
-        got = await self._engine.get(*keys)
-        for key, record in zip(keys, got.jobs, strict=True):
-            if _is_over(record):
-                for answer in self._waiters.pop(key, ()):
-                    if not answer.done():
-                        answer.set_result(Ended(record, got.at.wall))
+    async def _read(self, keys: tuple[JobKey, ...]) -> None:
+        answer = await self._engine.get(*keys)
+        for key, record in zip(keys, answer.jobs, strict=True):
+            if _has_ended(record):
+                for waiter in self._waiters.pop(key, ()):
+                    if not waiter.done():
+                        waiter.set_result(EndedJob(record, answer.at.wall))
 
     def close(self) -> None:
-        """Tell everybody who waits that there is nothing to wait for any more."""
+        """Wake all waiting callers with an error."""
         self._closed = True
         if self._subscription is not None:
             self._subscription.close()
-        for answers in self._waiters.values():
-            for answer in answers:
-                if not answer.done():
-                    answer.set_exception(_closed())
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(_closed())
 
 
-def _is_over(record: JobRecord | None) -> bool:
+def _has_ended(record: JobRecord | None) -> bool:
     return record is None or record.terminal
 
 
 def _closed() -> EngineUnavailable:
-    return EngineUnavailable("The App has been closed while somebody waited for a job. The job goes on.")
+    return EngineUnavailable("The App has been closed while a call waited for a job. The job goes on.")

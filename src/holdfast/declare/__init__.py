@@ -1,1 +1,1 @@
-"""Declaring: how a function becomes a task, and how a call of it becomes bytes and policy."""
+"""Declaring tasks: turns a function into a task, and a call of it into bytes and policy."""

@@ -1,7 +1,7 @@
-"""A call as bytes: `[args, kwargs]`, the caller's split of positional and keyword arguments kept.
+"""A call as bytes: `[args, kwargs]`, positional and keyword arguments as the caller passed them.
 
-Here are the two things that need to know how values become bytes, beside the codec itself: the shape of a call, which a
-codec decodes typed and checked in one go, and the canonical form of a value, which is the same for equal values.
+Besides the codec, two things depend on how values become bytes, and both are here: the type of a call, by which a codec
+decodes and checks it in one step; and the canonical form of a value, which is the same for equal values.
 """
 
 import re
@@ -16,17 +16,17 @@ from holdfast.errors import InvalidArguments
 from holdfast.model.produce import NewJob
 
 ABSENT = msgspec.UNSET
-"""Stands where a call gave nothing."""
+"""The value of a parameter that the call did not pass."""
 
 _QUOTED = re.compile(r"""value (?:'.*'|".*"|-?\d+)""", re.DOTALL)
-"""Where an error quotes what it found, which may be a secret."""
+"""The part of an error message that quotes the value, which may be a secret."""
 
 _deterministic = msgspec.json.Encoder(order="deterministic")
 _checker = JsonCodec(Limits(size=16 * MEBIBYTE))
 
 
 def shape(name: str, positional: Mapping[str, Any], keyword: Mapping[str, Any]) -> type:
-    """The type of a call: `.args` and `.kwargs` with an attribute per parameter, `ABSENT` where it was not given."""
+    """The type of a call: `.args` and `.kwargs` have an attribute per parameter, `ABSENT` if it was not passed."""
     args = msgspec.defstruct(
         f"{name} args",
         [(parameter, kind, ABSENT) for parameter, kind in positional.items()],
@@ -42,7 +42,7 @@ def shape(name: str, positional: Mapping[str, Any], keyword: Mapping[str, Any]) 
 
 
 def problem_with(kind: Any) -> str:
-    """Why nothing can be decoded as this type, as with a union of two dataclasses; empty where it can."""
+    """Why values cannot be decoded as this type (such as a union of two dataclasses). Empty: they can."""
     try:
         msgspec.json.Decoder(kind)
     except TypeError as error:
@@ -65,18 +65,18 @@ def given_by_name(values: msgspec.Struct) -> dict[str, Any]:
 
 
 def fitted(value: object, kind: Any) -> Any:
-    """The plain value as `kind`; InvalidArguments, whose field is the place inside it, where it does not fit."""
+    """Convert the plain value to `kind`. Raises InvalidArguments with the place inside the value that does not fit."""
     try:
-        return msgspec.convert(value, kind, str_keys=True, dec_hook=_revived)
+        return msgspec.convert(value, kind, str_keys=True, dec_hook=_convert_model)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         raise InvalidArguments(_QUOTED.sub("value", problem), field=place.rstrip("`")) from None
 
 
 def plain(value: object) -> object:
-    """The value with its models (classes that can dump themselves, as pydantic's can) turned into plain data."""
+    """The value with its models (classes with `model_dump`, such as pydantic's) converted to plain data."""
     try:
-        return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_dumped)
+        return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_dump_model)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArguments(f"{error}. Pass plain data, such as a primary key.") from error
 
@@ -85,7 +85,7 @@ def is_model(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
 
 
-def _revived(kind: type, value: object) -> object:
+def _convert_model(kind: type, value: object) -> object:
     if isinstance(value, kind):
         return value
     if is_model(kind):
@@ -93,24 +93,19 @@ def _revived(kind: type, value: object) -> object:
     raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
-def _dumped(value: object) -> object:
+def _dump_model(value: object) -> object:
     if is_model(type(value)):
         return value.model_dump(mode="json")  # type: ignore[attr-defined]  # asked one line above
     raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
-def with_own(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
-    """The same job, with what is its own."""
+def with_fields(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
+    """The job with these fields replaced."""
     return msgspec.structs.replace(job, **fields)
 
 
-def answering_to(job: NewJob, reply: str) -> NewJob:
-    """The same job, with an address to tell when it has ended."""
-    return msgspec.structs.replace(job, reply=reply)
-
-
 def canonical(value: object) -> bytes | None:
-    """The same bytes for equal values, whatever the order of their keys. None where the value is not plain data."""
+    """The same bytes for equal values, whatever the order of their keys. None: the value is not plain data."""
     try:
         return _deterministic.encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError):
@@ -118,7 +113,7 @@ def canonical(value: object) -> bytes | None:
 
 
 def call_hash(task: str, args: Sequence[object], kwargs: Mapping[str, object], payload: bytes) -> bytes:
-    """What two calls with one id are compared by: task and arguments, before any encryption."""
+    """The hash by which two calls with one id are compared: of task and arguments, before any encryption."""
     digest = blake2b(task.encode(), digest_size=16)
     digest.update(b"\0")
     digest.update(canonical([args, kwargs]) or payload)
@@ -133,5 +128,5 @@ def content_id(value: object, /, *, prefix: str = "") -> str:
     >>> content_id({"order": 7}, prefix="invoice-")
     'invoice-c7871aa809c6a1264388f819a06a9975'
     """
-    _checker.encode(value)  # refuses what is not plain data, or would come back as something else
+    _checker.encode(value)  # refuses values that are not plain data, or would be decoded as another type
     return f"{prefix}{blake2b(_deterministic.encode(value), digest_size=16).hexdigest()}"

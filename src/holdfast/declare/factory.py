@@ -1,16 +1,16 @@
-"""`@jobs.task`, with and without options, typed for functions of either colour, with and without a context.
+"""`@jobs.task`, with and without options, typed for sync and async functions, with and without a context.
 
-A function that takes a `Context` first is called by the worker with one and by users without: its task has the
-parameters that are left. The order of the overloads carries meaning. A first parameter without a type, or typed `Any`
-or `object`, would take a context too, and must not lose its first argument; only such a parameter takes an `_Anything`,
-so the first two overloads catch exactly these functions and leave their arguments unchecked.
+If the first parameter of a function is a `Context`, the worker passes one and callers do not: the task has the other
+parameters. The order of the overloads matters. A first parameter without a type, or of type `Any` or `object`, would
+accept a context too, and the task must not lose it. Only such a parameter accepts an `_Anything`; so the first two
+overloads match exactly these functions, and their arguments are not checked.
 """
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, final, overload
 
 from holdfast.context import Context
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskOptions, read_task_options
 from holdfast.task import AsyncTask, Registry, SyncTask, Task, declare
 
@@ -24,11 +24,11 @@ class _Anything:
 
 
 class TaskDecorator:
-    """`@jobs.task(...)`: the options are given, the function comes."""
+    """`@jobs.task(...)`: has the options, and is called with the function."""
 
-    def __init__(self, link: Link, registry: Registry, options: TaskOptions) -> None:
-        read_task_options(options)  # a mistake in them is shown where they stand
-        self._link = link
+    def __init__(self, store: StoreConnection, registry: Registry, options: TaskOptions) -> None:
+        read_task_options(options)  # so that an error points to the line of the decorator
+        self._store = store
         self._registry = registry
         self._options = options
 
@@ -49,7 +49,7 @@ class TaskDecorator:
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
-        task = declare(self._link, function, self._options)
+        task = declare(self._store, function, self._options)
         self._registry.add(task)
         return task
 
@@ -57,8 +57,8 @@ class TaskDecorator:
 class TaskFactory:
     """`jobs.task`."""
 
-    def __init__(self, link: Link, registry: Registry) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection, registry: Registry) -> None:
+        self._store = store
         self._registry = registry
 
     @overload
@@ -80,5 +80,5 @@ class TaskFactory:
     @overload
     def __call__(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
-        decorate = TaskDecorator(self._link, self._registry, options)
+        decorate = TaskDecorator(self._store, self._registry, options)
         return decorate if function is None else decorate(function)

@@ -1,7 +1,7 @@
 """The handler of a pool: a function of the payload, or of the context and the payload, as a task of the pool's name.
 
-Options that are about enqueueing (name, queue, priority, lane, keys) have no place here: a producer may know the pool
-and not its handler, so these are said where a payload is enqueued.
+Options of enqueueing (name, queue, priority, lane, keys) do not exist here: a producer may have the pool without its
+handler, so they are given where a payload is enqueued.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from holdfast.context import Context, Middleware
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
@@ -52,7 +52,7 @@ class HandlerOptions(TypedDict, total=False):
 
 
 class _InPool(Task[P, R]):
-    """Its jobs go to the pool's lanes, in turn. With a key: `pool.enqueue(payload, key=...)`."""
+    """Its jobs go to the pool's lanes, round-robin. To pass a key, use `pool.enqueue(payload, key=...)`."""
 
     def __init__(self, definition: Definition, lanes: int) -> None:
         super().__init__(definition)
@@ -71,11 +71,11 @@ class SyncHandler(_InPool[P, R], SyncTask[P, R]):
 
 
 class HandlerDecorator(Generic[T]):
-    """`@pool.handler(...)`: the options are given, the function comes."""
+    """`@pool.handler(...)`: has the options, and is called with the function."""
 
     def __init__(
         self,
-        link: Link,
+        store: StoreConnection,
         registry: Registry,
         pool: str,
         payload: type[T],
@@ -83,8 +83,8 @@ class HandlerDecorator(Generic[T]):
         dead_letter_hooks: list[Callable[..., object]],
         options: HandlerOptions,
     ) -> None:
-        self._given = read_task_options({**_known(options), "queue": pool})
-        self._link = link
+        self._options = read_task_options({**_checked(options), "queue": pool})
+        self._store = store
         self._registry = registry
         self._pool = pool
         self._payload = payload
@@ -102,35 +102,35 @@ class HandlerDecorator(Generic[T]):
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
         pool = self._pool
         if pool in self._registry:
-            said = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
-            raise DuplicateTask(said, task=pool)
-        takes_context, is_async = _shape(function, pool)
-        check_factory(self._given.get("transaction"), is_async=is_async)
+            message = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
+            raise DuplicateTask(message, task=pool)
+        takes_context, is_async = _kind_of(function, pool)
+        check_factory(self._options.get("transaction"), is_async=is_async)
         signature = PayloadSignature(
             f"Pool {pool!r}", pool, self._payload, takes_context=takes_context, returns=_returns(function)
         )
         definition = Definition(
-            self._link, pool, signature, self._given, function, is_async, dead_letter_hooks=self._dead_letter_hooks
+            self._store, pool, signature, self._options, function, is_async, dead_letter_hooks=self._dead_letter_hooks
         )
-        if self._given.get("timeout") is not None and not is_async:
+        if self._options.get("timeout") is not None and not is_async:
             _logger.warning(
-                "The handler of pool %s has a timeout and is a plain function: its thread cannot be stopped, only "
-                "told. It keeps its slot until it returns.",
+                "The handler of pool %s has a timeout and is a plain function: its thread cannot be "
+                "stopped. After the timeout it keeps its slot until it returns.",
                 pool,
             )
-        made: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler
-        task = made(definition, self._lanes)
+        task_class: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler
+        task = task_class(definition, self._lanes)
         self._registry.add(task)
         return task
 
 
-def _known(options: HandlerOptions) -> dict[str, Any]:
-    given = chosen(options, HandlerOptions)
-    return {**given, **{name: None for name, value in options.items() if value is None}}
+def _checked(options: HandlerOptions) -> dict[str, Any]:
+    options_set = chosen(options, HandlerOptions)
+    return {**options_set, **{name: None for name, value in options.items() if value is None}}
 
 
-def _shape(function: Callable[..., Any], pool: str) -> tuple[bool, bool]:
-    """Whether it takes a context, and whether it is async."""
+def _kind_of(function: Callable[..., Any], pool: str) -> tuple[bool, bool]:
+    """Returns (takes a context, is async)."""
     if not callable(function):
         raise InvalidOption("A handler is a function: @pool.handler, or @pool.handler(...).", option="function")
     called = function if inspect.isroutine(function) else type(function).__call__
@@ -140,13 +140,13 @@ def _shape(function: Callable[..., Any], pool: str) -> tuple[bool, bool]:
     needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     others = [p for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
     if not 1 <= len(needed) <= 2 or others:
-        said = f"The handler of pool {pool!r} must take (payload) or (ctx, payload)."
-        raise InvalidOption(said, option="function")
+        message = f"The handler of pool {pool!r} must take (payload) or (ctx, payload)."
+        raise InvalidOption(message, option="function")
     return len(needed) == 2, inspect.iscoroutinefunction(called)
 
 
 def _returns(function: Callable[..., Any]) -> Any:
-    """What results are decoded as, where the function says so."""
+    """The declared return type, by which results are decoded; `Any` if there is none."""
     try:
         hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     except NameError:

@@ -1,7 +1,7 @@
 """What a queue or a pool takes: one payload of a declared type, checked before anything is written.
 
 It is stored as the call of a task with one argument, so that workers, operators and other processes read it like any
-other job. A refusal names the field that does not fit.
+other job. An error names the field that does not fit.
 """
 
 import re
@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from typing import Any, Generic, TypedDict, TypeVar
 
 from holdfast.context import Context
-from holdfast.core.link import Link
-from holdfast.declare.envelope import problem_with
+from holdfast.core.connection import StoreConnection
+from holdfast.declare.envelope import problem_with, with_fields
 from holdfast.declare.policy import Scope
 from holdfast.declare.signature import DOES_NOT_FIT, Signature
 from holdfast.draft import Draft
 from holdfast.errors import InvalidArguments, InvalidOption
-from holdfast.model.produce import NewJob, PoolPlace
+from holdfast.model.produce import PoolPlace
 from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
 from holdfast.task import Definition, Task
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PoolOptions(TypedDict, total=False):
-    """The keywords of `pool.enqueue`, beside `key`."""
+    """The keywords of `pool.enqueue`, except `key`."""
 
     id: str | None
     priority: int
@@ -50,9 +50,9 @@ _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
 class PayloadSignature(Signature):
-    """The signature of `def handler(payload: kind)`, whatever the function behind it says of itself.
+    """The signature of `def handler(payload: kind)`, whatever the hints of the real handler are.
 
-    `owner` is what refusals speak of: "Queue 'scans'".
+    `owner` is the subject of error messages: "Queue 'scans'".
     """
 
     def __init__(self, owner: str, task: str, kind: Any, *, takes_context: bool = False, returns: Any = Any) -> None:
@@ -66,8 +66,8 @@ class PayloadSignature(Signature):
         except NameError as error:
             problem = f"it names {error.name!r}, which its module does not have"
         if problem:
-            said = f"{self._owner} cannot take this type of payload: {problem}. Use plain data, or a tagged union."
-            raise InvalidOption(said, option=PAYLOAD)
+            message = f"{self._owner} cannot take this type of payload: {problem}. Use plain data, or a tagged union."
+            raise InvalidOption(message, option=PAYLOAD)
 
     def _refused(self, field: str, problem: str) -> InvalidArguments:
         return InvalidArguments(f"{self._owner} {problem}.", task=self.task, field=field)
@@ -94,43 +94,41 @@ def _function(kind: Any, *, takes_context: bool, returns: Any) -> Callable[..., 
 
 
 class PayloadTask(Task[[T], Any], Generic[T]):
-    """How the payloads of a queue or a pool become jobs. Its code, where there is any, is elsewhere.
+    """Turns the payloads of a queue or a pool into jobs. It has no function; a pool's handler is a task of its own.
 
-    A bare payload has the empty name as its task; those of a pool have the pool's name.
+    The task name of a bare payload is empty; that of a pool's payload is the pool's name.
     """
 
-    def __init__(self, link: Link, owner: str, name: str, queue: str, kind: type[T]) -> None:
-        super().__init__(Definition(link, name, PayloadSignature(owner, name, kind), {"queue": queue}))
+    def __init__(self, store: StoreConnection, owner: str, name: str, queue: str, kind: type[T]) -> None:
+        super().__init__(Definition(store, name, PayloadSignature(owner, name, kind), {"queue": queue}))
 
     def decode(self, data: bytes, codec: str) -> T:
-        """A stored payload, as the declared type."""
+        """Decode a stored payload as the declared type."""
         (payload,), _ = self.decode_arguments(data, codec)
-        found: T = payload
-        return found
+        decoded: T = payload
+        return decoded
 
 
-def chosen(given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The options of an enqueue as `using` takes them; None is as good as nothing."""
+def chosen(given: Mapping[str, Any], allowed: type) -> dict[str, Any]:
+    """The options of an enqueue, as `using` takes them. An option that is None counts as not given."""
     for option in given:
-        if option not in known.__annotations__:
-            near = get_close_matches(option, known.__annotations__, n=1)
+        if option not in allowed.__annotations__:
+            near = get_close_matches(option, allowed.__annotations__, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise InvalidOption(f"There is no option `{option}` here.{hint}", option=option)
     return {option: value for option, value in given.items() if value is not None}
 
 
 def in_pool(draft: Draft[Any], place: PoolPlace) -> Draft[Any]:
-    """The same job, for a lane that the engine will choose."""
-    job = draft.job
+    """The same draft, for a lane of the pool that the engine will choose."""
     if place.key is not None:
         check_name(place.key, "key")
-    fields = {name: getattr(job, name) for name in job.__struct_fields__}
-    return Draft(NewJob(**{**fields, "pool": place}), draft.task, room=draft.room)
+    return Draft(with_fields(draft.job, {"pool": place}), draft.task, wait_for_room_us=draft.wait_for_room_us)
 
 
-def declare_room(link: Link, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:
-    """Limits as code gives them."""
+def declare_depth_limits(store: StoreConnection, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:
+    """Check and declare the depth limits that the code gives."""
     for option, given in (("max_depth", max_depth), ("lane_max_depth", lane_max_depth)):
         if given is not None and (type(given) is not int or given < 1):
             raise InvalidOption(f"`{option}` must be a whole number from 1 on, or None for no limit.", option=option)
-    link.limit_depth(queue, max_depth, lane_max_depth)
+    store.limit_depth(queue, max_depth, lane_max_depth)

@@ -1,8 +1,8 @@
-"""What is decided about a task when it is declared, and about a job when it is enqueued.
+"""The options of a task when it is declared, and of a job when it is enqueued.
 
-`TaskOptions` is what `@jobs.task(...)` takes, `UsingOptions` what `task.using(...)` takes: one name for one setting.
-Options are checked at once, each refusal names the option. What a decorator leaves open is filled in from the
-configuration when the task is first used, since reading a file has no place in an import.
+`TaskOptions` are the options of `@jobs.task(...)`, `UsingOptions` those of `task.using(...)`: one name for one setting.
+Options are checked at once; each error names the option. An option that the decorator leaves out is read from the
+configuration when the task is first used, not at import, because that would read a file.
 """
 
 import re
@@ -16,7 +16,8 @@ from holdfast.codec import Codec
 from holdfast.context import Middleware
 from holdfast.declare.template import Source, Template
 from holdfast.errors import InvalidOption, duration_us, instant_us
-from holdfast.model.instants import SECOND
+from holdfast.model.check import MAX_PRIORITY
+from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.produce import NewJob
 from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy, backoff
@@ -25,8 +26,8 @@ from holdfast.model.text import check_metadata, check_name
 if TYPE_CHECKING:
     from holdfast.config import TaskSettings
 
-SHORTEST_LEASE = 2 * SECOND
-MOST_PRIORITY = 32_767
+MIN_LEASE_US: Micros = 2 * SECOND
+"""Shorter leases could expire between two renewals on a busy machine."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 Scope = Literal["incomplete", "result", "forever"] | float | timedelta
@@ -83,44 +84,44 @@ class UsingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPolicy:
-    """A task's policy, complete. Durations in microseconds."""
+    """The complete policy of a task."""
 
     name: str
     queue: str
     priority: int
     retry: RetryPolicy
-    timeout: int | None
-    lease: int
+    timeout: Micros | None
+    lease: Micros
     concurrency: int | None
-    result_ttl: int
-    retention: int
-    failed_retention: int
+    result_ttl: Micros
+    retention: Micros
+    failed_retention: Micros
     lane: Template | None
     unique_key: Template | None
     key_scope: KeyScope | None
-    """How long the key, or the id, turns away a second job. None: what the engine does by default."""
-    key_window: int
+    """How long the key, or the id, makes a second job a duplicate. None: the engine's default."""
+    key_window: Micros
     remote: bool
     transaction: Any = False
-    """True: `ctx.tx` is a transaction of the store's; a function: one of the user's, as it makes it."""
+    """True: `ctx.tx` is a transaction of the store. A function: it makes the user's session."""
 
 
 def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Each option that was given, checked, and as `TaskPolicy` has it."""
+    """Check the given options and convert them to the values of `TaskPolicy`."""
     given = _read(options, _TASK_READERS)
-    RetryPolicy(**{name: given[name] for name in _RETRY if name in given})  # has checks of its own
+    RetryPolicy(**{name: given[name] for name in _RETRY if name in given})  # its constructor checks them
     return given
 
 
 def read_app_options(*, url: Any, modules: Any, namespace: Any, durability: Any, codec: Any) -> None:
-    """Refuse what an App cannot have, where it is made."""
+    """Refuse wrong options of an App when it is created."""
     if url is not None and (not isinstance(url, str) or ":" not in url):
         raise InvalidOption("`url` must be an address such as sqlite:///jobs.db or memory://.", option="url")
     if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
         raise InvalidOption("`modules` must list module names.", option="modules")
     if namespace is not None and (not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace)):
-        said = "`namespace` must be a lower-case word of at most 31 letters, digits and underscores."
-        raise InvalidOption(said, option="namespace")
+        message = "`namespace` must be a lower-case word of at most 31 letters, digits and underscores."
+        raise InvalidOption(message, option="namespace")
     if durability not in (None, "durable", "fast", "none"):
         raise InvalidOption("`durability` must be 'durable', 'fast' or 'none'.", option="durability")
     if codec is not None:
@@ -128,7 +129,7 @@ def read_app_options(*, url: Any, modules: Any, namespace: Any, durability: Any,
 
 
 def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -> TaskPolicy:
-    """The policy of a task: what was given, and the configuration for the rest."""
+    """The policy of a task: the given options, and the configuration for the rest."""
 
     def choose(option: str, otherwise: Any) -> Any:
         return given.get(option, otherwise)
@@ -162,7 +163,7 @@ def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -
 
 
 def read_using_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Each option that was given, checked; `delay` and `at` exclude each other."""
+    """Check the given options. `delay` and `at` exclude each other."""
     given = _read(options, _USING_READERS)
     if "delay" in given and "at" in given:
         raise InvalidOption("Give `delay` or `at`, not both.", option="at")
@@ -171,24 +172,24 @@ def read_using_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefaults:
-    """What all jobs of one task, used in one way, have in common."""
+    """What all jobs of one task, with the same `using` options, have in common."""
 
     job: NewJob
-    """A job with all that is known beforehand: its id too, where `using` gave one."""
+    """A job with all fields that do not depend on the arguments; with its id, if `using` gave one."""
     templates: dict[str, Template]
-    """What is made from the arguments: `lane`, `unique_key`."""
-    lasts: int | None
-    """From the enqueue until it expires."""
-    room: int | None
+    """The fields that are made from the arguments: `lane`, `unique_key`."""
+    expires_after_us: Micros | None
+    """Time from the enqueue until the job expires."""
+    wait_for_room_us: Micros | None
     """How long to wait for room in a full queue."""
     codec: Codec
-    limit: int
-    """Bytes of a payload."""
+    max_payload_bytes: int
+    """The limit for a payload."""
 
     @classmethod
-    def of(cls, policy: TaskPolicy, chosen: Mapping[str, Any], codec: Codec, limit: int) -> "JobDefaults":
-        """The task's policy, and over it what `using` has chosen."""
-        expires, lasts = chosen.get("expires", (None, None))
+    def of(cls, policy: TaskPolicy, chosen: Mapping[str, Any], codec: Codec, max_payload_bytes: int) -> "JobDefaults":
+        """The task's policy, with the options of `using` in place of its values."""
+        expires, expires_after_us = chosen.get("expires", (None, None))
         scope, window = chosen.get("unique_for", (policy.key_scope, policy.key_window))
         named = {
             "lane": chosen.get("lane", policy.lane),
@@ -212,12 +213,17 @@ class JobDefaults:
             **{field: name for field, name in named.items() if field not in templates},
         )
         return cls(
-            job=job, templates=templates, lasts=lasts, room=chosen.get("wait_for_room"), codec=codec, limit=limit
+            job=job,
+            templates=templates,
+            expires_after_us=expires_after_us,
+            wait_for_room_us=chosen.get("wait_for_room"),
+            codec=codec,
+            max_payload_bytes=max_payload_bytes,
         )
 
 
 def _given(chosen: Mapping[str, Any]) -> Given:
-    """What travels with the job because it was given at enqueue."""
+    """The part of the policy that is stored with the job, because it was given at enqueue."""
     attempts = chosen.get("max_attempts", _ABSENT)
     given = Given(
         max_attempts=None if attempts is _ABSENT else attempts or 0,
@@ -259,12 +265,12 @@ def _whole(low: int, high: int) -> _Reader:
     return read
 
 
-def _longer_than(low: int) -> _Reader:
+def _longer_than(low_us: Micros) -> _Reader:
     def read(value: Any, option: str) -> int:
-        length = duration_us(value, option)
-        if length < low:
-            raise InvalidOption(f"`{option}` must be at least {low / SECOND:g} seconds.", option=option)
-        return length
+        length_us = duration_us(value, option)
+        if length_us < low_us:
+            raise InvalidOption(f"`{option}` must be at least {low_us / SECOND:g} seconds.", option=option)
+        return length_us
 
     return read
 
@@ -278,11 +284,11 @@ def _errors(value: Any, option: str) -> tuple[type[BaseException], ...]:
     return tuple(kinds)
 
 
-def _scope(value: Any, option: str) -> tuple[KeyScope, int]:
+def _scope(value: Any, option: str) -> tuple[KeyScope, Micros]:
     if isinstance(value, str):
         if value not in ("incomplete", "result", "forever"):
-            said = f"`{option}` must be 'incomplete', 'result', 'forever', seconds or a timedelta."
-            raise InvalidOption(said, option=option)
+            message = f"`{option}` must be 'incomplete', 'result', 'forever', seconds or a timedelta."
+            raise InvalidOption(message, option=option)
         return KeyScope(value), 0
     return KeyScope.WINDOW, _longer_than(1)(value, option)
 
@@ -307,13 +313,13 @@ def _flag(value: Any, option: str) -> bool:
 
 def _transaction(value: Any, option: str) -> Any:
     if not isinstance(value, bool) and not callable(value):
-        said = f"`{option}` must be True, or a function that makes a session, such as a sessionmaker."
-        raise InvalidOption(said, option=option)
+        message = f"`{option}` must be True, or a function that makes a session, such as a sessionmaker."
+        raise InvalidOption(message, option=option)
     return value
 
 
 def check_factory(factory: Any, *, is_async: bool) -> None:
-    """Refuse a sessionmaker of the other colour, where the task is declared."""
+    """Refuse an async sessionmaker for a sync task, and the other way round, when the task is declared."""
     names = {kind.__name__ for kind in type(factory).__mro__ if kind.__module__.startswith("sqlalchemy.")}
     if is_async and "sessionmaker" in names:
         raise InvalidOption("An async task needs an `async_sessionmaker` as `transaction`.", option="transaction")
@@ -321,7 +327,7 @@ def check_factory(factory: Any, *, is_async: bool) -> None:
         raise InvalidOption("A plain function needs a `sessionmaker` as `transaction`.", option="transaction")
 
 
-def _expires(value: Any, option: str) -> tuple[int | None, int | None]:
+def _expires(value: Any, option: str) -> tuple[Instant | None, Micros | None]:
     """An instant, or a duration from now."""
     if isinstance(value, datetime):
         return instant_us(value, option), None
@@ -329,7 +335,7 @@ def _expires(value: Any, option: str) -> tuple[int | None, int | None]:
 
 
 _RETRY = ("max_attempts", "backoff", "retry_on", "give_up_on", "retry_for", "max_losses")
-_priority = _whole(-MOST_PRIORITY - 1, MOST_PRIORITY)
+_priority = _whole(-MAX_PRIORITY - 1, MAX_PRIORITY)
 _attempts = _or_none(_whole(1, 2**31 - 1))
 
 _TASK_READERS: dict[str, _Reader] = {
@@ -343,7 +349,7 @@ _TASK_READERS: dict[str, _Reader] = {
     "retry_for": _or_none(duration_us),
     "max_losses": _whole(1, 2**31 - 1),
     "timeout": _or_none(_longer_than(1)),
-    "lease": _longer_than(SHORTEST_LEASE),
+    "lease": _longer_than(MIN_LEASE_US),
     "concurrency": _or_none(_whole(1, 100_000)),
     "lane": _or_none(Template),
     "unique_key": _or_none(Template),

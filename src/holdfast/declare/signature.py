@@ -1,10 +1,10 @@
-"""What a task may be called with, read from its function, and checked before anything is written.
+"""The arguments that a task accepts: read from its function, and checked before anything is written.
 
-The check is the decoding that the worker will do: a call is encoded, and the bytes are decoded against the type hints.
-So what is accepted here arrives there, as the declared types. A refusal names the parameter.
+The check decodes in the same way as the worker will: a call is encoded, and the bytes are decoded by the type hints. So
+a call that is accepted here can be decoded there, as the declared types. An error names the parameter.
 
-Hints are read when the task is declared. Where one names something that is defined further down in its module, they are
-read at first use instead.
+The hints are read when the task is declared. If a hint names something that is defined later in its module, the hints
+are read at first use.
 """
 
 import inspect
@@ -32,19 +32,19 @@ Arguments = tuple[list[Any], dict[str, Any]]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 DOES_NOT_FIT = "The data does not fit the declared type: "
-"""How a codec begins such a message."""
+"""The start of a codec's error message about this."""
 _CONTEXT = re.compile(r"(\w+\.)*Context(\[.*\])?")
 _ARGUMENT = re.compile(r"\[0\]\[(?P<index>\d+)\](?P<rest>.*)|\[1\]\.(?P<name>[^.\[]+)(?P<inside>.*)", re.DOTALL)
 
 
 class Signature:
-    """The parameters of a task as its callers see them: without the context."""
+    """The parameters of a task as callers see them: without the context."""
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self.task = task
         self._function = function
         parameters = list(inspect.signature(function).parameters.values())
-        hints = _hints(function, task, last_chance=False)
+        hints = _hints(function, task, must_resolve=False)
         marked = [p for p in parameters if _is_context(p, hints)]
         self.takes_context = bool(parameters) and parameters[:1] == marked
         if marked and not self.takes_context:
@@ -78,12 +78,12 @@ class Signature:
     @property
     def types(self) -> "_Types":
         if self._types is None:
-            hints = _hints(self._function, self.task, last_chance=True)
+            hints = _hints(self._function, self.task, must_resolve=True)
             self._types = _Types(self._parameters, hints or {}, self.task)
         return self._types
 
     def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The call as bytes that the worker can read. InvalidArguments names the parameter that does not fit."""
+        """Encode the call. Raises InvalidArguments with the name of a parameter that does not fit."""
         self._check_names(len(args), kwargs)
         try:
             call: object = [args, kwargs]
@@ -98,7 +98,7 @@ class Signature:
         return payload
 
     def decode(self, codec: Codec, payload: bytes) -> Arguments:
-        """The stored call. It may have been made for another version of the function, and then may not fit."""
+        """Decode a stored call. It may be for another version of the function, and then may not fit."""
         try:
             call = self._read(payload, codec)
         except InvalidArguments as error:
@@ -108,7 +108,7 @@ class Signature:
         return args, kwargs
 
     def _read(self, payload: bytes, codec: Codec) -> Any:
-        """The call in its shape; where it has none, its arguments."""
+        """The call decoded by its type; its arguments if the function takes any number of them."""
         types = self.types
         if types.shape is None:
             return self._fitted_one_by_one(codec.decode(payload))
@@ -117,7 +117,7 @@ class Signature:
         return codec.decode(payload, types.shape)
 
     def _fitted_one_by_one(self, call: Any) -> Arguments:
-        """For functions that take any number of arguments."""
+        """Convert each argument by itself: for functions that take any number of arguments."""
         plain_args, plain_kwargs = fitted(call, tuple[list[Any], dict[str, Any]])
         of = self.types.of
         rest = of.get(self._rest, Any) if self._rest else Any
@@ -133,7 +133,7 @@ class Signature:
         return args, kwargs
 
     def _check_names(self, count: int, kwargs: Mapping[str, Any]) -> None:
-        """Python's own rules of calling, but before the write and with our error."""
+        """Apply Python's rules for calls, before anything is written, and raise InvalidArguments."""
         if count > len(self._by_position):
             if self._rest is None:
                 raise self._refused("", f"takes {len(self._by_position)} positional arguments, {count} were given")
@@ -170,11 +170,11 @@ class Signature:
         if found["name"]:
             return f"{found['name']}{found['inside']}"
         index = int(found["index"])
-        known = self._by_position[index] if index < len(self._by_position) else f"{self._rest}[{index}]"
-        return f"{known}{found['rest']}"
+        name = self._by_position[index] if index < len(self._by_position) else f"{self._rest}[{index}]"
+        return f"{name}{found['rest']}"
 
-    def in_one_form(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """The call with as much of it by position as can be: `f(1)` and `f(x=1)` are one call."""
+    def normalised(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """The call with as many positional arguments as possible, so that `f(1)` and `f(x=1)` are the same call."""
         positional, named = list(args), dict(kwargs)
         for name in self._by_position[len(args) :]:
             if name not in named:
@@ -185,17 +185,17 @@ class Signature:
     def bound(self, arguments: Arguments) -> dict[str, Any]:
         """Every parameter with its value, defaults included."""
         args, kwargs = arguments
-        known = len(self._by_position)
+        positional = len(self._by_position)
         values = {**self._defaults, **dict(zip(self._by_position, args, strict=False))}
         values |= {name: value for name, value in kwargs.items() if name in self._by_keyword}
         if self._rest is not None:
-            values[self._rest] = args[known:]
+            values[self._rest] = args[positional:]
         if self._others is not None:
             values[self._others] = {name: value for name, value in kwargs.items() if name not in self._by_keyword}
         return values
 
     def decode_result(self, codec: Codec, data: bytes) -> Any:
-        """The stored result, as the declared return type."""
+        """Decode a stored result as the declared return type."""
         returns = self.types.returns
         if returns is ABSENT:
             return codec.decode(data)
@@ -208,7 +208,7 @@ class Signature:
 
 
 class _Types:
-    """The type hints of a function, ready to decode with."""
+    """The type hints of a function, prepared for decoding."""
 
     def __init__(self, parameters: list[inspect.Parameter], hints: Mapping[str, Any], task: str) -> None:
         self.of = {p.name: Any if hints.get(p.name, Any) is object else hints.get(p.name, Any) for p in parameters}
@@ -225,16 +225,16 @@ class _Types:
             )
 
 
-def _hints(function: Callable[..., Any], task: str, *, last_chance: bool) -> dict[str, Any] | None:
-    """The type hints, resolved. None where one of them names something that is not there yet."""
+def _hints(function: Callable[..., Any], task: str, *, must_resolve: bool) -> dict[str, Any] | None:
+    """The type hints, resolved. None: a hint names something that is not defined yet."""
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
     except NameError as error:
-        if not last_chance:
+        if not must_resolve:
             return None
-        said = f"A type hint of task {task!r} names {error.name!r}, which its module does not have. Define it there."
-        raise InvalidOption(said, option="hints") from error
+        message = f"A type hint of task {task!r} names {error.name!r}, which its module does not have. Define it there."
+        raise InvalidOption(message, option="hints") from error
 
 
 def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any] | None) -> bool:
@@ -246,14 +246,14 @@ def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any] | None) -
 
 def _check_decodable(name: str, kind: Any, task: str) -> None:
     if problem := problem_with(kind):
-        said = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. Use plain data, or a tagged union."
-        raise InvalidOption(said, option=name)
+        message = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. Use plain data, or a tagged union."
+        raise InvalidOption(message, option=name)
 
 
 def _returns(kind: Any) -> Any:
-    """The declared return type where it can be decoded; `ABSENT`: take the result as it is stored."""
-    taken_as_stored = kind is Any or kind is object or kind is type(None) or problem_with(kind)
-    return ABSENT if taken_as_stored else kind
+    """The declared return type if it can be decoded. `ABSENT`: return the result as it is stored."""
+    undecodable = kind is Any or kind is object or kind is type(None) or problem_with(kind)
+    return ABSENT if undecodable else kind
 
 
 def _holds_model(kind: Any) -> bool:
@@ -268,7 +268,7 @@ def _fitted_at(place: str, value: object, kind: Any) -> Any:
 
 
 class OpenSignature(Signature):
-    """Of a task whose code lives elsewhere: everything goes, the worker will check."""
+    """The signature of a task whose code is in another program: it accepts any arguments; the worker checks them."""
 
     def __init__(self, task: str) -> None:
         super().__init__(_anything, task)

@@ -2,8 +2,8 @@
 
     @jobs.task(lane="customer:{customer_id}")
 
-The names are checked when the task is declared, so that a misspelt one is not found at night. A template is written by
-the task's author and never comes from data: a lane given at the call, with `using(lane=...)`, is taken literally.
+The names are checked when the task is declared, not at the first call. The task's author writes a template; it never
+comes from data: a lane given at the call, with `using(lane=...)`, is used literally.
 """
 
 from collections.abc import Callable, Collection
@@ -18,7 +18,7 @@ Source = str | Callable[..., str | None]
 
 
 class Template:
-    """`option` names the parameter of the decorator that it came from."""
+    """`option` is the name of the decorator's parameter, for error messages."""
 
     def __init__(self, source: Source, option: str) -> None:
         if not isinstance(source, str) and not callable(source):
@@ -30,29 +30,29 @@ class Template:
             check_name(source, option)
 
     def check(self, names: Collection[str]) -> None:
-        """Refuse a name that is no parameter."""
+        """Refuse a name that is not a parameter of the task."""
         for field in self.fields:
             if field not in names:
-                known = ", ".join(names) or "none"
+                parameters = ", ".join(names) or "none"
                 raise InvalidOption(
-                    f"`{self.option}` names `{field}`, which is no parameter of the task. It has: {known}.",
+                    f"`{self.option}` names `{field}`, which is no parameter of the task. It has: {parameters}.",
                     option=self.option,
                 )
 
     def render(self, signature: Signature, arguments: Arguments) -> str | None:
-        """The lane or key of one call. A function may answer None: this call has none."""
-        made = self._made(signature, arguments)
-        return None if made is None else check_name(made, self.option)
+        """The lane or key of one call. If a function returns None, this call has none."""
+        rendered = self._render(signature, arguments)
+        return None if rendered is None else check_name(rendered, self.option)
 
-    def _made(self, signature: Signature, arguments: Arguments) -> Any:
+    def _render(self, signature: Signature, arguments: Arguments) -> Any:
         if isinstance(self.source, str):
             if not self.fields:
                 return self.source
             try:
                 return self.source.format_map(signature.bound(arguments))
             except (LookupError, AttributeError, ValueError, TypeError) as error:
-                said = f"`{self.option}` of task {signature.task!r} cannot be made from these arguments: {error!r}."
-                raise InvalidArguments(said, task=signature.task, field=self.option) from error
+                message = f"`{self.option}` of task {signature.task!r} cannot be made from these arguments: {error!r}."
+                raise InvalidArguments(message, task=signature.task, field=self.option) from error
         args, kwargs = arguments
         return self.source(*args, **kwargs)
 

@@ -19,12 +19,12 @@ def main(arguments: list[str]) -> int:
     files.mkdir(folder)
     for name in files.listdir(folder):
         if name.startswith(("demo.db", "demo-1.log", "demo-2.log", CARD)):
-            files.remove(folder / name)  # of the run before; nothing else in there is ours
+            files.remove(folder / name)  # files of an earlier run; other files in the folder stay
     screen = Screen()
     try:
-        asyncio.run(Demo(folder, screen).tell())
+        asyncio.run(Demo(folder, screen).run())
     except DemoFailed as failure:
-        screen.bad(f"This did not come out as promised: {failure}")
+        screen.bad(f"A step of the demo failed: {failure}")
         return 1
     return 0
 

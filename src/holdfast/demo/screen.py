@@ -1,19 +1,20 @@
-"""What the demo prints: the same lines on a terminal and in a log, only the bar redraws."""
+"""The output of the demo: the same lines on a terminal and in a log; only the progress bar is redrawn."""
 
 import sys
 
-WIDTH = 32
+BAR_WIDTH = 32
+"""Characters of the progress bar."""
 
 
 class Screen:
-    """Plain text; colour and redrawing only on a terminal."""
+    """Plain text; colours and redrawing only on a terminal."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()
-        self._open = 0
+        self._drawn_lines = 0
 
     def line(self, text: str = "") -> None:
-        self._close()
+        self._keep_drawn()
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
@@ -30,16 +31,16 @@ class Screen:
     def redraw(self, lines: list[str]) -> None:
         """Lines that replace those drawn last. Nothing without a terminal: the last state is printed by `line`."""
         if self.live:
-            if self._open:
-                sys.stdout.write(f"\x1b[{self._open}A")
+            if self._drawn_lines:
+                sys.stdout.write(f"\x1b[{self._drawn_lines}A")
             sys.stdout.write("".join(f"\x1b[2K{line}\n" for line in lines))
             sys.stdout.flush()
-            self._open = len(lines)
+            self._drawn_lines = len(lines)
 
-    def _close(self) -> None:
-        self._open = 0
+    def _keep_drawn(self) -> None:
+        self._drawn_lines = 0
 
 
 def bar(done: int, of: int) -> str:
-    filled = WIDTH * done // of if of else WIDTH
-    return "━" * filled + "╌" * (WIDTH - filled)
+    filled = BAR_WIDTH * done // of if of else BAR_WIDTH
+    return "━" * filled + "╌" * (BAR_WIDTH - filled)

@@ -1,4 +1,4 @@
-"""The story, block by block. Every number that it prints was measured in this run."""
+"""The steps of the demo, block by block. Every printed number was measured in this run."""
 
 import sqlite3
 import sys
@@ -21,12 +21,12 @@ QUEUE = "default"
 ORDERS = 4_599
 DELIVERIES = 400
 BATCH = 1_000
-HANDS = 37
-"""Jobs that are in the hands of the worker that will be killed."""
+JOBS_AT_KILL = 37
+"""Jobs that the worker runs when it is killed."""
 
 
 class DemoFailed(Exception):
-    """Something did not come out as promised. The demo ends with exit code 1."""
+    """A step did not have the expected result. The demo ends with exit code 1."""
 
 
 class Demo:
@@ -49,9 +49,9 @@ class Demo:
     def since(self, start: int) -> float:
         return (self.runtime.monotonic() - start) / SECOND
 
-    async def tell(self) -> None:
-        """The whole story."""
-        self.screen.line("Holdfast demo — one SQLite file, two workers, one of which will not survive")
+    async def run(self) -> None:
+        """All steps."""
+        self.screen.line("Holdfast demo — one SQLite file, two workers; one of them is killed")
         self.screen.line()
         await self.jobs.aopen()
         try:
@@ -143,13 +143,13 @@ class Demo:
 
     async def break_it(self) -> None:
         victim = self.workers["demo-2"]
-        self.screen.head(f"3  Break it: kill -9 demo-2 with {HANDS} jobs in its hands")
-        survivor = self.workers.pop("demo-1")  # out of the way, so that all of them are demo-2's
+        self.screen.head(f"3  Break it: kill -9 demo-2 while it runs {JOBS_AT_KILL} jobs")
+        survivor = self.workers.pop("demo-1")  # stopped first, so that demo-2 gets all the jobs
         survivor.terminate()
         survivor.wait()
         draft = self.jobs.registry["render"]
         handles = await self.jobs.client.aenqueue_many(
-            [draft.using(id=f"render-{n}").draft(f"render-{n}") for n in range(HANDS)]
+            [draft.using(id=f"render-{n}").draft(f"render-{n}") for n in range(JOBS_AT_KILL)]
         )
         names = [handle.id for handle in handles]
         self.accepted += names
@@ -162,18 +162,18 @@ class Demo:
         victim.wait()
         killed = self.runtime.monotonic()
         del self.workers["demo-2"]
-        self.screen.bad("demo-2 is gone, no goodbye")
+        self.screen.bad("demo-2 was killed")
         await self.until(names, JobState.SUCCEEDED)
         took = self.since(killed)
         self.screen.line(
-            "   · noticed at once: the kernel let go of its process record (the lease would have taken 30 s)"
+            "   · noticed at once: the kernel released the lock of its process (the lease would have taken 30 s)"
         )
         after = await self.records(names)
         losses = [r for r in after.values() if [a.outcome for a in r.history] == [AttemptOutcome.WORKER_LOST]]
-        if len(losses) != HANDS or any(record.attempt != 2 for record in after.values()):
-            raise DemoFailed(f"{len(losses)} of {HANDS} jobs were lost once and ran twice")
+        if len(losses) != JOBS_AT_KILL or any(record.attempt != 2 for record in after.values()):
+            raise DemoFailed(f"{len(losses)} of {JOBS_AT_KILL} jobs were lost once and ran twice")
         self.screen.good(
-            f"{HANDS} jobs reaped, finished by demo-1 {took:.2f} s after the kill   "
+            f"{JOBS_AT_KILL} jobs reaped, finished by demo-1 {took:.2f} s after the kill   "
             "attempt 2 of each; attempt 1: worker_lost"
         )
         late = Settlement(queue=QUEUE, id=names[0], token=token, target=JobState.SUCCEEDED, result=b'"too late"')
@@ -183,7 +183,7 @@ class Demo:
         self.screen.good(f"a late answer in demo-2's name was refused   {answer}, job {names[0]}")
 
     async def until(self, names: list[str], state: JobState) -> dict[str, JobRecord]:
-        """Wait until all these jobs are in a state."""
+        """Wait until all these jobs are in this state."""
         with self.engine.subscribe(f"room:{QUEUE}") as ended:
             while True:
                 found = await self.records(names)
@@ -240,7 +240,7 @@ class Demo:
         stats = (await self.engine.stats(QUEUE)).queues[0]
         lost = [name for name in self.accepted if name not in records]
         wrong = [name for name, record in records.items() if record.state is not JobState.SUCCEEDED]
-        ends = len(self.accepted) + 1  # invoice-666 ended twice: once as a dead letter
+        ends = len(self.accepted) + 1  # invoice-666 ended twice: the first time as a dead letter
         twice = stats.totals.finished - ends
         attempts = sum(
             record.attempt + sum(a.generation < record.generation for a in record.history)
@@ -259,7 +259,7 @@ class Demo:
             f"   attempts {attempts:,}   retried {retried}   worker lost {losses}   dead letters 1, then {len(wrong)}"
         )
         self.screen.line(f"   ran {self.since(self.began):.1f} s   SQLite file {size:.1f} MB")
-        if lost or wrong or twice or losses != HANDS or retried != planned or out_of_order(records):
+        if lost or wrong or twice or losses != JOBS_AT_KILL or retried != planned or out_of_order(records):
             raise DemoFailed(
                 f"lost {lost[:5]}, not succeeded {wrong[:5]}, twice {twice}, losses {losses}, "
                 f"retried {retried} of {planned}"
@@ -267,7 +267,7 @@ class Demo:
         if problems := await self.engine.audit():
             raise DemoFailed(f"the store is not in order: {problems[:3]}")
         self.screen.line()
-        self.screen.line("Look around, it is all still there:")
+        self.screen.line("The store is still there; look at it with:")
         self.screen.line(f"   HOLDFAST_URL={self.url} .venv/bin/holdfast status")
         self.screen.line("   README.md   your own first job in 25 lines")
 

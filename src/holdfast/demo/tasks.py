@@ -11,7 +11,7 @@ from holdfast.model.retry import exponential
 
 CUSTOMERS = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
 CARD = "card-renewed"
-"""A file beside the store: once it is there, invoices can be paid."""
+"""A file in the folder of the store: once it exists, invoices can be paid."""
 
 
 def make(url: str, folder: Path) -> "App[Any]":
@@ -50,5 +50,5 @@ def make(url: str, folder: Path) -> "App[Any]":
 
 
 def work(url: str, folder: Path, name: str) -> None:
-    """One worker process, until it is told to stop."""
+    """Run one worker process until it is stopped."""
     make(url, folder).worker(concurrency=50, name=name, signals=True).run()

@@ -1,84 +1,119 @@
-"""Engines: the contract of `holdfast.engine`, implemented. `open_engine(url)` is the only way in.
+"""Engines: the contract of `holdfast.engine`, implemented. `open_engine(url)` makes one.
 
-An engine is imported when its address is used, so that nobody pays for, or needs to install, what they do not
-use. A package of somebody else's joins in by an entry point in the group `holdfast.engines`, named by the
-scheme of its addresses.
+The module of an engine is imported when its address is used, so that its driver need not be installed otherwise. A
+third-party package adds an engine by an entry point in the group `holdfast.engines`; the entry point's name is the
+scheme of its addresses, its value the engine class.
 """
 
+import inspect
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from holdfast.engine import Engine
+from holdfast.engine import Engine, EngineSettings
 from holdfast.errors import ConfigError, Unsupported
 from holdfast.runtime import Runtime, SystemRuntime
 
 GROUP = "holdfast.engines"
 
 
-class Place(NamedTuple):
-    """Where an engine lives, and the extra that brings its driver."""
+class EngineEntry(NamedTuple):
+    """Where an engine is defined, and its settings; `extra` installs its driver."""
 
-    module: str
-    name: str
-    extra: str | None = None
+    engine: str
+    settings: str = ""
+    """In a module of its own, which imports no driver."""
+    extra: str = ""
 
 
-PLACES: dict[str, Place] = {
-    "memory": Place("holdfast.engines.memory", "MemoryEngine"),
-    "sqlite": Place("holdfast.engines.sqlite", "SqliteEngine"),
-    "postgresql": Place("holdfast.engines.postgres", "PostgresEngine", "postgres"),
+_POSTGRES = EngineEntry(
+    engine="holdfast.engines.postgres.engine:PostgresEngine",
+    settings="holdfast.engines.postgres.settings:PostgresSettings",
+    extra="postgres",
+)
+ENGINES: dict[str, EngineEntry] = {
+    "memory": EngineEntry("holdfast.engines.memory:MemoryEngine"),
+    "sqlite": EngineEntry(
+        engine="holdfast.engines.sqlite.engine:SqliteEngine", settings="holdfast.engines.sqlite.settings:SqliteSettings"
+    ),
+    # Addresses as users have them, for SQLAlchemy too: all mean the same engine.
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+    "postgresql+psycopg": _POSTGRES,
+    "postgresql+asyncpg": _POSTGRES,
+    "postgresql+psycopg2": _POSTGRES,
 }
-POSTGRES = ("postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg", "postgresql+psycopg2")
-"""Addresses as people have them, for SQLAlchemy too: all mean the same engine."""
-PLACES |= dict.fromkeys(POSTGRES, PLACES["postgresql"])
+"""By the scheme of an address."""
 
 
-def open_engine(url: str, *, runtime: Runtime | None = None, **options: Any) -> Engine:
+def open_engine(url: str, *, fast_paths: bool = True, runtime: Runtime | None = None, **options: Any) -> Engine:
     """Make the engine that an address names. It is not connected yet: call its `open`.
 
-    Options are the engine's own, such as `namespace` and `durability`.
+    Options are the engine's own, such as `namespace` and `durability`. `fast_paths=False` turns off an engine's
+    optimisations, if it has any: for tests, which run with and without them.
 
-    Raises ConfigError for an address that names no engine, Unsupported when its driver is not installed.
+    Raises ConfigError for an address that names no engine, Unsupported if its driver is not installed.
 
         >>> open_engine("memory://").scheme
         'memory'
     """
-    scheme = urlsplit(url).scheme
-    factory = _factory(scheme, url)
-    engine = factory(url, runtime if runtime is not None else SystemRuntime(), **options)
+    cls: Any = engine_class(url)
+    if not fast_paths and "fast_paths" in inspect.signature(cls).parameters:
+        options["fast_paths"] = False
+    engine = cls(url, runtime if runtime is not None else SystemRuntime(), **options)
     assert isinstance(engine, Engine)
     return engine
 
 
-def _factory(scheme: str, url: str) -> Any:
-    place = PLACES.get(scheme)
-    if place is not None:
-        return _load(scheme, place)
-    for entry in entry_points(group=GROUP, name=scheme):
-        return entry.load()
-    known = ", ".join(f"{name}://" for name in sorted(PLACES))
-    raise ConfigError(
-        f"The address {_shown(url)!r} names no engine this installation has. Known: {known}.", key="url", source="url"
-    )
-
-
-def _load(scheme: str, place: Place) -> Any:
+def engine_class(url: str) -> type[Engine]:
+    """The class of the engine that an address names. Connects to nothing; raises as `open_engine`."""
+    scheme = urlsplit(url).scheme
+    entry = ENGINES.get(scheme)
+    if entry is None:
+        for installed in entry_points(group=GROUP, name=scheme):
+            return cast(type[Engine], installed.load())
+        known = ", ".join(f"{name}://" for name in sorted(ENGINES))
+        raise ConfigError(
+            f"The address {_without_secrets(url)!r} names no engine this installation has. Known: {known}.",
+            key="url",
+            source="url",
+        )
     try:
-        return getattr(import_module(place.module), place.name)
+        return cast(type[Engine], _load(entry.engine))
     except ModuleNotFoundError as missing:
-        if place.extra is None:
+        if not entry.extra:
             raise
         raise Unsupported(
             f"The {scheme} engine needs the package {missing.name!r}. Install it with: "
-            f"pip install 'holdfast[{place.extra}]'",
-            capability=place.extra,
+            f"pip install 'holdfast[{entry.extra}]'",
+            capability=entry.extra,
             engine=scheme,
         ) from missing
 
 
-def _shown(url: str) -> str:
-    """An address without what may be secret in it."""
+class SettingsTables(dict[str, type[EngineSettings]]):
+    """Tables of settings, by name. The table of a third-party engine is found by the scheme that it is named after."""
+
+    def __missing__(self, name: str) -> type[EngineSettings]:
+        for installed in entry_points(group=GROUP, name=name):
+            settings: type[EngineSettings] | None = installed.load().settings
+            if settings is not None:
+                return settings
+        raise KeyError(name)
+
+
+def settings_tables() -> SettingsTables:
+    """The tables of settings that engines bring. Imports no driver of the engines in this package."""
+    found = [_load(entry.settings) for entry in ENGINES.values() if entry.settings]
+    return SettingsTables({settings.table: settings for settings in found})
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _without_secrets(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://…" if parts.netloc else url

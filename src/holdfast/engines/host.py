@@ -38,7 +38,7 @@ MTIME_RESOLUTION_NS = 100_000_000
 steps of up to 10 ms, and this is ten times that."""
 
 
-# N6: a socket for notifications, and a lock that others can look at.
+# N6: a socket for notifications, and a lock that other processes test.
 class DatagramListener:
     """A datagram socket of this process, and the thread that receives from it."""
 

@@ -1,7 +1,7 @@
-"""The memory engine: the ledger, a lock, and bells. One process; nothing survives it.
+"""The memory engine: ledger, tables, a lock and topics. It lives in one process and keeps nothing after it.
 
 For tests, for embedding, and as the plainest example of an engine. It may be used from several threads and
-event loops at once: a command is decided under the lock, and the bells are rung after it.
+event loops at once: a command is decided under the lock, and subscribers are notified after it.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,9 @@ class MemoryEngine(Engine):
         shared_between_processes=False,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=False,
+        user_transactions=False,
         cross_queue_atomic=True,  # S4: one lock over all queues
+        blocking_calls=True,
     )
 
     def __init__(

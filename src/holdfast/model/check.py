@@ -1,12 +1,12 @@
-"""What a command must look like before an engine sees it. Each refusal names the field.
+"""Checks of commands before an engine gets them. Each error names the field.
 
-Engines may rely on these: they run in `Engine`'s verbs, once, for every engine.
+`Engine`'s verbs run these checks once for every engine, so an engine may rely on them.
 """
 
 from collections.abc import Iterable
 
 from holdfast.errors import InvalidOption, PayloadTooLarge
-from holdfast.model.instants import FOREVER, SECOND
+from holdfast.model.instants import FOREVER, SECOND, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.observe import Find
 from holdfast.model.operate import Amend
@@ -16,13 +16,17 @@ from holdfast.model.text import check_metadata, check_name, clean
 from holdfast.model.work import Claim, Exchange, Settlement
 
 MAX_BATCH = 10_000  # B1: jobs in a group
+"""All of them are written in one transaction."""
 MAX_SETTLEMENTS = 500  # B3: in an exchange
+"""So that an exchange stays short."""
 MAX_PAYLOAD = 16 * 1024 * 1024  # B2: bytes
-"""The engines' own ceiling; the limit that users set is lower and checked by the codec."""
-MIN_LEASE = SECOND // 1_000  # B5: microseconds
-"""Engines take any positive lease, so that tests can be quick; users cannot go below two seconds."""
+"""The limit of every engine. The limit that users set is lower, and the codec checks it."""
+MIN_LEASE_US: Micros = SECOND // 1_000  # B5
+"""Engines take leases from a millisecond on, so that tests can be quick. Users cannot go below two seconds."""
 MAX_PRIORITY = 32_767
+"""Priorities fit a 16-bit integer, the type of the column in PostgreSQL."""
 NOTE_BYTES = 2_048  # TX3: of UTF-8
+"""Longer notes are cut."""
 
 _TARGETS = frozenset(
     {
@@ -37,11 +41,11 @@ _TARGETS = frozenset(
 
 
 # G6: where a reap may lead.
-_REAPED = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
+_REAP_TARGETS = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
 
 
 def storable(text: str, what: str) -> None:
-    """Free text as every engine can hold it. `clean` makes it so; the policy above the engines calls it."""
+    """Refuse free text that an engine cannot store. `clean` makes text storable; callers of engines use it."""
     if text.isascii() and "\0" not in text:
         return
     try:
@@ -62,14 +66,14 @@ def names(queue: str, ids: Iterable[str]) -> None:
 
 def name(value: str, what: str) -> str:
     """A name, id, key or lane: 1–200 characters of text that every engine can hold."""
-    # The quick way for what nearly every name looks like; `check_name` knows the whole rule.
+    # A fast check that nearly every name passes; `check_name` has the complete rule.
     if type(value) is str and 0 < len(value) <= 200 and value.isascii() and "\0" not in value:
         return value
     return check_name(value, what)
 
 
 def note(text: str) -> str:
-    """Free text, made storable."""
+    """Free text, made storable and short enough."""
     return clean(text, NOTE_BYTES)
 
 
@@ -101,7 +105,8 @@ def group(group: Group) -> None:
         raise InvalidOption(f"A group holds at most {MAX_BATCH} jobs, not {len(group.jobs)}. Split it.", option="jobs")
     for job in group.jobs:
         new_job(job)
-    limits(group.limits)
+    if group.limits:
+        limits(group.limits)
 
 
 def limits(limits: Iterable[DepthLimit]) -> None:
@@ -139,7 +144,7 @@ def new_job(job: NewJob) -> None:
             size=len(job.payload),
             limit=MAX_PAYLOAD,
         )
-    # Nearly every job has none of these: only what was set is looked at closely.
+    # Nearly every job has the defaults here: check only what was set.
     if job.priority or type(job.priority) is not int:
         whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
     if job.delay or type(job.delay) is not int:
@@ -157,7 +162,7 @@ def given(given: Given) -> None:
     whole(given.max_attempts, "max_attempts")
     whole(given.max_losses, "max_losses", 1)
     whole(given.timeout, "timeout", 1)
-    whole(given.lease_len, "lease", MIN_LEASE)
+    whole(given.lease_len, "lease", MIN_LEASE_US)
     whole(given.result_ttl, "result_ttl")
     whole(given.retention, "retention")
 
@@ -181,14 +186,14 @@ def _settlement(settlement: Settlement) -> None:
         raise InvalidOption(
             f"A settlement cannot send job {settlement.id!r} to {settlement.target!r}.", option="target"
         )
-    if settlement.listed_expiry is not None and settlement.target not in _REAPED:
+    if settlement.listed_expiry is not None and settlement.target not in _REAP_TARGETS:
         raise InvalidOption(f"A reaper cannot send job {settlement.id!r} to {settlement.target!r}.", option="target")
     if settlement.note:
         storable(settlement.note, "note")
     if settlement.error is not None:
         for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
             storable(text, "error")
-    if settlement.delay != 0:  # most have none of these, and most exchanges are of many settlements
+    if settlement.delay != 0:  # most settlements have the defaults, and an exchange has many of them
         whole(settlement.delay, "delay")
     if settlement.due is not None:
         whole(settlement.due, "due", -FOREVER)
@@ -211,7 +216,7 @@ def _claim(claim: Claim) -> None:
             raise InvalidOption(f"A claim on queue {queue.queue!r} names a task twice.", option="tasks")
         for task in queue.tasks:
             whole(task.limit, "limit")
-            whole(task.lease_len, "lease", MIN_LEASE)
+            whole(task.lease_len, "lease", MIN_LEASE_US)
             whole(task.max_attempts, "max_attempts")
             whole(task.max_losses, "max_losses", 1)
 

@@ -1,7 +1,7 @@
-"""A command is a question to an engine; its type names the type of the answer.
+"""A command is a request to an engine, as a value; its type names the type of the answer.
 
-Every verb of the contract is one command. `Engine.perform(command)` is the only door, so anything that wants
-to stand between (a span, a recorder, an injected fault) wraps one method.
+Every verb of the contract is one command, and `Engine.perform(command)` runs all of them. So code that intercepts calls
+(a tracer, a recorder, an injected fault) wraps one method.
 """
 
 from typing import Generic, TypeVar
@@ -14,7 +14,7 @@ A = TypeVar("A", bound="Answer")
 
 
 class Answer(Struct, frozen=True, gc=False, kw_only=True):
-    """What an engine says. `at` is the engine time that the verb used."""
+    """The answer of an engine. `at` is the engine time at which the verb took effect."""
 
     at: At
 

@@ -1,14 +1,14 @@
-"""The record of a job: everything an engine remembers of it.
+"""The record of a job: everything an engine stores about it.
 
-Read this first. A job is named by (queue, id). Its record is a frozen value: every change makes a new one,
-and the engine swaps them in one guarded step.
+Read this first. A job is named by (queue, id). Its record is a frozen value: every change makes a new one, and the
+engine replaces the old one in one guarded step.
 
-Three groups of fields move together:
+The fields form three groups:
 
-* **the request** — what the producer said. Never changes, but for `amend` (priority, due, TTLs).
-* **the lease** — who may settle it now: `token` names the lease (random, compared for equality), `fence`
-  is a number that only grows, for systems outside. No token, no lease.
-* **the end** — how it came out, and three separate clocks that say how long which part of it is kept.
+* **the request**: what the producer asked for. It never changes, except by `amend` (priority, due, lifetimes).
+* **the lease**: who may settle the job now. `token` names the lease (random, compared for equality); `fence` is a
+  number that only grows, for systems outside. Without a token there is no lease.
+* **the end**: the outcome, and three separate instants that say how long each part of it is kept.
 """
 
 from enum import StrEnum
@@ -28,21 +28,21 @@ class JobKey(Struct, frozen=True, gc=False, order=True):
 
 
 class KeyScope(StrEnum):
-    """For how long an id or a `unique_key` turns away a second job. A failed or cancelled job never does."""
+    """How long an id or a `unique_key` makes a second job a duplicate. A failed or cancelled job never does."""
 
     INCOMPLETE = "incomplete"
-    """While the job has not ended."""
+    """Until the job has ended."""
     RESULT = "result"
-    """And then until its result expires."""
+    """Until its result expires."""
     WINDOW = "window"
-    """And then until a window, counted from creation, has passed."""
+    """Until it has ended and a window, counted from its creation, has passed."""
     FOREVER = "forever"
 
 
 class Given(Struct, frozen=True, gc=False, array_like=True):
-    """Policy that was given at enqueue and so travels with the job. None: the worker's registry decides.
+    """Policy that was given at enqueue and is stored with the job. None: the worker's task declares it.
 
-    `max_attempts = 0` means for ever, here and in every other place inside the engine.
+    `max_attempts = 0` means no limit, here and everywhere inside an engine.
     """
 
     max_attempts: int | None = None
@@ -57,7 +57,7 @@ NOTHING_GIVEN = Given()
 
 
 class Progress(Struct, frozen=True, gc=False, array_like=True):
-    """What a handler last said of itself; carried by lease renewals."""
+    """The latest progress that a handler reported; lease renewals transport it."""
 
     fraction: float
     note: str = ""
@@ -74,7 +74,7 @@ class AttemptOutcome(StrEnum):
 
 
 class AttemptRecord(Struct, frozen=True, gc=False, array_like=True):
-    """One counted run that did not succeed, as the history keeps it."""
+    """One counted attempt that did not succeed, as an entry of the history."""
 
     number: int
     generation: int
@@ -86,7 +86,7 @@ class AttemptRecord(Struct, frozen=True, gc=False, array_like=True):
 
 
 class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """One job, as stored. Engines may pack it by position: a new field goes to the end and has a default."""
+    """One job, as stored. Engines may pack it by position: add a new field at the end, with a default."""
 
     # The request
     queue: str
@@ -96,7 +96,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     codec: str = "json"
     metadata: dict[str, str] = {}
     payload_hash: bytes = b""
-    """Taken by the client over task and arguments; empty: not compared."""
+    """Hash of task and arguments, computed by the client. Empty: not compared."""
     priority: int = 0
     """Higher runs sooner."""
     lane: str | None = None
@@ -104,36 +104,36 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     key_scope: KeyScope = KeyScope.RESULT
     key_window: Micros = 0
     expires: Instant | None = None
-    """Do not start later than this."""
+    """Do not start the job later than this."""
     reply: tuple[str, ...] = ()
-    """Processes to tell when the job ends."""
+    """Processes to notify when the job ends."""
     given: Given = NOTHING_GIVEN
 
     # Where it is
     state: JobState = JobState.QUEUED
     hold: Hold = Hold.NONE
     generation: int = 0
-    """How often the record was requeued or replaced."""
+    """How often the job was requeued or replaced."""
     arrival: int = 0
-    """Order only; gaps are normal."""
+    """Only its order has a meaning; gaps are normal."""
     created: Instant = 0
     due: Instant = 0
     parents_left: int = 0
     attempt: int = 0
-    """Runs begun, counted at claim."""
+    """Number of attempts, counted at the claim."""
     losses: int = 0
-    """Workers that went away with it."""
+    """How often its worker was lost while it held the lease."""
 
     # The lease
     owner: str = ""
-    """The last worker to hold it; stays after the lease has ended."""
+    """The last worker that held it; not cleared when the lease ends."""
     token: str | None = None
     fence: int = 0
     lease_expires: Instant | None = None
     """On the lease clock."""
     lease_len: Micros = 0
     max_attempts: int = 0
-    """In force in this lease, so that any reaper can decide without the task's code."""
+    """The value that holds for this lease, so that any reaper can decide without the task's code."""
     max_losses: int = 0
     started: Instant | None = None
     """The first start of this generation."""
@@ -142,7 +142,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     cancel_asked: bool = False
     cancel_note: str = ""
     settled_token: str | None = None
-    """The lease that its owner settled last: a settlement sent again is recognised by it."""
+    """The token that its owner settled with last: a settlement that is sent again is recognised by it."""
 
     # The end
     finished: Instant | None = None
@@ -152,15 +152,15 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     last_error: ErrorInfo | None = None
     history: tuple[AttemptRecord, ...] = ()
     visible_until: Instant = 0
-    """Retention: the record can be looked at."""
+    """Until then the record can be looked at (retention)."""
     result_until: Instant = 0
-    """A waiting caller or a duplicate is answered with the result or the final error."""
+    """Until then a waiting caller or a duplicate gets the result or the final error."""
     key_until: Instant = 0
-    """The id (or the `unique_key`, where there is one) stays taken."""
+    """Until then the id (or the `unique_key`, if there is one) stays taken."""
 
     # The pool
     epoch: int = 0
-    """The pool's size it was placed under; 0 outside pools."""
+    """The epoch of the pool when the job was placed; 0 outside pools."""
     pool_key: str | None = None
 
     @property
@@ -185,10 +185,10 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
 
     @property
     def id_until(self) -> int:
-        """How long a succeeded job keeps its id: with a `unique_key`, the scope governs the key instead."""
+        """How long a succeeded job keeps its id. With a `unique_key`, `key_scope` applies to the key, not to the id."""
         return self.result_until if self.unique_key is not None else self.key_until
 
     @property
     def kept_until(self) -> int:
-        """When the last of the three clocks runs out, and the record may go."""
+        """When the last of the three lifetimes ends, and the record may be deleted."""
         return max(self.visible_until, self.result_until, self.key_until)

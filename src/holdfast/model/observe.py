@@ -1,4 +1,4 @@
-"""Looking, and keeping house: get, find, stats, lanes; prune, audit, now."""
+"""Reading and maintenance: get, find, stats, lanes; prune, audit, now."""
 
 from msgspec import Struct, field
 
@@ -20,14 +20,14 @@ class Get(Command[GetAnswer], frozen=True, gc=False, kw_only=True):
 class FindAnswer(Answer, frozen=True, gc=False, kw_only=True):
     jobs: tuple[JobRecord, ...]
     cursor: int | None = None
-    """Give it back to go on; None: that was all."""
+    """Pass it to the next `Find` to continue. None: there are no more jobs."""
 
 
 class Find(Command[FindAnswer], frozen=True, gc=False, kw_only=True):
     """Jobs of one queue in one state, newest arrival first.
 
-    `task`, `lane`, `since` (created at or after) and `metadata` filter inside that; one call looks at no
-    more than `scan` rows, and the cursor goes on where it stopped, even when nothing matched so far.
+    `task`, `lane`, `since` (created at or after) and `metadata` filter these. One call reads at most `scan` jobs;
+    the cursor continues where it stopped, even if nothing has matched so far.
     """
 
     queue: str
@@ -42,16 +42,16 @@ class Find(Command[FindAnswer], frozen=True, gc=False, kw_only=True):
 
 
 class QueueStats(Struct, frozen=True, gc=False, kw_only=True):
-    """A queue at a glance, from counters and indexes."""
+    """The numbers of one queue, read from counters and indexes."""
 
     queue: str
     paused: bool
     counts: dict[JobState, int]
-    """Stored states, live and finished, without the zeros."""
+    """Jobs per stored state, live and finished; states without a job are left out."""
     due: int
-    """Ready now: queued, and due but not yet promoted."""
+    """Jobs that are ready now: queued, or due and not yet promoted."""
     oldest_due: Instant | None
-    """The due time of the longest-waiting job among those a claim would meet next."""
+    """The earliest due time among the jobs that a claim would take next."""
     next_due: Instant | None
     totals: Totals
 
@@ -92,7 +92,7 @@ class PruneAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Prune(Command[PruneAnswer], frozen=True, gc=False, kw_only=True):
-    """Delete what is past its clocks, cancel what is past `expires`, forget idle lanes and silent workers."""
+    """Delete jobs past their lifetimes, cancel jobs past `expires`, forget idle lanes and silent workers."""
 
     limit: int = 500
 
@@ -102,11 +102,11 @@ class AuditAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Audit(Command[AuditAnswer], frozen=True, gc=False, kw_only=True):
-    """Check the structure: every job in exactly the indexes its state implies, every counter right."""
+    """Check the structures: every job is in the indexes that its state implies, and every counter is right."""
 
 
 class NowAnswer(Answer, frozen=True, gc=False, kw_only=True):
-    """The time, and nothing else."""
+    """Only the time."""
 
 
 class Now(Command[NowAnswer], frozen=True, gc=False, kw_only=True):

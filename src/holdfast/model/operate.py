@@ -46,7 +46,7 @@ class OperateStatus(StrEnum):
 class OperateResult(Struct, frozen=True, gc=False):
     status: OperateStatus
     state: JobState | None = None
-    """The state that was found, or the one it is in now where it was done."""
+    """The new state if the verb was applied, else the state that was found."""
 
 
 class OperateAnswer(Answer, frozen=True, gc=False, kw_only=True):
@@ -54,7 +54,7 @@ class OperateAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Requeue(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
-    """Bring failed or cancelled jobs back, at the tail: attempts and losses start again, the history stays."""
+    """Make failed or cancelled jobs live again, at the tail: attempts and losses start at 0, the history stays."""
 
     queue: str
     ids: tuple[str, ...]
@@ -76,9 +76,9 @@ class Delete(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
 
 
 class Amend(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
-    """Change what was given: TTLs of any job, priority of a live one, due time of one that waits.
+    """Change what was given: lifetimes of any job, priority of a live one, due time of a waiting one.
 
-    `reply` adds a process to tell when the job ends.
+    `reply` adds a process to notify when the job ends.
     """
 
     queue: str
@@ -91,7 +91,7 @@ class Amend(Command[OperateAnswer], frozen=True, gc=False, kw_only=True):
 
 
 class ScopeAnswer(Answer, frozen=True, gc=False, kw_only=True):
-    """How many jobs the verb touched; `changed` says whether the switch was thrown at all."""
+    """How many jobs the verb changed. `changed` is false if the scope was already paused or not paused."""
 
     count: int
     changed: bool = True
@@ -119,7 +119,7 @@ class EmptiedAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Emptied(Command[EmptiedAnswer], frozen=True, gc=False, kw_only=True):
-    """Has the queue run empty, and am I the first to hear of it?"""
+    """Ask whether the queue has run empty. Only one caller gets `emptied` true each time."""
 
     queue: str
 
@@ -130,14 +130,14 @@ class PoolAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class PutPool(Command[PoolAnswer], frozen=True, gc=False, kw_only=True):
-    """Declare a pool. Where it exists, the stored lane count wins and comes back."""
+    """Declare a pool. If it exists, the stored number of lanes wins and is returned."""
 
     name: str
     lanes: int
 
 
 class Resize(Command[PoolAnswer], frozen=True, gc=False, kw_only=True):
-    """Another number of lanes. Refused (`changed` false) while an earlier change is still under way."""
+    """Change the number of lanes. Refused (`changed` false) while an earlier resize is not complete."""
 
     name: str
     lanes: int

@@ -1,9 +1,9 @@
-"""From what happened to what to write: the policy of Holdfast, in one place.
+"""From the outcome of an attempt to the settlement: Holdfast's policy, in one place.
 
-A worker knows how an attempt came out: an `Outcome`. `decide` turns it into a `Settlement`, which any engine applies
-if the lease still stands. A reaper knows that a lease has run out: `decide_loss` does the same for it. Retrying,
-giving up, timing out, losing a worker: all of it is decided here, above the engines, from values alone. The random
-draw that makes the jitter is an argument, too.
+A worker knows how an attempt ended: an `Outcome`. `decide` turns it into a `Settlement`, which an engine applies if the
+lease is still valid. A reaper knows that a lease has expired: `decide_loss` makes its settlement. Retrying, giving up,
+timing out and losing a worker are all decided here, above the engines, from values alone. The random number for the
+jitter is an argument too.
 """
 
 from typing import assert_never
@@ -26,20 +26,20 @@ class Returned(Struct, frozen=True):
 
 
 class Raised(Struct, frozen=True):
-    """The handler raised an ordinary error; `error` decides, `info` is what is kept."""
+    """The handler raised. The retry policy is applied to `error`; `info` is stored."""
 
     error: BaseException
     info: ErrorInfo
 
 
 class TimedOut(Struct, frozen=True):
-    """It ran longer than it may. Counts as a failure."""
+    """It ran longer than its timeout. Counts as a failure."""
 
     info: ErrorInfo
 
 
 class RetryRequested(Struct, frozen=True):
-    """The handler asked for another attempt, after its own delay or the back-off's."""
+    """The handler asked for another attempt, after its own delay or that of the back-off."""
 
     note: str = ""
     delay: Micros | None = None
@@ -47,7 +47,7 @@ class RetryRequested(Struct, frozen=True):
 
 
 class Snoozed(Struct, frozen=True):
-    """The handler asked to be called later; this attempt does not count."""
+    """The handler postponed the job; this attempt does not count."""
 
     delay: Micros | None = None
     due: Instant | None = None
@@ -55,24 +55,24 @@ class Snoozed(Struct, frozen=True):
 
 
 class GaveUp(Struct, frozen=True):
-    """The handler said that trying again is pointless."""
+    """The handler gave up: another attempt would not help."""
 
     note: str = ""
     info: ErrorInfo | None = None
 
 
 class CancelledByHandler(Struct, frozen=True):
-    """The handler said that the job is not wanted any more, or stopped because a cancel was asked."""
+    """The handler cancelled the job, or stopped because a cancel was requested."""
 
     note: str = ""
 
 
 class Released(Struct, frozen=True):
-    """Given back without having been worked on, or cut short by a shutdown; this attempt does not count."""
+    """The job was released before it started, or because the worker stops; this attempt does not count."""
 
 
 class NotRetryable(Struct, frozen=True):
-    """It cannot be run or stored at all, however often it is tried."""
+    """The job cannot run, or its outcome cannot be stored: another attempt would fail in the same way."""
 
     reason: Reason
     info: ErrorInfo | None = None
@@ -82,7 +82,7 @@ Outcome = (
     Returned | Raised | TimedOut | RetryRequested | Snoozed | GaveUp | CancelledByHandler | Released | NotRetryable
 )
 
-_WHY = {
+_REASON_OF_STOP = {
     Stop.EXHAUSTED: Reason.EXHAUSTED,
     Stop.GIVE_UP_ON: Reason.GAVE_UP,
     Stop.NOT_RETRIED: Reason.GAVE_UP,
@@ -102,7 +102,7 @@ def decide(
     retention: Micros | None = None,
     failed_retention: Micros | None = None,
 ) -> Settlement:
-    """What to write because of `outcome`. `now` is engine time; the TTLs are those of the task's code."""
+    """The settlement for `outcome`. `now` is engine time; the lifetimes are those of the task's declaration."""
     if isinstance(outcome, Returned):
         return Settlement(
             queue=lease.queue,
@@ -114,7 +114,7 @@ def decide(
             retention=retention,
             lane=lease.lane,
         )
-    settle = Settlement(
+    settlement = Settlement(
         queue=lease.queue,
         id=lease.id,
         token=lease.token,
@@ -124,42 +124,46 @@ def decide(
     )
     match outcome:
         case Raised(error=error, info=info):
-            settle = _retry_or_fail(replace(settle, error=info), Reason.ERROR, lease, policy, error, now, draw, None)
+            settlement = _retry_or_fail(
+                replace(settlement, error=info), Reason.ERROR, lease, policy, error, now, draw, None
+            )
         case TimedOut(info=info):
-            settle = _retry_or_fail(replace(settle, error=info), Reason.TIMEOUT, lease, policy, None, now, draw, None)
-        case RetryRequested(note=note, delay=asked, info=info):
-            settle = replace(settle, error=info, note=note)
-            settle = _retry_or_fail(settle, Reason.RETRY_ASKED, lease, policy, None, now, draw, asked)
+            settlement = _retry_or_fail(
+                replace(settlement, error=info), Reason.TIMEOUT, lease, policy, None, now, draw, None
+            )
+        case RetryRequested(note=note, delay=requested_us, info=info):
+            settlement = replace(settlement, error=info, note=note)
+            settlement = _retry_or_fail(settlement, Reason.RETRY_ASKED, lease, policy, None, now, draw, requested_us)
         case Snoozed(delay=delay, due=due, note=note):
-            settle = replace(settle, target=JobState.SCHEDULED, reason=Reason.SNOOZED, note=note)
-            settle = replace(settle, delay=delay or 0, due=due, refund=True)  # A5
+            settlement = replace(settlement, target=JobState.SCHEDULED, reason=Reason.SNOOZED, note=note)
+            settlement = replace(settlement, delay=delay or 0, due=due, refund=True)  # A5
         case GaveUp(note=note, info=info):
-            settle = replace(settle, target=JobState.FAILED, reason=Reason.GAVE_UP, note=note, error=info)
+            settlement = replace(settlement, target=JobState.FAILED, reason=Reason.GAVE_UP, note=note, error=info)
         case CancelledByHandler(note=note):
-            settle = replace(settle, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
+            settlement = replace(settlement, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
         case Released():
-            return replace(settle, reason=Reason.RELEASED, refund=True)  # A5
+            return replace(settlement, reason=Reason.RELEASED, refund=True)  # A5
         case NotRetryable(reason=reason, info=info):
-            settle = replace(settle, target=JobState.FAILED, reason=reason, error=info)
+            settlement = replace(settlement, target=JobState.FAILED, reason=reason, error=info)
         case _:
             assert_never(outcome)
-    return replace(settle, retention=failed_retention if settle.target is JobState.FAILED else retention)
+    return replace(settlement, retention=failed_retention if settlement.target is JobState.FAILED else retention)
 
 
 def _retry_or_fail(
-    settle: Settlement,
+    settlement: Settlement,
     reason: Reason,
     lease: Lease,
     policy: RetryPolicy,
     error: BaseException | None,
     now: Instant,
     draw: float,
-    asked: Micros | None,
+    requested_us: Micros | None,
 ) -> Settlement:
-    # What was given at enqueue won at the claim; the lease carries it.
+    # A value given at enqueue has replaced the task's at the claim; the lease has the result.
     policy = replace(policy, max_attempts=lease.max_attempts or None)
 
-    def ask(policy: RetryPolicy) -> int | Stop:
+    def delay_by(policy: RetryPolicy) -> int | Stop:
         return next_delay(
             policy,
             attempt=lease.attempt,
@@ -167,40 +171,40 @@ def _retry_or_fail(
             first_started=lease.started,
             now=now,
             draw=draw,
-            asked=asked,
+            requested_us=requested_us,
         )
 
     try:
-        answer = ask(policy)
-    except InvalidOption:  # a back-off function that misbehaves must not lose the job
-        answer = ask(replace(policy, backoff=DEFAULT_BACKOFF))
+        answer = delay_by(policy)
+    except InvalidOption:  # an error in a back-off function must not lose the job
+        answer = delay_by(replace(policy, backoff=DEFAULT_BACKOFF))
     if isinstance(answer, Stop):
-        # A timeout that was the last one is still best described as a timeout.
-        why = reason if reason is Reason.TIMEOUT else _WHY[answer]
-        return replace(settle, target=JobState.FAILED, reason=why)
-    return replace(settle, target=JobState.RETRYING, reason=reason, delay=answer)
+        # If the last attempt timed out, `timeout` says more than `exhausted`.
+        final_reason = reason if reason is Reason.TIMEOUT else _REASON_OF_STOP[answer]
+        return replace(settlement, target=JobState.FAILED, reason=final_reason)
+    return replace(settlement, target=JobState.RETRYING, reason=reason, delay=answer)
 
 
 def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) -> Settlement:
-    """What to write because a lease has run out. `policy` is None where the reaper does not know the task.
+    """The settlement for an expired lease. `policy` is None if the reaper does not know the task.
 
-    A loss costs the attempt if it had begun, and meets the same cap; so many losses end the job in any case. A job
-    that kills its workers is therefore bounded, also with attempts for ever.
+    A loss costs the attempt if that had started, and `max_attempts` applies as usual. After `max_losses` losses the job
+    fails in any case: a job that kills its workers ends, even if its attempts are not limited.
     """
     losses = lost.losses + 1
-    begun = lost.state is JobState.RUNNING
-    spent = begun and lost.max_attempts and lost.attempt >= lost.max_attempts
-    settle = Settlement(
+    started = lost.state is JobState.RUNNING
+    attempts_used_up = started and lost.max_attempts and lost.attempt >= lost.max_attempts
+    settlement = Settlement(
         queue=lost.queue,
         id=lost.id,
         token=lost.token,
         target=JobState.RETRYING,
         reason=Reason.WORKER_LOST,
-        note=f"{lost.owner} went away with it",
-        refund=not begun,  # A5
+        note=f"Worker {lost.owner} was lost",
+        refund=not started,  # A5
         listed_expiry=lost.lease_expires,
     )
     # A7: too many losses, or a loss in the last attempt allowed.
-    if spent or losses >= lost.max_losses:
-        return replace(settle, target=JobState.FAILED)
-    return replace(settle, delay=loss_delay(policy, losses, draw))
+    if attempts_used_up or losses >= lost.max_losses:
+        return replace(settlement, target=JobState.FAILED)
+    return replace(settlement, delay=loss_delay(policy, losses, draw))

@@ -1,7 +1,7 @@
-"""Producing: jobs come in, in groups.
+"""Enqueueing: jobs arrive in groups.
 
-A group is one caller's call: all of it or nothing. Several callers' groups may share a command (that is how
-concurrent enqueues merge into one write), and each gets its own answer.
+A group is one caller's call: it is accepted whole or refused whole. Groups of several callers may share a command (so
+concurrent enqueues are merged into one write), and each gets its own answer.
 """
 
 from enum import StrEnum
@@ -15,22 +15,22 @@ from holdfast.model.states import JobState
 
 
 class Parent(Struct, frozen=True, gc=False):
-    """A job to come after. With `any_end` its failure counts as an end too."""
+    """A job that must end first. With `any_end` it may also fail or be cancelled."""
 
     job: JobKey
     any_end: bool = False
 
 
 class PoolPlace(Struct, frozen=True, gc=False):
-    """The job goes to a pool, and the engine chooses its lane: by the key, or in turn."""
+    """The job goes to a pool, and the engine chooses its lane: by the key, or round-robin."""
 
     lanes: int
-    """As the producer's code has it; the stored number wins."""
+    """The number in the producer's code; the stored number wins."""
     key: str | None = None
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A job as the producer asks for it. Times: `delay` on the engine's clock, or `due` as an instant."""
+    """A job as the producer asks for it. It is due after `delay`, by the engine's clock, or at `due`."""
 
     queue: str
     id: str
@@ -47,10 +47,10 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     pool: PoolPlace | None = None
     """Instead of `lane`."""
     fresh_id: bool = False
-    """The id was made for this job alone, at random: nobody else can have it."""
+    """The id is random and was made for this job: no stored job can have it."""
     unique_key: str | None = None
     key_scope: KeyScope | None = None
-    """None: `incomplete` where there is a `unique_key`, `result` for the id."""
+    """None: `incomplete` if there is a `unique_key`, else `result` for the id."""
     key_window: Micros = 0
     parents: tuple[Parent, ...] = ()
     reply: str | None = None
@@ -58,13 +58,13 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
 
 class DepthLimit(Struct, frozen=True, gc=False):
-    """No more than `limit` live jobs in the queue, or in one lane of it. Travels with the request."""
+    """At most `limit` live jobs in the queue, or in one lane of it. Sent with each enqueue; not stored."""
 
     queue: str
     limit: int
     lane: str | None = None
     each_lane: bool = False
-    """This limit holds for every lane of the queue, also for lanes that a pool chooses. Then `lane` is None."""
+    """The limit applies to each lane of the queue, also to lanes that a pool chooses. Then `lane` is None."""
 
 
 class Group(Struct, frozen=True, gc=False):
@@ -76,11 +76,11 @@ class EnqueueStatus(StrEnum):
     CREATED = "created"
     DUPLICATE = "duplicate"
     COMPLETED = "completed"
-    """A duplicate whose result is still there to answer with."""
+    """A duplicate whose result is still stored."""
 
 
 class Accepted(Struct, frozen=True, gc=False, kw_only=True):
-    """One job's answer: its own, or that of the job which was there first."""
+    """The answer for one job: about the new job, or about the stored job that it duplicates."""
 
     status: EnqueueStatus
     id: str
@@ -88,9 +88,9 @@ class Accepted(Struct, frozen=True, gc=False, kw_only=True):
     arrival: int
     generation: int
     position: int | None = None
-    """Live jobs ahead in its lane at the insert: 0 is next. None outside lanes."""
+    """Live jobs before it in its lane at the insert: 0 is next. None outside lanes."""
     depth: int | None = None
-    """Live jobs in the lane, else in the queue, after this one. Exact for lanes and limited queues, else None."""
+    """Live jobs in the lane, or else in the queue, with this one. Exact for lanes and limited queues, else None."""
     result: bytes | None = None
     codec: str = "json"
 
@@ -100,7 +100,7 @@ class GroupAccepted(Struct, frozen=True, gc=False, tag="accepted"):
 
 
 class GroupFull(Struct, frozen=True, gc=False, tag="full"):
-    """Refused whole: there is no room."""
+    """Refused whole: the queue or lane is full."""
 
     queue: str
     lane: str | None
@@ -109,7 +109,7 @@ class GroupFull(Struct, frozen=True, gc=False, tag="full"):
 
 
 class GroupConflict(Struct, frozen=True, gc=False, tag="conflict"):
-    """Refused whole: an id is taken by another task or other arguments."""
+    """Refused whole: a job with this id has another task or other arguments."""
 
     job: JobKey
 

@@ -1,4 +1,4 @@
-"""Which commands change nothing. An engine may answer them from a reader of their own, and ask them again."""
+"""The commands that change nothing. An engine may run them on a read connection, and may repeat them."""
 
 from holdfast.model import observe, operate, work
 

@@ -1,4 +1,4 @@
-"""What an engine remembers beside jobs: queues, lanes, pools, edges, workers, schedules."""
+"""What an engine stores besides jobs: queues, lanes, pools, edges, workers, schedules."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from holdfast.model.states import JobState
 
 
 class Totals(Struct, frozen=True, gc=False):
-    """Jobs that ended, since the queue or lane exists. Kept, never counted again from the jobs."""
+    """Jobs that have ended since the queue or lane exists. Kept as counters, never counted from the jobs."""
 
     succeeded: int = 0
     failed: int = 0
@@ -21,7 +21,7 @@ class Totals(Struct, frozen=True, gc=False):
         return self.succeeded + self.failed + self.cancelled
 
     def plus(self, target: JobState, count: int) -> "Totals":
-        """With so many more that ended in this state."""
+        """With `count` more jobs that ended in this state."""
         match target:
             case JobState.SUCCEEDED:
                 return replace(self, succeeded=self.succeeded + count)
@@ -32,28 +32,28 @@ class Totals(Struct, frozen=True, gc=False):
 
 
 class QueueRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """A queue: its pause and its totals. It exists from its first job or its first pause on."""
+    """A queue: its pause and its totals. It exists from its first job or pause on."""
 
     queue: str
     paused: bool = False
     totals: Totals = Totals()
     emptied_at: int = 0
-    """The finished count at which `emptied` last answered true: one answer per drain."""
+    """The finished count when `emptied` was last answered true, so that it is answered once each time."""
 
 
 class LaneRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """An ordered stream inside a queue. The head keeps it until the head has ended."""
+    """A strict order inside a queue. The head keeps the lane until it has ended."""
 
     queue: str
     lane: str
     head: str | None = None
-    """The id of the job whose turn it is; None when the lane is empty."""
+    """The id of the lane's head. None: the lane is empty."""
     depth: int = 0
     """Live jobs, the head included."""
     paused: bool = False
     totals: Totals = Totals()
     fence: int = 0
-    """The last fence handed out in this lane."""
+    """The last fence given to a lease in this lane."""
     emptied: Instant = 0
     """When it last ran empty."""
 
@@ -64,11 +64,11 @@ class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
     name: str
     lanes: int
     epoch: int = 1
-    """How often it was given another size, from 1."""
+    """Starts at 1; each resize adds 1."""
     turn: int = 0
-    """Keyless jobs so far: they go round the lanes."""
+    """Jobs without a key so far: they take the lanes round-robin."""
     old_live: int = 0
-    """Live jobs of the size before, while there are any: keyed jobs of this one wait for them."""
+    """Live jobs of the earlier epoch: jobs with a key wait until there are none."""
 
     def lane_of(self, key: str) -> int:
         """The lane of a key, as long as the pool has this size."""
@@ -76,12 +76,12 @@ class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Edge(Struct, frozen=True, gc=False):
-    """`child` comes after `parent`; with `any_end` also when the parent does not succeed."""
+    """`child` waits for `parent`; with `any_end` also if the parent does not succeed."""
 
     parent: JobKey
     child: JobKey
     arrival: int = 0
-    """The child's: an edge of an earlier life says nothing to a later one."""
+    """The child's arrival: an edge of an earlier generation does not apply to a later one."""
     any_end: bool = False
 
 
@@ -94,12 +94,12 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     host: str = ""
     pid: int = 0
     process: str = ""
-    """The name of its process on its host; other processes there can tell by it whether this one is alive."""
+    """The name of its process on its host, by which other processes there can check whether it is alive."""
     slots: int = 0
     busy: int = 0
     started: Instant = 0
     interval: Micros = 0
-    """How often it means to beat, in microseconds."""
+    """Time between two heartbeats."""
     seen: Instant = 0
     stop_asked: bool = False
 

@@ -1,10 +1,11 @@
-"""When a failed attempt is tried again, and when that ends.
+"""When a failed attempt is repeated, and when it is not.
 
-A back-off answers "how long after attempt n": growing (`exponential`, `linear`), `fixed`, from a list, or from a
-function of the attempt and its error. A `RetryPolicy` adds the ends: so many attempts, such errors, so much time. Both
-are pure values: the jitter is drawn by the caller and handed in, so a test or the simulator gets one answer twice.
+A back-off says how long to wait after attempt n: growing (`exponential`, `linear`), `fixed`, from a list, or from a
+function of the attempt and its error. A `RetryPolicy` adds the limits: the number of attempts, the kinds of errors, the
+total time. Both are pure values: the caller draws the random number for the jitter and passes it in, so a test gets
+the same result each time.
 
-Durations are int microseconds here. Users give seconds or `timedelta` to the small constructors below.
+Durations here are whole microseconds. Users pass seconds or a `timedelta` to the small constructors below.
 """
 
 import inspect
@@ -23,7 +24,8 @@ Duration = float | timedelta
 """Seconds or a `timedelta`, as users give it."""
 
 BackoffFunction = Callable[[int, BaseException | None], Duration | None]
-"""Of the attempt that failed (from 1) and its error (None after a lost worker): seconds, or None to give up."""
+"""Called with the attempt that failed (from 1) and its error (None after a lost worker). Returns the delay, or None
+to give up."""
 
 
 def _is_number(value: object) -> bool:
@@ -55,7 +57,7 @@ def _check_errors(errors: object, option: str) -> None:
 
 
 class Exponential(Struct, frozen=True):
-    """`initial`, then `multiplier` times as long after each attempt, never more than `maximum`."""
+    """`initial`, then `multiplier` times as long after each attempt, at most `maximum`."""
 
     initial: Micros
     multiplier: float
@@ -69,7 +71,7 @@ class Exponential(Struct, frozen=True):
 
 
 class Linear(Struct, frozen=True):
-    """`initial`, then `step` longer after each attempt, never more than `maximum`."""
+    """`initial`, then `step` longer after each attempt, at most `maximum`."""
 
     initial: Micros
     step: Micros
@@ -82,7 +84,7 @@ class Linear(Struct, frozen=True):
 
 
 class Fixed(Struct, frozen=True):
-    """The same after each attempt."""
+    """The same delay after each attempt."""
 
     delay: Micros
     jitter: float = 0.0
@@ -105,7 +107,7 @@ class Listed(Struct, frozen=True):
 
 
 class Computed(Struct, frozen=True):
-    """Whatever the user's function says."""
+    """The delay that the user's function returns."""
 
     function: BackoffFunction
 
@@ -163,20 +165,24 @@ def backoff(value: object) -> Backoff:
     return Fixed(duration_us(value, "backoff"))
 
 
-def delay(backoff: Backoff, attempt: int, error: BaseException | None = None, *, draw: float) -> int | None:
+def delay(backoff: Backoff, attempt: int, error: BaseException | None = None, *, draw: float) -> Micros | None:
     """Microseconds to wait after `attempt` (from 1) failed with `error`. None: the user's function gave up.
 
-    `draw` is a random number in [0, 1), which makes the jitter. The maximum holds after the jitter, and the jitter is
-    taken from what the maximum left: so long delays spread too, below it. `InvalidOption` if the function misbehaves;
-    fall back to `DEFAULT_BACKOFF` then.
+    `draw` is a random number in [0, 1) for the jitter. The jitter applies to the delay after the maximum was applied,
+    and the maximum applies again after it: so long delays vary too, but only downwards. Raises `InvalidOption` if the
+    user's function fails; the caller then uses `DEFAULT_BACKOFF`.
     """
     _check_whole(attempt, "attempt", 1, None)
     if not 0 <= draw < 1:
         raise InvalidOption("`draw` must be in [0, 1).", option="draw")
-    return _asked(backoff.function, attempt, error) if isinstance(backoff, Computed) else _own(backoff, attempt, draw)
+    return (
+        _delay_by_function(backoff.function, attempt, error)
+        if isinstance(backoff, Computed)
+        else _delay_without_function(backoff, attempt, draw)
+    )
 
 
-def _own(backoff: Exponential | Linear | Fixed | Listed, attempt: int, draw: float) -> int:
+def _delay_without_function(backoff: Exponential | Linear | Fixed | Listed, attempt: int, draw: float) -> Micros:
     match backoff:
         case Exponential(initial=initial, multiplier=multiplier, maximum=maximum, jitter=jitter):
             return _jittered(_grown(initial, multiplier, attempt - 1, maximum), jitter, draw, maximum)
@@ -198,16 +204,16 @@ def _grown(initial: int, multiplier: float, times: int, maximum: int) -> float:
         return maximum
 
 
-def _jittered(length: float, jitter: float, draw: float, maximum: int) -> int:
+def _jittered(length: float, jitter: float, draw: float, maximum: Micros) -> Micros:
     return min(round(length * (1 + jitter * (2 * draw - 1))), maximum)
 
 
-def _asked(function: BackoffFunction, attempt: int, error: BaseException | None) -> int | None:
+def _delay_by_function(function: BackoffFunction, attempt: int, error: BaseException | None) -> Micros | None:
     try:
         answer: Any = function(attempt, error)
     except (Exception, Interrupt) as failure:
-        said = f"`backoff` is a function that raised {type(failure).__name__} after attempt {attempt}. Mend it."
-        raise InvalidOption(said, option="backoff") from failure
+        message = f"`backoff` is a function that raised {type(failure).__name__} after attempt {attempt}. Fix it."
+        raise InvalidOption(message, option="backoff") from failure
     if inspect.iscoroutine(answer):
         answer.close()
     return None if answer is None else duration_us(answer, "backoff")
@@ -217,22 +223,22 @@ class Stop(StrEnum):
     """Why there is no further attempt."""
 
     EXHAUSTED = "exhausted"
-    """`max_attempts` runs are done."""
+    """`max_attempts` attempts have run."""
     GIVE_UP_ON = "give_up_on"
-    """The error is of a kind that ends it."""
+    """The error is of a kind in `give_up_on`."""
     NOT_RETRIED = "not_retried"
     """The error is of no kind in `retry_on`."""
     TOO_LONG = "too_long"
     """The next attempt would begin after `retry_for`."""
     BACKOFF = "backoff"
-    """The back-off function said so."""
+    """The back-off function returned None."""
 
 
 Errors = tuple[type[BaseException], ...]
 
 
 class RetryPolicy(Struct, frozen=True):
-    """A back-off and the ends of it. `max_attempts` counts all runs, None is for ever; `retry_for` is microseconds."""
+    """A back-off and its limits. `max_attempts` counts all runs; None: no limit."""
 
     max_attempts: int | None = 20
     backoff: Backoff = DEFAULT_BACKOFF
@@ -264,12 +270,12 @@ def next_delay(
     first_started: Instant | None,
     now: Instant,
     draw: float,
-    asked: Micros | None = None,
-) -> int | Stop:
-    """After `attempt` failed: how long to wait for the next one, or why there is none.
+    requested_us: Micros | None = None,
+) -> Micros | Stop:
+    """After `attempt` failed: the delay before the next attempt, or why there is none.
 
-    `error` is None where no exception tells (a timeout, a handler that raised `Retry`): its kind is then not asked for.
-    `asked` is the delay a handler asked for; it takes the place of the back-off and meets the same ends.
+    `error` is None for a timeout and for a handler that raised `Retry`: then the kinds of errors are not checked.
+    `requested_us` is the delay that a handler requested; it replaces the back-off, and the same limits apply.
     """
     if error is not None:
         if isinstance(error, policy.give_up_on):
@@ -278,28 +284,28 @@ def next_delay(
             return Stop.NOT_RETRIED
     if policy.max_attempts is not None and attempt >= policy.max_attempts:
         return Stop.EXHAUSTED
-    wait = delay(policy.backoff, attempt, error, draw=draw) if asked is None else asked
-    if wait is None:
+    wait_us = delay(policy.backoff, attempt, error, draw=draw) if requested_us is None else requested_us
+    if wait_us is None:
         return Stop.BACKOFF
-    if policy.retry_for is not None and first_started is not None and now + wait > first_started + policy.retry_for:
+    if policy.retry_for is not None and first_started is not None and now + wait_us > first_started + policy.retry_for:
         return Stop.TOO_LONG
-    return wait
+    return wait_us
 
 
-def loss_delay(policy: RetryPolicy | None, losses: int, draw: float) -> int:
-    """How long a job waits whose worker was lost for the `losses`-th time: not at all at first, then the back-off.
+def loss_delay(policy: RetryPolicy | None, losses: int, draw: float) -> Micros:
+    """How long a job waits after its worker was lost for the `losses`-th time: at first not at all, then the back-off.
 
-    A back-off function that gives up or misbehaves without an error to look at, and a task this process does not know
-    (`policy` None), mean the default back-off: what ends losses is `max_losses`.
+    The default back-off is used if the process does not know the task (`policy` None), and if a back-off function gives
+    up or fails: losses are limited by `max_losses` alone.
     """
     _check_whole(losses, "losses", 1, None)
     if losses == 1:
         return 0
     if policy is not None:
         try:
-            wait = delay(policy.backoff, losses - 1, draw=draw)
+            wait_us = delay(policy.backoff, losses - 1, draw=draw)
         except InvalidOption:
-            wait = None
-        if wait is not None:
-            return wait
-    return _own(_DEFAULT, losses - 1, draw)
+            wait_us = None
+        if wait_us is not None:
+            return wait_us
+    return _delay_without_function(_DEFAULT, losses - 1, draw)

@@ -8,66 +8,66 @@
         ├──► blocked ───────────┘                        │ └──► (scheduled)
         └──► (queued)          retrying ◄────────────────┘
 
-A job can be claimed only while it is `queued`. Whatever holds it back keeps it in another state, and the
-write that removes the obstacle moves it. So a claim never searches.
+A job can be claimed only while it is `queued`. A job that is held back is in another state, and the write that removes
+the obstacle changes the state. So a claim never searches through jobs that wait.
 """
 
 from enum import IntFlag, StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     SCHEDULED = "scheduled"
     """Due later."""
     BLOCKED = "blocked"
     """Held back by its lane, its parents or a pause; `hold` says which."""
     QUEUED = "queued"
-    """Ready: the only state a claim looks at."""
+    """Ready: the only state from which a claim takes jobs."""
     ASSIGNED = "assigned"
-    """Claimed ahead of need (prefetch); its attempt has not begun."""
+    """Claimed ahead (prefetch); its attempt has not started."""
     RUNNING = "running"
-    """Claimed, and its attempt has begun."""
+    """Claimed, and its attempt has started."""
     RETRYING = "retrying"
-    """Failed or lost; waits for its back-off."""
+    """An attempt failed or its worker was lost; it waits for its back-off."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """Gave up: this is the dead-letter state."""
+    """No further attempt: this is the dead-letter state."""
     CANCELLED = "cancelled"
 
 
 class Hold(IntFlag):
-    """Why a blocked job is held back. A job may be held by several at once."""
+    """Why a blocked job is held back. Several reasons may apply at once."""
 
     NONE = 0
     LANE = 1
     """Another job is the head of its lane."""
     PARENTS = 2
-    """Jobs it comes after have not ended."""
+    """Its parents have not ended."""
     PAUSED = 4
-    """It is the head of a paused lane and would be queued otherwise."""
+    """It is the head of a paused lane; otherwise it would be queued."""
     ARRIVING = 8
     """Inserted by a user's transaction, and its lane, pool and parents come after the commit (PostgreSQL)."""
     EPOCH = 16
-    """It has a key and waits for the jobs of an older pool size to end, since its key may have changed lanes."""
+    """It has a key and waits until the jobs of the pool's earlier epoch have ended: its key may have changed lanes."""
 
 
 class Reason(StrEnum):
-    """Why a job is where it is: a closed list. Free text goes beside it, in `note`."""
+    """Why a job is in its state: a closed list. `note` has free text in addition."""
 
     ERROR = "error"
     """The handler raised."""
     TIMEOUT = "timeout"
     GAVE_UP = "gave_up"
-    """The handler said that trying again is pointless."""
+    """The handler gave up: another attempt would not help."""
     EXHAUSTED = "exhausted"
-    """The last attempt allowed has failed."""
+    """The last allowed attempt has failed."""
     RETRY_WINDOW = "retry_window"
     """Retrying went on for longer than `retry_for`."""
     WORKER_LOST = "worker_lost"
-    """Its worker went away in the middle."""
+    """Its worker was lost during the attempt."""
     ASKED = "asked"
-    """Someone asked: cancelled by a caller, or by its own handler."""
+    """Cancelled by a caller, or by its own handler."""
     EXPIRED = "expired"
     """Not started before `expires`."""
     CLEARED = "cleared"
@@ -108,12 +108,12 @@ EDGES: dict[JobState | None, frozenset[JobState]] = {
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
 }
-"""Inside one generation. A new generation starts at `None`, whatever the old record's state was; only
-`failed`, `cancelled` (requeue, replace) and `succeeded` (replace) may be followed by one."""
+"""Inside one generation. A new generation starts at `None`; it may follow `failed` and `cancelled` (requeue, replace)
+and `succeeded` (replace)."""
 
 
 def legal(before: JobState | None, after: JobState, *, same_generation: bool = True) -> bool:
-    """Whether a job may go from one state to the other. Staying where it is is always legal."""
+    """True if a job may change from one state to the other. To stay in a state is always legal."""
     if same_generation:
         return before is after or after in EDGES[before]
     return before in TERMINAL and after in EDGES[None]

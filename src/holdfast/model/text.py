@@ -1,9 +1,9 @@
-"""Text that every engine can hold: names are checked, free text is made to fit.
+"""Text that every engine can store: names are checked, free text is changed to fit.
 
-A name (queue, id, key, lane, task) is data the caller chose, so a bad one is refused and nothing is altered. Free text
-(an error, a reason) arrives when something already went wrong, so it is never refused: what cannot be stored is
-replaced, what is too long is cut. Neither may hold NUL, which PostgreSQL cannot store, nor a lone surrogate, which
-UTF-8 cannot express.
+A name (queue, id, key, lane, task) is data that the caller chose, so a bad one is refused and never changed. Free text
+(an error, a reason) comes when something has already failed, so it is never refused: what cannot be stored is replaced,
+and what is too long is cut. Neither may contain NUL, which PostgreSQL cannot store, nor a lone surrogate, which UTF-8
+cannot encode.
 """
 
 import re
@@ -20,12 +20,12 @@ NAME_CHARACTERS = 200  # TX1
 NAME_BYTES = 800  # TX1: of UTF-8
 METADATA_BYTES = 4 * 1024  # TX2: keys and values
 ERROR_BYTES = 16 * 1024  # TX3
-"""All three parts of an `ErrorInfo` together."""
+"""The limit for all three parts of an `ErrorInfo` together."""
 
 _TYPE_BYTES = 512
 _MESSAGE_BYTES = 4 * 1024
-_MEMBERS = 500
-_GROUP_DEPTH = 20
+_MAX_GROUP_MEMBERS = 500
+_MAX_GROUP_DEPTH = 20
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -39,7 +39,7 @@ class ErrorInfo(Struct, frozen=True, gc=False):
 
 
 def check_name(value: object, what: str) -> str:
-    """The name, if every engine can hold it; else `InvalidOption` that names `what`.
+    """Return the name if every engine can store it; else raise `InvalidOption` for option `what`.
 
     >>> check_name("emails", "queue")
     'emails'
@@ -55,7 +55,7 @@ def check_name(value: object, what: str) -> str:
 
 
 def check_metadata(metadata: object) -> dict[str, str]:
-    """A copy of the metadata, if it is text to text and small; else `InvalidOption`."""
+    """Return a copy of the metadata if it maps text to text and is small; else raise `InvalidOption`."""
     if not isinstance(metadata, Mapping):
         raise InvalidOption(f"`metadata` must be a mapping, not {type(metadata).__name__}.", option="metadata")
     copy: dict[str, str] = {}
@@ -73,7 +73,7 @@ def check_metadata(metadata: object) -> dict[str, str]:
 
 
 def _bytes_of(text: str, what: str) -> int:
-    """Its length in UTF-8, once it is known that it can be stored."""
+    """Its length in UTF-8; refuses text that cannot be stored."""
     if text.isascii() and "\0" not in text:
         return len(text)
     if _UNSTORABLE.search(text):
@@ -82,12 +82,14 @@ def _bytes_of(text: str, what: str) -> int:
 
 
 def clean(text: str, limit_bytes: int) -> str:
-    """The text as it can be stored: nothing unstorable in it, at most so many bytes, no character cut in two.
+    """The text as it can be stored: unstorable characters replaced, at most `limit_bytes`, no character cut in two.
 
     >>> clean("a\\0b", 100), clean("äöü", 4)
     ('a\N{REPLACEMENT CHARACTER}b', 'äö')
     """
-    short = str.__str__(text)[: max(limit_bytes, 0)]  # a character is a byte at least, so nothing that stays is lost
+    short = str.__str__(text)[
+        : max(limit_bytes, 0)
+    ]  # a character has at least one byte, so nothing is lost that would be kept
     if short.isascii() and "\0" not in short:
         return short
     data = _UNSTORABLE.sub(_REPLACEMENT, short).encode()
@@ -95,14 +97,14 @@ def clean(text: str, limit_bytes: int) -> str:
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """The exception as bounded, storable text. Whatever the exception does when looked at, this returns.
+    """The exception as storable text of limited size. Never raises, whatever the exception's methods do.
 
-    The traceback has no local variables in it, since those hold secrets.
+    The traceback contains no local variables, because they may hold secrets.
     """
     kind = clean(_type_of(error), _TYPE_BYTES)
     message = clean(_message_of(error), _MESSAGE_BYTES)
-    room = ERROR_BYTES - len(kind.encode()) - len(message.encode())
-    return ErrorInfo(kind, message, _traceback_of(error, room))
+    max_bytes = ERROR_BYTES - len(kind.encode()) - len(message.encode())
+    return ErrorInfo(kind, message, _traceback_of(error, max_bytes))
 
 
 def _type_of(error: BaseException) -> str:
@@ -121,21 +123,21 @@ def _message_of(error: BaseException) -> str:
         return f"<its message cannot be shown: str() raised {type(failure).__name__}>"
 
 
-def _traceback_of(error: BaseException, room: int) -> str:
+def _traceback_of(error: BaseException, max_bytes: int) -> str:
     try:
-        if _is_swarm(error):
+        if _is_too_large(error):
             summary = f"{_type_of(error)}: {_message_of(error)} (too many members to show)\n"
-            return _ends_of(chain(format_tb(error.__traceback__), (summary,)), room)
+            return _ends_of(chain(format_tb(error.__traceback__), (summary,)), max_bytes)
         report = TracebackException(type(error), error, error.__traceback__, capture_locals=False, compact=True)
-        return _ends_of(report.format(), room)
+        return _ends_of(report.format(), max_bytes)
     except KeyboardInterrupt:
         raise
     except BaseException as failure:
         return f"<its traceback cannot be shown: {type(failure).__name__}>"
 
 
-def _is_swarm(error: BaseException) -> bool:
-    """Whether it holds groups so large or so deep that the standard library would not end with them."""
+def _is_too_large(error: BaseException) -> bool:
+    """True if it contains exception groups so large or deep that the standard library would take too long."""
     stack = [(error, 0)]
     seen = {id(error)}
     members = 0
@@ -143,7 +145,7 @@ def _is_swarm(error: BaseException) -> bool:
         current, depth = stack.pop()
         if isinstance(current, BaseExceptionGroup):
             members += len(current.exceptions)
-            if members > _MEMBERS or depth >= _GROUP_DEPTH:
+            if members > _MAX_GROUP_MEMBERS or depth >= _MAX_GROUP_DEPTH:
                 return True
             stack.extend((member, depth + 1) for member in current.exceptions)
         for linked in (current.__cause__, current.__context__):
@@ -153,29 +155,29 @@ def _is_swarm(error: BaseException) -> bool:
     return False
 
 
-def _ends_of(pieces: Iterable[str], room: int) -> str:
-    """Both ends of a long text: how it began, and more of how it ended, where the cause is.
+def _ends_of(pieces: Iterable[str], max_bytes: int) -> str:
+    """The start and the end of a long text. The end gets more space, because the cause is there.
 
-    Pieces are taken one by one, so a chain of a hundred thousand causes never stands in memory as one text.
+    It reads piece by piece, so a chain of a hundred thousand causes is never in memory as one text.
     """
     mark = "\n  ... left out ...\n"
-    head_room = room // 4
-    tail_room = room - head_room - len(mark)
+    max_head_bytes = max_bytes // 4
+    max_tail_bytes = max_bytes - max_head_bytes - len(mark)
     head: list[str] = []
     tail: deque[str] = deque()
     head_size = tail_size = 0
-    whole = True
-    for piece in (clean(piece, room) for piece in pieces):
+    complete = True
+    for piece in (clean(piece, max_bytes) for piece in pieces):
         size = len(piece.encode())
-        if not tail and head_size + size <= head_room:
+        if not tail and head_size + size <= max_head_bytes:
             head.append(piece)
             head_size += size
             continue
         tail.append(piece)
         tail_size += size
-        while tail_size > tail_room and len(tail) > 1:
+        while tail_size > max_tail_bytes and len(tail) > 1:
             tail_size -= len(tail.popleft().encode())
-            whole = False
-    if tail_size > tail_room:
-        return "".join(head) + mark + clean("".join(tail), tail_room)
-    return "".join(chain(head, () if whole else (mark,), tail))
+            complete = False
+    if tail_size > max_tail_bytes:
+        return "".join(head) + mark + clean("".join(tail), max_tail_bytes)
+    return "".join(chain(head, () if complete else (mark,), tail))

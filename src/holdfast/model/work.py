@@ -1,26 +1,27 @@
-"""Working: claim, start, settle, renew, reap.
+"""The verbs of workers: claim, start, settle, renew, reap.
 
-The hot path is one command, `Exchange`: settlements of what has ended, starts of what was prefetched, and a
-claim for the slots that are free, in one round trip and one commit.
+The most frequent command is `Exchange`: settlements of ended attempts, starts of prefetched jobs, and a claim for the
+free slots, in one round trip and one commit.
 
-A lease is named by a token: the claim's random id and the rank in it. A settlement applies only while its
-token is the current one. That one guard serves worker, reaper, canceller and operator.
+A lease is named by a token: the claim's random id and the job's place in the claim. A settlement applies only while its
+token is the current one. This one guard protects against late workers, reapers, cancels and operators alike.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from msgspec import Struct
 
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import Instant, Micros
-from holdfast.model.job import Given, JobKey, Progress
+from holdfast.model.job import Given, JobKey, JobRecord, Progress
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 
 
 class TaskClaim(Struct, frozen=True, gc=False, kw_only=True):
-    """What this worker will take of one task, and the terms of the lease (what was given at enqueue wins)."""
+    """A task in a claim, with the lease that its jobs get. A value given at enqueue wins."""
 
     task: str
     lease_len: Micros
@@ -36,10 +37,10 @@ class QueueClaim(Struct, frozen=True, gc=False):
 
 
 class Claim(Struct, frozen=True, gc=False, kw_only=True):
-    """Up to `limit` jobs to run and `prefetch` more to hold ready, from the queues in this order.
+    """Up to `limit` jobs to run and `prefetch` more to assign, from the queues in this order.
 
-    `claim_id` is random and new for each request. Sent again because the answer was lost, it returns the
-    leases it still holds and takes nothing new; after an answer has been read it must not be used again.
+    `claim_id` is random and new for each claim. If the answer was lost and the same claim is sent again, it returns
+    the leases that it still holds and takes nothing new. After its answer was read, a `claim_id` must not be reused.
     """
 
     claim_id: str
@@ -82,12 +83,20 @@ class Lease(Struct, frozen=True, gc=False, array_like=True):
         return JobKey(self.queue, self.id)
 
 
-class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What to write because an attempt ended. Made by `outcome.decide`; engines only apply it.
+_FIELDS_OF_RECORD = ", ".join(f"job.{name}" for name in Lease.__struct_fields__)
+lease_of: Callable[[JobRecord], Lease] = eval(f"lambda job: Lease({_FIELDS_OF_RECORD})", {"Lease": Lease})
+"""The lease on a job, as its worker gets it: the record's fields of the same names.
 
-    `target` is the state to go to: `succeeded`, `failed`, `cancelled`, `retrying`, `scheduled` (snooze) or
-    `queued` (release). With `listed_expiry` it is a reaper's: it applies only if the lease still expires
-    exactly then, and that has passed; and it adds a loss.
+It is compiled from the names because each claimed job passes here: `attrgetter` takes four times as long.
+"""
+
+
+class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What to write because an attempt ended. `outcome.decide` makes it; engines only apply it.
+
+    `target` is the new state: `succeeded`, `failed`, `cancelled`, `retrying`, `scheduled` (snooze) or `queued`
+    (release). A settlement with `listed_expiry` is a reaper's: it applies only if the lease still expires exactly at
+    that time and the time has passed; and it adds a loss.
     """
 
     queue: str
@@ -97,32 +106,32 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     reason: Reason | None = None
     note: str = ""
     delay: Micros = 0
-    """For `retrying` and `scheduled`: on the engine's clock."""
+    """For `retrying` and `scheduled`: counted from the engine's time."""
     due: Instant | None = None
     """For `scheduled`: an instant instead of a delay."""
     refund: bool = False
-    """Give the attempt back."""
+    """The attempt does not count."""
     result: bytes | None = None
     error: ErrorInfo | None = None
     result_ttl: Micros | None = None
     retention: Micros | None = None
     listed_expiry: Instant | None = None
     lane: str | None = None
-    """The job's lane, where it is known: an engine that locks lanes then takes it before any job. Only a hint."""
+    """The job's lane, if the sender knows it. A hint: an engine that locks lanes can lock it before any job."""
 
 
 class SettleStatus(StrEnum):
     APPLIED = "applied"
     CANCELLED_INSTEAD = "cancelled_instead"
-    """Someone had asked to cancel, and the settlement would have let the job run again."""
+    """A cancel was requested, and the settlement would have let the job run again."""
     LOST = "lost"
-    """The token is not the current one: a late answer, refused."""
+    """The token is not the current one: the late settlement is refused."""
     GONE = "gone"
     """There is no such job."""
 
 
 class Start(Struct, frozen=True, gc=False):
-    """An assigned job is about to run."""
+    """An assigned job starts to run."""
 
     queue: str
     id: str
@@ -133,7 +142,7 @@ class StartStatus(StrEnum):
     STARTED = "started"
     LOST = "lost"
     CANCEL = "cancel"
-    """Someone asked to cancel: settle it instead."""
+    """A cancel was requested: settle it instead."""
     HOLD = "hold"
     """Its queue or lane is paused: release it instead."""
 
@@ -170,7 +179,7 @@ class RenewStatus(StrEnum):
     HELD = "held"
     LOST = "lost"
     CANCEL = "cancel"
-    """Held, and someone asked to cancel."""
+    """Held, and a cancel was requested."""
     HOLD = "hold"
     """Held, assigned, and its queue or lane is paused: release it."""
 
@@ -189,7 +198,7 @@ class Renew(Command[RenewAnswer], frozen=True, gc=False, kw_only=True):
 
 
 class ExpiredLease(Struct, frozen=True, gc=False, kw_only=True):
-    """A lease past its expiry, with what a reaper needs to decide. No payload: reapers decode nothing."""
+    """An expired lease, with all that a reaper needs to decide. It has no payload: reapers decode nothing."""
 
     queue: str
     id: str
@@ -222,7 +231,7 @@ class DisownAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Disown(Command[DisownAnswer], frozen=True, gc=False, kw_only=True):
-    """These workers are known to be dead: their leases expire now."""
+    """The processes of these workers have ended: their leases expire now."""
 
     workers: tuple[str, ...]
 
@@ -252,6 +261,6 @@ class StopWorker(Command[WorkerAnswer], frozen=True, gc=False, kw_only=True):
 
 
 class ForgetWorker(Command[WorkerAnswer], frozen=True, gc=False, kw_only=True):
-    """A worker that ends cleanly takes its record with it."""
+    """A worker that stops removes its record."""
 
     worker: str

@@ -1,1 +1,1 @@
-"""Operating: what handles and the control do to jobs, how they are found, and how they are reported."""
+"""Operations on jobs for handles and control: change, find, report."""

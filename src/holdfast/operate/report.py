@@ -1,8 +1,8 @@
-"""The report of a job: how it came out, how long it waited and ran, and what happened to it, in order.
+"""The report of a job: its outcome, how long it waited and ran, and its events in order.
 
-Nothing of it is stored. The events are told from the record and its history, so a job that failed twice and then
-succeeded has a report like any other. The record keeps one due time, the last: how long a start before the last one
-waited is not known (0), nor, once a job was tried again or requeued, whether it was scheduled at first (`queued`).
+The report is not stored. It is derived from the record and its history. The record keeps only the last due time. So the
+waiting time of earlier starts is unknown (0). After a retry or a requeue it is unknown whether the job was scheduled
+at first (then `queued`).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from holdfast.telemetry.events import Cancelled, Failed, JobEvent, Queued, Retry
 from holdfast.views import CodecNamed, Job, Shown, runs_of
 
 _FROM_THE_FIRST = Hold.LANE | Hold.PARENTS | Hold.EPOCH
-"""What holds a job back, if it does, from the moment it is accepted."""
+"""Holds that a job can have only from the moment it is accepted."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,7 +32,7 @@ class Report(Shown):
 
 
 def report_of(record: JobRecord, codec_named: CodecNamed) -> Report:
-    """The report as far as it goes by now."""
+    """The report up to now."""
     waited = None if record.started is None else (record.started - record.created) / 1_000_000
     ran = sum(run.ended - run.started for run in runs_of(record)) / 1_000_000
     outcome = record.state if record.terminal else None
@@ -40,20 +40,20 @@ def report_of(record: JobRecord, codec_named: CodecNamed) -> Report:
 
 
 def _events(record: JobRecord) -> Iterator[JobEvent]:
-    told: dict[str, Any] = {"queue": record.queue, "job_id": record.id, "task": record.task, "lane": record.lane}
-    yield Queued(at=record.created, state=_state_at_first(record), **told)
+    common: dict[str, Any] = {"queue": record.queue, "job_id": record.id, "task": record.task, "lane": record.lane}
+    yield Queued(at=record.created, state=_state_at_first(record), **common)
     runs = runs_of(record)
     final = runs[-1] if runs and runs[-1].ended == record.finished else None
     for run in runs:
-        mine = {**told, "attempt": run.number, "worker": run.worker}
-        yield Started(at=run.started, waited=_waited(record, run.started), **mine)
+        of_run = {**common, "attempt": run.number, "worker": run.worker}
+        yield Started(at=run.started, waited=_waited(record, run.started), **of_run)
         if run is not final:
-            yield Retrying(at=run.ended, error=run.error, ran=run.ended - run.started, **mine)
+            yield Retrying(at=run.ended, error=run.error, ran=run.ended - run.started, **of_run)
     if record.state is JobState.RUNNING and record.last_started is not None:
         at = record.last_started
-        yield Started(at=at, waited=_waited(record, at), attempt=record.attempt, worker=record.owner, **told)
+        yield Started(at=at, waited=_waited(record, at), attempt=record.attempt, worker=record.owner, **common)
     if record.finished is not None:
-        yield _end(record, record.finished, final, told)
+        yield _end(record, record.finished, final, common)
 
 
 def _state_at_first(record: JobRecord) -> JobState:
@@ -66,16 +66,16 @@ def _state_at_first(record: JobRecord) -> JobState:
 
 
 def _waited(record: JobRecord, started: int) -> int:
-    """From when it was due; known of the last start, since another due time came with every one before."""
+    """Microseconds from due time to start. Known for the last start only: the record has no earlier due times."""
     return started - record.due if started == record.last_started and record.due <= started else 0
 
 
-def _end(record: JobRecord, at: int, run: Run | None, told: dict[str, Any]) -> JobEvent:
-    told = {**told, "attempt": record.attempt, "worker": record.owner}
+def _end(record: JobRecord, at: int, run: Run | None, common: dict[str, Any]) -> JobEvent:
+    fields = {**common, "attempt": record.attempt, "worker": record.owner}
     ran = 0 if run is None else run.ended - run.started
     if record.state is JobState.SUCCEEDED:
-        return Succeeded(at=at, ran=ran, **told)
-    told |= {"reason": record.reason, "note": record.note}
+        return Succeeded(at=at, ran=ran, **fields)
+    fields |= {"reason": record.reason, "note": record.note}
     if record.state is JobState.FAILED:
-        return Failed(at=at, ran=ran, error=record.last_error, **told)
-    return Cancelled(at=at, **told)
+        return Failed(at=at, ran=ran, error=record.last_error, **fields)
+    return Cancelled(at=at, **fields)

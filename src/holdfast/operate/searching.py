@@ -1,14 +1,14 @@
-"""Looking for jobs over all queues and states, page by page.
+"""Search for jobs over all queues and states, page by page.
 
-An engine lists one queue in one state. A search goes through the pairs in a fixed order; its cursor says in which pair,
-and where in it, the next page begins.
+An engine lists one queue in one state. A search goes through the pairs of queue and state in a fixed order; its cursor
+says in which pair, and where in it, the next page begins.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, instant_us
 from holdfast.model.observe import Find
@@ -16,13 +16,13 @@ from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name
 from holdfast.views import Job
 
-MOST = 1_000
+MAX_JOBS = 1_000
 """Jobs on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some jobs, and where to go on."""
+    """Some jobs, and the cursor of the next page."""
 
     jobs: tuple[Job, ...]
     cursor: str | None = None
@@ -39,7 +39,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to look for. None: whatever it is."""
+    """What to search for. None: any."""
 
     state: JobState | None
     task: str | None
@@ -68,27 +68,27 @@ class Search:
             metadata=check_metadata(metadata or {}),
         )
 
-    async def page(self, link: Link, limit: int, cursor: str | None) -> Page:
+    async def page(self, store: StoreConnection, limit: int, cursor: str | None) -> Page:
         """The next `limit` jobs, or fewer: a page may be short, even empty, and still have a cursor."""
-        if type(limit) is not int or not 1 <= limit <= MOST:
-            raise InvalidOption(f"`limit` must be a whole number from 1 to {MOST}.", option="limit")
-        engine = await link.engine()
-        places = await self._places(engine)
-        start, inside = _read(cursor, places)
+        if type(limit) is not int or not 1 <= limit <= MAX_JOBS:
+            raise InvalidOption(f"`limit` must be a whole number from 1 to {MAX_JOBS}.", option="limit")
+        engine = await store.engine()
+        pairs = await self._pairs(engine)
+        start, inside = _read(cursor, pairs)
         jobs: list[Job] = []
-        for place in range(start, len(places)):
-            queue, state = places[place]
+        for index in range(start, len(pairs)):
+            queue, state = pairs[index]
             found = await engine.find(self._find(queue, state, limit - len(jobs), inside))
-            jobs += [Job.from_record(record, link.codec_named) for record in found.jobs]
+            jobs += [Job.from_record(record, store.codec_named) for record in found.jobs]
             inside = found.cursor
             if inside is not None:
                 return Page(tuple(jobs), _write(queue, state, inside))
             if len(jobs) >= limit:
-                more = place + 1 < len(places)
-                return Page(tuple(jobs), _write(*places[place + 1], None) if more else None)
+                more = index + 1 < len(pairs)
+                return Page(tuple(jobs), _write(*pairs[index + 1], None) if more else None)
         return Page(tuple(jobs))
 
-    async def _places(self, engine: Engine) -> list[tuple[str, JobState]]:
+    async def _pairs(self, engine: Engine) -> list[tuple[str, JobState]]:
         queues = [self.queue] if self.queue is not None else [q.queue for q in (await engine.stats()).queues]
         states = list(JobState) if self.state is None else [self.state]
         return [(queue, state) for queue in queues for state in states]
@@ -110,8 +110,8 @@ def _state(value: JobState | str) -> JobState:
     try:
         return JobState(value)
     except ValueError as error:
-        known = ", ".join(JobState)
-        raise InvalidOption(f"`state` must be one of {known}.", option="state") from error
+        states = ", ".join(JobState)
+        raise InvalidOption(f"`state` must be one of {states}.", option="state") from error
 
 
 def _write(queue: str, state: JobState, inside: int | None) -> str:
@@ -120,8 +120,8 @@ def _write(queue: str, state: JobState, inside: int | None) -> str:
     return json.dumps([queue, state.value, inside], separators=(",", ":"))
 
 
-def _read(cursor: str | None, places: list[tuple[str, JobState]]) -> tuple[int, int | None]:
-    """The place to begin at, and where inside it. A queue that is gone since is passed over."""
+def _read(cursor: str | None, pairs: list[tuple[str, JobState]]) -> tuple[int, int | None]:
+    """The index of the first pair, and the cursor inside it. A queue that no longer exists is skipped."""
     if cursor is None:
         return 0, None
     import json
@@ -130,9 +130,9 @@ def _read(cursor: str | None, places: list[tuple[str, JobState]]) -> tuple[int, 
         queue, state, inside = json.loads(cursor)
         wanted = (str(queue), JobState(state))
         if inside is not None and type(inside) is not int:
-            raise ValueError("no number")
+            raise ValueError("not a number")
     except (TypeError, ValueError) as error:
         raise InvalidOption("`cursor` must come from an earlier page.", option="cursor") from error
-    if wanted in places:
-        return places.index(wanted), inside
-    return next((at for at, place in enumerate(places) if place[0] > wanted[0]), len(places)), None
+    if wanted in pairs:
+        return pairs.index(wanted), inside
+    return next((index for index, pair in enumerate(pairs) if pair[0] > wanted[0]), len(pairs)), None

@@ -1,1 +1,1 @@
-"""PullWorkers: a process that takes jobs by itself, beside or instead of a worker."""
+"""Pulling: a process claims jobs in its own code, with or without a worker on the same store."""

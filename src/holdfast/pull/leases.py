@@ -1,10 +1,10 @@
-"""PayloadClaims bare payloads: once, with a wait, or as a stream.
+"""Claiming bare payloads: once, with a wait, or as a stream.
 
-A payload that cannot be read is set aside as failed(undecodable), with its bytes, and the next one is taken.
+A payload that cannot be decoded fails as failed(undecodable), with its bytes kept, and the next one is claimed.
 
-A stream claims a batch at a time. The first of the batch runs; the others are assigned, and begin when their turn
-comes: with the write that settles the one before, so that this costs nothing. What is left of a batch when the loop is
-left goes back at once and costs no attempt.
+A stream claims a batch at a time. The first job of the batch runs; the others are assigned, and each starts when the
+stream hands it out. The call that settles one job also starts the next, so starting costs no extra call. When the loop
+over the stream ends, the jobs left in the batch are released at once and cost no attempt.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from holdfast.blocking import ALLOW, away_from_here
-from holdfast.core.link import Link
+from holdfast.blocking import ALLOW, move_to_loop, run_coroutine
+from holdfast.core.connection import StoreConnection
 from holdfast.core.process import Process
 from holdfast.declare.payload import PayloadTask
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, EngineUnavailable, HoldfastError
 from holdfast.lease import Lease
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.outcome import decide
 from holdfast.model.work import ExchangeAnswer
 from holdfast.pull.worker import PullWorker
@@ -31,60 +31,63 @@ from holdfast.worker.outcomes import undecodable
 
 T = TypeVar("T")
 
-POLL_WITH_PUSH = 1.0
-POLL_WITHOUT = 0.25
-MIN_POLL_S = 0.001
+POLL_WITH_PUSH_S: Seconds = 1.0
+"""Poll this often although the store notifies: a notification may be lost."""
+POLL_WITHOUT_PUSH_S: Seconds = 0.25
+"""Poll this often where the store cannot notify."""
+MIN_POLL_S: Seconds = 0.001
+"""The shortest pause before a job that is nearly due: a claim must not spin."""
 
 _logger = logging.getLogger("holdfast.pull")
 
 
 class ClaimOptions(NamedTuple):
-    """What is asked for: so many to work on and so many ahead of need, for so many microseconds."""
+    """How many jobs to claim (to run, and to prefetch), and how long their leases are."""
 
     limit: int
-    lease: int
+    lease_us: Micros
     prefetch: int = 0
 
 
 class PayloadClaims(Generic[T]):
     """Claims payloads of one queue."""
 
-    def __init__(self, link: Link, pull_workers: PullWorkers, task: PayloadTask[T]) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection, pull_workers: PullWorkers, task: PayloadTask[T]) -> None:
+        self._store = store
         self._pull_workers = pull_workers
         self._task = task
 
     async def claim_now(self, options: ClaimOptions, process: Process) -> tuple[list[Lease[T]], ExchangeAnswer]:
-        """What is there; all of it readable."""
-        link, queue = self._link, self._task.queue
+        """Claim what is ready now. Payloads that cannot be decoded are failed, not returned."""
+        store, queue = self._store, self._task.queue
         await self._engine(process)
         pull_worker = self._pull_workers.current()
         await pull_worker.upkeep()
         while True:
             engine = await self._engine(process)
-            sent = link.runtime.boot()
+            sent_at = store.runtime.boot()
             answer = await pull_worker.claim(
-                engine, queue, limit=options.limit, prefetch=options.prefetch, lease=options.lease
+                engine, queue, limit=options.limit, prefetch=options.prefetch, lease_us=options.lease_us
             )
             leases: list[Lease[T]] = []
             for lease in answer.leases:
-                attempt = LeasedAttempt(lease, pull_worker.plan, sent)
+                attempt = LeasedAttempt(lease, pull_worker.plan, sent_at)
                 try:
                     payload = self._task.decode(lease.payload, lease.codec)
                 except Exception as error:
-                    await self._set_aside(engine, pull_worker, attempt, error)
+                    await self._fail_undecodable(engine, pull_worker, attempt, error)
                 else:
-                    leases.append(Lease(link, pull_worker, self._task, attempt, payload, answer.at))
+                    leases.append(Lease(store, pull_worker, self._task, attempt, payload, answer.at))
             if leases or not answer.leases:
                 return leases, answer
 
     async def _engine(self, process: Process) -> Engine:
-        """The engine, unless the App has been closed since: then whoever waited must not open it again."""
-        if self._link.process is not process:
-            raise EngineUnavailable("The App has been closed while somebody waited for work. Open it again.")
-        return await self._link.engine()
+        """The engine; raises if the App was closed in the meantime: a waiting claim must not open it again."""
+        if self._store.process is not process:
+            raise EngineUnavailable("The App was closed while a claim waited for work. Open it again.")
+        return await self._store.engine()
 
-    async def _set_aside(
+    async def _fail_undecodable(
         self, engine: Engine, pull_worker: PullWorker, attempt: LeasedAttempt, error: Exception
     ) -> None:
         policy = attempt.plan.policy
@@ -103,41 +106,41 @@ class PayloadClaims(Generic[T]):
         await reporter.after_exchange((settlement,), answer)
 
     async def claim_within(
-        self, options: ClaimOptions, seconds: float | None, over: Callable[[], bool] = lambda: False
+        self, options: ClaimOptions, timeout_s: Seconds | None, should_stop: Callable[[], bool] = lambda: False
     ) -> list[Lease[T]]:
-        """What is there, or comes within so many seconds. None: for ever, or until it is `over`."""
-        process, runtime = self._link.process, self._link.runtime
+        """Claim what is ready, or wait for it. `timeout_s` None: wait until `should_stop()` is true."""
+        process, runtime = self._store.process, self._store.runtime
         leases, _ = await self.claim_now(options, process)
-        if leases or seconds == 0 or over():
+        if leases or timeout_s == 0 or should_stop():
             return leases
-        await away_from_here()
+        await move_to_loop()
         engine = await self._engine(process)
-        poll = POLL_WITH_PUSH if engine.capabilities.push else POLL_WITHOUT
-        deadline = None if seconds is None else runtime.monotonic() + round(seconds * SECOND)
+        poll_s = POLL_WITH_PUSH_S if engine.capabilities.push else POLL_WITHOUT_PUSH_S
+        deadline = None if timeout_s is None else runtime.monotonic() + round(timeout_s * SECOND)
         with engine.subscribe(f"queue:{self._task.queue}") as subscription:
             while True:
                 leases, answer = await self.claim_now(options, process)
-                left = poll if deadline is None else (deadline - runtime.monotonic()) / SECOND
-                if leases or left <= 0 or over():
+                left_s = poll_s if deadline is None else (deadline - runtime.monotonic()) / SECOND
+                if leases or left_s <= 0 or should_stop():
                     return leases
                 if answer.next_due is not None:
-                    left = min(left, max(MIN_POLL_S, (answer.next_due - answer.at.wall) / SECOND))
-                await subscription.wait(min(left, poll))
+                    left_s = min(left_s, max(MIN_POLL_S, (answer.next_due - answer.at.wall) / SECOND))
+                await subscription.wait(min(left_s, poll_s))
 
 
 class Leases(Generic[T]):
-    """`for` or `async for`. Each loop over it is a stream of its own; `close` ends them, from any thread."""
+    """Use it in `for` or `async for`. Each loop is a stream of its own; `close` ends all of them, from any thread."""
 
     def __init__(
         self,
         claims: PayloadClaims[T],
-        link: Link,
+        store: StoreConnection,
         pull_workers: PullWorkers,
         options: ClaimOptions,
         *,
         until_empty: bool,
     ) -> None:
-        self._link = link
+        self._store = store
         self._pull_workers = pull_workers
         self._claims = claims
         self._options = options
@@ -154,43 +157,42 @@ class Leases(Generic[T]):
         )
 
     def close(self) -> None:
-        """Hand out nothing more. A loop that waits ends within a second."""
+        """Hand out no more leases. A loop that waits ends within a second."""
         self._closed = True
 
     def __iter__(self) -> Iterator[Lease[T]]:
-        return self._blocking(self._stream())
+        return self._iterate_sync(self._stream())
 
-    def _blocking(self, stream: "_Stream[T]") -> Generator[Lease[T], None, None]:
+    def _iterate_sync(self, stream: "_Stream[T]") -> Generator[Lease[T], None, None]:
         try:
             while (lease := self._run(stream.next())) is not None:
                 yield lease
-                del lease  # or it would be held while the next one is waited for
+                del lease  # else it would stay alive while the loop waits for the next one
         finally:
-            if stream.waiting:
-                self._run(stream.give_back())
+            if stream.leases:
+                self._run(stream.release_rest())
 
-    def _run(self, asked: Any) -> Any:
-        on_loop = asyncio._get_running_loop() is not None
-        if on_loop and os.environ.get(ALLOW) != "1":
-            asked.close()
-            said = "`for` over leases would block the running event loop. Use `async for` here."
-            raise BlockingCall(said, method="next", twin="anext")
-        return self._link.run(asked, here=not on_loop)
+    def _run(self, coroutine: Any) -> Any:
+        if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":
+            coroutine.close()
+            message = "`for` over leases would block the running event loop. Use `async for` here."
+            raise BlockingCall(message, method="next", twin="anext")
+        return run_coroutine(coroutine, self._store.loop_thread)
 
     def __aiter__(self) -> AsyncIterator[Lease[T]]:
-        return self._awaiting(self._stream())
+        return self._iterate_async(self._stream())
 
-    async def _awaiting(self, stream: "_Stream[T]") -> AsyncGenerator[Lease[T], None]:
+    async def _iterate_async(self, stream: "_Stream[T]") -> AsyncGenerator[Lease[T], None]:
         try:
             while (lease := await stream.next()) is not None:
                 yield lease
                 del lease
         finally:
-            await stream.give_back()
+            await stream.release_rest()
 
 
 class _Stream(Generic[T]):
-    """One loop's leases: those that wait for their turn."""
+    """The leases of one loop that have not been handed out yet."""
 
     def __init__(
         self,
@@ -206,39 +208,39 @@ class _Stream(Generic[T]):
         self._options = options
         self._until_empty = until_empty
         self._closed = closed
-        self.waiting: deque[Lease[T]] = deque()
+        self.leases: deque[Lease[T]] = deque()
 
     async def next(self) -> Lease[T] | None:
-        """The next lease; None: there is no more."""
-        while not self._over():
-            while self.waiting:
-                lease = self.waiting.popleft()
-                if await lease._begin(self._following):
+        """The next lease. None: the stream has ended."""
+        while not self._should_stop():
+            while self.leases:
+                lease = self.leases.popleft()
+                if await lease._begin(self._next_unstarted):
                     return lease
-            leases = await self._claims.claim_within(self._options, 0 if self._until_empty else None, self._over)
+            leases = await self._claims.claim_within(self._options, 0 if self._until_empty else None, self._should_stop)
             if not leases and self._until_empty:
                 return None
             for lease in leases:
                 lease._wait_for_turn()
-            self.waiting.extend(leases)
+            self.leases.extend(leases)
         return None
 
-    def _following(self) -> Lease[T] | None:
-        """The next in line, if it has yet to begin. A thread that settles may ask while another one loops."""
+    def _next_unstarted(self) -> Lease[T] | None:
+        """The next lease, if it has not started. One thread may settle a lease while another thread runs the loop."""
         try:
-            lease = self.waiting[0]
+            lease = self.leases[0]
         except IndexError:
             return None
         return None if lease._begun else lease
 
-    def _over(self) -> bool:
+    def _should_stop(self) -> bool:
         return self._closed() or self._pull_workers.current().info.stop_requested
 
-    async def give_back(self) -> None:
-        """Nobody wants the rest."""
-        while self.waiting:
-            lease = self.waiting.popleft()
+    async def release_rest(self) -> None:
+        """The loop has ended: release the leases that were not handed out."""
+        while self.leases:
+            lease = self.leases.popleft()
             try:
                 await lease._give_back()
             except HoldfastError as trouble:
-                _logger.info("A lease that nobody wanted could not be given back: %s", trouble)
+                _logger.info("A lease that was not handed out could not be released: %s", trouble)

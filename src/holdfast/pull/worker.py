@@ -1,9 +1,9 @@
-"""A process as one that pulls: its name among the workers, the keeper of its leases, and the upkeep of its queues.
+"""The pull worker: a process that pulls jobs counts as a worker without slots.
 
-Who pulls is a worker without slots. It is on record with a heartbeat, so that operators see it and others notice its
-death. Leases taken through `leases()` or a `with` block are renewed by the keeper, in its own thread. And since there
-may be no other worker on the store, whoever claims also brings back bare payloads whose owner went away with them, and
-prunes, now and then.
+It has a worker record and a heartbeat, so that operators see it and other workers notice when it has died. Its keeper
+renews, in a thread of its own, the leases taken through `leases()` or a `with` block. There may be no other worker on
+the store, so each claim also runs the upkeep if it is due: it reaps bare payloads whose owner was lost, disowns dead
+workers, and prunes.
 """
 
 import logging
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.blocking import away_from_here
+from holdfast.blocking import move_to_loop
 from holdfast.context import AbortReason
-from holdfast.core.link import Link
+from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
 from holdfast.errors import EngineError, OutcomeUnknown, UsageError
 from holdfast.model.check import MAX_SETTLEMENTS
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, ExchangeAnswer, QueueClaim, RenewStatus, TaskClaim
@@ -38,16 +38,18 @@ from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
 
 BARE_TASK = ""
-"""The task of a bare payload."""
+"""The task name of a bare payload."""
+KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
+"""Closing the App waits this long for the keeper's thread."""
 CLAIM_TRIES = 3
-"""How often a claim is sent whose answer gets lost."""
+"""A claim is sent this often if its answer gets lost: the same claim id returns the same leases."""
 
 _logger = logging.getLogger("holdfast.pull")
 
 
 @dataclass(slots=True)
 class BarePayloadTask:
-    """Bare payloads as a task without a handler: only their policy counts."""
+    """Bare payloads as a task without a handler: only its policy is used."""
 
     policy: TaskPolicy
     is_async: bool = False
@@ -72,12 +74,12 @@ def _no_handler() -> UsageError:
 
 @dataclass(slots=True)
 class PullWorkerInfo:
-    """What is on record of this process. Knows nothing of the App, which may be gone before the keeper's thread is."""
+    """The worker record of this process. It must not refer to the App: the keeper's thread may outlive that."""
 
     name: str
     engine: Engine
     slots: Slots
-    started: int
+    started: Instant
     queues: set[str] = field(default_factory=set)
     stop_requested: bool = False
 
@@ -101,19 +103,19 @@ class PullWorkerInfo:
 class PullWorker:
     """One per App and process."""
 
-    def __init__(self, link: Link, engine: Engine) -> None:
-        runtime, settings = link.runtime, link.config.worker
+    def __init__(self, store: StoreConnection, engine: Engine) -> None:
+        runtime, settings = store.runtime, store.config.worker
         self._runtime: Runtime = runtime
         self._engine = engine
-        self._bus = link.bus
-        self._begun = False
+        self._bus = store.bus
+        self._registered = False
         self.name = f"{socket.gethostname() or 'host'}-pull-{runtime.token_bytes(4).hex()}"
         self.slots = Slots(0)
-        """Only its register of leases is used: those that the keeper renews."""
+        """Only `slots.attempts` is used: the leases that the keeper renews."""
         self._unstarted: dict[str, LeasedAttempt] = {}
         self.info = PullWorkerInfo(self.name, engine, self.slots, runtime.wall())
         handler_threads = HandlerThreads(runtime)
-        task = BarePayloadTask(make_policy(BARE_TASK, {}, link.config.task))
+        task = BarePayloadTask(make_policy(BARE_TASK, {}, store.config.task))
         self.plan = ExecutionPlan(task, worker=self.name, state=None, middleware=(), handler_threads=handler_threads)
         self._hooks = Hooks(runtime, engine, handler_threads)
         self.keeper = Keeper(
@@ -130,7 +132,7 @@ class PullWorker:
             worker=self.name,
             plans={BARE_TASK: self.plan},
             slots=self.slots,
-            bus=link.bus,
+            bus=store.bus,
             reporter=self.reporter(engine),
             on_freed=lambda: None,
             interval_s=settings.reap_interval,
@@ -138,74 +140,74 @@ class PullWorker:
         self._upkeep = _Upkeep(runtime, DeadWorkers(runtime, engine, reaper), reaper, Pruner(runtime, engine))
 
     def reporter(self, engine: Engine) -> Reporter:
-        """Who tells what became of a lease. `engine` as the calling thread may use it."""
+        """Reports what became of a lease. `engine` must be usable from the calling thread."""
         return Reporter(engine, self._bus, self._hooks, self.name)
 
     # Claiming
 
-    async def claim(self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease: int) -> ExchangeAnswer:
-        """So many leases on bare payloads of a queue. `engine` as the calling thread may use it."""
+    async def claim(self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease_us: Micros) -> ExchangeAnswer:
+        """Claim bare payloads of a queue. `engine` must be usable from the calling thread."""
         self.info.queues.add(queue)
-        if not self._begun:
-            await self._begin(engine)
+        if not self._registered:
+            await self._register(engine)
         retry = self.plan.policy.retry
-        terms = TaskClaim(
-            task=BARE_TASK, lease_len=lease, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses
+        task_claim = TaskClaim(
+            task=BARE_TASK, lease_len=lease_us, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses
         )
         claim = Claim(
             claim_id=self._runtime.new_claim_id(),
             worker=self.name,
-            queues=(QueueClaim(queue, (terms,)),),
+            queues=(QueueClaim(queue, (task_claim,)),),
             limit=limit,
             prefetch=prefetch,
         )
         for _ in range(CLAIM_TRIES - 1):
             try:
                 return await engine.claim(claim)
-            except OutcomeUnknown:  # sent again, it answers the leases it took
+            except OutcomeUnknown:  # sent again, the same claim id returns the leases that it took
                 continue
         return await engine.claim(claim)
 
-    async def _begin(self, engine: Engine) -> None:
-        """Go on record, and let the keeper work."""
-        self._begun = True
+    async def _register(self, engine: Engine) -> None:
+        """Send the first heartbeat and start the keeper."""
+        self._registered = True
         try:
             await engine.heartbeat(self.info.record())
         except BaseException:
-            self._begun = False
+            self._registered = False
             raise
         self.keeper.start()
 
     async def upkeep(self) -> None:
-        """Reap and prune, if it is time to. Moves to an event loop if it is."""
+        """Run the upkeep if it is due. Then this call moves to an event loop."""
         if self._upkeep.due():
-            await away_from_here()
+            await move_to_loop()
             try:
-                await self._upkeep.make()
+                await self._upkeep.run_due()
             except EngineError as error:
-                _logger.info("The upkeep of bare payloads has to wait: %s", error)
+                _logger.info("The upkeep of bare payloads failed and is tried later: %s", error)
 
-    # Keeping
+    # Renewing
 
     def keep(self, attempt: LeasedAttempt, *, unstarted: bool = False) -> None:
-        """Renew this lease from now on. `unstarted`: it waits for its turn to be worked on."""
+        """Renew this lease from now on. `unstarted`: a stream holds it and has not handed it out yet."""
         self.slots.attempts[attempt.lease.token] = attempt
         if unstarted:
             self._unstarted[attempt.lease.token] = attempt
 
     def mark_started(self, attempt: LeasedAttempt) -> bool:
-        """It waits no more. False: it did not."""
+        """The stream hands it out. False: it was not waiting in a stream."""
         return self._unstarted.pop(attempt.lease.token, None) is not None
 
     def drop(self, attempt: LeasedAttempt) -> None:
-        """Renew it no more."""
+        """Stop renewing this lease."""
         self.slots.drop(attempt)
 
-    # The end
+    # Stop
 
     async def stop(self) -> None:
         self.keeper.stop()
-        await self._runtime.run_blocking(self.keeper.wait_ended, 2.0)
+        await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
         unstarted = list(self._unstarted.values())
         self._unstarted.clear()
         self.slots.attempts.clear()
@@ -213,14 +215,14 @@ class PullWorker:
         try:
             for start in range(0, len(released), MAX_SETTLEMENTS):
                 await self._engine.settle(*released[start : start + MAX_SETTLEMENTS])
-            if self._begun:
+            if self._registered:
                 await self._engine.forget_worker(self.name)
         except EngineError as error:
-            _logger.info("Puller %s could not tidy up: %s Its leases will run out.", self.name, error)
+            _logger.info("Pull worker %s could not release its leases: %s They will expire.", self.name, error)
 
 
 def _on_renew_status(attempt: LeasedAttempt, status: RenewStatus) -> None:
-    """What a renewal says of a lease. Who works on it looks when it wants to, or hears it when it settles."""
+    """Mark the attempt as aborted. The code that works on the lease can check it; else it fails to settle."""
     if status is RenewStatus.LOST:
         attempt.mark(AbortReason.OWNERSHIP_LOST)
     elif status is RenewStatus.CANCEL:
@@ -228,32 +230,32 @@ def _on_renew_status(attempt: LeasedAttempt, status: RenewStatus) -> None:
 
 
 class _Reaper(Reaper):
-    """Hurries when a death is noticed, though no supervisor runs it."""
+    """A reaper without a supervisor: `wake` makes it run in the same upkeep."""
 
-    hurried = False
+    woken = False
 
     def wake(self) -> None:
-        self.hurried = True
+        self.woken = True
 
 
 class _Upkeep:
-    """Services that a worker would run beside its work, ticked whenever somebody claims."""
+    """The services of a worker that a pulling process needs too. A claim ticks those that are due."""
 
-    def __init__(self, runtime: Runtime, deaths: Service, reaper: _Reaper, pruner: Service) -> None:
+    def __init__(self, runtime: Runtime, dead_workers: Service, reaper: _Reaper, pruner: Service) -> None:
         self._runtime = runtime
         self._reaper = reaper
-        self._next: dict[Service, int | None] = dict.fromkeys((deaths, reaper, pruner), runtime.monotonic())
+        self._next: dict[Service, Micros | None] = dict.fromkeys((dead_workers, reaper, pruner), runtime.monotonic())
 
     def due(self) -> bool:
         now = self._runtime.monotonic()
         return any(at is not None and at <= now for at in self._next.values())
 
-    async def make(self) -> None:
+    async def run_due(self) -> None:
         for service in self._next:
             at, now = self._next[service], self._runtime.monotonic()
-            hurried = service is self._reaper and self._reaper.hurried
-            if hurried or (at is not None and at <= now):
-                self._next[service] = now + SECOND  # whoever claims meanwhile need not do the same
-                self._reaper.hurried = self._reaper.hurried and service is not self._reaper
+            woken = service is self._reaper and self._reaper.woken
+            if woken or (at is not None and at <= now):
+                self._next[service] = now + SECOND  # a claim in another thread must not run it too
+                self._reaper.woken = self._reaper.woken and service is not self._reaper
                 delay = await service.tick()
                 self._next[service] = None if delay is None else now + round(delay * SECOND)

@@ -1,10 +1,10 @@
-"""The pull side of an App: in each process one pull_worker, made when somebody first claims."""
+"""The pull workers of an App: one in each process, new at the first claim there."""
 
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, finalize
 
-from holdfast.blocking import away_from_here
-from holdfast.core.link import Link
+from holdfast.blocking import move_to_loop
+from holdfast.core.connection import StoreConnection
 from holdfast.core.process import Process
 
 if TYPE_CHECKING:
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 class PullWorkers:
-    """Finds the pull_worker of this process. A producer never needs one, so it is loaded when it is asked for."""
+    """Finds the pull worker of this process. It is imported at the first claim: a producer never needs it."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, store: StoreConnection) -> None:
+        self._store = store
         self._by_process: WeakKeyDictionary[Process, PullWorker] = WeakKeyDictionary()
 
     def current(self) -> "PullWorker":
-        process = self._link.process
-        found = self._by_process.get(process)
-        if found is None:
+        process = self._store.process
+        pull_worker = self._by_process.get(process)
+        if pull_worker is None:
             from holdfast.pull.worker import PullWorker
 
-            made = PullWorker(self._link, process.engine)
-            found = self._by_process.setdefault(process, made)
-            if found is made:
-                finalize(process, made.keeper.stop).atexit = False
-        return found
+            new = PullWorker(self._store, process.engine)
+            pull_worker = self._by_process.setdefault(process, new)
+            if pull_worker is new:
+                finalize(process, new.keeper.stop).atexit = False
+        return pull_worker
 
     async def stop(self) -> None:
-        """The App is about to close: leases are renewed no more, and those that nobody has seen are given back."""
-        if self._by_process and (pull_worker := self._by_process.pop(self._link.process, None)) is not None:
-            await away_from_here()
+        """The App is about to close: stop renewing leases, and release those that no loop has handed out."""
+        if self._by_process and (pull_worker := self._by_process.pop(self._store.process, None)) is not None:
+            await move_to_loop()
             await pull_worker.stop()

@@ -1,1 +1,1 @@
-"""What Holdfast tells about itself while it works: typed events, the bus that carries them, and log lines."""
+"""Events, the bus that passes them to listeners, the feed between processes, and log lines."""

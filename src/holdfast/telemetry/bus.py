@@ -1,11 +1,12 @@
-"""The bus: events from whoever made them to whoever listens.
+"""The event bus: passes events to listeners.
 
-`wants` comes first: it is cheap, so that an event nobody listens to is never built. A listener registered for a class
-hears its subclasses too; `Event` hears everything. Listeners are called in the order in which they were registered, on
-the thread that emits; an async one runs beside. One that raises is logged, and nobody else notices.
+Code that wants to emit an event calls `wants` first. That is cheap, so an event without a listener is never built. A
+listener registered for a class also gets its subclasses; `Event` gets everything. Listeners are called in the order in
+which they were registered, on the thread that emits; an async listener runs in an asyncio task of its own. An error in
+a listener is logged and does not reach the emitter or other listeners.
 
-A listener hears the events of its own process. One that is registered for everywhere also hears those of other
-processes, as far as the feed carries them (`feed.py`), on a thread of the feed's.
+A listener gets the events of its own process. With `everywhere=True` it also gets those of other processes, as far as
+the feed transports them (`feed.py`), on a thread of the feed.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.errors import Interrupt
+from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 from holdfast.telemetry.events import Event
 
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Event)
 
 Listener = Callable[[E], object]
-"""Called with the event. What it returns is awaited if it can be, and otherwise ignored."""
+"""Called with the event. An awaitable return value is awaited, any other is ignored."""
 
 _logger = logging.getLogger("holdfast.events")
 
-_HARMLESS = (Exception, Interrupt, SystemExit)
-"""What a listener may raise without anybody noticing: everything but a cancellation and Ctrl-C."""
+_LOGGED_ERRORS = (Exception, Interrupt, SystemExit)
+"""Errors of a listener that are only logged: all but a cancellation and KeyboardInterrupt."""
 
 
 class ListenerEntry(NamedTuple):
@@ -39,24 +41,24 @@ class ListenerEntry(NamedTuple):
 
 
 class Bus:
-    """Cheap to make, does no I/O by itself, may be shared between threads."""
+    """Creating it does no I/O. It may be shared between threads."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._registered: dict[object, ListenerEntry] = {}
+        self._entries_by_token: dict[object, ListenerEntry] = {}
         self._for_kind: dict[type[Event], tuple[ListenerEntry, ...]] = {}
-        self._beside: set[asyncio.Task[None]] = set()
+        self._listener_tasks: set[asyncio.Task[None]] = set()
         self.feed: Feed | None = None
-        """The way to other processes, while the engine is open."""
+        """Transports events between processes while the engine is open."""
 
     def on(self, kind: type[E], listener: Listener[E], *, everywhere: bool = False) -> Callable[[], None]:
-        """Call `listener` with every event of this kind. The answer takes it back."""
-        key = object()
-        self._registered[key] = ListenerEntry(kind, listener, everywhere)
+        """Call `listener` with every event of this kind. Call the returned function to remove it."""
+        token = object()
+        self._entries_by_token[token] = ListenerEntry(kind, listener, everywhere)
         self._changed(everywhere)
 
         def off() -> None:
-            if self._registered.pop(key, None) is not None:
+            if self._entries_by_token.pop(token, None) is not None:
                 self._changed(everywhere)
 
         return off
@@ -68,77 +70,77 @@ class Bus:
 
     @property
     def kinds_everywhere(self) -> frozenset[str]:
-        """What is to be heard of other processes."""
-        return frozenset(entry.kind.__name__ for entry in tuple(self._registered.values()) if entry.everywhere)
+        """The kinds that listeners want from other processes."""
+        return frozenset(entry.kind.__name__ for entry in tuple(self._entries_by_token.values()) if entry.everywhere)
 
     def attach(self, feed: "Feed | None") -> None:
-        """From now on this is the way to other processes."""
+        """Use this feed from now on; None: the engine is closed."""
         self.feed = feed
         if feed is not None:
             feed.listen()
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody would hear such an event."""
+        """True if a listener, here or in another process, would get such an event."""
         if self._entries(kind):
             return True
         feed = self.feed
         return feed is not None and feed.wants(kind)
 
     def emit(self, event: Event) -> None:
-        """Tell the listeners, here and elsewhere. Never raises for what a listener does."""
+        """Pass the event to the listeners, here and in other processes. Never raises a listener's error."""
         for entry in self._entries(type(event)):
-            self._tell(entry.listener, event)
+            self._call(entry.listener, event)
         feed = self.feed
         if feed is not None and feed.wants(type(event)):
             feed.publish(event)
 
-    def pass_on(self, event: Event) -> None:
-        """Tell the listeners here of something that happened elsewhere. It goes no further."""
+    def deliver_remote(self, event: Event) -> None:
+        """Pass an event of another process to the listeners here. It is not published again."""
         for entry in self._entries(type(event)):
             if entry.everywhere:
                 try:
-                    self._tell(entry.listener, event)
-                except BaseException:  # the thread is the feed's: there is nothing to cancel or to interrupt
+                    self._call(entry.listener, event)
+                except BaseException:  # this is the feed's thread: there is nothing to cancel or to interrupt
                     _report(entry.listener, event)
 
     def _entries(self, kind: type[Event]) -> tuple[ListenerEntry, ...]:
-        known = self._for_kind  # taken first: whoever registers meanwhile has replaced it
-        found = known.get(kind)
+        by_kind = self._for_kind  # read it first: a registration in another thread replaces the dict
+        found = by_kind.get(kind)
         if found is None:
-            entries = tuple(self._registered.values())
-            found = known[kind] = tuple(entry for entry in entries if issubclass(kind, entry.kind))
+            entries = tuple(self._entries_by_token.values())
+            found = by_kind[kind] = tuple(entry for entry in entries if issubclass(kind, entry.kind))
         return found
 
-    def _tell(self, listener: Listener[Any], event: Event) -> None:
+    def _call(self, listener: Listener[Any], event: Event) -> None:
         try:
             answer = listener(event)
             if inspect.isawaitable(answer):
-                self._run_beside(_finish(answer, listener, event))
-        except _HARMLESS:
+                self._run_async(_finish(answer, listener, event))
+        except _LOGGED_ERRORS:
             _report(listener, event)
 
-    def _run_beside(self, coro: Any) -> None:
+    def _run_async(self, coro: Any) -> None:
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # emitted by blocking code: there is no loop to run it beside
+        except RuntimeError:  # emitted by blocking code: there is no running loop
             asyncio.run(coro)
         else:
             task = self._runtime.spawn(coro, name="holdfast listener")
-            self._beside.add(task)
-            task.add_done_callback(self._beside.discard)
+            self._listener_tasks.add(task)
+            task.add_done_callback(self._listener_tasks.discard)
 
-    async def finish(self, seconds: float) -> None:
-        """Wait so long for the async listeners that still run on this loop."""
+    async def wait_for_listeners(self, timeout_s: Seconds) -> None:
+        """Wait up to `timeout_s` for the async listeners that still run on this loop."""
         loop = asyncio.get_running_loop()
-        running = {task for task in tuple(self._beside) if task.get_loop() is loop} - {asyncio.current_task()}
+        running = {task for task in tuple(self._listener_tasks) if task.get_loop() is loop} - {asyncio.current_task()}
         if running:
-            await asyncio.wait(running, timeout=seconds)
+            await asyncio.wait(running, timeout=timeout_s)
 
 
 async def _finish(answer: Awaitable[object], listener: Listener[Any], event: Event) -> None:
     try:
         await answer
-    except _HARMLESS:
+    except _LOGGED_ERRORS:
         _report(listener, event)
 
 

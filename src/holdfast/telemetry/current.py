@@ -1,4 +1,4 @@
-"""The attempt that this code runs in. Log lines and `Context.current()` look here."""
+"""The attempt that the current code belongs to, as a context variable. Log lines and `Context.current()` read it."""
 
 from contextvars import ContextVar
 from typing import Protocol
@@ -7,7 +7,7 @@ from holdfast.model.work import Lease
 
 
 class Current(Protocol):
-    """What can be told of it. `holdfast.context` knows more."""
+    """What log lines need of an attempt. `holdfast.context` adds the rest."""
 
     @property
     def lease(self) -> Lease: ...

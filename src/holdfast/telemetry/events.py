@@ -1,16 +1,17 @@
-"""Events: what happened, as values. One class per kind of change, named by a bare participle.
+"""Events: what happened, as values. One class per kind of change.
 
-An event is built only when somebody listens, after the change is in the store, and by whoever made it: a client tells
-of `Queued`, a worker of `Started`. Nothing depends on an event; the record and its history are the truth.
-As JSON it carries the name of its kind in `event`.
+The process that made a change builds its event, after the change is stored and only if there is a listener: a client
+emits `Queued`, a worker emits `Started`. No part of Holdfast depends on an event; the record and its history are the
+truth. As JSON an event has the name of its class in `event`.
 
-`at` is microseconds since 1970 UTC, and durations are microseconds too; `time` is the same instant as a `datetime`.
+`at` is microseconds since 1970 UTC; durations are microseconds too. `time` is the same instant as a `datetime`.
 """
 
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
+from holdfast.model.instants import Instant, Micros
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 
@@ -20,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Event(Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
     """Something happened."""
 
-    at: int
+    at: Instant
 
     @property
     def time(self) -> datetime:
@@ -42,36 +43,36 @@ class JobEvent(Event, frozen=True, kw_only=True):
 
 
 class Queued(JobEvent, frozen=True, kw_only=True):
-    """Accepted. `state` says whether it is due, waits for its time, or is held back."""
+    """The store has accepted it. `state`: `queued`, `scheduled` (due later) or `blocked`."""
 
     state: JobState = JobState.QUEUED
 
 
 class Assigned(JobEvent, frozen=True, kw_only=True):
-    """Taken ahead of need by a worker; its attempt has not begun."""
+    """A worker has prefetched it; its attempt has not begun."""
 
 
 class Started(JobEvent, frozen=True, kw_only=True):
     """An attempt began, `waited` after the job was due."""
 
-    waited: int = 0
+    waited: Micros = 0
 
 
 class Succeeded(JobEvent, frozen=True, kw_only=True):
     """Its handler returned, `ran` after the attempt began."""
 
-    ran: int = 0
+    ran: Micros = 0
 
 
 class Retrying(JobEvent, frozen=True, kw_only=True):
     """It will run again after `delay`: an attempt failed, was snoozed, released, or its worker was lost."""
 
-    delay: int = 0
+    delay: Micros = 0
     reason: Reason | None = None
     note: str = ""
     error: ErrorInfo | None = None
     max_attempts: int = 0
-    ran: int = 0
+    ran: Micros = 0
 
 
 class Failed(JobEvent, frozen=True, kw_only=True):
@@ -80,18 +81,18 @@ class Failed(JobEvent, frozen=True, kw_only=True):
     reason: Reason | None = None
     note: str = ""
     error: ErrorInfo | None = None
-    ran: int = 0
+    ran: Micros = 0
 
 
 class Cancelled(JobEvent, frozen=True, kw_only=True):
-    """It ended because someone asked, or because it was no longer wanted."""
+    """It was cancelled: by a caller, by its handler, or because it had expired."""
 
     reason: Reason | None = None
     note: str = ""
 
 
 class Reaped(JobEvent, frozen=True, kw_only=True):
-    """Its lease ran out, and `worker` took it from `owner`. What became of it follows as an event of its own."""
+    """Its lease expired, and `worker` took it from `owner`. Another event says what became of it."""
 
     owner: str = ""
     losses: int = 0
@@ -117,22 +118,22 @@ class WorkerStarted(WorkerEvent, frozen=True, kw_only=True):
 
 
 class WorkerStopping(WorkerEvent, frozen=True, kw_only=True):
-    """It takes no more work and waits up to `grace` for what runs."""
+    """It claims nothing more and waits up to `grace` for running attempts."""
 
-    grace: int = 0
+    grace: Micros = 0
     running: int = 0
 
 
 class WorkerStopped(WorkerEvent, frozen=True, kw_only=True):
-    """It is gone. `released` jobs were given back."""
+    """It has stopped. It released `released` jobs that still ran."""
 
     released: int = 0
 
 
 class LoopBlocked(WorkerEvent, frozen=True, kw_only=True):
-    """Its event loop has not turned for `blocked`; `stack` shows where it is."""
+    """Its event loop has been blocked for `blocked`; `stack` is the stack of the loop's thread."""
 
-    blocked: int
+    blocked: Micros
     stack: str
     job_ids: tuple[str, ...] = ()
 
@@ -156,13 +157,13 @@ class QueueResumed(QueueEvent, frozen=True, kw_only=True):
 
 
 class QueueCleared(QueueEvent, frozen=True, kw_only=True):
-    """`count` jobs were cancelled at once."""
+    """All its live jobs, `count` of them, were cancelled."""
 
     count: int = 0
 
 
 class QueueEmpty(QueueEvent, frozen=True, kw_only=True):
-    """Its last job has ended. Told once each time, by one worker."""
+    """Its last job has ended. One worker emits it, once each time."""
 
 
 class LaneEmpty(QueueEvent, frozen=True, kw_only=True):
@@ -170,14 +171,14 @@ class LaneEmpty(QueueEvent, frozen=True, kw_only=True):
 
 
 class SoftLimit(QueueEvent, frozen=True, kw_only=True):
-    """It has filled up to its soft limit."""
+    """Its depth has reached the soft limit."""
 
     depth: int
     limit: int
 
 
 class UnknownTask(QueueEvent, frozen=True, kw_only=True):
-    """Jobs of this task wait, and no live worker knows it."""
+    """Jobs of this task wait, and no live worker has the task."""
 
     task: str
     job_id: str = ""

@@ -1,11 +1,11 @@
-"""The feed: events from this process to those that listen elsewhere, and theirs to the listeners here.
+"""The feed: sends events of this process to listeners in other processes, and delivers theirs to listeners here.
 
-It rides on the bells of the engine and is as lossy: a process that is killed, or told too much at once, loses events,
-and nobody waits for anybody. What nobody has asked for is neither encoded nor sent. Events that come from elsewhere
-are never told again.
+It uses the engine's notifications and is as lossy as they are: a process that is killed, or that gets more events than
+it can handle, loses events, and no sender waits for a receiver. An event that no other process wants is neither encoded
+nor sent. An event that came from another process is never sent on.
 
-Events gather for a moment and share messages, which go out one after the other, so that listeners can keep up. Events
-of one process arrive in their order; those of different processes may overtake each other.
+Events are collected for a moment and share messages. Messages are sent with a small gap, so that receivers can keep up.
+Events of one process arrive in their order; the order between processes is not defined.
 """
 
 import logging
@@ -16,19 +16,20 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 from weakref import ref
 
+from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 from holdfast.telemetry.wire import KINDS, pack, unpack
 
-GATHER = 0.01
-"""Seconds for which events wait for others to share their message."""
-PACE = 0.001
-"""Seconds between two messages. A datagram socket may hold as few as ten."""
-MOST = 10_000
-"""Events, or messages of others, that wait. If there are more, the oldest are lost."""
-LAST_WORDS = 1.0
-"""Seconds in which the last events have to be sent as the engine is closed."""
+COLLECT_S: Seconds = 0.01
+"""Events are collected for this long before they are sent, so that they share messages."""
+MESSAGE_GAP_S: Seconds = 0.001
+"""Pause between two messages: the buffer of a datagram socket may hold only ten."""
+MAX_WAITING = 10_000
+"""Events to send, or messages received, that may wait. If there are more, the oldest are lost."""
+FLUSH_TIMEOUT_S: Seconds = 1.0
+"""Closing the engine waits this long for the last events to be sent."""
 
 T = TypeVar("T")
 
@@ -36,79 +37,79 @@ _logger = logging.getLogger("holdfast.events")
 
 
 class FeedTransport(Protocol):
-    """What the feed needs of an engine, which says there what each promises."""
+    """What the feed needs of an engine; `engine.py` documents each method."""
 
     @property
     def feed_kinds(self) -> frozenset[str]: ...
     def publish(self, message: bytes) -> None: ...
-    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None: ...
+    def listen_to_feed(self, kinds: Iterable[str], receive: Callable[[bytes], None]) -> None: ...
 
 
 class Feed:
-    """Between the bus of an App and its engine, for as long as that is open in this process."""
+    """Connects the bus of an App with its engine while that is open in this process."""
 
-    def __init__(self, seat: FeedTransport, runtime: Runtime, bus: Bus) -> None:
-        self._seat = seat
-        self._bus = ref(bus)  # or the threads here would keep an App that nobody else wants any more
+    def __init__(self, transport: FeedTransport, runtime: Runtime, bus: Bus) -> None:
+        self._transport = transport
+        self._bus = ref(bus)  # a weak reference: the threads here must not keep an App alive
         self._pid = os.getpid()
         self._lock = runtime.lock()
         self._kinds: frozenset[str] = frozenset()
-        self._known: tuple[frozenset[str], dict[type[Event], bool]] = (frozenset(), {})
-        self._out = BackgroundQueue(runtime, self._send, "holdfast-events-out", GATHER)
-        self._in = BackgroundQueue(runtime, self._publish, "holdfast-events-in")
-        self.ignored = 0
-        """Lines of messages that could not be read."""
+        self._wanted: tuple[frozenset[str], dict[type[Event], bool]] = (frozenset(), {})
+        self._out = BackgroundQueue(runtime, self._send, "holdfast-events-out", COLLECT_S)
+        self._in = BackgroundQueue(runtime, self._deliver, "holdfast-events-in")
+        self.unreadable_lines = 0
+        """Lines of messages that could not be decoded."""
 
-    # Its life
+    # Open and close
 
     def open(self) -> None:
-        """The engine is open."""
+        """The engine is open: begin."""
         bus = self._bus()
         if bus is not None:
             bus.attach(self)
 
     def close(self) -> None:
-        """The engine is about to close: say the last words."""
+        """The engine is about to close: send the last events."""
         bus = self._bus()
         if bus is not None and bus.feed is self:
             bus.attach(None)
         if self._pid == os.getpid():
             self.listen(stop=True)
             self._in.close()
-            self._out.close(LAST_WORDS)
+            self._out.close(FLUSH_TIMEOUT_S)
 
     @property
-    def talks(self) -> bool:
-        """It has told something, so that closing may have to wait for the last of it."""
-        return self._out.begun
+    def has_sent(self) -> bool:
+        """True if it has sent events: then closing may have to wait for the last of them."""
+        return self._out.started
 
-    # To the others
+    # Sending
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether another process would hear such an event."""
-        feed_kinds = self._seat.feed_kinds
+        """True if another process wants such events."""
+        feed_kinds = self._transport.feed_kinds
         if not feed_kinds or self._pid != os.getpid():
             return False
-        known = self._known
-        if known[0] != feed_kinds:
-            known = self._known = (feed_kinds, {})
-        wanted = known[1].get(kind)
+        cache = self._wanted
+        if cache[0] != feed_kinds:
+            cache = self._wanted = (feed_kinds, {})
+        wanted = cache[1].get(kind)
         if wanted is None:
-            wanted = known[1][kind] = not feed_kinds.isdisjoint(KINDS.get(kind, ()))
+            wanted = cache[1][kind] = not feed_kinds.isdisjoint(KINDS.get(kind, ()))
         return wanted
 
     def publish(self, event: Event) -> None:
         self._out.put(event)
 
-    def _send(self, told: list[Event]) -> None:
-        for message in pack(told):
-            self._seat.publish(message)
-            self._out.rest(PACE)
+    def _send(self, events: list[Event]) -> None:
+        for message in pack(events):
+            self._transport.publish(message)
+            self._out.pause(MESSAGE_GAP_S)
 
-    # From the others
+    # Receiving
 
     def listen(self, *, stop: bool = False) -> None:
-        """The listeners here are others than before."""
+        """The listeners here have changed: tell the engine which kinds they want."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -118,72 +119,72 @@ class Feed:
                 return
             self._kinds = kinds
             try:
-                self._seat.listen_to_feed(kinds, self._in.put)
-            except Exception as error:  # such as a folder that may not be written to
-                _logger.warning("Events of other processes cannot be heard: %s", error)
+                self._transport.listen_to_feed(kinds, self._in.put)
+            except Exception as error:  # such as a folder without write permission
+                _logger.warning("Events of other processes cannot be received: %s", error)
 
-    def _publish(self, messages: list[bytes]) -> None:
+    def _deliver(self, messages: list[bytes]) -> None:
         for message in messages:
-            told, unread = unpack(message)
-            self.ignored += unread
+            events, unreadable = unpack(message)
+            self.unreadable_lines += unreadable
             bus = self._bus()
             if bus is not None and bus.feed is self:
-                for event in told:
-                    bus.pass_on(event)
+                for event in events:
+                    bus.deliver_remote(event)
 
 
 class BackgroundQueue(Generic[T]):
-    """Carries things to a thread of its own. Whoever puts something on it never waits; what is too much falls off."""
+    """Hands items to a thread of its own. `put` never waits; if the queue is full, the oldest item is lost."""
 
-    def __init__(self, runtime: Runtime, take: Callable[[list[T]], None], name: str, gather: float = 0) -> None:
+    def __init__(self, runtime: Runtime, handle: Callable[[list[T]], None], name: str, collect_s: Seconds = 0) -> None:
         self._runtime = runtime
-        self._take = take
+        self._handle = handle
         self._name = name
-        self._gather = gather
-        self._things: deque[T] = deque(maxlen=MOST)
-        self._some = runtime.event()
-        self._over = runtime.event()
+        self._collect_s = collect_s
+        self._items: deque[T] = deque(maxlen=MAX_WAITING)
+        self._has_items = runtime.event()
+        self._closing = runtime.event()
         self._lock = runtime.lock()
         self._join: Callable[[float], None] | None = None
-        """Waits for the thread, once there is one."""
+        """Joins the thread. None until it was started."""
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         return self._join is not None
 
-    def put(self, thing: T) -> None:
-        self._things.append(thing)
-        if not self._some.is_set():
-            self._some.set()
-        if not self.begun:
-            self._begin()
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if not self._has_items.is_set():
+            self._has_items.set()
+        if not self.started:
+            self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         with self._lock:
-            if not self.begun and not self._over.is_set():
+            if not self.started and not self._closing.is_set():
                 self._join = self._runtime.thread(self._work, name=self._name).join
 
-    def rest(self, seconds: float) -> None:
-        """Wait in the middle of the work, unless it is to end."""
-        self._over.wait(seconds)
+    def pause(self, seconds: Seconds) -> None:
+        """Pause between two items, unless the queue is being closed. Called by the thread."""
+        self._closing.wait(seconds)
 
     def _work(self) -> None:
-        while self._things or not self._over.is_set():
-            self._some.wait()
-            self._over.wait(self._gather)
-            self._some.clear()
-            things: list[T] = []
+        while self._items or not self._closing.is_set():
+            self._has_items.wait()
+            self._closing.wait(self._collect_s)
+            self._has_items.clear()
+            items: list[T] = []
             with suppress(IndexError):
                 while True:
-                    things.append(self._things.popleft())
+                    items.append(self._items.popleft())
             try:
-                self._take(things)
+                self._handle(items)
             except Exception:
-                _logger.exception("Some events were lost.")
+                _logger.exception("Events were lost because of this error.")
 
-    def close(self, patience: float = 0) -> None:
-        """End the thread, and wait so long for it to carry what is left."""
-        self._over.set()
-        self._some.set()
-        if self._join is not None and patience:
-            self._join(patience)
+    def close(self, timeout_s: Seconds = 0) -> None:
+        """End the thread, and wait up to `timeout_s` until it has handled what is left."""
+        self._closing.set()
+        self._has_items.set()
+        if self._join is not None and timeout_s:
+            self._join(timeout_s)

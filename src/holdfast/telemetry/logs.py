@@ -1,9 +1,8 @@
 """Log lines that say which job they belong to.
 
-Put `JobFilter` on a handler, and every record that passes, from whatever logger and however deep in user code, carries
-`job_id`, `task`, `queue`, `attempt` and `worker` (empty outside of an attempt). The two formatters show them: one for
-people, one for programs. `configure` puts this together for Holdfast's own command line; a library that is imported
-configures no logging.
+Add `JobFilter` to a logging handler: then every record that passes it, from any logger, has the attributes `job_id`,
+`task`, `queue`, `attempt` and `worker` (empty outside of an attempt). Two formatters show them: one for people, one for
+programs. Holdfast's own command line calls `configure`; as a library Holdfast configures no logging.
 """
 
 import json
@@ -17,7 +16,7 @@ FIELDS = ("job_id", "task", "queue", "attempt", "worker")
 
 
 class JobFilter(logging.Filter):
-    """Adds the current attempt to each record. Lets everything pass."""
+    """Adds the current attempt to each record. Filters nothing out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "job_id"):

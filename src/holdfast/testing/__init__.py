@@ -1,16 +1,16 @@
-"""For people who test: their App in a harness; a clock to move, a runtime that stands still, probes; the contract.
+"""Test kit: a harness for an App, clocks that a test controls, probes, and the contract suite for engines.
 
     from holdfast.testing import Harness
 
     def test_a_resize_is_enqueued(holdfast: Harness) -> None: ...       the fixture; `holdfast_app` in pytest's settings
     with holdfast.testing.harness(jobs) as h: ...                       without it
 
-`holdfast.testing.contract` judges an engine by its public verbs:
+`holdfast.testing.contract` tests an engine by its public verbs:
 
     pytest --pyargs holdfast.testing.contract --holdfast-engine=memory://
 
-`FakeClock` moves an engine's time, `FrozenRuntime` gives an engine in this process a time that only moves when told,
-`Probe` and `until` wait for what should happen and say what did not.
+`FakeClock` moves an engine's time. `FrozenRuntime` gives an engine in this process a time that only the test moves.
+`Probe` and `until` wait for something and fail with a message that says what they saw.
 """
 
 from holdfast.testing.clock import FakeClock, FrozenRuntime

@@ -1,4 +1,4 @@
-"""How attempts came out, as a test wants to hear of it."""
+"""How attempts ended, and the error that a test should see for each."""
 
 import asyncio
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from holdfast.worker.attempt import LeasedAttempt
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How an attempt came out. `error` is what the handler raised, where it did."""
+    """The end of an attempt. `error`: what the handler raised, if it did."""
 
     attempt: LeasedAttempt
     settlement: Settlement
@@ -19,21 +19,23 @@ class AttemptEnd:
 
 
 def error_of(end: AttemptEnd) -> BaseException | None:
-    """What a test should see of an attempt that failed; None: its handler ended as it meant to."""
+    """The error that a test should see for an attempt. None: it did not fail, or its handler chose this end."""
     settlement, error, lease = end.settlement, end.error, end.attempt.lease
     if settlement.target not in (JobState.RETRYING, JobState.FAILED) or isinstance(error, Interrupt):
         return None
     if settlement.reason is Reason.TIMEOUT:
-        seen: BaseException = TimeoutError("" if settlement.error is None else settlement.error.message)
-    elif error is None:  # there was nothing to call, or nothing to store
+        shown: BaseException = TimeoutError("" if settlement.error is None else settlement.error.message)
+    elif error is None:  # the arguments could not be decoded, or the result not encoded
         reason = "" if settlement.reason is None else settlement.reason.value
         return JobFailed(
             job_id=lease.id, task=lease.task, attempts=lease.attempt, reason=reason, error=settlement.error
         )
     elif isinstance(error, SystemExit | KeyboardInterrupt | asyncio.CancelledError | GeneratorExit):
-        seen = RuntimeError(f"The handler raised {type(error).__name__}.")  # as it stands it would end more than a test
-        seen.__cause__ = error
+        shown = RuntimeError(
+            f"The handler raised {type(error).__name__}."
+        )  # raised as it is, it would end the test run
+        shown.__cause__ = error
     else:
-        seen = error
-    seen.add_note(f"Raised by job {lease.id} ({lease.task}) at attempt {lease.attempt}.")
-    return seen
+        shown = error
+    shown.add_note(f"Raised by job {lease.id} ({lease.task}) at attempt {lease.attempt}.")
+    return shown

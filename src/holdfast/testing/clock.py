@@ -1,8 +1,8 @@
-"""Two ways to own time in a test.
+"""Two ways to control time in a test.
 
-`FakeClock` shifts the clock of an engine, whatever that engine reads it from: real time goes on underneath, so it works
-on a server in another process as well. `FrozenRuntime` replaces time altogether for code that runs in this process:
-nothing moves until the test says so, and two runs of a test see the same instants, ids and dice.
+`FakeClock` adds an offset to the clock of an engine. Real time goes on, so it also works with a server in another
+process. `FrozenRuntime` replaces time for code in this process: the clocks stand still until the test moves them, and
+two runs of a test see the same instants, ids and random numbers.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ import heapq
 import itertools
 
 from holdfast.engine import Engine
-from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND
+from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND, Instant, Micros
 from holdfast.runtime import SystemRuntime
 
-START = 1_800_000_000 * SECOND
-"""Where a frozen wall clock stands at first: some day in January 2027."""
+START: Instant = 1_800_000_000 * SECOND
+"""The first time of a frozen wall clock: a day in January 2027."""
 
 
-def microseconds(seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> int:
-    """A length of time as engines count it."""
+def microseconds(seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> Micros:
+    """A duration in microseconds."""
     return round(seconds * SECOND) + round(minutes * MINUTE) + round(hours * HOUR) + round(days * DAY)
 
 
@@ -37,17 +37,17 @@ class FakeClock:
         self._engine.clock_offset += step
 
     def set_back(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0) -> None:
-        """Somebody sets the engine's clock to an earlier time. What an engine makes of that is part of the contract."""
+        """Set the engine's clock to an earlier time. The contract says what an engine must do then."""
         self._engine.clock_offset -= microseconds(seconds, minutes=minutes, hours=hours)
 
 
 class FrozenRuntime(SystemRuntime):
-    """A runtime whose clocks stand still, and whose ids and random numbers follow from a seed.
+    """A runtime whose clocks stand still, and whose ids and random numbers come from a seed.
 
     Use it from one event loop only. Tasks, threads, processes and files are the real ones.
     """
 
-    def __init__(self, *, wall: int = START, seed: int = 0) -> None:
+    def __init__(self, *, wall: Instant = START, seed: int = 0) -> None:
         super().__init__()
         self._wall = wall
         self._elapsed = 0
@@ -59,7 +59,9 @@ class FrozenRuntime(SystemRuntime):
         """Move all three clocks, and wake the sleepers whose time has come, the earliest first."""
         step = microseconds(seconds, minutes=minutes, hours=hours, days=days)
         if step < 0:
-            raise ValueError("Only `set_wall` can go back: nobody can set the other two clocks.")
+            raise ValueError(
+                "Time only goes forward. Use `set_wall` to set the wall clock back; the other two cannot go back."
+            )
         self._wall += step
         self._elapsed += step
         while self._sleepers and self._sleepers[0][0] <= self._elapsed:
@@ -68,7 +70,7 @@ class FrozenRuntime(SystemRuntime):
                 sleeper.set_result(None)
 
     def set_wall(self, wall: int) -> None:
-        """Set the wall clock, as a person or a time server may: forward or back, and nothing else moves."""
+        """Set the wall clock forward or back, as a person or a time server may. The other clocks do not move."""
         self._wall = wall
 
     def wall(self) -> int:
@@ -84,7 +86,7 @@ class FrozenRuntime(SystemRuntime):
         return f"frozen-{self._seed}"
 
     async def sleep(self, seconds: float) -> None:
-        """Until `advance` has passed the end of it. Zero seconds end with the next `advance`, however short."""
+        """Sleep until `advance` has moved past the end. Zero seconds end with the next `advance`."""
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._elapsed + microseconds(seconds), next(self._draws), sleeper))
         await sleeper

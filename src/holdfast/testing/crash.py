@@ -28,27 +28,27 @@ from holdfast.worker.protocols import HandledTask, WorkerTaskPolicy
 CrashPoint = Literal["after_claim", "in_handler", "before_settle", "after_settle"]
 
 CURRENT_WORKER: ContextVar["SimulatedWorker"] = ContextVar("holdfast simulated")
-"""The worker under test that this code belongs to."""
+"""The simulated worker that the current code belongs to."""
 
-LOOKS = (Get, Find, Stats, Lanes, Now, Workers)
+READ_COMMANDS = (Get, Find, Stats, Lanes, Now, Workers)
 
 OnSettled = Callable[[Settlement, SettleStatus], None]
-"""Told of each outcome that the store has answered."""
+"""Called with each settlement that the store has answered."""
 
 
 class WorkerDied(BaseException):
-    """The worker under test died here. Raised into whatever it was doing; a test never sees it."""
+    """The simulated worker dies here. The harness catches it; a test never sees it."""
 
 
 def check_point(point: object) -> None:
     """Refuse a point that does not exist."""
     if point not in get_args(CrashPoint):
-        known = ", ".join(get_args(CrashPoint))
-        raise InvalidOption(f"There is no crash point {point!r}. Known are {known}.", option="point")
+        points = ", ".join(get_args(CrashPoint))
+        raise InvalidOption(f"There is no crash point {point!r}. The crash points are {points}.", option="point")
 
 
 class SimulatedWorker:
-    """Of one worker: where it is to die, and whether it has."""
+    """A worker in a test: where it is to die, and whether it has died."""
 
     def __init__(self, point: CrashPoint | None = None) -> None:
         self.point = point
@@ -56,7 +56,7 @@ class SimulatedWorker:
         self.on_settled: OnSettled | None = None
 
     def die(self) -> None:
-        """From here on, nothing that belongs to it reaches the store."""
+        """From now on the store refuses its changes."""
         self.dead = True
 
     def check(self) -> None:
@@ -64,13 +64,13 @@ class SimulatedWorker:
             raise WorkerDied
 
     def reach(self, point: CrashPoint) -> None:
-        """It has come to this point, and perhaps no further."""
+        """The worker has reached this point: it dies if this is its crash point."""
         self.dead = self.dead or self.point == point
         self.check()
 
     def before(self, command: Command[Any]) -> None:
-        """It is about to ask something of the store. Looking leaves no trace, so the dead may look."""
-        if isinstance(command, LOOKS):
+        """It is about to send a command. A dead worker may still read, because that changes nothing."""
+        if isinstance(command, READ_COMMANDS):
             return
         self.check()
         if CURRENT.get(None) is not None:
@@ -79,12 +79,12 @@ class SimulatedWorker:
             self.reach("before_settle")
 
     def after(self, command: Command[Any], answer: Answer) -> None:
-        """The store has done it, and is about to answer."""
+        """The store has run the command and is about to answer."""
         if not isinstance(command, Exchange) or not isinstance(answer, ExchangeAnswer) or CURRENT.get(None) is not None:
             return
         if self.on_settled is not None:
-            for settlement, settled in zip(command.settlements, answer.settled, strict=True):
-                self.on_settled(settlement, settled)
+            for settlement, status in zip(command.settlements, answer.settled, strict=True):
+                self.on_settled(settlement, status)
         if _settles(command):
             self.reach("after_settle")
         if answer.leases:
@@ -92,12 +92,12 @@ class SimulatedWorker:
 
 
 def _settles(command: Command[Any]) -> bool:
-    """Whether it brings the outcome of a handler. What a reaper writes is none."""
+    """True if the command settles the outcome of a handler (not a reaper's settlement)."""
     return isinstance(command, Exchange) and any(each.listed_expiry is None for each in command.settlements)
 
 
 class CrashingTask:
-    """A task whose handler does not live to return."""
+    """A task whose handler dies before it returns."""
 
     def __init__(self, task: HandledTask, simulated: SimulatedWorker) -> None:
         self._task = task
@@ -147,7 +147,7 @@ def _dying_coroutine(
     async def dying(*args: Any, **kwargs: Any) -> None:
         handler = function(*args, **kwargs)
         try:
-            handler.send(None)  # as far as it goes without waiting
+            handler.send(None)  # run it until it first waits
             _unwind(handler)
         finally:
             simulated.reach("in_handler")
@@ -156,12 +156,12 @@ def _dying_coroutine(
 
 
 def _unwind(handler: Coroutine[Any, Any, Any]) -> None:
-    """Let it tidy up, where that can be done without waiting. Nobody cares any more how it ends."""
+    """Let its `finally` blocks run as far as they do not wait. How it ends does not matter."""
     try:
         handler.throw(WorkerDied())
-    except BaseException:  # usually the one just thrown
+    except BaseException:  # usually the WorkerDied just thrown
         return
     try:
         handler.close()
     except RuntimeError:
-        return  # it waits in every corner
+        return  # it waits again in a `finally` block

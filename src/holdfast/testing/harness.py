@@ -5,9 +5,9 @@
         holdfast.assert_enqueued(send_welcome, "ada@example.org")
         assert holdfast.drain().succeeded == 1
 
-The App object stays the same, so the code under test needs no change. Jobs run when the test says so, by the way they
-take in a worker: stored bytes, validation, middleware, context, retry policy. One runs after the other, in the order a
-worker would take them, and a test does the same things each time.
+The App object stays the same, so the code under test needs no change. Jobs run when the test calls `drain`, in the same
+way as in a worker: stored bytes, validation, middleware, context, retry policy. They run one after the other, in the
+order in which a worker would claim them, so a test does the same things each time.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.app import App
-from holdfast.blocking import away_from_here, blocking
+from holdfast.blocking import blocking, move_to_loop
 from holdfast.errors import JobFailed, UsageError, duration_us
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.observe import Stats
 from holdfast.model.produce import Group
 from holdfast.model.records import Totals
@@ -44,17 +44,17 @@ class Drained:
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
-    """By their handlers, because somebody asked, or because they had expired."""
+    """By their handlers, by a caller, or because they had expired."""
     retried: int = 0
-    """Attempts after which the job is to be tried again."""
+    """Attempts that failed and will be repeated."""
     snoozed: int = 0
-    """Attempts that put the job off."""
+    """Attempts that postponed the job."""
     reaped: int = 0
-    """Jobs whose worker had gone away with them."""
+    """Jobs whose worker was lost."""
     left: int = 0
-    """Jobs that have not ended: not due yet, held back, paused, leased, or of a task that is not here."""
+    """Jobs that have not ended: not due yet, held back, paused, leased, or of a task that this App does not have."""
     crashed: bool = False
-    """The worker died, as `crash` had it."""
+    """The worker died at the point that `crash` set."""
 
 
 class Harness:
@@ -67,8 +67,8 @@ class Harness:
         self.app = app
         self.clock = clock
         self.events = []
-        """All that has happened since the test began, in order."""
-        self._link = app._link
+        """All events since the test began, in order."""
+        self._store = app._store
         self._engine = engine
         self._point: CrashPoint | None = None
         self._workers = 0
@@ -77,22 +77,22 @@ class Harness:
     # Running
 
     async def adrain(self, /, *, until: Duration | None = None, raises: bool = True) -> Drained:
-        """Run what is due, until nothing is. With `until`, go on with what falls due in so many seconds.
+        """Run the due jobs until none is due. With `until`, also run those that fall due within that time.
 
-        The clock then moves from one due time to the next: through delays, back-offs, and leases of workers that died.
-        It stops where the last job ended; if jobs are left, at the end of the time.
+        Then the clock moves from one due time to the next: through delays, back-offs, and leases of workers that died.
+        It stops when the last job has ended; if jobs are left, at the end of the time.
 
-        What a handler raises is raised here, after its job has been settled. With `until` that holds only for an error
-        that ended its job. `Retry`, `Snooze`, `GiveUp` and `Cancel` are no errors. `raises=False`: look at the jobs.
+        An error of a handler is raised here, after its job has been settled; with `until`, only if the error ended the
+        job. `Retry`, `Snooze`, `GiveUp` and `Cancel` are not errors. `raises=False`: no error is raised.
         """
-        length = None if until is None else duration_us(until, "until")
-        await away_from_here()
+        length_us = None if until is None else duration_us(until, "until")
+        await move_to_loop()
         before = self._totals()
         worker: SteppedWorker | None = None
         crashed = False
         try:
             async with self._worker(self._engine, SimulatedWorker(self._point)) as worker:
-                await self._drain(worker, length, raises)
+                await self._drain(worker, length_us, raises)
         except WorkerDied:
             crashed = True
         after = self._totals()
@@ -109,24 +109,24 @@ class Harness:
 
     drain = blocking(adrain)
 
-    async def _drain(self, worker: SteppedWorker, length: int | None, raises: bool) -> None:
-        deadline = None if length is None else self.clock.time.wall() + length
+    async def _drain(self, worker: SteppedWorker, length_us: Micros | None, raises: bool) -> None:
+        deadline = None if length_us is None else self.clock.time.wall() + length_us
 
-        def look() -> None:
+        def check_ends() -> None:
             for end in worker.ended:
-                tried_again = end.settlement.target is JobState.RETRYING
-                error = error_of(end) if raises and not (tried_again and deadline is not None) else None
+                is_retried = end.settlement.target is JobState.RETRYING
+                error = error_of(end) if raises and not (is_retried and deadline is not None) else None
                 if error is not None:
                     raise error
             worker.ended.clear()
 
         worker.advance_clock = lambda: self._move(deadline)
-        await worker.work(look)
+        await worker.work(check_ends)
         while worker.advance_clock():
-            await worker.work(look)
+            await worker.work(check_ends)
 
-    def _move(self, deadline: int | None) -> bool:
-        """Go to the next instant at which something falls due, but not past the deadline. False: it is reached."""
+    def _move(self, deadline: Instant | None) -> bool:
+        """Move the clock to the next due time, but not past the deadline. False: nothing more can fall due."""
         if deadline is None:
             return False
         now = self.clock.time.wall()
@@ -143,17 +143,17 @@ class Harness:
         return True
 
     async def aattempt(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run one attempt of this call, and answer what the handler returned or raise what it raised.
+        """Run one attempt of this call; return what the handler returned, or raise what it raised.
 
-        It goes through all that a stored job goes through, but in a store of its own: nothing else is run, and no job
-        is left behind. `Retry`, `Snooze`, `GiveUp` and `Cancel` come out as they were raised.
+        The job is stored, claimed and decoded as usual, but in a store of its own: no other job runs, and none is left
+        behind. `Retry`, `Snooze`, `GiveUp` and `Cancel` are raised as they are.
         """
         self._check(task)
         job = task.using(delay=0).draft(*args, **kwargs).job
-        known = self.app.registry.get(task.name)
-        if known is None or known.policy.remote:
-            raise UsageError(f"The code of task {task.name!r} is not in this process, so it cannot be tried here.")
-        await away_from_here()
+        registered = self.app.registry.get(task.name)
+        if registered is None or registered.policy.remote:
+            raise UsageError(f"The code of task {task.name!r} is not in this process, so it cannot run here.")
+        await move_to_loop()
         engine = HarnessEngine(self.clock.time)
         await engine.enqueue(Group((job,)))
         async with self._worker(engine, SimulatedWorker()) as worker:
@@ -174,12 +174,12 @@ class Harness:
 
     @contextmanager
     def crash(self, point: CrashPoint, /) -> Iterator[None]:
-        """Inside the block, a drain is a worker that dies the first time it gets to this point.
+        """Inside the block, `drain` runs a worker that dies when it first reaches this point.
 
-        `after_claim`: it never hears of the job it has taken. `in_handler`: where the handler first waits, or would
-        change something in the store, or else at its end. `before_settle`: the handler has ended, its outcome is lost.
-        `after_settle`: the outcome is stored, the worker never hears of it. Nothing after that point reaches the store,
-        and the job stays leased until its lease runs out.
+        `after_claim`: it never gets the answer to its claim. `in_handler`: at the handler's first wait or first change
+        of the store, or else at its end. `before_settle`: the handler has ended, its outcome is lost. `after_settle`:
+        the outcome is stored, the worker never gets the answer. After that point the store takes no change from the
+        worker, and the job stays leased until its lease expires.
         """
         check_point(point)
         if self._point is not None:
@@ -190,30 +190,30 @@ class Harness:
         finally:
             self._point = None
 
-    # Looking
+    # Reading
 
     def enqueued(
         self, task: Task[..., Any] | None = None, /, *, queue: str | None = None, state: JobState | str | None = None
     ) -> list[Job]:
-        """The jobs of this test, in the order in which they came, finished ones included while they are kept."""
+        """The jobs of this test, in the order of their arrival; also finished ones, while they are kept."""
         if task is not None:
             self._check(task)
         name = None if task is None else task.name
         found = stored(self._engine, task=name, queue=queue, state=None if state is None else JobState(state))
-        return [Job.from_record(record, self._link.codec_named) for record in found]
+        return [Job.from_record(record, self._store.codec_named) for record in found]
 
     def assert_enqueued(self, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Find the job of this call, whatever has become of it. Options count where `task.using(...)` names them."""
+        """Return the job of this call, in any state. Options are compared if `task.using(...)` names them."""
         __tracebackhide__ = True
         self._check(task)
         expected = Expected(task, args, kwargs)
         for record in stored(self._engine, task=task.name):
             if not expected.differences(record):
-                return Job.from_record(record, self._link.codec_named)
+                return Job.from_record(record, self._store.codec_named)
         raise AssertionError(expected.complaint(self._engine))
 
     def assert_not_enqueued(self, task: Task[..., Any], /) -> None:
-        """There is no job of this task, whatever its arguments."""
+        """Fail if there is a job of this task, with any arguments."""
         __tracebackhide__ = True
         self._check(task)
         found = stored(self._engine, task=task.name)
@@ -224,13 +224,13 @@ class Harness:
     # Inside
 
     def _check(self, task: Task[..., Any]) -> None:
-        if task._link is not self._link:
+        if task._store is not self._store:
             raise UsageError(f"Task {task.name!r} belongs to another App than this harness. {contents(self._engine)}")
 
     @asynccontextmanager
     async def _worker(self, engine: HarnessEngine, simulated: SimulatedWorker) -> AsyncIterator[SteppedWorker]:
         if self._busy:
-            raise UsageError("This harness runs jobs already, and does one thing at a time. Await that first.")
+            raise UsageError("This harness already runs jobs. Await that call first.")
         self._busy = True
         self._workers += 1
         try:
@@ -255,15 +255,15 @@ class Harness:
 
 @contextmanager
 def harness(app: App[Any], /) -> Iterator[Harness]:
-    """Put an App under test, until the end of the block: memory engine and fake clock in, and out again."""
+    """Give an App a memory engine and a fake clock until the end of the block."""
     app.import_modules()
     time = frozen_now()
     engine = HarnessEngine(time)
     clock = HarnessClock(engine, time)
     with swapped(app, engine, HarnessRuntime(time)):
-        made = Harness(app, engine, clock)
-        off = app.bus.on(Event, made.events.append)
+        new = Harness(app, engine, clock)
+        off = app.bus.on(Event, new.events.append)
         try:
-            yield made
+            yield new
         finally:
             off()

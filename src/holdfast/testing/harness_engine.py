@@ -1,8 +1,8 @@
-"""What a test puts under an App: a clock that stands still, a memory engine that watches who calls it.
+"""What the harness gives to an App: a clock that stands still, and a memory engine that observes its callers.
 
-The App keeps its tasks, middleware, listeners and settings; only the store and the time are others. Time stands still
-for the store and for everything that is decided by it. Code still takes real time, so a caller that waits with a limit
-waits in real seconds, as does a handler with a timeout.
+The App keeps its tasks, middleware, listeners and settings; only the store and the time are replaced. Time stands still
+for the store and for all that the store decides. Code still takes real time: a caller that waits with a timeout waits
+in real seconds, and so does the timeout of a handler.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ from holdfast.testing.clock import FakeClock, FrozenRuntime, microseconds
 from holdfast.testing.crash import CURRENT_WORKER
 from holdfast.views import is_alive, moment
 
-AHEAD = 2 * SECOND
-"""How far ahead of the real clock a test begins, less a part of a second. So what the code under test makes of the real
-clock, such as `at=datetime.now(UTC) + timedelta(hours=1)`, is not just too late for `clock.advance(hours=1)`."""
+START_AHEAD_US = 2 * SECOND
+"""The clock of a test starts this much after the real clock, rounded down to a second. So if the code under test uses
+the real clock, as in `at=datetime.now(UTC) + timedelta(hours=1)`, the job is due after `clock.advance(hours=1)`."""
 
 OnCommand = Callable[[Command[Any], Answer], None]
-"""Told of each command that the store has carried out, on the thread that asked."""
+"""Called with each command that the store has run, on the thread of its caller."""
 
 
 def frozen_now() -> FrozenRuntime:
-    """A clock that stands at the present, at a whole second."""
-    return FrozenRuntime(wall=(SystemRuntime().wall() + AHEAD) // SECOND * SECOND)
+    """A clock that stands at the present, rounded to a second."""
+    return FrozenRuntime(wall=(SystemRuntime().wall() + START_AHEAD_US) // SECOND * SECOND)
 
 
 class HarnessClock(FakeClock):
-    """The time of the App under test. It moves when told, and by nothing else."""
+    """The time of the App under test. Only the test moves it."""
 
     def __init__(self, engine: Engine, time: FrozenRuntime) -> None:
         super().__init__(engine)
@@ -49,7 +49,7 @@ class HarnessClock(FakeClock):
         """Called after each move."""
 
     def advance(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
-        """Let this much time pass. From any thread, also from inside a handler."""
+        """Move the clock forward. Call from any thread, also inside a handler."""
         if microseconds(seconds, minutes=minutes, hours=hours, days=days) < 0:
             raise ValueError("A FakeClock only goes forward. To play a clock that was set back, use `set_back`.")
         self.time.advance(seconds, minutes=minutes, hours=hours, days=days)
@@ -57,12 +57,12 @@ class HarnessClock(FakeClock):
             self.on_advance()
 
     def now(self) -> datetime:
-        """What time it is, with its time zone."""
+        """The current time, with its time zone."""
         return moment(self.time.wall())
 
 
 class HarnessRuntime(SystemRuntime):
-    """The App's runtime in a test: instants, ids and dice from the frozen one, waits in real seconds."""
+    """The App's runtime in a test: times, ids and random numbers are frozen, waits take real seconds."""
 
     def __init__(self, time: FrozenRuntime) -> None:
         super().__init__()
@@ -85,15 +85,15 @@ class HarnessRuntime(SystemRuntime):
 
 
 class HarnessEngine(MemoryEngine):
-    """The memory engine, deaf to dead workers, and with a word for callers who would wait for ever."""
+    """The memory engine. It refuses commands of dead workers, and calls that would wait for ever."""
 
     def __init__(self, time: FrozenRuntime) -> None:
         super().__init__("memory://", time)
         self.working = False
-        """Somebody runs jobs."""
+        """True while the harness runs jobs."""
         self.on_command: OnCommand | None = None
         self.simulated_workers: set[str] = set()
-        """Names of workers that were only ever played."""
+        """Names of workers that the harness simulates."""
 
     def perform_now(self, command: Command[A]) -> A:
         simulated = CURRENT_WORKER.get(None)
@@ -109,20 +109,20 @@ class HarnessEngine(MemoryEngine):
         return answer
 
     def _refuse_to_wait(self, *, sure: bool) -> None:
-        """A blocking caller stops the only thread that could run the job. A coroutine may have others beside it."""
+        """A blocking caller stops the only thread that could run the job. Other coroutines may run while one waits."""
         task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
         if not sure and (task is None or task.get_name() != "holdfast blocking call"):
             return
         answer = super().perform_now(Workers())
         if not any(is_alive(w, answer.at.wall) for w in answer.workers if w.worker not in self.simulated_workers):
             raise UsageError(
-                "The job has not ended, and nothing in this test will run it: this would wait for ever. "
+                "The job has not ended, and nothing in this test will run it: this call would wait for ever. "
                 "Call drain() first, or have a worker: `with jobs.worker():`."
             )
 
 
 def _asks_for_reply(command: Command[Any]) -> bool:
-    """Whether somebody wants to be told when a job ends."""
+    """True if the command asks for a notification when a job ends."""
     match command:
         case Enqueue(groups=groups):
             return any(job.reply is not None for group in groups for job in group.jobs)
@@ -132,23 +132,23 @@ def _asks_for_reply(command: Command[Any]) -> bool:
 
 
 def awaited_jobs(command: Command[Any], answer: Answer) -> set[JobKey]:
-    """The jobs whose end somebody now waits for."""
+    """The jobs for whose end the sender of this command now waits."""
     found: set[JobKey] = set()
     match command, answer:
         case Amend(queue=queue, ids=ids, reply=str()), _:
             found.update(JobKey(queue, each) for each in ids)
-        case Enqueue(groups=groups), EnqueueAnswer(groups=said):
-            for group, accepted in zip(groups, said, strict=True):
+        case Enqueue(groups=groups), EnqueueAnswer(groups=answers):
+            for group, accepted in zip(groups, answers, strict=True):
                 if isinstance(accepted, GroupAccepted):
-                    for job, got in zip(group.jobs, accepted.jobs, strict=True):
+                    for job, accepted_job in zip(group.jobs, accepted.jobs, strict=True):
                         if job.reply is not None:
-                            found.add(JobKey(job.queue, got.id))
+                            found.add(JobKey(job.queue, accepted_job.id))
     return found
 
 
 @contextmanager
 def swapped(app: App[Any], engine: HarnessEngine, runtime: HarnessRuntime) -> Iterator[None]:
-    """Another store and another time under the App, until the end of the block, however it ends."""
+    """Replace the store and the time of the App until the end of the block."""
     if isinstance(app.runtime, HarnessRuntime):
         raise UsageError(
             f"{app!r} is in a harness already. Use that one: in a test with the fixture `holdfast`, the fixture itself."

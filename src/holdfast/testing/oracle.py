@@ -1,7 +1,7 @@
 """The oracle: could the ledger have answered this?
 
 An engine answers on its own; the oracle steps the ledger with the same command, at the time the answer names,
-and compares. With one caller at a time nearly everything is settled by the rules, so the comparison is exact:
+and compares. With one caller at a time nearly everything follows from the rules, so the comparison is exact:
 every field of every answer. What an engine is free in, and how the ledger follows it:
 
 * **time**: the ledger takes the answer's `at`. It may stand still, it may not go back.
@@ -11,7 +11,7 @@ every field of every answer. What an engine is free in, and how the ledger follo
 * **prune**: any part of what may go. The ledger lets go of the same jobs, so that both remember the same ones
   afterwards; `more` must say whether something was left.
 
-Bells are hints and not looked at. Tokens follow from claim id and rank, fences from the time, so both are exact.
+Notifications are hints and not compared. Tokens follow from claim id and rank, fences from the time, so both are exact.
 
 **One call after the other.** Where calls overlap their order is open, and a claim may pass over a job that another call
 has in hand. An engine that serves several callers at once is judged for that elsewhere, by what must be true whatever
@@ -47,7 +47,7 @@ class Arrivals:
         self._theirs: list[int] = []
 
     def agree(self, ours: int, theirs: int) -> bool:
-        """Whether the pair fits what is known; if so, it is known from now on."""
+        """Whether the pair fits the earlier pairs; if so, it is remembered."""
         place = bisect_left(self._ours, ours)
         if place < len(self._ours) and self._ours[place] == ours:
             return self._theirs[place] == theirs
@@ -60,14 +60,14 @@ class Arrivals:
     def ours(self, theirs: int) -> int | None:
         """The ledger's number for one of the engine's."""
         place = bisect_left(self._theirs, theirs)
-        known = place < len(self._theirs) and self._theirs[place] == theirs
-        return self._ours[place] if known else None
+        exists = place < len(self._theirs) and self._theirs[place] == theirs
+        return self._ours[place] if exists else None
 
 
 class Oracle:
     """Judges the answers of an engine that began empty, one call after the other.
 
-    After the first refusal the ledger and the engine remember different things: the oracle is spent.
+    After the first refusal the ledger and the engine hold different jobs: the oracle cannot be used any more.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Oracle:
         ours = self.ledger.decide(command, answer.at).answer
         if len(ours.groups) != len(answer.groups):
             return _lengths("groups", ours.groups, answer.groups)
-        for number, (asked, our, their) in enumerate(zip(command.groups, ours.groups, answer.groups, strict=True)):
+        for number, (group, our, their) in enumerate(zip(command.groups, ours.groups, answer.groups, strict=True)):
             path = f"groups[{number}]"
             if not (isinstance(our, GroupAccepted) and isinstance(their, GroupAccepted)):
                 problem = self._same(path, our, their, None)
@@ -112,7 +112,7 @@ class Oracle:
             else:
                 problem = _first(
                     self._same(f"{path}.jobs[{place}]", one, other, new.queue)
-                    for place, (new, one, other) in enumerate(zip(asked.jobs, our.jobs, their.jobs, strict=True))
+                    for place, (new, one, other) in enumerate(zip(group.jobs, our.jobs, their.jobs, strict=True))
                 )
             if problem is not None:
                 return problem
@@ -150,7 +150,7 @@ class Oracle:
         problem = _choice("expired", answer.expired, _overdue(step), command.limit, "past their `expires`")
         if problem is not None:
             return problem
-        # Twice, since what can be deleted is known only when the expired ones have ended.
+        # In two calls, since the expired jobs have to end before it is clear which jobs can be deleted.
         ours = prune(step, command, PruneAnswer(at=answer.at, expired=answer.expired))
         problem = _choice("deleted", answer.deleted, _deletable(step), command.limit, "finished and past their clocks")
         if problem is not None:
@@ -168,13 +168,13 @@ class Oracle:
         return None
 
     def _find(self, command: Find, answer: FindAnswer) -> str | None:
-        asked = command
+        request = command
         if command.cursor is not None:
             cursor = self._of(command.queue).ours(command.cursor)
             if cursor is None:
-                return f"nobody was ever given the cursor {command.cursor}"
-            asked = replace(command, cursor=cursor)
-        ours = self.ledger.decide(asked, answer.at).answer
+                return f"no answer had the cursor {command.cursor}"
+            request = replace(command, cursor=cursor)
+        ours = self.ledger.decide(request, answer.at).answer
         problem = self._same("jobs", ours.jobs, answer.jobs, command.queue)
         if problem is not None:
             return problem
@@ -240,9 +240,9 @@ def _first(problems: Iterable[str | None]) -> str | None:
 
 def _choice(field: str, chosen: Sequence[JobKey], possible: Collection[JobKey], limit: int, what: str) -> str | None:
     """Whether an engine's choice is one: nothing twice, nothing impossible, not too many."""
-    strangers = [key for key in chosen if key not in possible]
-    if strangers:
-        return f"{field} has {_names(strangers)}, not among those {what}: {_names(possible)}"
+    impossible = [key for key in chosen if key not in possible]
+    if impossible:
+        return f"{field} has {_names(impossible)}, not among those {what}: {_names(possible)}"
     if len(set(chosen)) != len(chosen):
         return f"{field} names a job twice: {_names(chosen)}"
     return f"{field} has {len(chosen)} jobs; the limit is {limit}" if len(chosen) > limit else None

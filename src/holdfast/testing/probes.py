@@ -1,6 +1,6 @@
-"""Waiting for what should happen, with a deadline and a failure that says what was seen instead.
+"""Waiting for something with a deadline, and a failure message that says what was seen instead.
 
-Neither of these sleeps. `until` looks again each time a bell rings, `Probe` is told by the code under test.
+Neither of these sleeps. `until` checks again after each notification; the code under test calls `Probe`.
 """
 
 import asyncio
@@ -8,14 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from holdfast.engine import Subscription
+from holdfast.model.instants import Seconds
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
-"""Seconds of real time. Generous: a test that passes never waits for it."""
+TIMEOUT_S: Seconds = 10.0
+"""Real time; long, because a test that passes never waits for it."""
 
-LOOK_AGAIN = 1.0
-"""Bells may be lost, so look again after this many seconds without one."""
+CHECK_AGAIN_S: Seconds = 1.0
+"""A notification may be lost, so check again after this long without one."""
 
 
 async def until(
@@ -24,12 +25,15 @@ async def until(
     *,
     holds: Callable[[T], object] = bool,
     what: str = "the condition",
-    timeout: float = PATIENCE,
+    timeout: float = TIMEOUT_S,
 ) -> T:
-    """Look now and after each bell, until what is seen `holds`; answer it. `what` completes "Waited 10 s for ..."."""
+    """Call `look` now and after each notification until its value `holds`; return the value.
+
+    `what` completes the failure message "Waited 10 s for ...".
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    heard: list[str] = []
+    topics: list[str] = []
     while True:
         seen = await look()
         if holds(seen):
@@ -37,15 +41,15 @@ async def until(
         left = deadline - loop.time()
         if left <= 0:
             raise AssertionError(
-                f"Waited {timeout:g} s for {what}. Last seen: {seen!r}. Bells heard: {', '.join(heard) or 'none'}."
+                f"Waited {timeout:g} s for {what}. Last seen: {seen!r}. Notifications: {', '.join(topics) or 'none'}."
             )
-        heard.extend(sorted(await subscription.wait(min(left, LOOK_AGAIN))))
+        topics.extend(sorted(await subscription.wait(min(left, CHECK_AGAIN_S))))
 
 
 class Probe(Generic[T]):
     """Records what it is called with, in order, and lets a test wait for the n-th call.
 
-    Give it to the code under test as a callback; then `await probe.calls(2)` answers the first two values.
+    Pass it to the code under test as a callback; then `await probe.calls(2)` returns the first two values.
     """
 
     def __init__(self, name: str = "the probe") -> None:
@@ -57,7 +61,7 @@ class Probe(Generic[T]):
         self.seen.append(value)
         self._arrived.set()
 
-    async def calls(self, count: int, *, timeout: float = PATIENCE) -> list[T]:
+    async def calls(self, count: int, *, timeout: float = TIMEOUT_S) -> list[T]:
         """The first `count` values, once there are that many."""
         try:
             async with asyncio.timeout(timeout):

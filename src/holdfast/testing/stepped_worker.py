@@ -20,7 +20,7 @@ from holdfast.config import Config
 from holdfast.context import CURRENT, AbortReason, Context, Middleware, Next
 from holdfast.errors import Interrupt, UsageError
 from holdfast.model.command import Answer, Command
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Get, Prune, Stats
 from holdfast.model.operate import Cancel, Clear
@@ -39,13 +39,13 @@ from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
 
 MAX_ATTEMPTS_AT_ONE_TIME = 20_000
-"""Attempts without the clock moving. Whoever needs more has a job that makes itself due again."""
+"""Attempts while the clock does not move. If there are more, a job makes itself due again without a delay."""
 END_TIMEOUT_S = 1.0
-"""Real seconds that listeners, and handlers left over, get to end before a drain does."""
+"""Real time that listeners and leftover handlers get to end when a drain ends."""
 
 
 class HarnessApp:
-    """What a worker works for: the App, with another store and another time, and eyes on every handler."""
+    """The App as the worker sees it: with the store and time of the test, and with the errors of handlers recorded."""
 
     def __init__(self, app: App[Any], engine: HarnessEngine, time: Runtime, simulated: SimulatedWorker) -> None:
         self._app = app
@@ -58,7 +58,7 @@ class HarnessApp:
                 for name, task in app.registry.items()
             }
         self.raised: dict[str, BaseException] = {}
-        """What handlers have raised, by the token of their lease."""
+        """The errors that handlers raised, by the token of their lease."""
 
     async def aopen(self) -> None: ...
 
@@ -92,7 +92,7 @@ class HarnessApp:
 
 
 class SteppedWorker:
-    """One worker, from its first claim to its end. Made and used on one event loop."""
+    """One worker, from its first claim to its end. Created and used on one event loop."""
 
     def __init__(
         self, app: App[Any], engine: HarnessEngine, time: Runtime, *, name: str, simulated: SimulatedWorker, state: Any
@@ -100,10 +100,10 @@ class SteppedWorker:
         self.name = name
         self.simulated = simulated
         self.ended: list[AttemptEnd] = []
-        """Outcomes that the store has taken, since somebody last looked."""
+        """Ended attempts whose settlement was applied. The harness clears the list after each check."""
         self.retried = self.snoozed = self.reaped = 0
         self.advance_clock: Callable[[], bool] = lambda: False
-        """Move the clock to where something falls due. False: it is not to be moved."""
+        """Moves the clock to the next due time. Returns false if it must not move."""
         simulated.on_settled = self._on_settled
         self._app = app
         self._engine = engine
@@ -113,9 +113,9 @@ class SteppedWorker:
         self._changed = asyncio.Event()
         self._exchanging = False
         self._cancel_seen = False
-        """Somebody has cancelled something: ask the store whether that is for us."""
+        """A cancel or clear was sent: renew the leases to find out whether it concerns them."""
         self._awaited_jobs: dict[str, set[JobKey]] = {}
-        """The jobs that handlers wait for, by the token of the handler's lease."""
+        """The jobs that each handler waits for, by the token of the handler's lease."""
         self._runs: Counter[JobKey] = Counter()
         self._began_at: dict[str, int] = {}
         """When each attempt began, in real time."""
@@ -136,22 +136,22 @@ class SteppedWorker:
         self._service_by_name: dict[str, Service] = {each.name: each for each in self._services.supervisor.services}
 
     def _all_queues(self) -> tuple[str, ...]:
-        """Where tasks put their jobs, and wherever else there are any."""
+        """The queues of the App's tasks, and all other queues that have jobs."""
         used = {task.policy.queue for task in self._app.registry.values() if not task.policy.remote}
         found = {queue.queue for queue in self._engine.perform_now(Stats()).queues}
         return tuple(sorted(used | found))
 
     def _tear_down(self) -> None:
-        self._service_by_name["listener"].close()  # type: ignore[attr-defined]  # the only service with subscription
+        self._service_by_name["listener"].close()  # type: ignore[attr-defined]  # only this service has `close`
         self._services._handler_threads.close()
 
     # Work
 
-    async def work(self, look: Callable[[], None]) -> None:
-        """Run what is due, until nothing is. `look` is called after each step, and may raise."""
+    async def work(self, check: Callable[[], None]) -> None:
+        """Run the due jobs until none is due. `check` is called after each step, and may raise."""
         attempts = 0
         while True:
-            if await self.run_one(look):
+            if await self.run_one(check):
                 attempts += 1
                 if attempts > MAX_ATTEMPTS_AT_ONE_TIME:
                     raise UsageError(
@@ -169,18 +169,18 @@ class SteppedWorker:
             return "does a job enqueue another one without a delay?"
         return f"job {key.id} has run {count} times. Does it snooze without a delay?"
 
-    async def run_one(self, look: Callable[[], None]) -> bool:
-        """Take one job and run it to its end. False: none is due."""
+    async def run_one(self, check: Callable[[], None]) -> bool:
+        """Claim one job and run it to its end. False: none is due."""
         await self._claim()
         if not self._services.slots.busy:
             return False
         while self._services.slots.busy or self._services.exchanger.has_unsettled:
             await self._step()
-            look()
+            check()
         return True
 
     async def _claim(self) -> bool:
-        """Take one more."""
+        """Claim one more job. False: none is due."""
         slots = self._services.slots
         before = slots.busy
         slots.size = before + 1
@@ -190,7 +190,7 @@ class SteppedWorker:
         return slots.busy > before
 
     async def _step(self) -> None:
-        """Settle what has ended; or else take what others wait for, now or later; or else wait until there is news."""
+        """Settle what has ended; or, if all handlers wait for jobs, claim one more; or wait until something changes."""
         self.simulated.check()
         if self._services.exchanger.has_unsettled:
             await self._settle()
@@ -200,7 +200,7 @@ class SteppedWorker:
     async def _settle(self) -> None:
         if any(attempt.progress is not None for attempt in self._services.slots.attempts.values()):
             self._renew()
-        self._services.slots.size = self._services.slots.busy  # or the same call would claim the next one
+        self._services.slots.size = self._services.slots.busy  # so that this exchange does not claim the next job
         await self._exchange()
         await self._service_by_name["hooks"].tick()
 
@@ -212,7 +212,7 @@ class SteppedWorker:
             self._exchanging = False
 
     def _progress(self) -> None:
-        """A handler has ended. That an exchange has is no news, since we have just made it."""
+        """A handler has ended. The end of the worker's own exchange does not count as a change."""
         if not self._exchanging or self._services.exchanger.has_unsettled:
             self._changed.set()
 
@@ -221,7 +221,7 @@ class SteppedWorker:
             async with asyncio.timeout(self._until_timeout()):
                 await self._changed.wait()
         except TimeoutError:
-            self._abort_late()
+            self._abort_overdue()
         self._changed.clear()
         self.simulated.check()
         if self._cancel_seen:
@@ -230,14 +230,14 @@ class SteppedWorker:
         await self._service_by_name["deadlines"].tick()
 
     async def _reap(self) -> bool:
-        """Take jobs from workers that are gone. Answers whether there were any."""
+        """Reap jobs of lost workers. True if there were any."""
         before = self.reaped
         while await self._service_by_name["reaper"].tick() == 0:
             pass
         return self.reaped > before
 
     def _renew(self) -> None:
-        """Renew all leases, as the keeper would: that carries progress there, and the wish to stop back."""
+        """Renew all leases, as the keeper would: this sends progress, and the answers say what was cancelled."""
         self._services.keeper.renew_now()
         self._services.keeper.run_once()
 
@@ -247,25 +247,25 @@ class SteppedWorker:
         left = [left for _, left in self._timeouts()]
         return max(0.0, min(left) / SECOND) if left else None
 
-    def _abort_late(self) -> None:
+    def _abort_overdue(self) -> None:
         for attempt, left in self._timeouts():
             if left <= 0:
                 self._services.exchanger.abort(attempt, AbortReason.TIMEOUT)
 
-    def _timeouts(self) -> list[tuple[LeasedAttempt, int]]:
-        """What runs with a timeout, and how much of that is left."""
+    def _timeouts(self) -> list[tuple[LeasedAttempt, Micros]]:
+        """Running attempts that have a timeout, and how much of it is left."""
         now = self._app.runtime.monotonic()
         return [
-            (attempt, self._began_at[token] + timeout - now)
+            (attempt, self._began_at[token] + timeout_us - now)
             for token, attempt in self._services.slots.attempts.items()
             if attempt.settlement is None and attempt.abort_reason is None
-            if (timeout := timeout_of(attempt)) is not None
+            if (timeout_us := timeout_of(attempt)) is not None
         ]
 
-    # What comes from elsewhere, on whatever thread
+    # Called from any thread
 
     def on_command(self, command: Command[Any], answer: Answer) -> None:
-        """The store has carried out a command of somebody's."""
+        """The store has run a command, of this worker or of other code."""
         attempt = CURRENT.get(None)
         keys = awaited_jobs(command, answer)
         if attempt is not None and attempt.worker == self.name and keys:
@@ -280,7 +280,7 @@ class SteppedWorker:
             self._loop.call_soon_threadsafe(self._changed.set)
 
     def _all_wait(self) -> bool:
-        """Whether every handler in hand waits for a job that has not ended."""
+        """True if every running handler waits for a job that has not ended."""
         running = [a.lease.token for a in self._services.slots.attempts.values() if a.settlement is None]
         return bool(running) and all(self._is_live(self._awaited_jobs.get(token, ())) for token in running)
 
@@ -288,22 +288,22 @@ class SteppedWorker:
         records = self._engine.perform_now(Get(jobs=tuple(keys))).jobs
         return any(record is not None and record.live for record in records)
 
-    def _on_settled(self, settlement: Settlement, settled: SettleStatus) -> None:
+    def _on_settled(self, settlement: Settlement, status: SettleStatus) -> None:
         if settlement.listed_expiry is not None:
-            self.reaped += settled in (SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD)
+            self.reaped += status in (SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD)
             return
         error = self._app_view.raised.pop(settlement.token, None)
         attempt = self._services.slots.attempts.get(settlement.token)
         self._runs[JobKey(settlement.queue, settlement.id)] += 1
-        if settled is SettleStatus.APPLIED and attempt is not None:
+        if status is SettleStatus.APPLIED and attempt is not None:
             self.retried += settlement.target is JobState.RETRYING
             self.snoozed += settlement.target is JobState.SCHEDULED
             self.ended.append(AttemptEnd(attempt, settlement, None if error is None else unwrapped(error)))
 
-    # The end
+    # Stop
 
     async def end(self) -> None:
-        """Go. What still runs is told to stop and given back; what does not stop is cut off."""
+        """Stop. Abort and release what still runs; cancel handlers that do not stop."""
         self.simulated.point = None
         try:
             if not self.simulated.dead:
@@ -312,11 +312,11 @@ class SteppedWorker:
         finally:
             if self._services.slots.busy:
                 self.simulated.die()
-            runners = {a.loop_task for a in self._services.slots.attempts.values() if a.loop_task is not None}
-            for runner in runners:
-                runner.cancel()
-            if runners:
-                await asyncio.wait(runners, timeout=END_TIMEOUT_S)
+            tasks = {a.loop_task for a in self._services.slots.attempts.values() if a.loop_task is not None}
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
             self._tear_down()
 
     async def _stop(self) -> None:
@@ -335,17 +335,17 @@ class SteppedWorker:
 
 
 async def listeners_ended() -> bool:
-    """Wait for async listeners, which run beside: a test wants to see what they did. Answers whether there were any."""
-    beside = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast listener"}
-    return bool(beside) and bool((await asyncio.wait(beside, timeout=END_TIMEOUT_S))[0])
+    """Wait for async listeners, so that the test sees their effects. True if there were any."""
+    listeners = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast listener"}
+    return bool(listeners) and bool((await asyncio.wait(listeners, timeout=END_TIMEOUT_S))[0])
 
 
 @asynccontextmanager
 async def stepped_worker(
     app: App[Any], engine: HarnessEngine, clock: HarnessClock, *, name: str, simulated: SimulatedWorker
 ) -> AsyncIterator[SteppedWorker]:
-    """A worker with the resources of the App's lifespan. All that runs in the block belongs to its simulated."""
-    mine = CURRENT_WORKER.set(simulated)
+    """A worker inside the App's lifespan. All code that runs in the block belongs to the simulated worker."""
+    token = CURRENT_WORKER.set(simulated)
     try:
         async with nullcontext() if app.lifespan is None else app.lifespan() as state:
             worker = SteppedWorker(app, engine, clock.time, name=name, simulated=simulated, state=state)
@@ -356,4 +356,4 @@ async def stepped_worker(
                 engine.on_command, engine.working, clock.on_advance = None, False, None
                 await worker.end()
     finally:
-        CURRENT_WORKER.reset(mine)
+        CURRENT_WORKER.reset(token)

@@ -1,16 +1,16 @@
-"""Joining: a user's transaction, whatever driver it comes from, as the few things an engine needs of it.
+"""User transactions: the connection of any driver behind one small interface for engines.
 
-`adapt` turns what was given as `transaction=` into a `UserConnection`. The adapters stand in a file per driver, and a
-driver is imported only when an object of its own comes along. Nothing here begins, commits or ends a transaction of a
-user's on PostgreSQL; on SQLite the first statement may have to take the write lock, as the driver would have done.
+`adapt` turns the value of `transaction=` into a `UserConnection`. There is one adapter file per driver; it is imported
+when an object of that driver is given. Nothing here begins, commits or ends a user's transaction on PostgreSQL. On
+SQLite the first statement may take the write lock, as the driver itself would do.
 """
 
 from importlib import import_module
 
 from holdfast.errors import UsageError
-from holdfast.transactions.connection import Begins, Colour, UserConnection
+from holdfast.transactions.connection import LazyTransaction, Mode, UserConnection
 
-__all__ = ["Begins", "Colour", "UserConnection", "adapt"]
+__all__ = ["LazyTransaction", "Mode", "UserConnection", "adapt"]
 
 ADAPTERS = {
     "aiosqlite": "holdfast.transactions.aiosqlite",
@@ -19,23 +19,23 @@ ADAPTERS = {
     "sqlalchemy": "holdfast.transactions.sqlalchemy",
     "sqlite3": "holdfast.transactions.sqlite",
 }
-"""Where an object is adapted, by the package that its class, or a base of it, comes from."""
+"""The adapter module, by the package of the object's class or of a base class."""
 
 ACCEPTED = (
     "a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, a connection of asyncpg, psycopg (3), "
-    "sqlite3 or aiosqlite, or what `ctx.transaction()` and `ctx.tx` give"
+    "sqlite3 or aiosqlite, or the value of `ctx.transaction()` or `ctx.tx`"
 )
 
 
-def adapt(given: object) -> UserConnection:
-    """The connection behind what a user gave as `transaction=`. `UsageError`: it is none that we know."""
-    if isinstance(given, UserConnection):
-        return given
-    for base in type(given).__mro__:
+def adapt(transaction: object) -> UserConnection:
+    """The connection behind the value of `transaction=`. `UsageError`: no driver is known for it."""
+    if isinstance(transaction, UserConnection):
+        return transaction
+    for base in type(transaction).__mro__:
         module = ADAPTERS.get(base.__module__.partition(".")[0])
         if module is not None:
-            found: UserConnection | None = import_module(module).adapted(given)
+            found: UserConnection | None = import_module(module).adapter_for(transaction)
             if found is not None:
                 return found
-    kind = type(given)
+    kind = type(transaction)
     raise UsageError(f"`transaction` must be {ACCEPTED}; not {kind.__module__}.{kind.__qualname__}.")

@@ -1,4 +1,4 @@
-"""Connections of aiosqlite. Each has a thread of its own, in which the work is done in one go."""
+"""Connections of aiosqlite. Each has a thread of its own; a whole command runs in that thread."""
 
 import sqlite3
 from collections.abc import Callable
@@ -6,18 +6,18 @@ from typing import Any, TypeVar
 
 from aiosqlite import Connection
 
-from holdfast.transactions.connection import Colour, UserConnection
+from holdfast.transactions.connection import Mode, UserConnection
 from holdfast.transactions.sqlite import SqliteUser
 
 R = TypeVar("R")
 
 
-def adapted(given: object) -> UserConnection | None:
-    return AiosqliteConnection(given) if isinstance(given, Connection) else None
+def adapter_for(transaction: object) -> UserConnection | None:
+    return AiosqliteConnection(transaction) if isinstance(transaction, Connection) else None
 
 
 class AiosqliteConnection(SqliteUser):
-    colour = Colour.ASYNC
+    mode = Mode.ASYNC
     name = "aiosqlite connection"
 
     def __init__(self, connection: Connection) -> None:
@@ -31,7 +31,7 @@ class AiosqliteConnection(SqliteUser):
             return False
 
     async def arun(self, work: Callable[[sqlite3.Connection], R]) -> R:
-        # There is no public way to its thread; SQLAlchemy goes this one, too.
-        in_its_thread: Any = self._connection._execute
-        answer: R = await in_its_thread(work, self._connection._conn)
+        # aiosqlite has no public method for this; SQLAlchemy uses the same private one.
+        run_in_thread: Any = self._connection._execute
+        answer: R = await run_in_thread(work, self._connection._conn)
         return answer

@@ -1,4 +1,4 @@
-"""Connections of asyncpg, also those that a pool has lent."""
+"""Connections of asyncpg, also those acquired from a pool."""
 
 from typing import Any, ClassVar
 
@@ -6,19 +6,19 @@ from asyncpg import Connection, InterfaceError
 from asyncpg.pool import Pool, PoolConnectionProxy
 
 from holdfast.errors import UsageError
-from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.connection import Dialect, Mode, UserConnection
 from holdfast.transactions.postgresql import IDENTITY, not_in_transaction
 
 
-def adapted(given: object) -> UserConnection | None:
-    if isinstance(given, Pool):
-        raise UsageError("An asyncpg pool is no transaction. Give a connection: `async with pool.acquire() as conn`.")
-    return AsyncpgConnection(given) if isinstance(given, Connection | PoolConnectionProxy) else None
+def adapter_for(transaction: object) -> UserConnection | None:
+    if isinstance(transaction, Pool):
+        raise UsageError("An asyncpg pool is not a transaction. Pass a connection: `async with pool.acquire()`.")
+    return AsyncpgConnection(transaction) if isinstance(transaction, Connection | PoolConnectionProxy) else None
 
 
 class AsyncpgConnection(UserConnection):
     dialect: ClassVar[Dialect] = "postgresql"
-    colour = Colour.ASYNC
+    mode = Mode.ASYNC
     name = "asyncpg connection"
 
     def __init__(self, connection: Any) -> None:
@@ -28,7 +28,7 @@ class AsyncpgConnection(UserConnection):
     def is_open(self) -> bool:
         try:
             return not self._connection.is_closed() and bool(self._connection.is_in_transaction())
-        except InterfaceError:  # its pool has it back
+        except InterfaceError:  # it was released to its pool
             return False
 
     async def aidentity(self) -> str:
@@ -37,5 +37,5 @@ class AsyncpgConnection(UserConnection):
     async def acall(self, function: str, *texts: str) -> str:
         if not self._connection.is_in_transaction():
             raise not_in_transaction(self.name, "Use it inside `async with connection.transaction():`.")
-        places = ", ".join(f"${number}::text" for number in range(1, len(texts) + 1))
-        return str(await self._connection.fetchval(f"SELECT {function}({places})", *texts))
+        placeholders = ", ".join(f"${number}::text" for number in range(1, len(texts) + 1))
+        return str(await self._connection.fetchval(f"SELECT {function}({placeholders})", *texts))

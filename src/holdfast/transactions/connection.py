@@ -1,10 +1,10 @@
-"""What an engine may ask of a connection that belongs to a user.
+"""What an engine needs of a connection that belongs to a user.
 
-Two dialects, two ways in. On PostgreSQL the rules are functions in the server, so one call with texts is enough. On
-SQLite the rules are ours and run over the `sqlite3` connection itself, in whatever thread it lives.
+On PostgreSQL the rules are functions in the server, so one call with text arguments is enough. On SQLite the rules run
+in this process over the `sqlite3` connection itself, in the thread to which the connection belongs.
 
-A colour says who may use it: a connection that blocks has no place on an event loop, one that is awaited none in a
-thread. Those that the engine has opened by itself may serve both.
+The mode says where a connection can be used: a sync one in a thread, an async one on an event loop. Connections that
+the engine has opened itself may serve both.
 """
 
 from abc import ABC
@@ -20,8 +20,8 @@ R = TypeVar("R")
 Dialect = Literal["postgresql", "sqlite"]
 
 
-class Colour(StrEnum):
-    """Who may use a connection."""
+class Mode(StrEnum):
+    """Where a connection can be used: in a thread, on an event loop, or on both."""
 
     SYNC = "sync"
     ASYNC = "async"
@@ -29,33 +29,33 @@ class Colour(StrEnum):
 
 
 class UserConnection(ABC):
-    """A connection inside a transaction that somebody else will commit or roll back.
+    """A connection inside a transaction that the user will commit or roll back.
 
-    Engines call the plain methods where `colour` is not `ASYNC`, those with an `a` where it is not `SYNC`. Errors of
-    the driver pass as they are: the transaction is the user's, and so is what has to be done about it.
+    Engines call the plain methods where `mode` is not `ASYNC`, those with an `a` where it is not `SYNC`. Errors of
+    the driver are not changed: the transaction is the user's, so the user handles them.
     """
 
     dialect: ClassVar[Dialect]
-    colour: Colour
+    mode: Mode
     name: str
-    """What it is, in messages."""
+    """Its name in messages."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is in a transaction now: that one, or a later one."""
+        """True if the connection is in a transaction now: this one, or a later one."""
         raise NotImplementedError
 
     def identity(self) -> str:
-        """The same text for every connection to the same database, however it is reached. Changes nothing."""
+        """The same text for every connection to the same database, by any address. Changes nothing."""
         raise NotImplementedError
 
     async def aidentity(self) -> str:
         raise NotImplementedError
 
     def call(self, function: str, *texts: str) -> str:
-        """PostgreSQL: `SELECT function(texts…)` inside the transaction; its one answer.
+        """PostgreSQL: `SELECT function(texts…)` inside the transaction; its only value.
 
-        `UsageError` where the connection is in no transaction, so that nothing would be atomic.
+        `UsageError` if the connection is in no transaction: nothing would be atomic.
         """
         raise NotImplementedError
 
@@ -70,12 +70,12 @@ class UserConnection(ABC):
         raise NotImplementedError
 
     def after_commit(self, callback: Callable[[], None]) -> bool:
-        """Have `callback` called once the transaction is committed. False: the driver cannot tell."""
+        """Call `callback` after the commit. False: the driver does not report commits, so it is never called."""
         return False
 
 
-class Begins:
-    """A transaction that begins when it is first awaited: `await` gives the connection."""
+class LazyTransaction:
+    """A transaction that begins when it is first awaited: `await` returns the connection."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._begin = begin
@@ -84,4 +84,4 @@ class Begins:
         return self._begin().__await__()
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"In an async handler await it before you use .{name}: `connection = await ctx.tx`.")
+        raise AttributeError(f"Await the transaction before you use .{name}: `connection = await ctx.tx`.")

@@ -1,4 +1,4 @@
-"""What the adapters of PostgreSQL's drivers share."""
+"""Shared by the adapters of PostgreSQL's drivers."""
 
 from holdfast.errors import UsageError
 
@@ -6,10 +6,10 @@ IDENTITY = (
     "SELECT (SELECT oid FROM pg_database WHERE datname = current_database())::text || '@' "
     "|| (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text"
 )
-"""Which database of which running server: everybody may ask, and socket, TCP and a proxy give the same answer.
+"""Identifies one database of one running server. Any role may run it; socket, TCP and a proxy give the same answer.
 
-Another server has started at another microsecond, a copy of this one too. After a restart the answer changes: whoever
-has kept an older one has to ask again before drawing a conclusion.
+Another server, and a copy of this one, has started at another microsecond. After a restart the answer changes: a stored
+answer must be read again before two are compared.
 """
 
 

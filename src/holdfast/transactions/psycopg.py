@@ -1,6 +1,6 @@
-"""Connections of psycopg (3), blocking and awaited.
+"""Connections of psycopg (3), sync and async.
 
-The cursors are made here, so that row and cursor factories of the user's do not matter.
+The cursors are made here, so the user's row and cursor factories do not matter.
 """
 
 from typing import Any, ClassVar
@@ -9,18 +9,18 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.connection import Dialect, Mode, UserConnection
 from holdfast.transactions.postgresql import IDENTITY, not_in_transaction
 
 
-def adapted(given: object) -> UserConnection | None:
-    if isinstance(given, Connection):
-        return PsycopgConnection(given)
-    return AsyncPsycopgConnection(given) if isinstance(given, AsyncConnection) else None
+def adapter_for(transaction: object) -> UserConnection | None:
+    if isinstance(transaction, Connection):
+        return PsycopgConnection(transaction)
+    return AsyncPsycopgConnection(transaction) if isinstance(transaction, AsyncConnection) else None
 
 
 def _check(connection: Any, name: str, block: str) -> None:
-    """A connection that does not commit by itself begins a transaction with its first statement."""
+    """A connection without autocommit begins a transaction with its first statement; one with it needs a block."""
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise not_in_transaction(name, f"Use it inside `{block}`.")
 
@@ -30,13 +30,13 @@ def _is_open(connection: Any) -> bool:
     return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
-def _query(function: str, count: int) -> Any:
+def _statement(function: str, count: int) -> Any:
     return f"SELECT {function}({', '.join(['%s::text'] * count)})"
 
 
 class PsycopgConnection(UserConnection):
     dialect: ClassVar[Dialect] = "postgresql"
-    colour = Colour.SYNC
+    mode = Mode.SYNC
     name = "psycopg connection"
 
     def __init__(self, connection: "Connection[Any]") -> None:
@@ -47,13 +47,13 @@ class PsycopgConnection(UserConnection):
         return _is_open(self._connection)
 
     def identity(self) -> str:
-        return self._ask(IDENTITY, ())
+        return self._query(IDENTITY, ())
 
     def call(self, function: str, *texts: str) -> str:
         _check(self._connection, self.name, "with connection.transaction():")
-        return self._ask(_query(function, len(texts)), texts)
+        return self._query(_statement(function, len(texts)), texts)
 
-    def _ask(self, query: Any, texts: tuple[str, ...]) -> str:
+    def _query(self, query: Any, texts: tuple[str, ...]) -> str:
         with Cursor(self._connection, row_factory=tuple_row) as cursor:
             row = cursor.execute(query, texts or None).fetchone()
         assert row is not None
@@ -62,7 +62,7 @@ class PsycopgConnection(UserConnection):
 
 class AsyncPsycopgConnection(UserConnection):
     dialect: ClassVar[Dialect] = "postgresql"
-    colour = Colour.ASYNC
+    mode = Mode.ASYNC
     name = "psycopg AsyncConnection"
 
     def __init__(self, connection: "AsyncConnection[Any]") -> None:
@@ -73,13 +73,13 @@ class AsyncPsycopgConnection(UserConnection):
         return _is_open(self._connection)
 
     async def aidentity(self) -> str:
-        return await self._ask(IDENTITY, ())
+        return await self._query(IDENTITY, ())
 
     async def acall(self, function: str, *texts: str) -> str:
         _check(self._connection, self.name, "async with connection.transaction():")
-        return await self._ask(_query(function, len(texts)), texts)
+        return await self._query(_statement(function, len(texts)), texts)
 
-    async def _ask(self, query: Any, texts: tuple[str, ...]) -> str:
+    async def _query(self, query: Any, texts: tuple[str, ...]) -> str:
         async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(query, texts or None)
             row = await cursor.fetchone()

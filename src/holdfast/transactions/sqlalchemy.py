@@ -1,7 +1,7 @@
-"""Sessions and connections of SQLAlchemy 2, blocking and awaited, on PostgreSQL and SQLite.
+"""Sessions and connections of SQLAlchemy 2, sync and async, on PostgreSQL and SQLite.
 
-An awaited one is a blocking one inside: `run_sync` leads there, so everything is written once. Only SQLite over
-aiosqlite goes another way, straight to the driver's own thread.
+An async session wraps a sync one, which `run_sync` reaches, so both share their code. Only SQLite over aiosqlite goes
+straight to the driver's own thread.
 """
 
 import sqlite3
@@ -14,168 +14,168 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from holdfast.errors import UsageError
-from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.connection import Dialect, Mode, UserConnection
 from holdfast.transactions.postgresql import IDENTITY, not_in_transaction
 from holdfast.transactions.sqlite import SqliteUser
 
 R = TypeVar("R")
 
-WAITING = "holdfast.after_commit"
-"""Where a session keeps what is to be called after its commit."""
+CALLBACKS = "holdfast.after_commit"
+"""Where a session keeps the functions to call after its commit."""
 
 
-def adapted(given: object) -> UserConnection | None:
-    if isinstance(given, scoped_session | async_scoped_session):
-        given = given()
-    if isinstance(given, Session | Connection):
-        kinds: dict[str, Any] = {"postgresql": BlockingPostgres, "sqlite": BlockingSqlite}
-    elif isinstance(given, AsyncSession | AsyncConnection):
-        kinds = {"postgresql": AwaitedPostgres, "sqlite": AwaitedSqlite}
+def adapter_for(transaction: object) -> UserConnection | None:
+    if isinstance(transaction, scoped_session | async_scoped_session):
+        transaction = transaction()
+    if isinstance(transaction, Session | Connection):
+        adapters: dict[str, Any] = {"postgresql": SyncPostgres, "sqlite": SyncSqlite}
+    elif isinstance(transaction, AsyncSession | AsyncConnection):
+        adapters = {"postgresql": AsyncPostgres, "sqlite": AsyncSqlite}
     else:
         return None
-    dialect = _dialect(given)
-    if dialect not in kinds:
-        said = (
-            f"This SQLAlchemy {type(given).__name__} is on {dialect}. Jobs join transactions on PostgreSQL and SQLite."
+    dialect = _dialect(transaction)
+    if dialect not in adapters:
+        raise UsageError(
+            f"This SQLAlchemy {type(transaction).__name__} is on {dialect}. User transactions work on PostgreSQL and "
+            "SQLite."
         )
-        raise UsageError(said)
-    adapter: UserConnection = kinds[dialect](given)
+    adapter: UserConnection = adapters[dialect](transaction)
     return adapter
 
 
-def _dialect(given: Any) -> str:
+def _dialect(session: Any) -> str:
     try:
-        bound = given.get_bind() if isinstance(given, Session | AsyncSession) else given
+        bound = session.get_bind() if isinstance(session, Session | AsyncSession) else session
     except InvalidRequestError as error:
         raise _unbound(error) from error
     return str(bound.dialect.name)
 
 
 def _unbound(error: InvalidRequestError) -> UsageError:
-    return UsageError(f"This session leads to no one database: {error} Give its connection instead.")
+    return UsageError(f"This session is not bound to one database: {error} Pass its connection instead.")
 
 
-def connection_of(given: Session | Connection) -> Connection:
-    """The connection that is in the transaction; a session begins it now, if it has not yet."""
-    if isinstance(given, Connection):
-        return given
+def connection_of(session: Session | Connection) -> Connection:
+    """The connection that is in the transaction. A session begins its transaction now, if it has not yet."""
+    if isinstance(session, Connection):
+        return session
     try:
-        return given.connection()
+        return session.connection()
     except InvalidRequestError as error:
         raise _unbound(error) from error
 
 
 class _Sqlalchemy(UserConnection):
-    """Sessions tell when they have committed; bare connections do not."""
+    """Sessions report their commits; bare connections do not."""
 
-    _given: Any
+    _session: Any
 
     @property
     def is_open(self) -> bool:
-        return bool(self._given.in_transaction())
+        return bool(self._session.in_transaction())
 
     def after_commit(self, callback: Callable[[], None]) -> bool:
-        session = self._given.sync_session if isinstance(self._given, AsyncSession) else self._given
+        session = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
         if not isinstance(session, Session):
             return False
-        if WAITING not in session.info:
-            session.info[WAITING] = []
+        if CALLBACKS not in session.info:
+            session.info[CALLBACKS] = []
             event.listen(session, "after_commit", _committed)
             event.listen(session, "after_rollback", _rolled_back)
-        session.info[WAITING].append(callback)
+        session.info[CALLBACKS].append(callback)
         return True
 
 
 def _committed(session: Session) -> None:
     if session.in_nested_transaction():
         return  # only a savepoint was released
-    callbacks, session.info[WAITING] = session.info[WAITING], []
+    callbacks, session.info[CALLBACKS] = session.info[CALLBACKS], []
     for callback in callbacks:
         callback()
 
 
 def _rolled_back(session: Session) -> None:
     if not session.in_nested_transaction():
-        session.info[WAITING] = []
+        session.info[CALLBACKS] = []
 
 
 # --- PostgreSQL ---
 
 
-def _ask(given: Session | Connection, query: str, texts: tuple[str, ...]) -> str:
+def _query(session: Session | Connection, query: str, texts: tuple[str, ...]) -> str:
     return str(
-        connection_of(given).execute(text(query), {f"p{n}": value for n, value in enumerate(texts)}).scalar_one()
+        connection_of(session).execute(text(query), {f"p{n}": value for n, value in enumerate(texts)}).scalar_one()
     )
 
 
-def _call(given: Session | Connection, name: str, function: str, texts: tuple[str, ...]) -> str:
-    if getattr(connection_of(given).connection.dbapi_connection, "autocommit", False):
+def _call(session: Session | Connection, name: str, function: str, texts: tuple[str, ...]) -> str:
+    if getattr(connection_of(session).connection.dbapi_connection, "autocommit", False):
         raise not_in_transaction(name, "Its isolation level is AUTOCOMMIT; use another.")
-    places = ", ".join(f"CAST(:p{n} AS text)" for n in range(len(texts)))
-    return _ask(given, f"SELECT {function}({places})", texts)
+    placeholders = ", ".join(f"CAST(:p{n} AS text)" for n in range(len(texts)))
+    return _query(session, f"SELECT {function}({placeholders})", texts)
 
 
-class BlockingPostgres(_Sqlalchemy):
+class SyncPostgres(_Sqlalchemy):
     dialect: ClassVar[Dialect] = "postgresql"
-    colour = Colour.SYNC
+    mode = Mode.SYNC
 
-    def __init__(self, given: Session | Connection) -> None:
-        self._given = given
-        self.name = f"SQLAlchemy {type(given).__name__}"
+    def __init__(self, session: Session | Connection) -> None:
+        self._session = session
+        self.name = f"SQLAlchemy {type(session).__name__}"
 
     def identity(self) -> str:
-        return _ask(self._given, IDENTITY, ())
+        return _query(self._session, IDENTITY, ())
 
     def call(self, function: str, *texts: str) -> str:
-        return _call(self._given, self.name, function, texts)
+        return _call(self._session, self.name, function, texts)
 
 
-class AwaitedPostgres(_Sqlalchemy):
+class AsyncPostgres(_Sqlalchemy):
     dialect: ClassVar[Dialect] = "postgresql"
-    colour = Colour.ASYNC
+    mode = Mode.ASYNC
 
-    def __init__(self, given: AsyncSession | AsyncConnection) -> None:
-        self._given = given
-        self.name = f"SQLAlchemy {type(given).__name__}"
+    def __init__(self, session: AsyncSession | AsyncConnection) -> None:
+        self._session = session
+        self.name = f"SQLAlchemy {type(session).__name__}"
 
     async def aidentity(self) -> str:
-        return str(await self._given.run_sync(_ask, IDENTITY, ()))
+        return str(await self._session.run_sync(_query, IDENTITY, ()))
 
     async def acall(self, function: str, *texts: str) -> str:
-        return str(await self._given.run_sync(_call, self.name, function, texts))
+        return str(await self._session.run_sync(_call, self.name, function, texts))
 
 
 # --- SQLite ---
 
 
-class BlockingSqlite(_Sqlalchemy, SqliteUser):
-    colour = Colour.SYNC
+class SyncSqlite(_Sqlalchemy, SqliteUser):
+    mode = Mode.SYNC
 
-    def __init__(self, given: Session | Connection) -> None:
-        self._given = given
-        self.name = f"SQLAlchemy {type(given).__name__}"
+    def __init__(self, session: Session | Connection) -> None:
+        self._session = session
+        self.name = f"SQLAlchemy {type(session).__name__}"
 
     def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
-        driver = connection_of(self._given).connection.driver_connection
+        driver = connection_of(self._session).connection.driver_connection
         if not isinstance(driver, sqlite3.Connection):
-            raise UsageError(f"{self.name}: the driver must be pysqlite, not that of {type(driver).__module__}.")
+            raise UsageError(f"{self.name}: the driver must be pysqlite, not {type(driver).__module__}.")
         return work(driver)
 
 
-class AwaitedSqlite(_Sqlalchemy, SqliteUser):
-    colour = Colour.ASYNC
+class AsyncSqlite(_Sqlalchemy, SqliteUser):
+    mode = Mode.ASYNC
 
-    def __init__(self, given: AsyncSession | AsyncConnection) -> None:
-        self._given = given
-        self.name = f"SQLAlchemy {type(given).__name__}"
+    def __init__(self, session: AsyncSession | AsyncConnection) -> None:
+        self._session = session
+        self.name = f"SQLAlchemy {type(session).__name__}"
 
     async def arun(self, work: Callable[[sqlite3.Connection], R]) -> R:
-        from holdfast.transactions.aiosqlite import adapted as aiosqlite
+        from holdfast.transactions.aiosqlite import adapter_for
 
-        given = self._given
-        connection = await given.connection() if isinstance(given, AsyncSession) else given
+        session = self._session
+        connection = await session.connection() if isinstance(session, AsyncSession) else session
         driver = (await connection.get_raw_connection()).driver_connection
-        found = aiosqlite(driver)
-        if found is None:
-            raise UsageError(f"{self.name}: the driver must be aiosqlite, not that of {type(driver).__module__}.")
-        return await found.arun(work)
+        adapter = adapter_for(driver)
+        if adapter is None:
+            raise UsageError(f"{self.name}: the driver must be aiosqlite, not {type(driver).__module__}.")
+        return await adapter.arun(work)

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from holdfast.errors import UsageError
-from holdfast.transactions.connection import Colour, Dialect, UserConnection
+from holdfast.transactions.connection import Dialect, Mode, UserConnection
 
 R = TypeVar("R")
 
 LEGACY = -1
-"""`Connection.autocommit` where the driver begins transactions by itself, before the first statement that writes."""
+"""Value of `Connection.autocommit` if the driver itself begins a transaction before the first statement that writes."""
 
 
-def adapted(given: object) -> UserConnection | None:
-    if isinstance(given, OwnConnection):
-        return given.user
-    return Sqlite3Connection(given) if isinstance(given, sqlite3.Connection) else None
+def adapter_for(transaction: object) -> UserConnection | None:
+    if isinstance(transaction, OwnConnection):
+        return transaction.user
+    return Sqlite3Connection(transaction) if isinstance(transaction, sqlite3.Connection) else None
 
 
 def main_file(db: sqlite3.Connection) -> str:
-    """The file behind the connection's main database; empty where it is in memory."""
+    """The file of the connection's main database; empty if it is in memory."""
     for _, name, file in sqlite3.Cursor(db).execute("PRAGMA database_list").fetchall():
         if name in ("main", b"main"):
             return os.fsdecode(file) if file else ""
@@ -29,7 +29,7 @@ def main_file(db: sqlite3.Connection) -> str:
 
 
 def file_identity(file: str) -> str:
-    """The same for every path that leads to the file; empty where there is none."""
+    """The same text for every path to the file; empty if there is no file."""
     try:
         status = os.stat(file)
     except OSError:
@@ -38,9 +38,9 @@ def file_identity(file: str) -> str:
 
 
 def has_to_begin(db: sqlite3.Connection) -> bool:
-    """Whether the driver would begin a transaction with the next statement that writes. False: it is in one.
+    """True if the driver would begin a transaction with the next statement that writes. False: it is in one.
 
-    `UsageError`: neither, so nothing would be atomic.
+    `UsageError` if neither: nothing would be atomic.
     """
     if db.in_transaction:
         return False
@@ -53,7 +53,7 @@ def has_to_begin(db: sqlite3.Connection) -> bool:
 
 
 class SqliteUser(UserConnection):
-    """What every way to a `sqlite3` connection shares."""
+    """Shared by all adapters around a `sqlite3` connection."""
 
     dialect: ClassVar[Dialect] = "sqlite"
 
@@ -65,7 +65,7 @@ class SqliteUser(UserConnection):
 
 
 class Sqlite3Connection(SqliteUser):
-    colour = Colour.SYNC
+    mode = Mode.SYNC
     name = "sqlite3 connection"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -83,13 +83,13 @@ class Sqlite3Connection(SqliteUser):
 
 
 class OwnConnection(sqlite3.Connection):
-    """A connection of the engine's, lent to a handler. It is in a transaction, which only the engine ends."""
+    """A connection of the engine for a handler's use. It is in a transaction, which only the engine ends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.user = OwnUser(self)
-        self.taken: str = ""
-        """Why it must not be used any more."""
+        self.revoked: str = ""
+        """Not empty: the connection must not be used any more, for this reason."""
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         self._check()
@@ -104,8 +104,8 @@ class OwnConnection(sqlite3.Connection):
         return super().executemany(*args, **kwargs)
 
     def _check(self) -> None:
-        if self.taken:
-            raise UsageError(self.taken)
+        if self.revoked:
+            raise UsageError(self.revoked)
 
     def commit(self) -> NoReturn:
         self._refuse()
@@ -131,9 +131,9 @@ class OwnConnection(sqlite3.Connection):
 
 
 class OwnUser(SqliteUser):
-    """It holds the write lock already, so its statements wait for nobody: it may be used on an event loop, too."""
+    """It holds the write lock already, so its statements do not wait: it may be used on an event loop, too."""
 
-    colour = Colour.BOTH
+    mode = Mode.BOTH
     name = "transaction of the store"
 
     def __init__(self, connection: OwnConnection) -> None:

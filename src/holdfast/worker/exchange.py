@@ -18,7 +18,7 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
-from holdfast.service import Service, breathe
+from holdfast.service import Service, yield_to_loop
 from holdfast.worker.attempt import LeasedAttempt, fence_age
 from holdfast.worker.claims import Claims
 from holdfast.worker.execute import Executor
@@ -111,7 +111,7 @@ class Exchanger(Service):
         if self.on_progress is not None:
             self.on_progress()
 
-    def release(self, attempt: LeasedAttempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
+    def settle_unstarted(self, attempt: LeasedAttempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
         """Settle a lease whose handler never started."""
         attempt.settlement = self._decide(attempt, outcome)
         self._unsettled.put(attempt)
@@ -148,7 +148,7 @@ class Exchanger(Service):
         if self.parallel_claim is not None and len(self._unsettled) >= SETTLE_SEPARATELY_FROM:
             in_parallel = True
             self.parallel_claim.wake()
-            await breathe()  # send the claim first: free slots wait for it
+            await yield_to_loop()  # send the claim first: free slots wait for it
         batch = self._unsettled.next_batch()
         started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
         claim = self._claims.make() if self._accepting and not in_parallel else None
@@ -229,7 +229,9 @@ class Exchanger(Service):
             attempt = LeasedAttempt(lease, plans[lease.task], sent_at)
             if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):
                 slots.attempts[lease.token] = attempt
-                self.release(attempt)  # the worker stops, or the answer took so long that the lease is nearly over
+                self.settle_unstarted(
+                    attempt
+                )  # the worker stops, or the answer took so long that the lease is nearly over
             elif slots.admit(attempt):
                 ready.append(attempt)
         if ready:
@@ -280,23 +282,23 @@ class Exchanger(Service):
                 self._slots.drop(attempt)
             else:
                 cancelled = attempt.abort_reason is AbortReason.CANCEL
-                self.release(attempt, CancelledByHandler() if cancelled else Released())
+                self.settle_unstarted(attempt, CancelledByHandler() if cancelled else Released())
         attempt.interrupt()
         self._on_abort(attempt)
 
     def release_unstarted(self, attempt: LeasedAttempt) -> None:
         """Its queue or lane is paused: release it if its handler has not started."""
         if attempt.settlement is None and self._slots.take_back(attempt):
-            self.release(attempt)
+            self.settle_unstarted(attempt)
 
     def stop_accepting(self) -> None:
         """Claim nothing more, and release the attempts that have not started."""
         self._accepting = False
         for attempt in self._runner.take_back_all():
             self._slots.end(attempt)
-            self.release(attempt)
+            self.settle_unstarted(attempt)
         for attempt in self._slots.take_back_all():
-            self.release(attempt)
+            self.settle_unstarted(attempt)
         self.waker.wake()
 
 

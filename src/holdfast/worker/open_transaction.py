@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from holdfast.core.joined import adapted
+from holdfast.core.transaction import adapt_for_call
 from holdfast.engine import Engine
 from holdfast.errors import Unsupported
 from holdfast.model.instants import Micros
@@ -60,7 +60,7 @@ async def open_on_engine(engine: Engine) -> OpenTransaction:
         return OpenTransaction(await manager.__aenter__(), _exit_async(manager), take_back)
     if not hasattr(manager, "__enter__"):
         message = f"The {engine.scheme} engine has no transactions for plain functions. Make the handler async."
-        raise Unsupported(message, capability="joins_transactions", engine=engine.scheme)
+        raise Unsupported(message, capability="user_transactions", engine=engine.scheme)
     return OpenTransaction(manager.__enter__(), _exit_sync(manager), take_back)
 
 
@@ -92,7 +92,7 @@ async def open_session(factory: Callable[[], Any]) -> OpenTransaction:
             await _call_ignoring_errors(session.close)
 
     try:
-        await adapted(session)  # refuses what is no session, and an async session in a thread
+        await adapt_for_call(session)  # refuses what is no session, and an async session in a thread
     except BaseException:
         if hasattr(session, "close"):
             await _call_ignoring_errors(session.close)

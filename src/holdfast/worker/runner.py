@@ -21,7 +21,7 @@ from contextvars import copy_context
 from holdfast.context import CURRENT
 from holdfast.model.instants import MILLISECOND, Micros
 from holdfast.runtime import Runtime
-from holdfast.service import breathe
+from holdfast.service import yield_to_loop
 from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.execute import Executor
 
@@ -84,7 +84,7 @@ class AttemptRunner:
                 break
             assert attempt.began_at is not None
             if attempt.began_at - chain_began_at > MAX_TURN_US:
-                await breathe()
+                await yield_to_loop()
                 break
 
     def take_back_all(self) -> list[LeasedAttempt]:

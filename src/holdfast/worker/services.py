@@ -64,6 +64,8 @@ FLUSH_TIMEOUT_S: Seconds = 5.0
 """The last outcomes must reach the store within this time."""
 IMMEDIATE_TIMEOUT_S: Seconds = 0.5
 """Replaces both of the above when the worker is to stop at once."""
+KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
+"""Stopping waits this long for the keeper's thread."""
 POLL_WITHOUT_PUSH_S: Seconds = 0.25
 """Poll at least this often where the store cannot notify."""
 
@@ -310,7 +312,7 @@ class WorkerServices:
         await self.supervisor.stop()
         self._watcher.stop()
         self.keeper.stop()
-        await self._runtime.run_blocking(self.keeper.wait_ended, 2.0)
+        await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
         released = await self._release_rest()
         try:
             await self._engine.forget_worker(self._spec.worker)

@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.context import AbortReason
-from holdfast.core.joined import adapted
+from holdfast.core.transaction import adapt_for_call
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, Interrupt, LeaseLost, UsageError
 from holdfast.model.instants import SECOND
@@ -28,7 +28,7 @@ from holdfast.model.states import JobState
 from holdfast.model.text import describe
 from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
-from holdfast.transactions import Begins
+from holdfast.transactions import LazyTransaction
 from holdfast.worker.open_transaction import OpenTransaction, open_on_engine, open_session
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class AttemptTransactions:
             task = self._attempt.plan.name
             raise UsageError(f"Task {task!r} has no transaction. Declare it with transaction=True, or a sessionmaker.")
         if on_loop() and source is True:
-            return Begins(self._tx)
+            return LazyTransaction(self._tx)
         return run_sync(self._tx())
 
     async def _tx(self) -> Any:
@@ -120,9 +120,9 @@ class AttemptTransactions:
 
     async def complete(self, result: Any, given: object) -> None:
         """Write a successful settlement with this result into the given transaction."""
-        if isinstance(given, Begins):
+        if isinstance(given, LazyTransaction):
             given = await given
-        user = await adapted(given)
+        user = await adapt_for_call(given)
         here = self._opened is not None and given is self._opened.connection
         if here and self._has_settlement:
             raise UsageError(f"Job {self._attempt.lease.id!r} has been completed in this transaction already.")
@@ -164,7 +164,7 @@ class AttemptTransactions:
                 await self.rollback(None)
                 return
             try:
-                await self._settle(success, await adapted(opened.connection))
+                await self._settle(success, await adapt_for_call(opened.connection))
             except BaseException as error:
                 await self.rollback(error)
                 raise
@@ -187,7 +187,7 @@ class AttemptTransactions:
         attempt, before = self._attempt, self._attempt.transaction_settlement
         attempt.transaction_settlement = settlement
         try:
-            answer = await self._support.engine.joined(Exchange(settlements=(settlement,)), user)
+            answer = await self._support.engine.in_transaction(Exchange(settlements=(settlement,)), user)
             if answer.settled[0] is not SettleStatus.APPLIED:
                 raise LeaseLost(job_id=settlement.id, queue=settlement.queue)
         except BaseException:
@@ -246,7 +246,7 @@ class AttemptTransactions:
 
     def watch(self) -> None:
         """Warn about a transaction that blocks all other writers; roll it back if it goes on. Call from any thread."""
-        opened, budget = self._opened, self._support.engine.transaction_budget
+        opened, budget = self._opened, self._support.engine.transaction_budget_s
         if opened is None or budget is None or not opened.is_engines:
             return
         age_s = (self._support.runtime.monotonic() - opened.began_at) / SECOND

@@ -136,7 +136,7 @@ class Worker:
             try:
                 if services is not None:
                     await services.end()
-                    await app.bus.finish(LISTENER_TIMEOUT_S)
+                    await app.bus.wait_for_listeners(LISTENER_TIMEOUT_S)
             finally:
                 stop_request.waker.close()
                 self._stop_request = self._loop = self._services = None

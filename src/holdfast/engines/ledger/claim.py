@@ -20,7 +20,7 @@ from holdfast.engines.ledger.step import Step, rest
 from holdfast.model.job import JobRecord
 from holdfast.model.limits import MOST_EXPIRED, MOST_PROMOTED
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim
+from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim, lease_of
 
 
 def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:
@@ -146,35 +146,3 @@ def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: i
     )
     step.put_job(job, after)
     return lease_of(after)
-
-
-def lease_of(job: JobRecord) -> Lease:
-    """The lease as its worker gets it."""
-    assert job.token is not None
-    assert job.lease_expires is not None
-    return Lease(
-        job.queue,
-        job.id,
-        job.generation,
-        job.task,
-        job.payload,
-        job.codec,
-        job.metadata,
-        job.priority,
-        job.lane,
-        job.arrival,
-        job.created,
-        job.due,
-        job.expires,
-        job.state,
-        job.attempt,
-        job.losses,
-        job.token,
-        job.fence,
-        job.lease_expires,
-        job.lease_len,
-        job.max_attempts,
-        job.max_losses,
-        job.started,
-        job.given,
-    )

@@ -99,11 +99,11 @@ def existing_id(step: Step, job: NewJob, planned: Planned) -> str | GroupConflic
     twin = planned.ids.get(name)
     if twin is not None:
         return GroupConflict(JobKey(*name)) if _differs(job, twin.task, twin.payload_hash) else job.id
-    # E9: in `_stored`. D9: a duplicate of another task or payload is a conflict.
-    stored = _stored(step, job)
+    # E9: in `_record`. D9: a duplicate of another task or payload is a conflict.
+    record = _record(step, job)
     # D8: with a key, the scope governs the key, and the id is taken until the result lapses.
-    if stored is not None and is_taken(stored, stored.id_until, step.now):
-        return GroupConflict(JobKey(*name)) if _differs(job, stored.task, stored.payload_hash) else job.id
+    if record is not None and is_taken(record, record.id_until, step.now):
+        return GroupConflict(JobKey(*name)) if _differs(job, record.task, record.payload_hash) else job.id
     if job.unique_key is not None:
         key = (job.queue, job.task, job.unique_key)
         holder = planned.keys.get(key) or key_holder(step.state, job.queue, job.task, job.unique_key, step.now)
@@ -119,7 +119,7 @@ def existing_id(step: Step, job: NewJob, planned: Planned) -> str | GroupConflic
     return None
 
 
-def _stored(step: Step, job: NewJob) -> JobRecord | None:
+def _record(step: Step, job: NewJob) -> JobRecord | None:
     # E9: a store that enforces unique names need not look a fresh id up.
     state = step.state
     return state.job_of_fresh_id(job.queue, job.id) if job.fresh_id else state.job(job.queue, job.id)
@@ -219,7 +219,7 @@ def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     """Write a new job in place of the record that has its id, if there is one."""
     # D2, D4, D7: no record of that id turned it away.
     step.queue(new.queue)
-    old = _stored(step, new)
+    old = _record(step, new)
     if old is not None and step.state.children(new.queue, new.id, 1):
         # P7: the children get the end of the old job, not that of the new one.
         parents.resolve_one(step, (new.queue, new.id))

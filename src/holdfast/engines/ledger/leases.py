@@ -106,9 +106,9 @@ def disown(step: Step, command: Disown) -> DisownAnswer:
 
 def heartbeat(step: Step, command: Heartbeat) -> HeartbeatAnswer:
     # WK1: the record as sent, but `seen` and `stop_asked` are the engine's.
-    stored = step.state.worker(command.worker.worker)
-    stop = stored is not None and stored.stop_asked
-    step.put(stored, replace(command.worker, seen=step.now, stop_asked=stop))
+    before = step.state.worker(command.worker.worker)
+    stop = before is not None and before.stop_asked
+    step.put(before, replace(command.worker, seen=step.now, stop_asked=stop))
     return HeartbeatAnswer(at=step.at, stop=stop)
 
 
@@ -117,17 +117,17 @@ def workers(step: Step, command: Workers) -> WorkersAnswer:
 
 
 def stop_worker(step: Step, command: StopWorker) -> WorkerAnswer:
-    stored = step.state.worker(command.worker)
-    if stored is not None:
+    worker = step.state.worker(command.worker)
+    if worker is not None:
         # WK2: the next heartbeat answers `stop`. N4: the worker is notified.
-        step.put(stored, replace(stored, stop_asked=True))
+        step.put(worker, replace(worker, stop_asked=True))
         step.topics.add("worker:" + command.worker)
-    return WorkerAnswer(at=step.at, found=stored is not None)
+    return WorkerAnswer(at=step.at, found=worker is not None)
 
 
 def forget_worker(step: Step, command: ForgetWorker) -> WorkerAnswer:
     # WK1: a worker that ends removes its record.
-    stored = step.state.worker(command.worker)
-    if stored is not None:
-        step.put(stored, None)
-    return WorkerAnswer(at=step.at, found=stored is not None)
+    worker = step.state.worker(command.worker)
+    if worker is not None:
+        step.put(worker, None)
+    return WorkerAnswer(at=step.at, found=worker is not None)

@@ -103,17 +103,17 @@ def declare_pool(step: Step, name: str, lanes: int) -> PoolRecord:
 
 
 def put_pool(step: Step, command: PutPool) -> PoolAnswer:
-    stored = step.state.pool(command.name)
+    before = step.state.pool(command.name)
     pool = declare_pool(step, command.name, command.lanes)
-    return PoolAnswer(at=step.at, pool=pool, changed=stored is None)
+    return PoolAnswer(at=step.at, pool=pool, changed=before is None)
 
 
 def resize(step: Step, command: Resize) -> PoolAnswer:
     # O4: not for the same number, and not while an earlier resize goes on. An unknown pool is declared.
-    stored = step.state.pool(command.name)
+    before = step.state.pool(command.name)
     pool = declare_pool(step, command.name, command.lanes)
     if pool.lanes == command.lanes or pool.old_live:
-        return PoolAnswer(at=step.at, pool=pool, changed=stored is None)
+        return PoolAnswer(at=step.at, pool=pool, changed=before is None)
     # O3: the next epoch.
     old = sum(1 for job in step.state.live_jobs(command.name, None) if job.epoch)
     after = replace(pool, lanes=command.lanes, epoch=pool.epoch + 1, old_live=old)

@@ -84,9 +84,9 @@ def put_schedule(step: Step, command: PutSchedule) -> SchedulesAnswer:
 
 
 def drop_schedule(step: Step, command: DropSchedule) -> SchedulesAnswer:
-    stored = step.state.schedule(command.name)
-    if stored is not None:
-        step.put(stored, None)
+    schedule = step.state.schedule(command.name)
+    if schedule is not None:
+        step.put(schedule, None)
     return schedules(step)
 
 

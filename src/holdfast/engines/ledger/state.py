@@ -1,12 +1,12 @@
 """What the rules ask of a store, and how they change it.
 
-A **change** swaps one record for another: `before` for `after`, None standing for "not there". It needs no
-clock, no random number and no search, so a list of changes can be written to a journal and applied later,
-or by another process, with the same result; and the same change turned round undoes it.
+A **change** replaces one record with another: `before` with `after`, None for "no record". It needs no clock, no random
+number and no search, so a list of changes can be written to a journal and applied later, or by another process, with
+the same result; and the same change turned round undoes it.
 
-`State` is the list of questions that the rules ask. Whoever answers them, in the order promised, has the rules
-for nothing: the memory engine answers from dictionaries and heaps (`engines/tables/`), the SQLite engine from
-tables and indexes. A question sees every change made before it, in the same command too.
+`State` lists the questions of the rules. A store that answers them, in the order promised, can run the rules: the
+memory engine answers from dictionaries and heaps (`engines/tables/`), the SQLite engine from tables and indexes. A
+question sees every change made before it, also in the same command.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ class State(ABC):
     # Changing
 
     def apply(self, change: Change) -> None:
-        """Swap one record for another, and bring every index along."""
+        """Replace one record with another, in every index too."""
         before, after = change.before, change.after
         match after if after is not None else before:
             case JobRecord():
@@ -48,11 +48,11 @@ class State(ABC):
 
     @abstractmethod
     def swap_job(self, before: JobRecord | None, after: JobRecord | None) -> None:
-        """Take the job out of where `before` put it, and put it where `after` belongs."""
+        """Remove the job from the indexes of `before` and add it to those of `after`."""
 
     @abstractmethod
     def swap(self, record: Record, *, there: bool) -> None:
-        """Write (or, if not `there`, remove) a record that is no job."""
+        """Write a record that is no job; remove it if not `there`."""
 
     @abstractmethod
     def new_arrival(self, queue: str) -> int:
@@ -64,23 +64,23 @@ class State(ABC):
     def job(self, queue: str, job_id: str) -> JobRecord | None: ...
 
     def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:
-        """The same for an id that cannot be taken. A store that enforces unique names need not look."""
+        """The same for an id made at random. A store that enforces unique names need not look it up."""
         return self.job(queue, job_id)
 
     @abstractmethod
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
-        """The job that took the key last, if it is still there."""
+        """The job that took the key last, if it still has a record."""
 
     @abstractmethod
     def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
-        """Queued jobs of one task: priority (higher first), due, arrival. About so many will be asked for.
+        """Queued jobs of one task: priority (higher first), due, arrival. The caller will read about `about` of them.
 
-        The one last given has left `queued` before the next is asked for.
+        Each job has left `queued` before the caller reads the next one.
         """
 
     @abstractmethod
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
-        """Scheduled and retrying jobs that have fallen due, in (due, arrival) order; asked for like `ready`."""
+        """Scheduled and retrying jobs that have fallen due, in (due, arrival) order; read like `ready`."""
 
     @abstractmethod
     def next_due(self, queue: str) -> int | None:
@@ -91,14 +91,14 @@ class State(ABC):
         """Every live job of a queue or lane, latest arrival first."""
 
     def to_clear(self, queue: str, lane: str | None) -> list[JobRecord]:
-        """The same, to be ended. A store may give a first piece, if it sees to the rest before it answers."""
+        """The same, to be ended. A store may answer a first piece, if it ends the rest before the command ends."""
         return self.live_jobs(queue, lane)
 
     @abstractmethod
     def held_by_epoch(self, queue: str) -> list[JobRecord]:
-        """Jobs that wait for an older size of their pool, in arrival order, to be let go. Asked for once per resize.
+        """Jobs that wait for an older size of their pool, in arrival order. Read once per resize.
 
-        A store may give a first piece, as for `to_clear`.
+        A store may answer a first piece, as for `to_clear`.
         """
 
     @abstractmethod
@@ -111,13 +111,13 @@ class State(ABC):
 
     @abstractmethod
     def ended(self, now: int, limit: int) -> list[JobRecord]:
-        """Finished jobs whose three clocks have run out and that no edge keeps, of all queues."""
+        """Ended jobs whose three clocks have passed and that no edge keeps, of all queues."""
 
     # Leases
 
     @abstractmethod
     def held_by(self, claim_id: str) -> list[JobRecord]:
-        """What a claim still holds."""
+        """The jobs that a claim still holds."""
 
     @abstractmethod
     def leases_until(self, instant: int) -> list[JobRecord]:
@@ -182,7 +182,7 @@ class State(ABC):
 
     @abstractmethod
     def ended_parents(self) -> Name | None:
-        """Some parent that has ended and has edges left."""
+        """A parent that has ended and has edges left, if there is one."""
 
     # Everything else
 
@@ -206,7 +206,7 @@ class State(ABC):
 
     @abstractmethod
     def problems(self, now: int) -> Iterator[str]:
-        """The audit: everything derived, worked out anew from the records and compared."""
+        """The audit: build everything derived anew from the records, and compare."""
 
 
 def claim_of(token: str) -> str:

@@ -102,7 +102,7 @@ class Caller:
                 if isinstance(error, asyncpg.UniqueViolationError) and call.function in TRUSTING:
                     call = encode_calls.enqueue(command, fast=self._fast)  # an id is not new: look up each of them
                     continue
-                unknown = sent.over and not failures.undone(error, shared=self._shared)
+                unknown = sent.over and not failures.wrote_nothing(error, shared=self._shared)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
                     await self._runtime.sleep(self._runtime.random() * PAUSE_S * attempt)
                     continue

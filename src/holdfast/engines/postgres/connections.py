@@ -1,11 +1,11 @@
-"""Connections of one event loop: taken, used for one call, given back.
+"""A pool of connections of one event loop: a call takes one, uses it and gives it back.
 
-A connection whose call was cut short, by an error of the wire or because nobody waits for it any more, is closed: what
-it would say next belongs to a question that nobody asked. One that has died while it was idle is replaced before
-anything is sent over it, so a server that has been restarted meanwhile costs nobody an error.
+If a call ends early, by a network error or because its caller was cancelled, its connection is closed: the next bytes
+on it would be the answer to the old call. A connection that died while idle is replaced before a call uses it, so a
+restart of the server between two calls causes no error.
 
-Whoever finds all of them in use waits for a turn, first come first served. The same when the server takes no more
-connections but has given us some already.
+If all connections are in use, a call waits for one, in the order of arrival. It also waits if the server refuses
+another connection and the pool has some already.
 """
 
 import asyncio
@@ -17,111 +17,114 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from holdfast.engines.postgres import failures
-from holdfast.engines.postgres.dialling import wire_of
+from holdfast.engines.postgres.connect import socket_of
 from holdfast.errors import EngineUnavailable
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
 
 class Connections:
-    """At most so many, made when they are needed; the one used last is used next, and so many are kept idle."""
+    """At most `limit` connections, opened on demand. The last one used is the next one used.
 
-    def __init__(self, connect: Connect, most: int, *, keep: int | None = None) -> None:
+    At most `keep` of them stay open while idle (None: all).
+    """
+
+    def __init__(self, connect: Connect, limit: int, *, keep: int | None = None) -> None:
         self._connect = connect
-        self._most = most
-        self._keep = most if keep is None else keep
-        self._open = 0
-        """Places taken: by connections, and by those under way."""
+        self._limit = limit
+        self._keep = limit if keep is None else keep
+        self._count = 0
+        """Connections that are open or being opened."""
         self._idle: list[asyncpg.Connection] = []
-        self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
+        self._waiters: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
         self._closed = False
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection, as long as the block lasts."""
+        """A connection for the duration of the block."""
         connection = await self._take()
-        sound = False
+        usable = False
         try:
             yield connection
-            sound = True
+            usable = True
         except asyncpg.PostgresError as error:
-            sound = not failures.ends_connection(error)
+            usable = not failures.ends_connection(error)
             raise
         finally:
-            if sound and not connection.is_closed():
-                self._pass_on(connection)
+            if usable and not connection.is_closed():
+                self._give_back(connection)
             else:
                 connection.terminate()
-                self._pass_on(None)
+                self._give_back(None)
 
     async def _take(self) -> asyncpg.Connection:
-        connection = await self._place()
+        connection = await self._take_idle_or_permit()
         while True:
             try:
                 if connection is not None:
-                    if _lives(connection):
+                    if _is_alive(connection):
                         return connection
                     connection.terminate()
                 return await self._connect()
             except BaseException as error:
-                if self._open == 1 or not isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
-                    self._pass_on(None)
+                if self._count == 1 or not isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
+                    self._give_back(None)
                     raise
-            self._open -= 1  # not passed on: the next one would only be refused as well
-            connection = self._idle.pop() if self._idle else await self._turn()
+            self._count -= 1  # the permit is dropped: the server would refuse the next waiter too
+            connection = self._idle.pop() if self._idle else await self._wait()
 
-    async def _place(self) -> asyncpg.Connection | None:
-        """A connection that is idle; None: room to make one."""
+    async def _take_idle_or_permit(self) -> asyncpg.Connection | None:
+        """An idle connection, or None: the permit to open one."""
         if self._closed:
             raise EngineUnavailable("The store has been closed. Nothing was written. Open it again.")
         if self._idle:
             return self._idle.pop()
-        if self._open < self._most:
-            self._open += 1
+        if self._count < self._limit:
+            self._count += 1
             return None
-        return await self._turn()
+        return await self._wait()
 
-    async def _turn(self) -> asyncpg.Connection | None:
-        turn: asyncio.Future[asyncpg.Connection | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+    async def _wait(self) -> asyncpg.Connection | None:
+        waiter: asyncio.Future[asyncpg.Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            return await turn
+            return await waiter
         except BaseException:
-            if turn.done() and not turn.cancelled():  # it came, and nobody takes it
-                self._pass_on(turn.result())
-            turn.cancel()
+            if waiter.done() and not waiter.cancelled():  # it was served and cancelled at once
+                self._give_back(waiter.result())
+            waiter.cancel()
             raise
 
-    def _pass_on(self, connection: asyncpg.Connection | None) -> None:
-        """A connection, or the place of one that is no more, for whoever is next."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(connection)
+    def _give_back(self, connection: asyncpg.Connection | None) -> None:
+        """Give a connection, or the permit of a closed one (None), to the next waiter."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
                 return
         if connection is not None and not self._closed and len(self._idle) < self._keep:
             self._idle.append(connection)
             return
-        self._open -= 1
+        self._count -= 1
         if connection is not None:
             connection.terminate()
 
     def close(self) -> None:
-        """From the loop's own thread. What is in use is closed when its call has ended."""
+        """Call it in the loop's thread. A connection in use is closed when its call ends."""
         self._closed = True
         idle, self._idle = self._idle, []
-        self._open -= len(idle)
+        self._count -= len(idle)
         for connection in idle:
             connection.terminate()
 
 
-def _lives(connection: asyncpg.Connection) -> bool:
-    """Nobody says anything to an idle connection but good-bye: whatever lies unread on its wire, it is not used."""
-    wire = None if connection.is_closed() else wire_of(connection)
-    if wire is None:
+def _is_alive(connection: asyncpg.Connection) -> bool:
+    """False if the socket of this idle connection has unread bytes: a server sends such bytes only when it closes."""
+    found = None if connection.is_closed() else socket_of(connection)
+    if found is None:
         return False
-    if hasattr(select, "poll"):  # unlike `select` it does not mind high numbers
-        looker = select.poll()
-        looker.register(wire.fileno(), select.POLLIN)
-        return not looker.poll(0)
-    return not select.select([wire.fileno()], [], [], 0)[0]
+    if hasattr(select, "poll"):  # unlike `select`, it accepts file descriptors above 1023
+        poller = select.poll()
+        poller.register(found.fileno(), select.POLLIN)
+        return not poller.poll(0)
+    return not select.select([found.fileno()], [], [], 0)[0]

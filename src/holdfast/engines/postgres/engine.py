@@ -1,11 +1,11 @@
 """The PostgreSQL engine: many hosts, one database.
 
-The rules run in the server, one function per verb (`rules/`); a call is one round trip and one commit. Here is what a
-client needs: connections for each event loop that uses the engine, bells on a thread of their own, errors that say
-whether anything was written, and a door for the user's own transactions.
+The rules run in the server, one function per verb (`rules/`); a call is one round trip and one commit. This package
+holds the client: connections for each event loop that uses the engine, notifications on a thread of their own, errors
+that say whether anything was written, and calls inside users' transactions.
 
-An engine belongs to the process that opened it. In a forked child it is not open; what it inherited is left alone,
-since the sockets are the parent's too.
+An engine belongs to the process that opened it. In a forked child it is not open. The child does not touch what it
+inherited, because its parent uses the same sockets.
 """
 
 import os
@@ -21,13 +21,14 @@ from msgspec.structs import replace
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.postgres import failures, renewal_connection
 from holdfast.engines.postgres.calls import Caller
-from holdfast.engines.postgres.commits import Commits
+from holdfast.engines.postgres.connect import Connector
 from holdfast.engines.postgres.connections import Connections
-from holdfast.engines.postgres.desks import Desk, Desks
-from holdfast.engines.postgres.dialling import Dialler
+from holdfast.engines.postgres.durability import Durability
+from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopConnections
 from holdfast.engines.postgres.migrations import PRESENT, Rules, check_namespace
+from holdfast.engines.postgres.notifier import Notifier
 from holdfast.engines.postgres.schema import Schema
-from holdfast.engines.postgres.tower import Tower
+from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable, SchemaMismatch
@@ -36,29 +37,29 @@ from holdfast.model.instants import MILLISECOND
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
-OLDEST_SERVER = 14
-LENT = 100_000
-"""Transactions of users are as many as there are handlers in one."""
+OLDEST_SERVER = 15  # major version
+MAX_USER_TRANSACTIONS = 100_000  # in effect no limit: the worker's slots limit them already
 
 CAPABILITIES = Capabilities(
     durable=True,
     shared_between_processes=True,
     shared_between_hosts=True,
     push=True,
-    joins_transactions=True,
+    user_transactions=True,
     cross_queue_atomic=True,
     order_slack=250 * MILLISECOND,
 )
-SILENT = replace(CAPABILITIES, push=False)
+WITHOUT_PUSH = replace(CAPABILITIES, push=False)
 
 
 class PostgresEngine(Engine):
-    """`pooled`: the address is a proxy that shares sessions. `listen_url`: one without it, for notifications alone.
+    """`pooled`: the address is a proxy that shares sessions. `listen_url`: a direct address for notifications.
 
     For tests: `fast_paths` false leaves everything to the general functions, `rules` is another version of them.
     """
 
     scheme = "postgresql"
+    settings = PostgresSettings
 
     def __init__(
         self,
@@ -76,48 +77,52 @@ class PostgresEngine(Engine):
         rules: Rules = PRESENT,
     ) -> None:
         check_namespace(namespace)
-        self._url = _plain(url)
+        self._url = _without_driver(url)
         self._runtime = runtime
         self._namespace = namespace
-        self._commits = Commits(durability, pooled=pooled)
-        self._dial = Dialler(self._url, self.place, self._commits, pooled=pooled)
-        self._dial_for_bells = self._dial
+        self._durability = Durability(durability, pooled=pooled)
+        self._connect = Connector(self._url, self.place, self._durability, pooled=pooled)
+        self._connect_notifier = self._connect
         if listen_url:
-            self._dial_for_bells = Dialler(_plain(listen_url), _place(listen_url), self._commits, pooled=False)
+            self._connect_notifier = Connector(
+                _without_driver(listen_url), _place(listen_url), self._durability, pooled=False
+            )
         self._topics = Topics()
         self._offset = 0
         self._not_before_us = 0
         self._pid = 0
         self._notify = notify
-        self._tower: Tower | None = None
-        self._schema = Schema(namespace, self.place, self._dial.patient, auto_migrate=auto_migrate, version=rules)
+        self._notifier: Notifier | None = None
+        self._schema = Schema(
+            namespace, self.place, self._connect.without_timeout, auto_migrate=auto_migrate, version=rules
+        )
         self._user_transactions = UserTransactions(
-            self._schema.rules, self.place, self._dial, self._ring, notify=notify, fast=fast_paths
+            self._schema.rules, self.place, self._connect, self._send_notifications, notify=notify, fast=fast_paths
         )
         self._caller = Caller(
             self._schema.rules,
             self.place,
             runtime,
             self._times,
-            self._heard,
-            self._ring,
+            self._note_time,
+            self._send_notifications,
             shared=pooled,
             fast=fast_paths,
         )
-        self._most = pool_size
-        self._desks = Desks(runtime, self._new_desk)
+        self._pool_size = pool_size
+        self._by_loop = ConnectionsByLoop(runtime, self._new_loop_connections)
         self._inherited: list[object] = []
 
     @property
     def place(self) -> str:
-        """The address as people are shown it: no name, no password."""
+        """The address for messages: without user name and password."""
         return _place(self._url)
 
     @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]  # whether bells reach us depends on the way there
-        tower = self._tower
-        deaf = self._dial_for_bells.pooled if tower is None else tower.deaf
-        return SILENT if deaf or not self._notify else CAPABILITIES
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # `push` depends on the connection
+        notifier = self._notifier
+        receives = not self._connect_notifier.pooled if notifier is None else notifier.receives
+        return CAPABILITIES if receives and self._notify else WITHOUT_PUSH
 
     # Life
 
@@ -125,8 +130,8 @@ class PostgresEngine(Engine):
         if self._pid == os.getpid():
             return
         if self._pid:
-            self._start_afresh()
-        connection = await self._dial()
+            self._leave_to_parent()
+        connection = await self._connect()
         try:
             if connection.get_server_version().major < OLDEST_SERVER:
                 raise SchemaMismatch(
@@ -136,43 +141,47 @@ class PostgresEngine(Engine):
                     engine=self.scheme,
                 )
             await self._schema.check(connection)
-            await self._commits.check(connection)
+            await self._durability.check(connection)
         finally:
             connection.terminate()
-        self._dial.trusted = True
+        self._connect.login_worked = True
         self._pid = os.getpid()
         if self._notify:
-            tower = self._tower = Tower(
-                self._dial_for_bells, self._namespace, self._topics, self._runtime, mute=self._dial_for_bells.pooled
+            notifier = self._notifier = Notifier(
+                self._connect_notifier,
+                self._namespace,
+                self._topics,
+                self._runtime,
+                send_only=self._connect_notifier.pooled,
             )
-            await self._runtime.run_blocking(tower.wait_ready)
+            await self._runtime.run_blocking(notifier.wait_ready)
 
-    def _start_afresh(self) -> None:
-        """This is a forked child: the parent's connections are not even closed, and nothing here is woken by them."""
-        self._inherited += [self._desks, self._tower, self._topics]
+    def _leave_to_parent(self) -> None:
+        """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
+        self._inherited += [self._by_loop, self._notifier, self._topics]
         self._pid = 0
-        self._tower = None
+        self._notifier = None
         self._topics = Topics()
-        self._desks = Desks(self._runtime, self._new_desk)
+        self._by_loop = ConnectionsByLoop(self._runtime, self._new_loop_connections)
 
     async def close(self) -> None:
         if self._pid != os.getpid():
             return
         self._pid = 0
-        tower, self._tower = self._tower, None
-        if tower is not None:
-            await self._runtime.run_blocking(tower.close)
-        await self._desks.close()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            await self._runtime.run_blocking(notifier.close)
+        await self._by_loop.close()
         self._topics.close()
 
     def close_now(self) -> None:
-        """From a thread without an event loop, as the interpreter ends or nobody holds the App any more."""
+        """Close from a thread without an event loop: when the interpreter ends, or when the App is collected."""
         if self._pid == os.getpid():
             self._pid = 0
-            tower, self._tower = self._tower, None
-            if tower is not None:
-                tower.close()
-            self._desks.close_now()
+            notifier, self._notifier = self._notifier, None
+            if notifier is not None:
+                notifier.close()
+            self._by_loop.close_now()
             self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
@@ -187,78 +196,79 @@ class PostgresEngine(Engine):
     # Commands
 
     async def perform(self, command: Command[A]) -> A:
-        return await self._caller.perform(command, self._desk().own)
+        return await self._caller.perform(command, self._loop_connections().commands)
 
     def _times(self) -> tuple[int, int]:
         return self._offset, self._not_before_us
 
-    def _heard(self, wall: int) -> None:
+    def _note_time(self, wall: int) -> None:
         self._not_before_us = max(self._not_before_us, wall)
 
-    def _desk(self) -> Desk:
+    def _loop_connections(self) -> LoopConnections:
         if self._pid != os.getpid():
             raise EngineUnavailable(
                 f"PostgreSQL at {self.place} is not open in this process. Nothing was written. Call open() first.",
                 engine=self.scheme,
             )
-        return self._desks.here()
+        return self._by_loop.of_running_loop()
 
-    def _new_desk(self) -> Desk:
-        return Desk(
-            own=Connections(self._dial, self._most),
-            lent=Connections(self._dial, LENT, keep=self._most),
+    def _new_loop_connections(self) -> LoopConnections:
+        return LoopConnections(
+            commands=Connections(self._connect, self._pool_size),
+            transactions=Connections(self._connect, MAX_USER_TRANSACTIONS, keep=self._pool_size),
         )
 
     def renewal_connection(self) -> RenewalConnection:
-        connect = partial(self._dial.connect, renewal_connection.ANSWER_WITHIN)
+        connect = partial(self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S)
         return renewal_connection.PostgresRenewalConnection(Connections(connect, 1), self._caller.perform)
 
     # Transactions of users
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
-        return self._user_transactions.join(command, user, self._offset, self._not_before_us)
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
+        return self._user_transactions.perform_in(command, user, self._offset, self._not_before_us)
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
-        return await self._user_transactions.ajoin(command, user, self._offset, self._not_before_us)
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
+        return await self._user_transactions.aperform_in(command, user, self._offset, self._not_before_us)
 
     def transaction(self) -> OwnTransaction:
-        return OwnTransaction(self._lend, self._url)
+        return OwnTransaction(self._connection_for_user, self._url)
 
     @asynccontextmanager
-    async def _lend(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for a user, who may leave settings, locks and listeners on it."""
-        async with self._desk().lent.one() as connection:
+    async def _connection_for_user(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for the transaction of a user, who may leave settings, locks and listeners on it."""
+        async with self._loop_connections().transactions.one() as connection:
             yield connection
             try:
-                if not self._dial.pooled:
+                if not self._connect.pooled:
                     await connection.reset()
-            except failures.FAILURES:  # the user's transaction has ended well, and that is all they shall hear
+            except failures.FAILURES:  # the user's transaction has been committed, so this is no error for the user
                 connection.terminate()
 
-    # Bells
+    # Notifications
 
-    def _ring(self, bells: frozenset[str], heard: bool = True) -> None:
-        self._topics.notify(bells)
-        if self._tower is not None and heard:
-            self._tower.notify(bells)
+    def _send_notifications(self, topics: frozenset[str], has_listeners: bool = True) -> None:
+        """Notify this process, and the others unless none of them listens."""
+        self._topics.notify(topics)
+        if self._notifier is not None and has_listeners:
+            self._notifier.notify(topics)
 
     def subscribe(self, *topics: str) -> Subscription:
-        ears = self._topics.subscribe(*topics)
-        if self._tower is not None:
-            self._tower.attend(topics)
-        return ears
+        subscription = self._topics.subscribe(*topics)
+        if self._notifier is not None:
+            self._notifier.subscribe(topics)
+        return subscription
 
     @property
     def feed_kinds(self) -> frozenset[str]:
-        return frozenset() if self._tower is None else self._tower.feed_kinds
+        return frozenset() if self._notifier is None else self._notifier.feed.kinds
 
     def publish(self, message: bytes) -> None:
-        if self._tower is not None:
-            self._tower.publish(message)
+        if self._notifier is not None:
+            self._notifier.feed.publish(message)
 
     def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
-        if self._tower is not None:
-            self._tower.listen_to_feed(kinds, hear)
+        if self._notifier is not None:
+            self._notifier.feed.listen(kinds, hear)
 
     @property
     def clock_offset(self) -> int:
@@ -269,11 +279,12 @@ class PostgresEngine(Engine):
         self._offset = value
 
 
-def _plain(url: str) -> str:
+def _without_driver(url: str) -> str:
+    """`postgres://` and `postgresql+psycopg://` as `postgresql://`."""
     return re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", url)
 
 
 def _place(url: str) -> str:
-    """There may be several hosts, or none."""
+    """Hosts and database of an address, without the login. It may name several hosts, or none."""
     parts = urlsplit(url)
     return f"{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path}"

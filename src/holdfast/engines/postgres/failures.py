@@ -1,8 +1,8 @@
-"""What the server or the wire said, as an error of ours that says what happened and what to do.
+"""Turns an error of the server or of the network into one of ours, which says what happened and what to do.
 
-The question that matters: is it certain that nothing was written? An error that the server sends for a statement means
-that its transaction was rolled back. A wire that breaks after the request went out means nothing at all, unless the
-server said before that it ends this session: then it has not committed.
+The question that matters: is it certain that nothing was written? If the server answers a statement with an error, it
+rolled back the transaction. If the connection breaks after the request was sent, nothing is certain, unless the server
+said before that it ends this session: then it did not commit.
 """
 
 from collections.abc import Iterable
@@ -29,101 +29,117 @@ from holdfast.model.work import Disown, Exchange, Expired, ForgetWorker, Heartbe
 SCHEME = "postgresql"
 
 FAILURES = (OSError, EOFError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""All that the driver raises when something goes wrong. (A timeout is an OSError.)"""
+"""All errors that the driver raises. (A timeout is an OSError.)"""
 
-_AGAIN = frozenset({"40001", "40P01", "23505"})
-"""Serialization failure, deadlock, lost a race for a new row: rolled back, and worth another try at once."""
+# SQLSTATE codes
+_RETRY_AT_ONCE = frozenset({"40001", "40P01", "23505"})
+"""Serialization failure, deadlock, and a race for a new row that was lost: rolled back, and a retry may succeed."""
 _SESSION_ENDED = frozenset({"57P01", "57P04", "57P05"})
-"""By an administrator, with its database, for being idle. The server says so between statements or in the middle of
+"""Ended by an administrator, with its database, or for being idle. The server sends these between statements or during
 one, never between a commit and its answer."""
 _NO_SCHEMA = frozenset({"3F000", "42P01", "42883"})
 _WRONG_LOGIN = frozenset({"28000", "28P01", "3D000"})
+_PROTOCOL_VIOLATION = "08P01"
+_TOO_MANY_CONNECTIONS = "53300"
+_DISK_FULL = "53100"
+_DAMAGED = frozenset({"XX001", "XX002"})
+_NOT_ALLOWED = "42501"
+_LOCK_TIMEOUT = "55P03"
 _READ_ONLY = "25006"
-_CUT_SHORT = "57014"
-_WORK = (Exchange, Renew, Expired, Disown, Heartbeat, ForgetWorker)
-"""Verbs of workers, which ask again until they are answered. They must not hear of a lock as if it were a refusal."""
+_CANCELLED = "57014"
+
+_RETRYING_COMMANDS = (Exchange, Renew, Expired, Disown, Heartbeat, ForgetWorker)
+"""Commands of workers, which repeat them until they are answered. To them a lock timeout must not look like a
+refusal."""
+_LOCK_WAIT_S = 2.0
+"""How long the functions of the server wait for a lock of another transaction."""
 
 
 def may_try_again(error: BaseException, *, reads: bool, unknown: bool) -> bool:
-    """Whether the same call may be made once more, at once."""
-    if _state(error) in _AGAIN:
+    """True if the same call may be repeated at once."""
+    if _sqlstate(error) in _RETRY_AT_ONCE:
         return True
-    return _broken(error) and (reads or not unknown) and not isinstance(error, TimeoutError | ValueError)
+    return _is_broken(error) and (reads or not unknown) and not isinstance(error, TimeoutError | ValueError)
 
 
-def undone(error: BaseException, *, shared: bool) -> bool:
-    """Whether it is certain that the call that failed so, after it went out, has written nothing."""
-    if _unsent(error):
+def wrote_nothing(error: BaseException, *, shared: bool) -> bool:
+    """True if it is certain that a call that was sent, and failed with this error, wrote nothing."""
+    if _is_unsent(error):
         return True
-    if not shared and _state(error.__cause__) in _SESSION_ENDED:
+    if not shared and _sqlstate(error.__cause__) in _SESSION_ENDED:
         return True
-    return isinstance(error, asyncpg.PostgresError) and not _broken(error)
+    return isinstance(error, asyncpg.PostgresError) and not _is_broken(error)
 
 
-def _unsent(error: BaseException) -> bool:
-    """The driver did not send it: the connection is closed, or has heard that it will be."""
+def _is_unsent(error: BaseException) -> bool:
+    """The driver did not send the call: the connection is closed, or the server announced that it will close it."""
     return isinstance(error, asyncpg.InterfaceError) or (
         isinstance(error, asyncpg.InternalClientError) and "cannot switch to state" in str(error)
     )
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
-    """Whether the connection is of no use after this error: the server closes it, or is not the one that we want. Or a
-    call was cut short in the server, and may have left a lock of the session behind."""
-    return _broken(error) or _state(error) in (_READ_ONLY, _CUT_SHORT)
+    """True if the connection must not be used again after this error.
+
+    The server closes it, or accepts no writes, or cancelled a call that may have left a lock of the session behind.
+    """
+    return _is_broken(error) or _sqlstate(error) in (_READ_ONLY, _CANCELLED)
 
 
-def _broken(error: BaseException) -> bool:
+def _is_broken(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
-        return _state(error).startswith(("57P", "08"))
+        return _sqlstate(error).startswith(("57P", "08"))
     return isinstance(error, FAILURES)
 
 
-def _state(error: BaseException | None) -> str:
+def _sqlstate(error: BaseException | None) -> str:
     return getattr(error, "sqlstate", None) or ""
 
 
-def _said(error: BaseException) -> str:
-    """In one line, without the full stop."""
+def _text(error: BaseException) -> str:
+    """The text of the error in one line, without the full stop."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def of_connecting(error: BaseException, place: str, *, trusted: bool = False) -> HoldfastError:
-    """No connection could be made, so nothing was written. `trusted`: this address and login have worked before."""
-    state, said = _state(error), _said(error)
-    if isinstance(error, ValueError | asyncpg.InterfaceError) and not trusted:
-        return ConfigError(f"The address of PostgreSQL at {place} cannot be used: {said}.", key="url")
-    if state in _WRONG_LOGIN and not trusted:
-        return ConfigError(f"PostgreSQL at {place} refused the login: {said}.", key="url")
-    if state == "08P01" and "startup parameter" in said:
+def of_connecting(error: BaseException, place: str, *, login_worked: bool = False) -> HoldfastError:
+    """The error when no connection could be made; so nothing was written.
+
+    `login_worked`: this address and login were accepted before, so the settings are not wrong.
+    """
+    state, text = _sqlstate(error), _text(error)
+    if isinstance(error, ValueError | asyncpg.InterfaceError) and not login_worked:
+        return ConfigError(f"The address of PostgreSQL at {place} cannot be used: {text}.", key="url")
+    if state in _WRONG_LOGIN and not login_worked:
+        return ConfigError(f"PostgreSQL at {place} refused the login: {text}.", key="url")
+    if state == _PROTOCOL_VIOLATION and "startup parameter" in text:
         return ConfigError(
-            f"What answers at {place} is a proxy that shares sessions ({said}). Say `[postgres] pooled = true`.",
+            f"At {place} answers a proxy that shares sessions ({text}). Set `[postgres] pooled = true`.",
             key="postgres.pooled",
         )
-    if state == "53300":
-        said = f"{said}. Raise its max_connections, lower `[postgres] pool_size`, or put a pooler in between"
-    return EngineUnavailable(f"PostgreSQL at {place} cannot be reached: {said}. Nothing was written.", engine=SCHEME)
+    if state == _TOO_MANY_CONNECTIONS:
+        text = f"{text}. Raise its max_connections, lower `[postgres] pool_size`, or use a proxy such as PgBouncer"
+    return EngineUnavailable(f"PostgreSQL at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)
 
 
 def of_call(error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool) -> HoldfastError:
-    """A call failed, for good. `unknown`: it may have taken effect all the same."""
-    verb, said = type(command).__name__.lower(), _said(error)
-    if isinstance(error, asyncpg.PostgresError) and not _broken(error):
+    """The error when a call failed for good. `unknown`: it may have been carried out all the same."""
+    verb, text = type(command).__name__.lower(), _text(error)
+    if isinstance(error, asyncpg.PostgresError) and not _is_broken(error):
         return _of_server(error, command, place, verb)
-    if isinstance(error, ValueError):  # the driver's own: it could not even be encoded
-        return InvalidArguments(f"{verb}: this cannot be stored: {said}. Nothing was written.")
+    if isinstance(error, ValueError):  # raised by the driver before it sends: it cannot encode a value
+        return InvalidArguments(f"{verb}: a value cannot be stored: {text}. Nothing was written.")
     if reads or not unknown:
-        went = "did not answer" if isinstance(error, TimeoutError) else "went away"
+        failed = "did not answer" if isinstance(error, TimeoutError) else "closed the connection"
         return EngineUnavailable(
-            f"PostgreSQL at {place} {went} during {verb}: {said}. Nothing was written.", engine=SCHEME
+            f"PostgreSQL at {place} {failed} during {verb}: {text}. Nothing was written.", engine=SCHEME
         )
     ids = tuple(_ids(command))
     more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
     of = f" of {', '.join(ids[:3])}{more}" if ids else ""
     return OutcomeUnknown(
-        f"The answer of PostgreSQL at {place} was lost ({said}): {verb}{of} may or may not have happened. "
-        "Look the jobs up by id, or repeat the call with the same ids: that is safe.",
+        f"The answer of PostgreSQL at {place} was lost ({text}): {verb}{of} may or may not have been carried out. "
+        "Look up the jobs by id, or repeat the call with the same ids: that is safe.",
         verb=verb,
         job_ids=ids,
         engine=SCHEME,
@@ -131,54 +147,54 @@ def of_call(error: BaseException, command: Command[Any], place: str, *, reads: b
 
 
 def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, verb: str) -> HoldfastError:
-    """The server refused a statement: its transaction was rolled back."""
-    state, said = _state(error), _said(error)
-    match state[:2]:
-        case "22" | "23" | "54" if state not in _AGAIN:
-            return InvalidArguments(
-                f"PostgreSQL at {place} cannot store what {verb} brought: {said}. Nothing was written."
-            )
-    if state == "55P03" and not isinstance(command, _WORK):
+    """The error when the server refused a statement: it rolled back the transaction."""
+    state, text = _sqlstate(error), _text(error)
+    if state.startswith(("22", "23", "54")) and state not in _RETRY_AT_ONCE:
+        return InvalidArguments(
+            f"PostgreSQL at {place} cannot store the values of this {verb}: {text}. Nothing was written."
+        )
+    if state == _LOCK_TIMEOUT and not isinstance(command, _RETRYING_COMMANDS):
         queue = _queue(command)
         return Busy(
-            f"{verb} waited too long for a lock in queue {queue!r}: a transaction that is still open holds the same "
+            f"{verb} waited too long for a lock in queue {queue!r}: an open transaction holds the same "
             "id, key or job. Nothing was written. Commit or roll back that transaction, then try again.",
             queue=queue,
-            waited=2.0,
+            waited=_LOCK_WAIT_S,
         )
     if state in _NO_SCHEMA:
         return SchemaMismatch(
-            f"PostgreSQL at {place} does not have the tables of this version of Holdfast ({said}). "
+            f"PostgreSQL at {place} does not have the tables of this version of Holdfast ({text}). "
             "Run: holdfast migrate",
             found="none or older",
             wanted="this version's",
             engine=SCHEME,
         )
-    if state == "53100":
+    if state == _DISK_FULL:
         return StorageFull(
-            f"PostgreSQL at {place} has no room: {said}. Nothing was written, what it holds is safe; make room and try "
-            "again.",
+            f"The disk of PostgreSQL at {place} is full: {text}. Nothing was written, and stored jobs are safe. Free "
+            "some space, then try again.",
             engine=SCHEME,
         )
-    if state in ("XX001", "XX002"):
+    if state in _DAMAGED:
         return CorruptRecord(
-            f"PostgreSQL at {place} found its data damaged during {verb}: {said}. Nothing was written. Restore a "
+            f"PostgreSQL at {place} found its data damaged during {verb}: {text}. Nothing was written. Restore a "
             "backup.",
             where=place,
             engine=SCHEME,
         )
-    if state == "42501":
+    if state == _NOT_ALLOWED:
         return EngineError(
-            f"The role that Holdfast uses at {place} may not do this: {said}. Nothing was written. Let the owner of "
+            f"The role that Holdfast uses at {place} may not do this: {text}. Nothing was written. Let the owner of "
             "the schema run: holdfast migrate --grant ROLE",
             engine=SCHEME,
         )
-    if state in ("57014", "55P03", _READ_ONLY) or state in _AGAIN or state.startswith("53"):
-        why = "This server is a standby, or was told to take no writes. " if state == _READ_ONLY else ""
+    if state in (_CANCELLED, _LOCK_TIMEOUT, _READ_ONLY) or state in _RETRY_AT_ONCE or state.startswith("53"):
+        why = "This server is a standby, or is set to accept no writes. " if state == _READ_ONLY else ""
         return EngineUnavailable(
-            f"PostgreSQL at {place} gave up {verb}: {said}. {why}Nothing was written. Try again.", engine=SCHEME
+            f"PostgreSQL at {place} did not complete {verb}: {text}. {why}Nothing was written. Try again.",
+            engine=SCHEME,
         )
-    return EngineError(f"PostgreSQL at {place} refused {verb}: {said} ({state}). Nothing was written.", engine=SCHEME)
+    return EngineError(f"PostgreSQL at {place} refused {verb}: {text} ({state}). Nothing was written.", engine=SCHEME)
 
 
 def _ids(command: Command[Any]) -> Iterable[str]:

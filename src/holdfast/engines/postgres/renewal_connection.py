@@ -1,7 +1,7 @@
-"""The keeper's door: renewals and heartbeats from a thread that no handler can starve, over a connection of its own.
+"""The blocking connection of the keeper, the thread that renews leases: no handler can delay it.
 
-It has less patience than other calls: a renewal that hangs on a dead wire must have failed early enough for another try
-before the lease runs out.
+Its timeout is shorter than that of other calls: a renewal on a dead connection must fail early enough for a second try
+before the lease expires.
 """
 
 import asyncio
@@ -14,36 +14,35 @@ from holdfast.model import work
 from holdfast.model.command import A, Command
 from holdfast.model.records import WorkerRecord
 
-ANSWER_WITHIN = 5.0
-"""Seconds: of a lease of thirty, ten to twenty-five are there to renew it."""
+STATEMENT_TIMEOUT_S = 5.0  # of a lease of 30 s, 10 to 25 s remain when its renewal begins: time for a second try
 
 Perform = Callable[[Command[Any], Connections], Awaitable[Any]]
 
 
 class PostgresRenewalConnection(RenewalConnection):
-    """Made and used in the keeper's thread, which gets an event loop of its own for as long as a call lasts."""
+    """Created and used in the thread of the keeper. Its event loop runs only during a call."""
 
     def __init__(self, connections: Connections, perform: Perform) -> None:
         self._connections = connections
         self._perform = perform
         self._runner = asyncio.Runner()
 
-    def _ask(self, command: Command[A]) -> A:
-        async def asked() -> A:
+    def _run(self, command: Command[A]) -> A:
+        async def perform() -> A:
             answer: A = await self._perform(command, self._connections)
             return answer
 
-        return self._runner.run(asked())
+        return self._runner.run(perform())
 
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
-        return self._ask(work.Renew(jobs=tuple(jobs)))
+        return self._run(work.Renew(jobs=tuple(jobs)))
 
     def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
-        return self._ask(work.Heartbeat(worker=worker))
+        return self._run(work.Heartbeat(worker=worker))
 
     def close(self) -> None:
-        async def let_go() -> None:
+        async def close() -> None:
             self._connections.close()
 
-        self._runner.run(let_go())
+        self._runner.run(close())
         self._runner.close()

@@ -36,11 +36,11 @@ class UserTransactions:
         self._notify = notify
         self._identity = ""
 
-    def join(self, command: Command[A], user: UserConnection, offset: int, not_before_us: int) -> A:
+    def perform_in(self, command: Command[A], user: UserConnection, offset: int, not_before_us: int) -> A:
         self._check_dialect(user)
         found = user.identity()
         if found != self._identity:
-            with asyncio.Runner() as runner:  # in a thread without an event loop: else it would be `ajoin`
+            with asyncio.Runner() as runner:  # in a thread without an event loop: else it would be `aperform_in`
                 runner.run(self._identify())
             self._check(found)
         call, topics = self._call(command, user, offset, not_before_us)
@@ -48,7 +48,7 @@ class UserTransactions:
         topics.update(reply.topics)
         return reply.answer
 
-    async def ajoin(self, command: Command[A], user: UserConnection, offset: int, not_before_us: int) -> A:
+    async def aperform_in(self, command: Command[A], user: UserConnection, offset: int, not_before_us: int) -> A:
         self._check_dialect(user)
         found = await user.aidentity()
         if found != self._identity:
@@ -123,7 +123,7 @@ class OwnTransaction:
             raise Unsupported(
                 "A transaction in a plain (not async) handler on PostgreSQL needs psycopg. Install it with: "
                 "pip install 'psycopg[binary]', or make the handler async.",
-                capability="joins_transactions",
+                capability="user_transactions",
                 engine="postgresql",
             ) from missing
         with psycopg.connect(self._url) as connection, connection.transaction():

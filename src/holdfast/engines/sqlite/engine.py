@@ -5,6 +5,7 @@ each with a connection of its own: the writer, which runs all waiting commands i
 `writer.py`); the reader, which never waits for the writer (`reader.py`); and one renewal connection per worker.
 """
 
+import asyncio
 import logging
 import os
 import re
@@ -19,8 +20,9 @@ from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransaction, refuse_inside
 from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.sqlite.reader import Reader
+from holdfast.engines.sqlite.settings import SqliteSettings
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
-from holdfast.engines.sqlite.user_transactions import UserTransactions
+from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
@@ -46,12 +48,14 @@ class SqliteEngine(Engine):
         shared_between_processes=True,
         shared_between_hosts=False,
         push=True,
-        joins_transactions=True,
+        user_transactions=True,
         cross_queue_atomic=True,
+        blocking_calls=True,
         concurrent_writers=False,
     )
-    transaction_budget = BUDGET_S
-    joins_unopened = True
+    settings = SqliteSettings
+    transaction_budget_s = BUDGET_S
+    transactions_before_open = True
 
     def __init__(
         self,
@@ -62,13 +66,14 @@ class SqliteEngine(Engine):
         durability: str = "durable",
         auto_migrate: bool = True,
         busy_timeout: float = 10.0,
+        fast_paths: bool = True,
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(
                 f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
             )
         self._runtime = runtime
-        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout)
+        self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
         self._clock = EngineClock(runtime)
@@ -78,7 +83,7 @@ class SqliteEngine(Engine):
         self._processes: HostProcesses | None = None
         self._poller: CommitPoller | None = None
         self._gate_queue = GateQueue(runtime)
-        self._user_transactions = UserTransactions(
+        self._user_transactions = SqliteUserTransactions(
             self._store, runtime, self._clock, self._notify_processes, self._gate_queue, auto_migrate=auto_migrate
         )
 
@@ -129,7 +134,7 @@ class SqliteEngine(Engine):
 
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
-        kind = self._runtime.fs.kind_of_disk(folder)
+        kind = self._runtime.fs.file_system_type(folder)
         if kind in NETWORK_FILE_SYSTEMS:
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
@@ -164,6 +169,8 @@ class SqliteEngine(Engine):
     # Commands
 
     async def perform(self, command: Command[A]) -> A:
+        if asyncio._get_running_loop() is None:
+            return self.perform_now(command)
         try:
             answer: A = await self._thread_for(command).perform(command)
         except CorruptRecord:
@@ -201,13 +208,13 @@ class SqliteEngine(Engine):
 
     # Transactions
 
-    def join(self, command: Command[A], user: UserConnection) -> A:
+    def perform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return self._user_transactions.perform(command, user)
+        return self._user_transactions.perform_in(command, user)
 
-    async def ajoin(self, command: Command[A], user: UserConnection) -> A:
+    async def aperform_in(self, command: Command[A], user: UserConnection) -> A:
         self._check_process()
-        return await self._user_transactions.aperform(command, user)
+        return await self._user_transactions.aperform_in(command, user)
 
     def transaction(self) -> SqliteOwnTransaction:
         refuse_inside(self._store.path)
@@ -259,6 +266,10 @@ class SqliteEngine(Engine):
 
     def renewal_connection(self) -> RenewalConnection:
         return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)
+
+    @classmethod
+    def shown_address(cls, url: str) -> str:
+        return path_of(url)
 
     @property
     def clock_offset(self) -> int:

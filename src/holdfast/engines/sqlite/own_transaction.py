@@ -174,7 +174,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             finally:
-                connection.taken = TAKEN_BACK
+                connection.revoked = TAKEN_BACK
                 connection.set_authorizer(_deny_all)  # cursors that exist already are refused by this
                 gate.close()
         return True

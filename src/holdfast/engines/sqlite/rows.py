@@ -38,7 +38,7 @@ statement searches or sorts by has a column, too."""
 ID_COLUMNS = ("q", "id")
 """The columns that an update never changes."""
 NARROW_COLUMNS = ("state", "token", "lease_expires", "expires", "kept_until", "body")
-"""The columns of `update_job_narrow`, in the order of `narrow_row`."""
+"""The columns of `update_job_narrow`, in the order of `fast_updates.narrow_row`."""
 
 NO_HOLD = Hold.NONE
 """A module's name is read faster than a member of an enum, and every written job needs it."""
@@ -71,31 +71,6 @@ def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
         job.expires if state in WAITING else None,
         job.kept_until if state in TERMINAL else None,
         pack(job),
-    )
-
-
-def narrow_row(job: JobRecord) -> tuple[Any, ...]:
-    """The values of `NARROW_COLUMNS`, and the arrival."""
-    return (
-        STATE_NUMBERS[job.state],
-        job.token,
-        job.lease_expires,
-        job.expires if job.state in WAITING else None,
-        job.kept_until if job.state in TERMINAL else None,
-        pack(job),
-        job.arrival,
-    )
-
-
-def keeps_order(old: JobRecord, new: JobRecord) -> bool:
-    """True if no column has changed that is not in `NARROW_COLUMNS`."""
-    return (
-        old.arrival == new.arrival
-        and old.due == new.due
-        and old.priority == new.priority
-        and old.hold is NO_HOLD
-        and new.hold is NO_HOLD
-        and old.generation == new.generation
     )
 
 

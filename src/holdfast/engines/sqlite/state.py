@@ -4,8 +4,7 @@ Inside one write transaction the rules see the database only through this class.
 cached. Changed jobs are written in batches (`flush`), at the latest before the next question that an index answers. So
 a hundred settlements and a hundred claims cost a few calls of `executemany`.
 
-Between two transactions another connection may have written. SQLite's `data_version` shows whether one has; if none
-has, the cache keeps the leased jobs, and settling them needs no read.
+This is the general path: it reads everything again in every transaction. `FastState` adds the fast paths.
 """
 
 import sqlite3
@@ -23,8 +22,6 @@ from holdfast.engines.sqlite.rows import (
     STATES_BY_NUMBER,
     BrokenLane,
     job_row,
-    keeps_order,
-    narrow_row,
     pack,
     read_job,
     unpack_edge,
@@ -47,8 +44,15 @@ NEWEST = {
 """The statement that lists the jobs of a state, for states that an index serves."""
 
 
+JobChange = tuple[JobRecord, JobRecord]
+"""A stored job, before and after."""
+
+
 class SqliteState(UnfinishedRecords):
     """The `State` of one connection."""
+
+    trusts_fresh_ids = False
+    """True if `job_of_fresh_id` does not read the database: see `fast_fresh_ids.py`."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
         super().__init__()
@@ -64,9 +68,6 @@ class SqliteState(UnfinishedRecords):
         """Lanes whose head was found, or written, in this transaction."""
         self._last_checked_lane = (0, "")
         """Where `check_lanes` continues."""
-        self._data_version = -1
-        self.trusts_fresh_ids = True
-        """True if `job_of_fresh_id` does not read the database."""
         self.checks_lanes = True
         """True if reading a lane checks that its head exists. False during a repair."""
         self.arrival = 0
@@ -75,18 +76,12 @@ class SqliteState(UnfinishedRecords):
     # The life of a transaction
 
     def begin(self) -> None:
-        """Clear the cache if another connection has written; the numbers of names stay."""
-        self._complete_lanes.clear()
+        """Called when a write transaction has begun: another connection may have written since the last one."""
+        self.clear_cache()
         self.begun = []
-        version = self.db.data_version()
-        if version != self._data_version:
-            self.clear_cache()
-            self._data_version = version
 
-    def trim_cache(self) -> None:
-        """After a commit: keep the leased jobs, which will be settled, and drop the others."""
-        self._jobs = {name: job for name, job in self._jobs.items() if job is not None and job.token is not None}
-        self.db.written = False
+    def after_commit(self) -> None:
+        self.clear_cache()
 
     def clear_cache(self, *, numbers: bool = False) -> None:
         """Drop everything that another connection may change; after a rollback also the numbers of names."""
@@ -97,7 +92,6 @@ class SqliteState(UnfinishedRecords):
         self._has_edges = None
         self._unfinished = None
         self._complete_lanes.clear()
-        self._data_version = -1
         self.db.written = False
         if numbers:
             self.db.forget_numbers()
@@ -106,7 +100,9 @@ class SqliteState(UnfinishedRecords):
         """Write the changed jobs."""
         if not self._dirty:
             return
-        adds, narrow_updates, updates, drops = [], [], [], []
+        adds: list[Any] = []
+        drops: list[Any] = []
+        changes: list[JobChange] = []
         for name, old in self._dirty.items():
             new = self._jobs[name]
             if new is None:
@@ -114,16 +110,19 @@ class SqliteState(UnfinishedRecords):
                     drops.append((old.arrival,))
             elif old is None:
                 adds.append(self._row(new))
-            elif keeps_order(old, new):
-                narrow_updates.append(narrow_row(new))
             else:
-                arrival, _, _, *rest = self._row(new)
-                updates.append((arrival, *rest, old.arrival))
+                changes.append((old, new))
         self._dirty.clear()
         self.db.many("drop_job", drops)
-        self.db.many("update_job", updates)
-        self.db.many("update_job_narrow", narrow_updates)
+        self._update_jobs(changes)
         self.db.many("add_job", adds)
+
+    def _update_jobs(self, changes: list[JobChange]) -> None:
+        updates = []
+        for old, new in changes:
+            arrival, _, _, *values = self._row(new)  # all but `ID_COLUMNS`
+            updates.append((arrival, *values, old.arrival))
+        self.db.many("update_job", updates)
 
     def recount(self, queue: str, before: JobState, after: JobState) -> None:
         """Count a row that a repair has moved from one state to another without the rules."""
@@ -224,10 +223,6 @@ class SqliteState(UnfinishedRecords):
         row = self.db.one("job", self.db.queue_number(queue), job_id)
         self._jobs[name] = job = None if row is None else read_job(row)
         return job
-
-    def job_of_fresh_id(self, queue: str, job_id: str) -> JobRecord | None:
-        # A job of this transaction may have the id. If a stored one has it, the unique index refuses the insert.
-        return self._jobs.get((queue, job_id)) if self.trusts_fresh_ids else self.job(queue, job_id)
 
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
         self.flush()

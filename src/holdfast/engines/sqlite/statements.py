@@ -10,10 +10,10 @@ from functools import cache
 from importlib.resources import files
 
 from holdfast.engines.sqlite.rows import COLUMNS, ID_COLUMNS, NARROW_COLUMNS, STATE_NUMBERS
-from holdfast.model.states import BY_DUE, LIVE, TERMINAL, JobState
+from holdfast.model.states import BY_DUE, LIVE, TERMINAL, UNSUCCESSFUL, JobState
 
 HEADING = "-- name: "
-"""Begins a statement; the rest of the line is its name."""
+"""LazyTransaction a statement; the rest of the line is its name."""
 PLACEHOLDER = re.compile(r"\{\{([a-z_.]+)\}\}")
 
 
@@ -40,7 +40,7 @@ def render(text: str, values: Mapping[str, str], *, where: str) -> str:
 
 @cache
 def _model_values() -> dict[str, str]:
-    sets = {"live": LIVE, "terminal": TERMINAL, "unsuccessful": TERMINAL - {JobState.SUCCEEDED}, "by_due": BY_DUE}
+    sets = {"live": LIVE, "terminal": TERMINAL, "unsuccessful": UNSUCCESSFUL, "by_due": BY_DUE}
     return {
         **{f"state.{state.value}": str(number) for state, number in STATE_NUMBERS.items()},
         **{name: _numbers(states) for name, states in sets.items()},

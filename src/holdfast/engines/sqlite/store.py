@@ -15,6 +15,9 @@ class StoreOptions(NamedTuple):
     busy_timeout_s: float
     """How long a statement waits for a program that locked the file without passing the gate."""
 
+    fast_paths: bool = True
+    """False turns off `fast_state.py`, for tests."""
+
     @property
     def gate_path(self) -> str:
         return self.path + "-gate"

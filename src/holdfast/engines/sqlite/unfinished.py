@@ -156,7 +156,7 @@ def do_chunk(state: UnfinishedRecords, work: UnfinishedWork, at: At, *, keep_tim
     step.close()
     if not following:
         state.drop_unfinished(work)
-        step.topics.add("queue:" + work.queue)  # jobs that arrived meanwhile can be claimed from now on
+        step.topics.add("queue:" + work.queue)  # jobs that arrived during the clear can be claimed from now on
         return ChunkResult(len(jobs), None, frozenset(step.topics))
     left = replace(work, next=following, changed_us=work.changed_us if keep_time else at.wall)
     state.put_unfinished(left)

@@ -49,7 +49,7 @@ class _Result(NamedTuple):
     written: bool
 
 
-class UserTransactions:
+class SqliteUserTransactions:
     """Performs commands inside transactions of users. May be used from any thread."""
 
     def __init__(
@@ -72,39 +72,39 @@ class UserTransactions:
         self._gate_queue = gate_queue
         self._sql = load("statements.sql", store.namespace)
 
-    def perform(self, command: Command[A], user: UserConnection) -> A:
-        self._check_dialect(user)
+    def perform_in(self, command: Command[A], connection: UserConnection) -> A:
+        self._check_dialect(connection)
         with self._translated_errors(command):
-            begins = user.run(self._has_to_begin)
+            begins = connection.run(self._has_to_begin)
             if begins:
                 with closing(self._runtime.fs.gate(self._store.gate_path)) as gate, gate:
-                    user.run(_begin)
-            result = user.run(lambda db: self._decide(command, db, begins))
-            if not self._notifies_after_commit(result, user):
-                user.run(self._count_commit)
+                    connection.run(_begin)
+            result = connection.run(lambda db: self._decide(command, db, begins))
+            if not self._notifies_after_commit(result, connection):
+                connection.run(self._count_commit)
         answer: A = result.answer
         return answer
 
-    async def aperform(self, command: Command[A], user: UserConnection) -> A:
+    async def aperform_in(self, command: Command[A], connection: UserConnection) -> A:
         """The same. The event loop does not wait for the gate."""
-        self._check_dialect(user)
+        self._check_dialect(connection)
         with self._translated_errors(command):
-            begins = await user.arun(self._has_to_begin)
+            begins = await connection.arun(self._has_to_begin)
             if begins:
                 with closing(self._runtime.fs.gate(self._store.gate_path)) as gate:  # closing it releases the gate
                     await self._gate_queue.run(gate.__enter__)
-                    await user.arun(_begin)
-            result = await user.arun(lambda db: self._decide(command, db, begins))
-            if not self._notifies_after_commit(result, user):
-                await user.arun(self._count_commit)
+                    await connection.arun(_begin)
+            result = await connection.arun(lambda db: self._decide(command, db, begins))
+            if not self._notifies_after_commit(result, connection):
+                await connection.arun(self._count_commit)
         answer: A = result.answer
         return answer
 
     # Before
 
-    def _check_dialect(self, user: UserConnection) -> None:
-        if user.dialect != "sqlite":
-            raise WrongDatabase(expected=self._store.path, found=user.dialect)
+    def _check_dialect(self, connection: UserConnection) -> None:
+        if connection.dialect != "sqlite":
+            raise WrongDatabase(expected=self._store.path, found=connection.dialect)
 
     def _has_to_begin(self, db: sqlite3.Connection) -> bool:
         """True if a transaction must be begun. Refuses a connection to another file, or one that autocommits."""
@@ -145,8 +145,7 @@ class UserTransactions:
         if not self._schema_fits:
             self._check_schema(rows)
         rows.execute(self._sql["lock"])
-        state = SqliteState(rows.connection, self._sql)
-        state.trusts_fresh_ids = False  # an insert that the unique index refuses could not be tried again here
+        state = SqliteState(rows.connection, self._sql)  # without fast paths: a refused insert cannot be tried again
         ledger = Ledger(state)
         _, wall, lease, state.arrival = rows.execute(self._sql["begin_meta"]).fetchone()
         ledger.clock = At(wall, lease).after(self._clock.last)
@@ -169,11 +168,11 @@ class UserTransactions:
 
     # After
 
-    def _notifies_after_commit(self, result: _Result, user: UserConnection) -> bool:
+    def _notifies_after_commit(self, result: _Result, connection: UserConnection) -> bool:
         """Arrange the notifications. False: the driver has no commit callback, or processes have no sockets."""
         if not result.topics:
             return True
-        return self._notify(frozenset()) and user.after_commit(lambda: self._notify_topics(result.topics))
+        return self._notify(frozenset()) and connection.after_commit(lambda: self._notify_topics(result.topics))
 
     def _notify_topics(self, topics: frozenset[str]) -> None:
         self._notify(topics)

@@ -18,6 +18,8 @@ import msgspec
 
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, translate
+from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
+from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
 from holdfast.engines.sqlite.repair import repair_lane, repair_row
 from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedRow
@@ -62,7 +64,7 @@ class Writer:
             self._gate.close()
             raise
         self._sql = load("statements.sql", store.namespace)
-        self._state = SqliteState(self.connection, self._sql)
+        self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
         self._ledger = Ledger(self._state)
         self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
 
@@ -132,12 +134,7 @@ class Writer:
         if len(commands) > 1:
             return [result for command in commands for result in self.run([command])]
         if isinstance(failure, EngineError) and self._state.trusts_fresh_ids:
-            # The unique index has refused an id that the caller declared new: look ids up before the insert.
-            self._state.trusts_fresh_ids = False
-            try:
-                return self.run(commands)
-            finally:
-                self._state.trusts_fresh_ids = True
+            return with_look_ups(self._state, lambda: self.run(commands))
         return [CommandResult(None, failure, frozenset())]
 
     def _transaction_after_repairs(self, work: Callable[[], T]) -> T:
@@ -277,7 +274,7 @@ class Writer:
                 verb="commit",
                 engine="sqlite",
             ) from error
-        self._state.trim_cache()
+        self._state.after_commit()
 
     def _rollback(self) -> None:
         if self.connection.in_transaction:

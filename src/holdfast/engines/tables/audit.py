@@ -19,8 +19,8 @@ def problems_of_tables(tables: Tables, now: int) -> Iterator[str]:
     yield from _lease_problems(tables)
     yield from _edge_problems(tables)
     ended = {Ended(job.kept_until, job.queue, job.id) for job in _jobs(tables) if job.terminal}
-    if tables._ended.living() != ended:
-        yield "the index of finished jobs is not that of the records"
+    if tables._ended.current_entries() != ended:
+        yield "the index of ended jobs is not that of the records"
 
 
 def _jobs(tables: Tables) -> Iterator[JobRecord]:
@@ -41,13 +41,13 @@ def _queue_problems(queue: Queue) -> Iterator[str]:
             for job in jobs
             if job.task == task and job.state is JobState.QUEUED
         }
-        if (queue.ready[task].living() if task in queue.ready else set()) != ready:
+        if (queue.ready[task].current_entries() if task in queue.ready else set()) != ready:
             yield f"queue {queue.name!r}: ready jobs of task {task!r} are not those of the records"
     due = {ByTime(j.due, j.arrival, j.id) for j in jobs if j.state in (JobState.SCHEDULED, JobState.RETRYING)}
-    if queue.due.living() != due:
+    if queue.due.current_entries() != due:
         yield f"queue {queue.name!r}: the index of due times is not that of the records"
     expiring = {ByTime(job.expires, job.arrival, job.id) for job in jobs if job.waiting and job.expires is not None}
-    if queue.expiring.living() != expiring:
+    if queue.expiring.current_entries() != expiring:
         yield f"queue {queue.name!r}: the index of expiring jobs is not that of the records"
     if jobs and queue.record is None:
         yield f"queue {queue.name!r} has jobs and no record"
@@ -56,8 +56,8 @@ def _queue_problems(queue: Queue) -> Iterator[str]:
 def _waiting_problems(queue: Queue) -> Iterator[str]:
     for name, lane in queue.lanes.items():
         held = (job for job in queue.jobs.values() if job.lane == name and job.hold & Hold.LANE)
-        if lane.waiting.living() != {InLane(-job.priority, job.arrival, job.id) for job in held}:
-            yield f"lane {name!r} of queue {queue.name!r}: those who wait are not those of the records"
+        if lane.waiting.current_entries() != {InLane(-job.priority, job.arrival, job.id) for job in held}:
+            yield f"lane {name!r} of queue {queue.name!r}: the jobs that wait are not those of the records"
 
 
 def _key_problems(queue: Queue, now: int) -> Iterator[str]:

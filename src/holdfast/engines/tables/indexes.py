@@ -1,4 +1,4 @@
-"""Entries and heaps of the in-memory tables: the orders in which jobs are asked for."""
+"""Entries and heaps of the in-memory tables: the orders in which the rules read jobs."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Ready(NamedTuple):
 
 
 class ByTime(NamedTuple):
-    """An order by some instant, then arrival."""
+    """An order by an instant, then arrival."""
 
     instant: int
     arrival: int
@@ -48,12 +48,12 @@ class Ended(NamedTuple):
 
 
 class Lane:
-    """A lane's record, and who waits behind its head."""
+    """A lane's record, and the jobs that wait behind its head."""
 
     def __init__(self, record: LaneRecord, jobs: dict[str, JobRecord]) -> None:
         self.record = record
 
-        def alive(entry: InLane) -> bool:
+        def is_current(entry: InLane) -> bool:
             job = jobs.get(entry.id)
             return (
                 job is not None
@@ -62,11 +62,11 @@ class Lane:
                 and bool(job.hold & Hold.LANE)
             )
 
-        self.waiting: LazyHeap[InLane] = LazyHeap(alive)
+        self.waiting: LazyHeap[InLane] = LazyHeap(is_current)
 
 
 class Queue:
-    """A queue: its jobs by id, and the orders in which they are asked for."""
+    """A queue: its jobs by id, and the orders in which the rules read them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class Queue:
         self.live = 0
         # R2: in claim order per task.
         self.ready: dict[str, LazyHeap[Ready]] = {}
-        """One heap per task, so that work nobody here can do is never looked at."""
+        """One heap per task, so that a claim never visits jobs of tasks it does not name."""
         self.due: LazyHeap[ByTime] = LazyHeap(self._is_due)
         self.expiring: LazyHeap[ByTime] = LazyHeap(self._is_expiring)
         self.keys: dict[tuple[str, str], str] = {}

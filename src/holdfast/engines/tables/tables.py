@@ -1,8 +1,7 @@
 """The state in plain Python: records in dictionaries, and indexes that follow from them.
 
-`_leave` takes a job out of the indexes its record implied, `_enter` puts it into those that its new record
-implies. No rule touches an index directly, so records and indexes cannot drift apart; `audit.py` works them out
-from the records and compares.
+`_leave` removes a job from the indexes of its old record, `_enter` adds it to those of its new one. No rule touches an
+index directly, so records and indexes stay equal; `audit.py` builds the indexes anew and compares.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,14 +20,14 @@ FREE = Hold.NONE
 
 
 class Tables(State):
-    """The whole of it."""
+    """All records of an engine."""
 
     def __init__(self) -> None:
         self._queues: dict[str, Queue] = {}
         self._leases: dict[Name, JobRecord] = {}
-        """Every leased job. Expiry is found by looking at all of these: as many as there are slots, not jobs."""
+        """Every leased job. All of them are visited to find expired ones: there are as many as slots, not as jobs."""
         self._claims: dict[str, dict[Name, None]] = {}
-        """Claim id → what it still holds."""
+        """Claim id → the jobs that it still holds."""
         self._ended: LazyHeap[Ended] = LazyHeap(self._is_ended)
         self._children: dict[Name, dict[Name, Edge]] = {}
         self._ended_parents: dict[Name, None] = {}
@@ -60,17 +59,17 @@ class Tables(State):
         state = job.state
         del queue.by_state[state][job.arrival]
         if state is QUEUED:
-            queue.ready[job.task].bury()
+            queue.ready[job.task].mark_stale()
         elif state in BY_DUE:
-            queue.due.bury()
+            queue.due.mark_stale()
         elif state in TERMINAL:
-            self._ended.bury()
+            self._ended.mark_stale()
         if state in LIVE:
             queue.live -= 1
             if job.expires is not None and state in WAITING:
-                queue.expiring.bury()
+                queue.expiring.mark_stale()
         if job.hold is not FREE and job.hold & Hold.LANE:
-            queue.lanes[str(job.lane)].waiting.bury()
+            queue.lanes[str(job.lane)].waiting.mark_stale()
         if job.token is not None:
             self._drop_lease((job.queue, job.id), claim_of(job.token))
         if after is None:
@@ -164,53 +163,53 @@ class Tables(State):
     # Jobs
 
     def job(self, queue: str, job_id: str) -> JobRecord | None:
-        known = self._queues.get(queue)
-        return None if known is None else known.jobs.get(job_id)
+        index = self._queues.get(queue)
+        return None if index is None else index.jobs.get(job_id)
 
     def key_taker(self, queue: str, task: str, unique_key: str) -> JobRecord | None:
-        known = self._queues.get(queue)
-        taker = None if known is None else known.keys.get((task, unique_key))
+        index = self._queues.get(queue)
+        taker = None if index is None else index.keys.get((task, unique_key))
         return None if taker is None else self.job(queue, taker)
 
     def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
-        known = self._queues.get(queue)
-        heap = None if known is None else known.ready.get(task)
-        if known is not None and heap is not None:
+        index = self._queues.get(queue)
+        heap = None if index is None else index.ready.get(task)
+        if index is not None and heap is not None:
             while (entry := heap.first()) is not None:
-                yield known.jobs[entry.id]
+                yield index.jobs[entry.id]
 
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
-        known = self._queues.get(queue)
-        if known is not None:
+        index = self._queues.get(queue)
+        if index is not None:
             for _ in range(limit):
-                entry = known.due.first()
+                entry = index.due.first()
                 if entry is None or entry.instant > now:
                     return
-                yield known.jobs[entry.id]
+                yield index.jobs[entry.id]
 
     def next_due(self, queue: str) -> int | None:
-        known = self._queues.get(queue)
-        first = None if known is None else known.due.first()
+        index = self._queues.get(queue)
+        first = None if index is None else index.due.first()
         return None if first is None else first.instant
 
     def live_jobs(self, queue: str, lane: str | None) -> list[JobRecord]:
-        known = self._queue(queue)
-        jobs = [known.jobs[job_id] for state in LIVE for job_id in known.by_state[state].values()]
+        index = self._queue(queue)
+        jobs = [index.jobs[job_id] for state in LIVE for job_id in index.by_state[state].values()]
         return sorted((job for job in jobs if lane in (None, job.lane)), key=lambda job: -job.arrival)
 
     def held_by_epoch(self, queue: str) -> list[JobRecord]:
-        known = self._queue(queue)
+        index = self._queue(queue)
         return [
             job
-            for _, job_id in sorted(known.by_state[JobState.BLOCKED].items())
-            if (job := known.jobs[job_id]).hold & Hold.EPOCH
+            for _, job_id in sorted(index.by_state[JobState.BLOCKED].items())
+            if (job := index.jobs[job_id]).hold & Hold.EPOCH
         ]
 
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
-        known = self._queue(queue)
-        listed = known.by_state[state]
+        index = self._queue(queue)
+        listed = index.by_state[state]
         arrivals = sorted((arrival for arrival in listed if below is None or arrival < below), reverse=True)
-        return [known.jobs[listed[arrival]] for arrival in arrivals[:limit]]
+        return [index.jobs[listed[arrival]] for arrival in arrivals[:limit]]
 
     def expiring(self, now: int, limit: int) -> list[JobRecord]:
         bound = ByTime(now, ABOVE_ALL, LAST)
@@ -237,45 +236,45 @@ class Tables(State):
     # Queues and lanes
 
     def queue(self, name: str) -> QueueRecord | None:
-        known = self._queues.get(name)
-        return None if known is None else known.record
+        index = self._queues.get(name)
+        return None if index is None else index.record
 
     def queues(self) -> list[QueueRecord]:
         records = [queue.record for _, queue in sorted(self._queues.items())]
         return [record for record in records if record is not None]
 
     def depth(self, queue: str) -> int:
-        known = self._queues.get(queue)
-        return 0 if known is None else known.live
+        index = self._queues.get(queue)
+        return 0 if index is None else index.live
 
     def counts(self, queue: str) -> Mapping[JobState, int]:
-        known = self._queues.get(queue)
-        return {} if known is None else {state: len(jobs) for state, jobs in known.by_state.items() if jobs}
+        index = self._queues.get(queue)
+        return {} if index is None else {state: len(jobs) for state, jobs in index.by_state.items() if jobs}
 
     def oldest_ready(self, queue: str) -> int | None:
-        heaps = () if (known := self._queues.get(queue)) is None else known.ready.values()
+        heaps = () if (index := self._queues.get(queue)) is None else index.ready.values()
         return min((head.due for heap in heaps if (head := heap.first()) is not None), default=None)
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
-        known = self._queues.get(queue)
-        fallen = [] if known is None else [entry.instant for entry in known.due.up_to(ByTime(now, ABOVE_ALL, LAST))]
+        index = self._queues.get(queue)
+        fallen = [] if index is None else [entry.instant for entry in index.due.up_to(ByTime(now, ABOVE_ALL, LAST))]
         return len(fallen), min(fallen, default=None)
 
     def lane(self, queue: str, lane: str) -> LaneRecord | None:
-        known = self._queues.get(queue)
-        found = None if known is None else known.lanes.get(lane)
+        index = self._queues.get(queue)
+        found = None if index is None else index.lanes.get(lane)
         return None if found is None else found.record
 
     def lanes(self, queue: str) -> list[LaneRecord]:
-        known = self._queues.get(queue)
-        return [] if known is None else [lane.record for _, lane in sorted(known.lanes.items())]
+        index = self._queues.get(queue)
+        return [] if index is None else [lane.record for _, lane in sorted(index.lanes.items())]
 
     def next_in_lane(self, queue: str, lane: str) -> JobRecord | None:
         entry = self._queues[queue].lanes[lane].waiting.first()
         return None if entry is None else self.job(queue, entry.id)
 
     def earliest_in_lane(self, queue: str, lane: str) -> JobRecord | None:
-        waiting = self._queues[queue].lanes[lane].waiting.living()
+        waiting = self._queues[queue].lanes[lane].waiting.current_entries()
         entry = min(waiting, key=lambda entry: entry.arrival, default=None)
         return None if entry is None else self.job(queue, entry.id)
 

@@ -8,8 +8,9 @@ Run it on an engine of your own, with nothing installed but Holdfast and pytest:
 
     pytest --pyargs holdfast.testing.contract --holdfast-engine=ADDRESS
 
-or override the fixture `make_engine` in a `conftest.py` (see `holdfast.testing.plugin`). Each example gets an empty
-store, and after each one `engine.audit()` must find nothing wrong. The run ends with a table: which guarantee held.
+or override the fixture `make_engine` in a `conftest.py` (see `holdfast.testing.conformance`). Each example gets an
+empty store, and after each one `engine.audit()` must find nothing wrong. The run ends with a table: which guarantee
+held.
 
 Real time may flow under an example. Instants are compared with the `at` of the answer that set them, and time is moved
 by the clock offset, never by waiting.

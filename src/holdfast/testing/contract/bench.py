@@ -19,7 +19,7 @@ from holdfast.testing.contract.builders import QUEUE, REAPER, claim, reap, succe
 EngineMaker = Callable[[], Engine]
 """Makes an engine on an empty store; it is not opened yet."""
 UserTransaction = Callable[[], AbstractAsyncContextManager[object]]
-"""Opens a transaction of a user's; what it answers can be given to `enqueue(join=...)`."""
+"""Opens a transaction of a user's; its value can be passed to `in_transaction`."""
 DamageOneChange = Callable[[Engine], Awaitable[None]]
 """Spoils one stored change of an engine's last write, and opens the engine again."""
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 300.0
+from holdfast.testing.async_tests import run_async_test
+
+LIMIT_S = 300.0
 """Seconds of real time an example may take before it counts as hanging. The largest takes a few."""
 
 Example = Callable[..., Coroutine[Any, Any, None]]
@@ -60,7 +62,7 @@ def guarantee(what: Guarantee) -> Callable[[Example], Callable[..., None]]:
     def mark(example: Example) -> Callable[..., None]:
         @functools.wraps(example)
         def run(*, contract_runner: asyncio.Runner, **fixtures: Any) -> None:
-            contract_runner.run(_timed(example(**fixtures)))
+            run_async_test(contract_runner, example(**fixtures), name=example.__name__, limit_s=LIMIT_S)
 
         signature = inspect.signature(example)
         runner = inspect.Parameter("contract_runner", inspect.Parameter.KEYWORD_ONLY)
@@ -72,8 +74,3 @@ def guarantee(what: Guarantee) -> Callable[[Example], Callable[..., None]]:
         return marked
 
     return mark
-
-
-async def _timed(example: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        await example

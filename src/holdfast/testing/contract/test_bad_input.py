@@ -10,7 +10,7 @@ from holdfast.errors import InvalidOption, PayloadTooLarge, Unsupported, UsageEr
 from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, KeyScope
 from holdfast.model.observe import Find
-from holdfast.model.produce import DepthLimit, Group
+from holdfast.model.produce import DepthLimit, Enqueue, Group
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim
@@ -169,11 +169,11 @@ async def test_the_shortest_lease_that_an_engine_takes_works(bench: Bench) -> No
 
 
 @guarantee(Guarantee.BAD_INPUT)
-async def test_what_is_no_transaction_cannot_be_joined(bench: Bench) -> None:
+async def test_an_object_that_is_no_transaction_is_refused(bench: Bench) -> None:
     with pytest.raises(UsageError) as refusal:
-        await bench.engine.enqueue(Group(jobs("a")), join=object())
+        await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a")),)), object())
 
-    if not bench.engine.capabilities.joins_transactions:
+    if not bench.engine.capabilities.user_transactions:
         assert isinstance(refusal.value, Unsupported)
-        assert refusal.value.capability == "joins_transactions"
+        assert refusal.value.capability == "user_transactions"
     assert await bench.find("a") is None

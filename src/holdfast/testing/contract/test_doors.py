@@ -12,7 +12,7 @@ from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import LEASE, QUEUE, new_job, renewal, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 from holdfast.testing.contract.interleave import pass_turns
-from holdfast.testing.probes import PATIENCE
+from holdfast.testing.probes import TIMEOUT_S
 
 
 @guarantee(Guarantee.DOORS)
@@ -39,13 +39,13 @@ async def test_closing_wakes_every_waiter_and_may_be_done_twice(
     other = make_engine()
     await other.migrate()
     await other.open()
-    waiting = asyncio.gather(*(other.subscribe("queue:silent").wait(PATIENCE) for _ in range(3)))
+    waiting = asyncio.gather(*(other.subscribe("queue:silent").wait(TIMEOUT_S) for _ in range(3)))
     await pass_turns(3)
 
     await other.close()
     await other.close()
 
-    assert await asyncio.wait_for(waiting, PATIENCE) == [frozenset()] * 3
+    assert await asyncio.wait_for(waiting, TIMEOUT_S) == [frozenset()] * 3
     assert (await engine.stats()).queues == ()
 
 

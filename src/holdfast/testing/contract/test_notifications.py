@@ -12,7 +12,7 @@ from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, after, cancelled, fail, new_job, release, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 from holdfast.testing.contract.interleave import pass_turns
-from holdfast.testing.probes import PATIENCE, until
+from holdfast.testing.probes import TIMEOUT_S, until
 
 
 def listen(bench: Bench, *topics: str) -> Subscription:
@@ -25,8 +25,8 @@ async def hears(subscription: Subscription, *topics: str) -> None:
     """All of these ring, at once or one after the other."""
     heard: set[str] = set()
     while not heard >= set(topics):
-        rung = await subscription.wait(PATIENCE)
-        assert rung, f"Waited {PATIENCE:g} s for {sorted(set(topics) - heard)}."
+        rung = await subscription.wait(TIMEOUT_S)
+        assert rung, f"Waited {TIMEOUT_S:g} s for {sorted(set(topics) - heard)}."
         heard |= rung
 
 
@@ -34,14 +34,14 @@ async def hears(subscription: Subscription, *topics: str) -> None:
 async def test_a_new_job_rings_its_queue(bench: Bench) -> None:
     with listen(bench, f"queue:{QUEUE}", "queue:other") as subscription:
         await bench.put(new_job())
-        assert await subscription.wait(PATIENCE) == frozenset({f"queue:{QUEUE}"})
+        assert await subscription.wait(TIMEOUT_S) == frozenset({f"queue:{QUEUE}"})
 
 
 # N5
 @guarantee(Guarantee.BELLS)
 async def test_a_bell_that_rang_before_the_wait_is_not_missed(bench: Bench) -> None:
     with listen(bench, f"queue:{QUEUE}") as subscription:
-        waiting = asyncio.gather(subscription.wait(PATIENCE))
+        waiting = asyncio.gather(subscription.wait(TIMEOUT_S))
         await pass_turns(3)
         await bench.put(new_job("a"))
         (heard,) = await waiting
@@ -185,12 +185,12 @@ async def test_a_wait_that_hears_nothing_ends_with_its_time(bench: Bench) -> Non
 @guarantee(Guarantee.BELLS)
 async def test_closing_a_subscription_wakes_whoever_waits(bench: Bench) -> None:
     subscription = listen(bench, "queue:silent")
-    waiting = asyncio.gather(subscription.wait(PATIENCE))
+    waiting = asyncio.gather(subscription.wait(TIMEOUT_S))
     await pass_turns(3)
 
     subscription.close()
 
-    (heard,) = await asyncio.wait_for(waiting, PATIENCE)
+    (heard,) = await asyncio.wait_for(waiting, TIMEOUT_S)
     assert heard == frozenset()
 
 

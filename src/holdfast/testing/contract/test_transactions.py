@@ -1,6 +1,6 @@
 """Enqueue and settle inside a transaction of the user's: with its commit or not at all, in nobody's way meanwhile.
 
-These need the capability `joins_transactions` and the fixture `user_transaction`. Two of them also need
+These need the capability `user_transactions` and the fixture `user_transaction`. Two of them also need
 `concurrent_writers`: where a single lock lets one transaction write at a time, nobody else can go on meanwhile.
 """
 
@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 
-from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
+from holdfast.model.produce import Enqueue, EnqueueStatus, Group, GroupAccepted
 from holdfast.model.states import JobState
-from holdfast.model.work import SettleStatus
+from holdfast.model.work import Exchange, SettleStatus
 from holdfast.testing.contract.bench import Bench, UserTransaction
 from holdfast.testing.contract.builders import at_most, jobs, new_job, release, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
@@ -28,7 +28,7 @@ def need_concurrent_writers(bench: Bench) -> None:
 @guarantee(Guarantee.TRANSACTIONS)
 async def test_a_job_appears_with_the_commit(bench: Bench, user_transaction: UserTransaction) -> None:
     async with user_transaction() as transaction:
-        answer = await bench.engine.enqueue(Group(jobs("a", "b")), join=transaction)
+        answer = await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a", "b")),)), transaction)
         assert await bench.find("a") is None, "nobody sees what is not committed"
 
     (group,) = answer.groups
@@ -42,7 +42,7 @@ async def test_a_job_of_a_transaction_rolled_back_never_was(bench: Bench, user_t
     """E-Q24"""
     try:
         async with user_transaction() as transaction:
-            await bench.engine.enqueue(Group(jobs("a", "b", lane="lane")), join=transaction)
+            await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a", "b", lane="lane")),)), transaction)
             raise ChangedMyMind
     except ChangedMyMind:
         pass
@@ -61,7 +61,7 @@ async def test_a_lane_goes_on_while_a_transaction_holds_an_enqueue_into_it(
     await bench.put(new_job("head", lane="lane"))
     head = await bench.take_one()
     async with user_transaction() as transaction:
-        await bench.engine.enqueue(Group((new_job("held", lane="lane"),)), join=transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group((new_job("held", lane="lane"),)),)), transaction)
         async with asyncio.timeout(30):
             await bench.settle(succeed(head))
             await bench.put(new_job("other", lane="lane"))
@@ -83,7 +83,7 @@ async def test_a_transaction_that_holds_a_key_stops_nobody_without_that_key(
     """Case 7"""
     need_concurrent_writers(bench)
     async with user_transaction() as transaction:
-        await bench.engine.enqueue(Group((new_job("held", unique_key="key"),)), join=transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group((new_job("held", unique_key="key"),)),)), transaction)
         async with asyncio.timeout(30):
             await asyncio.gather(*(bench.put(new_job(f"free-{number}")) for number in range(20)))
             await bench.put(new_job("keyed", unique_key="another"))
@@ -97,7 +97,7 @@ async def test_a_transaction_that_holds_a_key_stops_nobody_without_that_key(
 @guarantee(Guarantee.TRANSACTIONS)
 async def test_a_committed_job_is_like_any_other(bench: Bench, user_transaction: UserTransaction) -> None:
     async with user_transaction() as transaction:
-        await bench.engine.enqueue(Group(jobs("a", "b", lane="lane")), join=transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a", "b", lane="lane")),)), transaction)
 
     for id in ("a", "b"):
         lease = await bench.take_one()
@@ -110,7 +110,15 @@ async def test_a_committed_job_is_like_any_other(bench: Bench, user_transaction:
 async def test_one_id_is_one_job_inside_a_transaction_too(bench: Bench, user_transaction: UserTransaction) -> None:
     await bench.put(new_job("a"))
     async with user_transaction() as transaction:
-        answer = await bench.engine.enqueue(Group(jobs("a", "b")), Group(jobs("b")), join=transaction)
+        answer = await bench.engine.in_transaction(
+            Enqueue(
+                groups=(
+                    Group(jobs("a", "b")),
+                    Group(jobs("b")),
+                )
+            ),
+            transaction,
+        )
 
     statuses = [job.status for group in answer.groups if isinstance(group, GroupAccepted) for job in group.jobs]
     assert statuses == [EnqueueStatus.DUPLICATE, EnqueueStatus.CREATED, EnqueueStatus.DUPLICATE]
@@ -122,10 +130,10 @@ async def test_a_refused_group_leaves_the_transaction_as_it_was(
     bench: Bench, user_transaction: UserTransaction
 ) -> None:
     async with user_transaction() as transaction:
-        await bench.engine.enqueue(Group(jobs("a")), join=transaction)
-        answer = await bench.engine.enqueue(Group(jobs("b", "c"), at_most(2)), join=transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a")),)), transaction)
+        answer = await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("b", "c"), at_most(2)),)), transaction)
         assert not isinstance(answer.groups[0], GroupAccepted)
-        await bench.engine.enqueue(Group(jobs("d")), join=transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("d")),)), transaction)
 
     assert await bench.take_ids() == ["a", "d"]
 
@@ -135,7 +143,7 @@ async def test_a_job_ends_with_the_commit(bench: Bench, user_transaction: UserTr
     await bench.put(*jobs("a", "b", lane="lane"))
     lease = await bench.take_one()
     async with user_transaction() as transaction:
-        answer = await bench.engine.settle(succeed(lease, b"done"), join=transaction)
+        answer = await bench.engine.in_transaction(Exchange(settlements=(succeed(lease, b"done"),)), transaction)
         assert answer.settled == (SettleStatus.APPLIED,)
         assert await bench.state("a") is JobState.RUNNING, "nobody sees what is not committed"
 
@@ -152,7 +160,7 @@ async def test_a_settlement_rolled_back_leaves_the_job_in_its_owners_hands(
     lease = await bench.take_one()
     try:
         async with user_transaction() as transaction:
-            await bench.engine.settle(succeed(lease), join=transaction)
+            await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)
             raise ChangedMyMind
     except ChangedMyMind:
         pass
@@ -169,7 +177,7 @@ async def test_after_the_commit_the_owners_own_settlement_changes_nothing(
     await bench.put(new_job("a"))
     lease = await bench.take_one()
     async with user_transaction() as transaction:
-        await bench.engine.settle(succeed(lease, b"done"), join=transaction)
+        await bench.engine.in_transaction(Exchange(settlements=(succeed(lease, b"done"),)), transaction)
 
     assert await bench.settle(retry(lease)) is SettleStatus.APPLIED
     job = await bench.look("a")
@@ -184,11 +192,19 @@ async def test_a_settlement_is_not_applied_again_inside_another_transaction(
     await bench.put(*jobs("a", "b"))
     ended, released = await bench.take(2)
     async with user_transaction() as transaction:
-        await bench.engine.settle(succeed(ended), join=transaction)
+        await bench.engine.in_transaction(Exchange(settlements=(succeed(ended),)), transaction)
     await bench.settle(release(released))
 
     async with user_transaction() as transaction:
-        answer = await bench.engine.settle(succeed(ended), succeed(released), join=transaction)
+        answer = await bench.engine.in_transaction(
+            Exchange(
+                settlements=(
+                    succeed(ended),
+                    succeed(released),
+                )
+            ),
+            transaction,
+        )
     assert answer.settled == (SettleStatus.LOST, SettleStatus.LOST)
     assert await bench.states("a", "b") == [JobState.SUCCEEDED, JobState.QUEUED]
 
@@ -202,7 +218,9 @@ async def test_a_late_settlement_inside_a_transaction_is_refused(
     await bench.lose(lease)
     current = await bench.take_one()
     async with user_transaction() as transaction:
-        assert (await bench.engine.settle(succeed(lease), join=transaction)).settled == (SettleStatus.LOST,)
+        assert (await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)).settled == (
+            SettleStatus.LOST,
+        )
 
     assert (await bench.look("a")).token == current.token
 
@@ -213,14 +231,14 @@ async def test_end_and_follow_up_are_one(bench: Bench, user_transaction: UserTra
     lease = await bench.take_one()
     try:
         async with user_transaction() as transaction:
-            await bench.engine.enqueue(Group(jobs("next")), join=transaction)
-            await bench.engine.settle(succeed(lease), join=transaction)
+            await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("next")),)), transaction)
+            await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)
             raise ChangedMyMind
     except ChangedMyMind:
         pass
     assert (await bench.state("a"), await bench.find("next")) == (JobState.RUNNING, None)
 
     async with user_transaction() as transaction:
-        await bench.engine.enqueue(Group(jobs("next")), join=transaction)
-        await bench.engine.settle(succeed(lease), join=transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("next")),)), transaction)
+        await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)
     assert await bench.states("a", "next") == [JobState.SUCCEEDED, JobState.QUEUED]

@@ -1,4 +1,4 @@
-"""What the machine says beside enqueueing: claims, settlements, an operator's verbs. Few values, so that they meet.
+"""The values of all commands except enqueue: claims, settlements, operators' verbs. Few values, so that they conflict.
 
 Distances from now (`due_in`, `since_in`) become instants when the command is made: see `jobs.timed`.
 """
@@ -16,14 +16,16 @@ from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Disown, ForgetWorker, Heartbeat, QueueClaim, StopWorker, TaskClaim, Workers
-from holdfast.testing.differential.jobs import LANES, LEASE, QUEUES, Trait, queues
+from holdfast.testing.differential.jobs import LANES, LEASE_US, QUEUES, Trait, queues
 
 WORKERS = ("w1", "w2")
 BOOM = ErrorInfo("Boom", "it broke", "")
 
 workers = st.sampled_from(WORKERS)
 
-advances = st.sampled_from([1, SECOND, LEASE, LEASE + 1, LEASE, 2 * MINUTE, HOUR, HOUR + SECOND, DAY, 31 * DAY])
+advances = st.sampled_from(
+    [1, SECOND, LEASE_US, LEASE_US + 1, LEASE_US, 2 * MINUTE, HOUR, HOUR + SECOND, DAY, 31 * DAY]
+)
 
 scopes = st.sampled_from([(queue, lane) for queue in QUEUES for lane in (None, *LANES)])
 """A queue, or a lane of it."""
@@ -47,7 +49,7 @@ depth_limits = st.sampled_from(
 
 
 def _task(task: str, **fields: Any) -> TaskClaim:
-    return TaskClaim(task=task, **{"lease_len": LEASE, "max_attempts": 3, **fields})
+    return TaskClaim(task=task, **{"lease_len": LEASE_US, "max_attempts": 3, **fields})
 
 
 _BOTH = (_task("t"), _task("u"))

@@ -20,13 +20,13 @@ from holdfast.model.produce import NewJob, Parent, PoolPlace
 
 Trait = Mapping[str, Any]
 Drawn = tuple[str, str, list[Trait]]
-"""Queue, id and traits of a job to be."""
+"""Queue, id and traits of a new job."""
 
 QUEUES = ("q", "r")
 TASKS = {"a": "t", "b": "u", "c": "t", "d": "u", "e": "t", "f": "t"}
-"""Each id with the task it is nearly always a job of: with another task it would only be a conflict."""
+"""Each id with the task of nearly all its jobs: with another task it would only be a conflict."""
 LANES = ("x", "0")
-LEASE = 10 * SECOND
+LEASE_US = 10 * SECOND
 
 ALL_KEYS = tuple(JobKey(queue, id) for queue in QUEUES for id in TASKS)
 
@@ -41,7 +41,7 @@ TIMES: tuple[Trait, ...] = (
     *({"delay": delay} for delay in (1, SECOND, HOUR)),
     *({"due_in": distance} for distance in (-SECOND, 5 * SECOND)),
 )
-EXPIRES: tuple[Trait, ...] = tuple({"expires_in": distance} for distance in (-1, 0, 1, LEASE))
+EXPIRES: tuple[Trait, ...] = tuple({"expires_in": distance} for distance in (-1, 0, 1, LEASE_US))
 KEYS: tuple[Trait, ...] = (
     *({"unique_key": key} for key in ("k", "k", "l")),
     {"unique_key": "k", "key_scope": KeyScope.RESULT},
@@ -143,4 +143,4 @@ def new_job(drawn: Drawn, now: int) -> NewJob:
 
 def timed(fields: Trait, now: int) -> dict[str, Any]:
     """The fields with every distance from now turned into an instant."""
-    return {name.removesuffix("_in"): now + held if name.endswith("_in") else held for name, held in fields.items()}
+    return {name.removesuffix("_in"): now + value if name.endswith("_in") else value for name, value in fields.items()}

@@ -1,12 +1,12 @@
-"""The differential machine: the same commands for an engine and for the ledger, and no difference found.
+"""The differential machine: sends the same commands to an engine and to the ledger, and compares the answers.
 
-Hypothesis draws a run of rules. Each rule sends one command to the engine; the oracle steps the ledger with it
-and says whether the ledger could have answered the same. After every rule the engine audits itself (or after every so
-many, where an audit is slow), and at the end every record is compared. A failure is shrunk, and what is left is printed
-as a script: one line for each command, in the order sent, with its answer behind it.
+Hypothesis draws a run of rules. Each rule sends one command to the engine. The oracle applies the command to the ledger
+and says whether the ledger could have given the same answer. After every rule the engine audits itself (or after every
+`audit_every` rules, if an audit is slow), and at the end every record is compared. Hypothesis shrinks a failure and
+prints it as a script: one line per command, in the order sent, with its answer.
 
-Bundles remember what a careless or slow worker would: `leases` holds every lease ever given, so most of its
-tokens are stale; `fresh` those not settled yet; `listed` what a reaper saw, however long ago.
+The bundles remember what a careless or slow worker would remember: `leases` has every lease ever given, so most of its
+tokens are stale; `fresh` has those not settled yet; `listed` has what a reaper saw, however long ago.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Differential(RuleBasedStateMachine):
     make_engine: ClassVar[Callable[[], Engine]]
     themes: ClassVar[tuple[jobs.Theme, ...]]
     seen: ClassVar[Counter[str]]
-    """What occurred in answers, over all runs: a run that never saw a stale token proves nothing about them."""
+    """What occurred in answers, over all runs: a run without a stale token proves nothing about stale tokens."""
     audit_every: ClassVar[int]
 
     fresh = Bundle("fresh")
@@ -62,7 +62,7 @@ class Differential(RuleBasedStateMachine):
         await self.engine.open()
 
     def ask(self, command: Command[A]) -> A:
-        """Send a command, and let the oracle judge the answer."""
+        """Send a command, and let the oracle check the answer."""
         self.sound = False
         line = self.script.text(command)
         try:
@@ -72,7 +72,7 @@ class Differential(RuleBasedStateMachine):
             raise
         note(f"perform({line})  # {self.script.text(answer)}")
         self.now = answer.at.wall
-        self.seen.update(sights(answer))
+        self.seen.update(kinds_in(answer))
         problem = self.oracle.accept(command, answer)
         assert problem is None, problem
         self.sound = True
@@ -222,7 +222,7 @@ class Differential(RuleBasedStateMachine):
 
     @rule(lease=leases, loss=abc.losses)
     def reap_unlisted(self, lease: work.Lease, loss: jobs.Trait) -> None:
-        """A reaper that listed nothing but knows when the lease was to end: right only once that has passed."""
+        """A reaper that uses the expiry in the lease, without listing: valid only after that time."""
         self._reap(lease, loss, lease.lease_expires)
 
     def _reap(self, lease: work.Lease | work.ExpiredLease, loss: jobs.Trait, expiry: int) -> None:
@@ -230,15 +230,15 @@ class Differential(RuleBasedStateMachine):
 
     @rule(lease=fresh, whole_queue=st.booleans())
     def hold(self, lease: work.Lease, whole_queue: bool) -> None:
-        """The scope of a lease is paused: what has not begun is told to wait, when it renews and when it starts."""
+        """The scope of a lease is paused: an assigned job is answered `hold` when it renews and when it starts."""
         self.ask(operate.Pause(queue=lease.queue, lane=None if whole_queue else lease.lane))
         self.ask(work.Renew(jobs=(work.Renewal(lease.queue, lease.id, lease.token),)))
         self.start(lease)
 
-    @rule(lease=fresh, loss=abc.losses, known=st.booleans())
-    def lose(self, lease: work.Lease, loss: jobs.Trait, known: bool) -> None:
-        """A worker dies, its death is known or waited for, and a reaper takes what it held."""
-        if known:
+    @rule(lease=fresh, loss=abc.losses, disowned=st.booleans())
+    def lose(self, lease: work.Lease, loss: jobs.Trait, disowned: bool) -> None:
+        """A worker dies; it is disowned, or its lease expires; then a reaper settles its job."""
+        if disowned:
             self.ask(work.Disown(workers=abc.WORKERS[:1]))
         else:
             self.advance(lease.lease_len)
@@ -254,14 +254,14 @@ class Differential(RuleBasedStateMachine):
 
     @rule(lease=fresh)
     def cancel_leased(self, lease: work.Lease) -> None:
-        """Its worker hears of it, when it renews and when it starts."""
+        """A cancel of a leased job is answered when its worker renews and when it starts."""
         self.ask(operate.Cancel(queue=lease.queue, ids=(lease.id,)))
         self.ask(work.Renew(jobs=(work.Renewal(lease.queue, lease.id, lease.token),)))
         self.start(lease)
 
     @rule(queue=jobs.queues, ids=jobs.some_ids, rival=jobs.some_ids)
     def come_back(self, queue: str, ids: tuple[str, ...], rival: tuple[str, ...]) -> None:
-        """A job is cancelled, another comes and takes its key, and the first is to live again."""
+        """A job is cancelled, another one takes its key, and then the first is requeued."""
         for id in (ids[0], rival[0]):
             keyed = jobs.new_job((queue, id, [{"unique_key": "k"}]), self.now)
             self.ask(produce.Enqueue(groups=(produce.Group((keyed,)),)))
@@ -296,7 +296,7 @@ class Differential(RuleBasedStateMachine):
         """Pools, schedules and worker records."""
         self.ask(command)
 
-    # Looking and keeping house
+    # Reading and maintenance
 
     @rule(queue=jobs.queues)
     def look(self, queue: str) -> None:
@@ -306,9 +306,9 @@ class Differential(RuleBasedStateMachine):
         self.ask(operate.Emptied(queue=queue))
         self.ask(work.Workers())
 
-    @rule(target=pages, asked=abc.finds)
-    def find(self, asked: tuple[str, JobState, jobs.Trait]) -> Any:
-        queue, state, fields = asked
+    @rule(target=pages, filters=abc.finds)
+    def find(self, filters: tuple[str, JobState, jobs.Trait]) -> Any:
+        queue, state, fields = filters
         return self._find(observe.Find(queue=queue, state=state, **jobs.timed(fields, self.now)))
 
     @rule(target=pages, page=pages)
@@ -343,14 +343,14 @@ def differential(
     return type("DifferentialMachine", (Differential,), fields)
 
 
-def sights(value: object) -> Iterator[str]:
+def kinds_in(value: object) -> Iterator[str]:
     """The kinds of answers and the states and statuses in them."""
     if isinstance(value, Enum):
         yield f"{type(value).__name__}.{value.name}"
     elif isinstance(value, tuple):
         for item in value:
-            yield from sights(item)
+            yield from kinds_in(item)
     elif hasattr(value, "__struct_fields__"):
         yield type(value).__name__
         for name in value.__struct_fields__:
-            yield from sights(getattr(value, name))
+            yield from kinds_in(getattr(value, name))

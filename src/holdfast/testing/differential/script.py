@@ -13,14 +13,14 @@ _UNITS = ((DAY, "DAY"), (HOUR, "HOUR"), (MINUTE, "MINUTE"), (SECOND, "SECOND"), 
 
 
 class Script:
-    """Writes values down; `start` is the instant that the text calls T, on either clock."""
+    """Writes values as text; `wall` and `lease` are the instants that the text calls T and L."""
 
     def __init__(self, wall: int, lease: int) -> None:
         self._defaults: dict[type, dict[str, object]] = {}
         self._starts = (("T", wall), ("L", lease)) if wall != lease else (("T", wall),)
 
     def text(self, value: object) -> str:
-        """The value as Python would be given it."""
+        """The value as a Python expression."""
         match value:
             case Enum():
                 return f"{type(value).__name__}.{value.name}"
@@ -31,7 +31,11 @@ class Script:
             case tuple():
                 return "(" + "".join(f"{self.text(item)}, " for item in value).removesuffix(" ") + ")"
             case dict():
-                return "{" + ", ".join(f"{self.text(key)}: {self.text(held)}" for key, held in value.items()) + "}"
+                return (
+                    "{"
+                    + ", ".join(f"{self.text(key)}: {self.text(item_value)}" for key, item_value in value.items())
+                    + "}"
+                )
             case _ if hasattr(value, "__struct_fields__"):
                 return self._struct(value)
             case _:
@@ -40,18 +44,18 @@ class Script:
     def _struct(self, value: Any) -> str:
         defaults = self._defaults_of(type(value))
         shown = [
-            f"{name}={self.text(held)}"
+            f"{name}={self.text(item_value)}"
             for name in value.__struct_fields__
-            if (held := getattr(value, name)) != defaults[name] and held != {} and name != "at"
+            if (item_value := getattr(value, name)) != defaults[name] and item_value != {} and name != "at"
         ]
         return f"{type(value).__name__}({', '.join(shown)})"
 
     def _defaults_of(self, kind: type) -> dict[str, object]:
-        known = self._defaults.get(kind)
-        if known is None:
+        defaults = self._defaults.get(kind)
+        if defaults is None:
             parameters = inspect.signature(kind).parameters
-            known = self._defaults[kind] = {name: parameter.default for name, parameter in parameters.items()}
-        return known
+            defaults = self._defaults[kind] = {name: parameter.default for name, parameter in parameters.items()}
+        return defaults
 
     def _number(self, value: int) -> str:
         if value == FOREVER:

@@ -1,14 +1,15 @@
-"""Overlapping calls, judged: what an engine may answer when several callers are at it at once.
+"""Overlapping calls, checked: what an engine may answer when several callers use it at once.
 
-The oracle of the differential machine needs one call after the other. Here several callers go at once. Each call is
-written down with when it was asked and when it was answered, and afterwards the whole history is held against what must
-be true whatever the order was. `record.py` writes it down, `callers.py` makes the calls, `lives.py` reads out of the
-answers who lived, who held what and how it ended, `check.py` and its neighbours judge. Nothing here knows the ledger.
+The oracle of the differential machine needs one call after the other. Here several callers call at the same time. Each
+call is recorded with when it was sent and when it was answered. Afterwards the whole history is checked against rules
+that hold for every order. `record.py` records the calls, `callers.py` makes them, `generations.py` reads from the
+answers which jobs lived, who held leases and how they ended; `check.py`, `order.py` and `limits.py` check the rules.
+Nothing here uses the ledger.
 
     history = await overlap(engines, seed=7)
     assert check(history).problems == []
 
-`wild.py` has callers that use every verb; of their histories less can be said, and `check_roughly` says it.
+The callers of `all_verbs.py` use every verb. Fewer rules can be checked for their histories; `check_roughly` does it.
 """
 
 from holdfast.testing.histories.all_verbs import AllVerbsCaller

@@ -1,7 +1,7 @@
-"""The same callers with every verb there is: parents, clears, resizes, transactions of users that come back or do not.
+"""Callers that use every verb: parents, clears, resizes, and transactions of users that commit or roll back.
 
-Here ends come about that no answer tells of: a parent takes its children down, a clear everybody. So their history is
-judged only roughly: nobody meets an error, the structure is sound while it lasts and at the end, and all of it drains.
+Some ends are then not visible in any answer: a failed parent cancels its children, a clear cancels all jobs. So these
+histories are only checked roughly: no call raises, the structure is sound at all times, and all jobs can be drained.
 """
 
 from collections.abc import Callable, Coroutine
@@ -23,11 +23,11 @@ from holdfast.testing.histories.callers import (
 
 
 class RolledBackError(Exception):
-    """A user changes their mind."""
+    """Raised to roll back a user's transaction."""
 
 
 class AllVerbsCaller(RandomCaller):
-    """A caller that stops at nothing."""
+    """A caller that uses every verb."""
 
     @property
     def verbs(self) -> tuple[tuple[int, Callable[[], Coroutine[Any, Any, None]]], ...]:
@@ -42,13 +42,13 @@ class AllVerbsCaller(RandomCaller):
             (3, self.trigger),
             (2, self.disown),
             (1, self.audit),
-            *(((5, self.transaction),) if self.engine.capabilities.joins_transactions else ()),
+            *(((5, self.transaction),) if self.engine.capabilities.user_transactions else ()),
         )
 
     # Producing
 
     async def family(self) -> None:
-        """Jobs that come after each other, and after some that are there."""
+        """Jobs with parents: each other, and stored jobs."""
         jobs: list[NewJob] = []
         for _ in range(1 + self.dice.below(3)):
             parents = [JobKey(job.queue, job.id) for job in jobs[-1:]]
@@ -59,7 +59,7 @@ class AllVerbsCaller(RandomCaller):
         await self.enqueue(jobs)
 
     async def crowd(self) -> None:
-        """Names that others use too, in any lane, with somebody to tell."""
+        """Jobs with ids that other callers use too, in any lane, with a process to notify."""
         jobs = []
         for _ in range(1 + self.dice.below(4)):
             queue, reply = self.pick(("lanes", "pool")), self.pick((None, "p1", "p2"))
@@ -82,11 +82,11 @@ class AllVerbsCaller(RandomCaller):
         self.shared.names += [JobKey(job.queue, job.id) for job in jobs]
 
     async def transaction(self) -> None:
-        """Jobs come, and jobs end, with a user's own writes; or not at all."""
+        """Enqueue and settle inside a user's transaction, which commits or rolls back."""
         try:
             async with self.engine.transaction() as connection:
                 for _ in range(1 + self.dice.below(2)):
-                    await self.engine.joined(self.joinable(), connection)
+                    await self.engine.in_transaction(self.joinable(), connection)
                     await self.runtime.sleep(self.dice.below(8) / 1000)
                 if self.chance(25):
                     raise RolledBackError

@@ -1,7 +1,7 @@
-"""Callers that get in each other's way: few names, short leases, workers that forget what they hold.
+"""Callers that conflict with each other: few names, short leases, and workers that forget the leases they hold.
 
-Each caller has dice of its own, thrown from the seed; how their calls interleave is up to the engine and the machine.
-So a seed repeats what was tried, not what came of it, and a failure is told by the calls it is about.
+Each caller has a random generator of its own, made from the seed. How their calls interleave depends on the engine and
+the machine. So a seed repeats what was tried, not the result; a failure is described by the calls that it is about.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from holdfast.engine import Engine
 from holdfast.model import observe, operate
 from holdfast.model import work as model
-from holdfast.model.instants import HOUR, MILLISECOND, SECOND
+from holdfast.model.instants import HOUR, MILLISECOND, SECOND, Micros
 from holdfast.model.job import Given, JobKey
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob, PoolPlace
 from holdfast.model.states import JobState, Reason
@@ -27,10 +27,10 @@ LANES = ("x", "y", "z")
 POOL_LANES = 3
 SMALL = (DepthLimit("small", 4),)
 POOL = (DepthLimit("pool", 3, each_lane=True),)
-LEASE = 40 * MILLISECOND
+LEASE_US: Micros = 40 * MILLISECOND
 """Short enough to run out while others still work."""
-ROUNDS = 5
-"""After so many in which nothing was found, nothing is left. One would not do: what a round ends may free others."""
+EMPTY_ROUNDS = 5
+"""After this many rounds without a job, none is left. One is not enough: ending a job may free others."""
 KEPT_FOR_NO_TIME = Given(result_ttl=0, retention=0)
 
 
@@ -47,12 +47,12 @@ USUAL = Load()
 
 @dataclass(slots=True)
 class Shared:
-    """What callers know of each other's jobs."""
+    """The jobs that all callers know."""
 
     history: History
     names: list[JobKey] = field(default_factory=list)
     ended: list[JobKey] = field(default_factory=list)
-    """Jobs that have failed or were cancelled, as far as somebody was told."""
+    """Jobs that have failed or were cancelled, as far as an answer said so."""
 
 
 async def overlap(
@@ -62,7 +62,7 @@ async def overlap(
     runtime: Runtime | None = None,
     kind: "type[RandomCaller] | None" = None,
 ) -> History:
-    """Let callers loose on one store, then finish what they left. The engines are open; callers share them in turn."""
+    """Run callers on one store, then finish the jobs they left. The engines are open; callers share them in turn."""
     kind = kind or RandomCaller
     shared = Shared(History())
     runtime = runtime or SystemRuntime()
@@ -91,11 +91,11 @@ class RandomCaller:
         self.settled: list[model.Settlement] = []
         self.made = 0
         self.now = 0
-        """The engine's time, when it last said so."""
+        """The engine's time in its last answer."""
 
     @property
     def verbs(self) -> tuple[tuple[int, Callable[[], Coroutine[Any, Any, None]]], ...]:
-        """What it may do, each with its share."""
+        """The verbs of the caller, each with its share of the calls."""
         return (
             (30, self.produce),
             (40, self.work),
@@ -179,7 +179,7 @@ class RandomCaller:
         if self.settled and self.chance(10):
             settlements.append(self.pick(self.settled))  # sent again, as after an answer that was lost
         if self.forgotten and self.chance(20):
-            settlements.append(self.settlement(self.forgotten.pop()))  # too late, unless nobody has noticed
+            settlements.append(self.settlement(self.forgotten.pop()))  # late; applied only if no reaper was faster
         unique = {settlement.token: settlement for settlement in settlements}
         self.settled += unique.values()
         starts = tuple(
@@ -194,7 +194,7 @@ class RandomCaller:
             for lease in answer.leases:
                 (self.forgotten if self.chance(15) else self.held).append(lease)
 
-    def claim(self, limit: int, prefetch: int = 0, lease_len: int = LEASE) -> model.Claim:
+    def claim(self, limit: int, prefetch: int = 0, lease_len: Micros = LEASE_US) -> model.Claim:
         first = self.dice.below(len(QUEUES))
         queues = (QUEUES + QUEUES)[first : first + 1 + self.dice.below(len(QUEUES))]
         tasks = tuple(model.TaskClaim(task=task, lease_len=lease_len) for task in TASKS)
@@ -276,7 +276,7 @@ class RandomCaller:
     # The end
 
     async def drain(self) -> None:
-        """Alone: everything that lives is brought to its end, and the store is looked over."""
+        """Alone: run every live job to its end, then read and audit the store."""
         for queue, lane in (("plain", None), ("lanes", "x"), ("lanes", "y"), ("small", None)):
             await self.ask(operate.Resume(queue=queue, lane=lane))
         idle = 0
@@ -299,7 +299,7 @@ class RandomCaller:
             answer = await self.must(model.Exchange(settlements=tuple(settlements), claim=claim))
             self.held = list(answer.leases)
             idle = 0 if self.held or listed.leases or answer.next_due is not None else idle + 1
-            if idle == ROUNDS:
+            if idle == EMPTY_ROUNDS:
                 break
         names = tuple(sorted(set(self.shared.names)))
         await self.must(observe.Get(jobs=names))

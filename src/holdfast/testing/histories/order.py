@@ -1,4 +1,4 @@
-"""Order: one job of a lane at a time and in its turn, claims by rank, nothing of what is paused."""
+"""Checks order: one job of a lane at a time and in turn, claims by rank, no claims from paused scopes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -11,11 +11,11 @@ from holdfast.model.work import Claim, Exchange, Lease
 from holdfast.testing.histories.generations import Generation, Generations, Grant
 from holdfast.testing.histories.record import History, RecordedCall, TickRange
 
-FOR_EVER = 2**62
+NEVER = 2**62
 
 
-def problems(history: History, lives: Generations, seen: Counter[str]) -> Iterator[str]:
-    for (queue, lane), members in lives.lanes().items():
+def problems(history: History, generations: Generations, seen: Counter[str]) -> Iterator[str]:
+    for (queue, lane), members in generations.lanes().items():
         yield from _lane(f"lane {lane} of {queue}", members, seen)
     switches = _switches(history)
     claims = [call for call in history.calls if isinstance(call.command, Exchange) and call.command.claim is not None]
@@ -23,64 +23,71 @@ def problems(history: History, lives: Generations, seen: Counter[str]) -> Iterat
         if call.answer is not None:
             yield from _claim(call)
             yield from _paused(call, switches, seen)
-    yield from _passed_over(history, lives, claims, switches, seen)
+    yield from _passed_over(history, generations, claims, switches, seen)
 
 
 # --- Lanes ---
 
 
 def _lane(name: str, members: list[Generation], seen: Counter[str]) -> Iterator[str]:
-    grants = sorted((grant for life in members for grant in life.grants), key=lambda grant: grant.lease.fence)
-    held = [(grant.call.moment.before, FOR_EVER if grant.end is None else grant.end.after) for grant in grants]
-    if most_at_once(held) > 1:
+    grants = sorted(
+        (grant for generation in members for grant in generation.grants), key=lambda grant: grant.lease.fence
+    )
+    held = [(grant.call.ticks.before, NEVER if grant.end is None else grant.end.after) for grant in grants]
+    if max_at_once(held) > 1:
         yield f"{name}: two leases at once"
     heads = [
-        (life.first_grant.before, FOR_EVER if life.ended is None else life.ended.after)
-        for life in members
-        if life.first_grant is not None and not life.vague
+        (generation.first_grant.before, NEVER if generation.ended is None else generation.ended.after)
+        for generation in members
+        if generation.first_grant is not None and not generation.vague
     ]
-    if most_at_once(heads) > 1:
+    if max_at_once(heads) > 1:
         yield f"{name}: a job was leased before the head had ended"
     yield from _fences(name, grants)
-    for life in members:
-        yield from _turn(name, life, members, seen)
+    for generation in members:
+        yield from _turn(name, generation, members, seen)
 
 
 def _fences(name: str, grants: list[Grant]) -> Iterator[str]:
     for one, following in pairwise(grants):
-        if one.lease.fence == following.lease.fence or following.call.moment.precedes(one.call.moment):
+        if one.lease.fence == following.lease.fence or following.call.ticks.precedes(one.call.ticks):
             yield (
                 f"{name}: fence {following.lease.fence} of {following.lease.token} is not above"
                 f" {one.lease.fence} of {one.lease.token}, which came first"
             )
 
 
-def _turn(name: str, life: Generation, members: list[Generation], seen: Counter[str]) -> Iterator[str]:
-    """Whoever became the head was the best of those who surely waited then.
+def _turn(name: str, generation: Generation, members: list[Generation], seen: Counter[str]) -> Iterator[str]:
+    """The job that became the head was the best of those that surely waited then.
 
-    It became the head after it had come and after every head before it had ended, and before it was leased. Who was
-    there all that time, and still is, was passed over.
+    It became the head after its arrival, after every earlier head had ended, and before it was leased. A better job
+    that waited during all that time was skipped.
     """
-    if life.first_grant is None or life.arrival is None:
+    if generation.first_grant is None or generation.arrival is None:
         return
-    chosen = TickRange(life.began.after, life.first_grant.before)
+    chosen = TickRange(generation.began.after, generation.first_grant.before)
     for other in members:
         first = other.first_grant
-        if other is not life and first is not None and first.precedes(life.first_grant) and other.ended is not None:
+        if (
+            other is not generation
+            and first is not None
+            and first.precedes(generation.first_grant)
+            and other.ended is not None
+        ):
             if other.vague:
                 return
             chosen = TickRange(max(chosen.after, other.ended.after), chosen.before)
     for other in members:
-        if other is life or other.arrival is None or not other.surely_lives(chosen):
+        if other is generation or other.arrival is None or not other.surely_live(chosen):
             continue
         if other.first_grant is not None and other.first_grant.after < chosen.before:
             continue  # it may have been the head before
         seen["turns in lanes"] += 1
-        if (-other.job.priority, other.arrival) < (-life.job.priority, life.arrival):
-            yield f"{name}: {life} was leased before {other}, which had waited in front of it"
+        if (-other.job.priority, other.arrival) < (-generation.job.priority, generation.arrival):
+            yield f"{name}: {generation} was leased before {other}, which had waited in front of it"
 
 
-def most_at_once(stretches: Iterable[tuple[int, int]]) -> int:
+def max_at_once(stretches: Iterable[tuple[int, int]]) -> int:
     """The largest number of stretches that cover one tick. One that ends before it begins covers none."""
     steps = [step for begin, end in stretches if begin < end for step in ((begin, 1), (end, -1))]
     most = now = 0
@@ -134,28 +141,28 @@ def _switches(history: History) -> dict[Scope, list[RecordedCall]]:
 
 
 def _paused(call: RecordedCall, switches: dict[Scope, list[RecordedCall]], seen: Counter[str]) -> Iterator[str]:
-    """After a pause was answered, and as long as nobody has asked to resume, nothing is claimed."""
+    """After a pause was answered, and before a resume is sent, nothing is claimed."""
     for lease in call.answer.leases:
         for scope in ((lease.queue, None), (lease.queue, lease.lane)):
             pauses = [one for one in switches.get(scope, ()) if isinstance(one.command, Pause)]
             resumes = [one for one in switches.get(scope, ()) if isinstance(one.command, Resume)]
             seen["claims beside pauses"] += bool(pauses)
             for pause in pauses:
-                if pause.moment.precedes(call.moment) and not any(
-                    one.moment.after < call.moment.before and not one.moment.precedes(pause.moment) for one in resumes
+                if pause.ticks.precedes(call.ticks) and not any(
+                    one.ticks.after < call.ticks.before and not one.ticks.precedes(pause.ticks) for one in resumes
                 ):
                     yield f"{call.caller}: {lease.token} was given of {scope}, which {pause.caller} had paused"
                     return
 
 
-def _may_be_paused(switches: dict[Scope, list[RecordedCall]], life: Generation, during: TickRange) -> bool:
-    for scope in ((life.key.queue, None), (life.key.queue, life.lane)):
+def _may_be_paused(switches: dict[Scope, list[RecordedCall]], generation: Generation, during: TickRange) -> bool:
+    for scope in ((generation.key.queue, None), (generation.key.queue, generation.lane)):
         for pause in switches.get(scope, ()):
-            if isinstance(pause.command, Pause) and pause.moment.after < during.before:
+            if isinstance(pause.command, Pause) and pause.ticks.after < during.before:
                 resumed = any(
                     isinstance(one.command, Resume)
-                    and pause.moment.precedes(one.moment)
-                    and one.moment.before < during.after
+                    and pause.ticks.precedes(one.ticks)
+                    and one.ticks.before < during.after
                     for one in switches[scope]
                 )
                 if not resumed:
@@ -168,13 +175,13 @@ def _may_be_paused(switches: dict[Scope, list[RecordedCall]], life: Generation, 
 
 @dataclass(slots=True)
 class ClaimableRange:
-    """A stretch in which a job surely could have been claimed, from when it is due on."""
+    """A range of ticks in which a job surely could have been claimed, once it is due."""
 
-    life: Generation
-    stretch: TickRange
+    generation: Generation
+    ticks: TickRange
     rank: tuple[int, int, int]
     waits: bool = False
-    """It is not queued yet: whoever claims moves it up first, if nobody has its lane in hand."""
+    """It is not queued yet: the claim promotes it first, unless another call works on its lane."""
 
     @property
     def due(self) -> int:
@@ -183,21 +190,21 @@ class ClaimableRange:
 
 def _passed_over(
     history: History,
-    lives: Generations,
+    generations: Generations,
     claims: list[RecordedCall],
     switches: dict[Scope, list[RecordedCall]],
     seen: Counter[str],
 ) -> Iterator[str]:
-    """A claim that nobody else was beside takes the best, and leaves nothing while it has room."""
+    """A claim without overlapping claims takes the best jobs, and leaves none while it can take more."""
     ready: dict[str, list[ClaimableRange]] = defaultdict(list)
-    for life in lives:
-        for one in _stretches(life):
-            ready[life.key.queue].append(one)
+    for generation in generations:
+        for one in _claimable_ranges(generation):
+            ready[generation.key.queue].append(one)
     for call in claims:
         if call.answer is None:
             continue
-        beside = [other for other in claims if other is not call and other.overlaps(call)]
-        touched = {wanted.queue for other in beside for wanted in _of(other).queues}
+        overlapping = [other for other in claims if other is not call and other.overlaps(call)]
+        touched = {wanted.queue for other in overlapping for wanted in _of(other).queues}
         claim = _of(call)
         for place, wanted in enumerate(claim.queues):
             if wanted.queue in touched:
@@ -206,50 +213,53 @@ def _passed_over(
             tasks = {task.task for task in wanted.tasks}
             for one in ready[wanted.queue]:
                 if (
-                    one.stretch.after < call.moment.after
-                    and call.moment.before < one.stretch.before
+                    one.ticks.after < call.ticks.after
+                    and call.ticks.before < one.ticks.before
                     and one.due <= call.answer.at.wall
-                    and one.life.job.task in tasks
-                    and not _may_be_paused(switches, one.life, TickRange(one.stretch.after, call.moment.before))
-                    and not _in_hand(history, call, one)
+                    and one.generation.job.task in tasks
+                    and not _may_be_paused(switches, one.generation, TickRange(one.ticks.after, call.ticks.before))
+                    and not _in_use(history, call, one)
                 ):
                     seen["jobs left behind"] += 1
                     yield from _outranked(call, claim, place, one)
 
 
-def _in_hand(history: History, call: RecordedCall, one: ClaimableRange) -> bool:
-    """Whether another call may have been on the job, or on the lane that it waits in, while this one claimed."""
-    others = history.naming(one.life.key)
-    if one.waits and one.life.lane is not None:
-        others = others + history.touching(one.life.key.queue)
+def _in_use(history: History, call: RecordedCall, one: ClaimableRange) -> bool:
+    """True if another call may have worked on the job, or on the lane in which it waits, during this claim."""
+    others = history.naming(one.generation.key)
+    if one.waits and one.generation.lane is not None:
+        others = others + history.touching(one.generation.key.queue)
     return any(other is not call and other.overlaps(call) for other in others)
 
 
 def _outranked(call: RecordedCall, claim: Claim, place: int, one: ClaimableRange) -> Iterator[str]:
     leases: tuple[Lease, ...] = call.answer.leases
     if len(leases) < claim.limit + claim.prefetch:
-        yield f"{call.caller}: claim {claim.claim_id} had room, and left {one.life} behind, which was ready"
+        yield f"{call.caller}: claim {claim.claim_id} had room, and left {one.generation} behind, which was ready"
         return
     later = {wanted.queue for wanted in claim.queues[place + 1 :]}
     for lease in leases:
-        if lease.queue in later or (lease.queue == one.life.key.queue and _rank(lease) > one.rank):
-            yield f"{call.caller}: {lease.token} was given, and {one.life} was ready and better"
+        if lease.queue in later or (lease.queue == one.generation.key.queue and _rank(lease) > one.rank):
+            yield f"{call.caller}: {lease.token} was given, and {one.generation} was ready and better"
             return
 
 
-def _stretches(life: Generation) -> Iterator[ClaimableRange]:
+def _claimable_ranges(generation: Generation) -> Iterator[ClaimableRange]:
     """From each answer after which the job waits for nothing but its due time, to the next call that takes it."""
-    if life.vague or life.arrival is None:
+    if generation.vague or generation.arrival is None:
         return
-    ends = [grant.call.moment.after for grant in life.grants]
-    ends.append(FOR_EVER if life.ended is None else life.ended.after)
-    if life.state is JobState.QUEUED or (life.state is JobState.SCHEDULED and life.lane is None):
-        due = life.call.answer.at.wall + life.job.delay
-        waits = life.state is not JobState.QUEUED
+    ends = [grant.call.ticks.after for grant in generation.grants]
+    ends.append(NEVER if generation.ended is None else generation.ended.after)
+    if generation.state is JobState.QUEUED or (generation.state is JobState.SCHEDULED and generation.lane is None):
+        due = generation.call.answer.at.wall + generation.job.delay
+        waits = generation.state is not JobState.QUEUED
         yield ClaimableRange(
-            life, TickRange(life.began.before, ends[0]), (-life.job.priority, due, life.arrival), waits
+            generation,
+            TickRange(generation.began.before, ends[0]),
+            (-generation.job.priority, due, generation.arrival),
+            waits,
         )
-    for number, grant in enumerate(life.grants):
+    for number, grant in enumerate(generation.grants):
         if grant.end is None or len(grant.effects) > 1:
             continue
         effect = grant.effects[0]
@@ -261,5 +271,5 @@ def _stretches(life: Generation) -> Iterator[ClaimableRange]:
             case _:
                 continue
         waits = grant.ended_as is not JobState.QUEUED
-        stretch = TickRange(grant.end.before, ends[number + 1])
-        yield ClaimableRange(life, stretch, (-life.job.priority, due, life.arrival), waits)
+        ticks = TickRange(grant.end.before, ends[number + 1])
+        yield ClaimableRange(generation, ticks, (-generation.job.priority, due, generation.arrival), waits)

@@ -1,8 +1,7 @@
-"""What was asked and answered, and when.
+"""Records which command was sent, what was answered, and when.
 
-The clock is a counter that ticks whenever a call is made and whenever an answer has come: all callers are in one
-process, so nothing finer could be told apart. A call has its effect at some moment between its two ticks; nobody knows
-when.
+The clock is a counter that ticks when a call is sent and when its answer has arrived. All callers are in one process,
+so a finer order cannot be observed. A call takes effect at an unknown point between its two ticks.
 """
 
 import itertools
@@ -22,13 +21,13 @@ from holdfast.model.work import Exchange, Renew
 
 
 class TickRange(NamedTuple):
-    """Something happened after one tick and before another."""
+    """A range: something happened after one tick and before another."""
 
     after: int
     before: int
 
     def precedes(self, other: "TickRange") -> bool:
-        """Certainly, whatever happened in between."""
+        """True if this certainly happened before the other."""
         return self.before < other.after
 
 
@@ -39,11 +38,11 @@ class RecordedCall:
     caller: str
     command: Command[Any]
     answer: Any
-    moment: TickRange
+    ticks: TickRange
     error: str = ""
 
     def overlaps(self, other: "RecordedCall") -> bool:
-        return not self.moment.precedes(other.moment) and not other.moment.precedes(self.moment)
+        return not self.ticks.precedes(other.ticks) and not other.ticks.precedes(self.ticks)
 
 
 @dataclass(slots=True)
@@ -52,33 +51,33 @@ class History:
 
     calls: list[RecordedCall] = field(default_factory=list)
     drained: bool = False
-    """At the end one caller finished all that was left."""
+    """True if one caller has finished all jobs at the end."""
     busy: int = 0
     _ticks: Iterator[int] = field(default_factory=itertools.count)
     _named: dict[JobKey, list[RecordedCall]] | None = None
     _touched: dict[str, list[RecordedCall]] | None = None
 
     async def ask(self, engine: Engine, caller: str, command: Command[A]) -> A | None:
-        """Send a command and write it down. None: it failed. To be turned away as `Busy` is no error."""
-        asked = next(self._ticks)
+        """Send a command and record it. None: it failed. `Busy` does not count as an error."""
+        asked_at = next(self._ticks)
         try:
             answer = await engine.perform(command)
         except Busy:
             self.busy += 1
-            self.calls.append(RecordedCall(caller, command, None, TickRange(asked, next(self._ticks))))
+            self.calls.append(RecordedCall(caller, command, None, TickRange(asked_at, next(self._ticks))))
             return None
         except Exception as error:
             self.calls.append(
                 RecordedCall(
-                    caller, command, None, TickRange(asked, next(self._ticks)), f"{type(error).__name__}: {error}"
+                    caller, command, None, TickRange(asked_at, next(self._ticks)), f"{type(error).__name__}: {error}"
                 )
             )
             return None
-        self.calls.append(RecordedCall(caller, command, answer, TickRange(asked, next(self._ticks))))
+        self.calls.append(RecordedCall(caller, command, answer, TickRange(asked_at, next(self._ticks))))
         return answer
 
     def naming(self, key: JobKey) -> list[RecordedCall]:
-        """The calls that name a job, or were given it. Asked for when all calls are there."""
+        """The calls that name a job, or got a lease on it. Call it when all calls are recorded."""
         if self._named is None:
             self._named = defaultdict(list)
             for call in self.calls:
@@ -87,7 +86,7 @@ class History:
         return self._named.get(key, [])
 
     def touching(self, queue: str) -> list[RecordedCall]:
-        """The calls that may have had a lane of a queue in hand: they name a job of it or a lane, or keep house."""
+        """The calls that may have worked on a lane of a queue: they name a job or lane of it, or prune."""
         if self._touched is None:
             self._touched = defaultdict(list)
             for call in self.calls:
@@ -102,20 +101,22 @@ class History:
 
 
 def names(call: RecordedCall) -> set[JobKey]:
-    """The jobs that a call has in hand. (What a claim looks at and leaves, nobody is told.)"""
+    """The jobs that a call works on, as far as its command and answer name them."""
     command, answer = call.command, call.answer
     match command:
         case Enqueue():
-            asked = {JobKey(job.queue, job.id) for group in command.groups for job in group.jobs}
-            told = set()
-            for group, said in zip(command.groups, () if answer is None else answer.groups, strict=False):
-                if isinstance(said, GroupAccepted):
-                    told |= {JobKey(job.queue, one.id) for job, one in zip(group.jobs, said.jobs, strict=True)}
-            return asked | told
+            named = {JobKey(job.queue, job.id) for group in command.groups for job in group.jobs}
+            accepted = set()
+            for group, group_answer in zip(command.groups, () if answer is None else answer.groups, strict=False):
+                if isinstance(group_answer, GroupAccepted):
+                    accepted |= {
+                        JobKey(job.queue, one.id) for job, one in zip(group.jobs, group_answer.jobs, strict=True)
+                    }
+            return named | accepted
         case Exchange():
-            asked = {JobKey(one.queue, one.id) for one in command.settlements}
-            asked |= {JobKey(one.queue, one.id) for one in command.starts}
-            return asked if answer is None else asked | {lease.job_key for lease in answer.leases}
+            named = {JobKey(one.queue, one.id) for one in command.settlements}
+            named |= {JobKey(one.queue, one.id) for one in command.starts}
+            return named if answer is None else named | {lease.job_key for lease in answer.leases}
         case Renew():
             return {JobKey(one.queue, one.id) for one in command.jobs}
         case Cancel() | Requeue():

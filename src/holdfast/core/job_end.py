@@ -1,0 +1,100 @@
+"""Wait for the end of one job, and explain why it has not come."""
+
+import asyncio
+import logging
+import sys
+from pathlib import PurePath
+
+from holdfast.core.connection import StoreConnection
+from holdfast.core.wait_reason import UnfinishedJob, wait_reason, warning
+from holdfast.core.waiting import EndedJob, EndListener
+from holdfast.engine import Engine
+from holdfast.errors import HoldfastError, WaitTimeout
+from holdfast.model.job import JobKey
+
+WARN_AFTER_S = 3.0
+"""Seconds of waiting after which to look whether any worker can take the job."""
+EXPLAIN_WITHIN_S = 2.0
+"""Seconds after which a timeout is raised without its reason: the caller must not wait much longer than it asked."""
+
+_logger = logging.getLogger("holdfast")
+
+
+async def wait_for_end(
+    store: StoreConnection, key: JobKey, *, limit_s: float | None, origin: str, started_at_read: int | None = None
+) -> EndedJob:
+    """The job once it has ended; `WaitTimeout` after `limit_s` seconds.
+
+    `origin` is the module of the task: the argument for `holdfast worker`. `started_at_read` is the answer of
+    `EndListener.start` if the job carries the reply topic already.
+    """
+    listener = (await store.per_loop()).end_listener
+    reminder = store.runtime.spawn(_warn_if_no_worker_can(store, listener, key, origin), name="holdfast hint")
+    try:
+        async with asyncio.timeout(limit_s):
+            if started_at_read is None:
+                started_at_read = listener.start()
+                if (ended := await listener.request_notification(key)) is not None:
+                    return ended
+            ended = await listener.wait(key, started_at_read)
+            if ended.record is not None:
+                listener.warned_tasks.discard(ended.record.task)
+            return ended
+    except TimeoutError:
+        reason = await _reason(store, key, origin)
+        raise WaitTimeout(job_id=key.id, waited=limit_s or 0.0, why=reason) from None
+    finally:
+        reminder.cancel()
+
+
+async def _warn_if_no_worker_can(store: StoreConnection, listener: EndListener, key: JobKey, origin: str) -> None:
+    await store.runtime.sleep(WARN_AFTER_S)
+    try:
+        unfinished = await _read(store, key, origin)
+        line = "" if unfinished is None else warning(unfinished)
+    except HoldfastError:
+        return  # the waiting caller gets the error
+    if unfinished is not None and line and unfinished.job.task not in listener.warned_tasks:
+        listener.warned_tasks.add(unfinished.job.task)
+        _logger.warning("%s", line)
+
+
+async def _reason(store: StoreConnection, key: JobKey, origin: str) -> str:
+    try:
+        async with asyncio.timeout(EXPLAIN_WITHIN_S):
+            unfinished = await _read(store, key, origin)
+            return "" if unfinished is None or unfinished.job.terminal else wait_reason(unfinished)
+    except (HoldfastError, TimeoutError):
+        return ""
+
+
+async def _read(store: StoreConnection, key: JobKey, origin: str) -> UnfinishedJob | None:
+    engine: Engine = await store.engine()
+    answer = await engine.get(key)
+    (record,) = answer.jobs
+    if record is None:
+        return None
+    stats = (await engine.stats(key.queue)).queues
+    lanes = (await engine.lanes(key.queue)).lanes if record.lane is not None else ()
+    return UnfinishedJob(
+        job=record,
+        now=answer.at.wall,
+        queue=stats[0] if stats else None,
+        lane=next((lane for lane in lanes if lane.lane == record.lane), None),
+        workers=(await engine.workers()).workers,
+        store=store.address,
+        target="" if store.config.app else _target(origin),
+        shared=engine.capabilities.shared_between_processes,
+    )
+
+
+def _target(origin: str) -> str:
+    """The argument for `holdfast worker`: the module, or the name of the script that runs."""
+    if origin != "__main__":
+        return origin
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return PurePath(file).stem if file else ""

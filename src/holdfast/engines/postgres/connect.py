@@ -1,0 +1,104 @@
+"""Makes connections: their settings, their timeouts, and the error when a connection cannot be made.
+
+Every wait has a limit: connecting, a statement, and a socket that no longer answers, which the kernel detects by TCP
+keep-alives. Defaults of the server, the database or the role must not change what our functions mean, so each
+connection sets READ COMMITTED, for which they are written.
+
+A proxy that shares sessions between its clients (`pooled`) keeps neither settings nor prepared statements for a
+connection, and gives each transaction any free session. So there a connection sets nothing, keeps no statement
+prepared, and runs every statement inside a transaction.
+"""
+
+import socket
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+
+from holdfast.engines.postgres import failures
+from holdfast.engines.postgres.durability import Durability
+
+CONNECT_TIMEOUT_S = 10.0  # a server that accepts no connection for this long counts as unreachable
+STATEMENT_TIMEOUT_S = 60.0  # our statements take milliseconds: one that takes this long is stuck
+
+ISOLATION = {"default_transaction_isolation": "read committed"}
+TCP_OPTIONS = {
+    "TCP_KEEPIDLE": 15,  # seconds
+    "TCP_KEEPINTVL": 5,  # seconds
+    "TCP_KEEPCNT": 3,  # probes
+    "TCP_USER_TIMEOUT": 30_000,  # milliseconds
+}
+"""Set where the system has them. A server that vanishes without closing its socket is detected within 30 seconds."""
+
+
+class SharedSession(asyncpg.Connection):
+    """A connection through a proxy that gives each transaction any free session.
+
+    asyncpg prepares a statement and then runs it: two steps, which reach the same session only inside a transaction.
+    """
+
+    async def fetchval(self, *args: Any, **options: Any) -> Any:
+        if self.is_in_transaction():
+            return await super().fetchval(*args, **options)
+        async with self.transaction():
+            return await super().fetchval(*args, **options)
+
+    async def execute(self, query: str, *args: Any, **options: Any) -> str:
+        if not args or self.is_in_transaction():
+            return await super().execute(query, *args, **options)
+        async with self.transaction():
+            return await super().execute(query, *args, **options)
+
+
+class Connector:
+    """Connects to one address. `place` is the address without the login, for error texts."""
+
+    def __init__(self, url: str, place: str, durability: Durability, *, pooled: bool) -> None:
+        self._url = url
+        self._place = place
+        self._durability = durability
+        self.pooled = pooled
+        self.login_worked = False
+        """True: this login was accepted before. A refusal is then a fault of the server, not a wrong setting."""
+
+    async def __call__(self) -> asyncpg.Connection:
+        return await self.connect(STATEMENT_TIMEOUT_S)
+
+    async def without_timeout(self) -> asyncpg.Connection:
+        """A connection for migrations: a statement may take as long as it needs."""
+        return await self.connect(None)
+
+    async def connect(self, statement_timeout_s: float | None) -> asyncpg.Connection:
+        settings = {"application_name": "holdfast"}
+        options: dict[str, Any] = {}
+        if self.pooled:
+            options = {"statement_cache_size": 0, "connection_class": SharedSession}
+        else:
+            settings |= ISOLATION | self._durability.settings
+        connect_s = CONNECT_TIMEOUT_S if statement_timeout_s is None else min(CONNECT_TIMEOUT_S, statement_timeout_s)
+        try:
+            connection: asyncpg.Connection = await asyncpg.connect(
+                self._url, timeout=connect_s, command_timeout=statement_timeout_s, server_settings=settings, **options
+            )
+        except (*failures.FAILURES, ValueError) as error:
+            raise failures.of_connecting(error, self._place, login_worked=self.login_worked) from error
+        _set_tcp_options(connection)
+        return connection
+
+
+def socket_of(connection: asyncpg.Connection) -> socket.socket | None:
+    """The socket of a connection. None: it is closed."""
+    transport: Any = getattr(connection, "_transport", None)  # asyncpg has no public name for it
+    found: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
+    return None if found is None or found.fileno() < 0 else found
+
+
+def _set_tcp_options(connection: asyncpg.Connection) -> None:
+    found = socket_of(connection)
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with suppress(OSError, AttributeError):  # the connection works without them
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in TCP_OPTIONS.items():
+            if hasattr(socket, name):
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,136 @@
+"""The fast paths of the SQLite engine: the switch turns them off, and answers stay the same."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.engines import open_engine
+from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.engines.sqlite.fast_updates import keeps_order
+from holdfast.engines.sqlite.rows import COLUMNS, NARROW_COLUMNS, job_row
+from holdfast.engines.sqlite.writer import Writer
+from holdfast.model.command import A, Command
+from holdfast.model.instants import SECOND
+from holdfast.model.job import JobRecord
+from holdfast.model.observe import Audit
+from holdfast.model.produce import Enqueue, EnqueueStatus, Group, GroupAccepted, NewJob
+from holdfast.model.states import Hold, JobState
+from holdfast.model.work import Claim, Exchange, Lease, QueueClaim, Settlement, SettleStatus, TaskClaim
+
+LOOK_UP = "SELECT arrival, body FROM holdfast_job WHERE q ="
+NARROW_UPDATE = "UPDATE holdfast_job SET state ="
+UPDATE = "UPDATE holdfast_job SET arrival ="
+
+
+class Traced:
+    """An engine that lists the statements of its writer."""
+
+    def __init__(self, path: Path, *, fast_paths: bool) -> None:
+        engine = open_engine(f"sqlite:///{path}", durability="none", fast_paths=fast_paths)
+        assert isinstance(engine, SqliteEngine)
+        engine.open_now()
+        self.engine = engine
+        self.fast_paths = fast_paths
+        self.statements: list[str] = []
+        assert engine._writer is not None
+        writer = engine._writer.runner
+        assert isinstance(writer, Writer)
+        writer.connection.set_trace_callback(self.statements.append)
+
+    def perform(self, command: Command[A]) -> A:
+        self.statements.clear()
+        return self.engine.perform_now(command)
+
+    def ran(self, part: str) -> bool:
+        """True if the last command ran a statement with this text."""
+        return any(part in statement for statement in self.statements)
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "general"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Traced]:
+    traced = Traced(tmp_path / "x.db", fast_paths=request.param)
+    yield traced
+    assert traced.perform(Audit()).problems == ()
+    traced.engine.close_now()
+
+
+def enqueue(*ids: str, fresh_id: bool = True) -> Enqueue:
+    return Enqueue(groups=(Group(tuple(NewJob(queue="q", id=id, task="t", fresh_id=fresh_id) for id in ids)),))
+
+
+def claim(store: Traced) -> Lease:
+    queues = (QueueClaim("q", (TaskClaim(task="t", lease_len=30 * SECOND),)),)
+    command = Exchange(claim=Claim(claim_id="c", worker="w", queues=queues, limit=1))
+    (lease,) = store.perform(command).leases
+    return lease
+
+
+def settle(store: Traced, lease: Lease) -> SettleStatus:
+    done = Settlement(queue="q", id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
+    return store.perform(Exchange(settlements=(done,))).settled[0]
+
+
+def test_only_the_general_path_looks_up_a_generated_id(store: Traced) -> None:
+    store.perform(enqueue("a"))
+    assert store.ran(LOOK_UP) is not store.fast_paths
+
+
+def test_a_generated_id_that_is_stored_already_is_a_duplicate(store: Traced) -> None:
+    store.perform(enqueue("a"))
+    (group,) = store.perform(enqueue("b", "a")).groups
+    assert isinstance(group, GroupAccepted)
+    assert [job.status for job in group.jobs] == [EnqueueStatus.CREATED, EnqueueStatus.DUPLICATE]
+
+
+def test_only_the_general_path_updates_all_columns_for_a_claim(store: Traced) -> None:
+    store.perform(enqueue("a"))
+    claim(store)
+    assert (store.ran(NARROW_UPDATE), store.ran(UPDATE)) == (store.fast_paths, not store.fast_paths)
+
+
+def test_only_the_general_path_reads_a_leased_job_again(store: Traced) -> None:
+    store.perform(enqueue("a"))
+    lease = claim(store)
+    assert settle(store, lease) is SettleStatus.APPLIED
+    assert store.ran(LOOK_UP) is not store.fast_paths
+
+
+def test_a_lease_that_another_connection_has_changed_is_read_again(tmp_path: Path, store: Traced) -> None:
+    store.perform(enqueue("a"))
+    lease = claim(store)
+    other = Traced(tmp_path / "x.db", fast_paths=store.fast_paths)
+    assert settle(other, lease) is SettleStatus.APPLIED
+    other.engine.close_now()
+    assert settle(store, replace(lease, token="c.9")) is SettleStatus.LOST
+    assert store.ran(LOOK_UP)
+
+
+CHANGES: dict[str, object] = {
+    "arrival": 9,
+    "due": 9,
+    "priority": 9,
+    "hold": Hold.LANE,
+    "lane": "L",
+    "unique_key": "k",
+    "task": "u",
+    "state": JobState.FAILED,
+    "token": "c.0",
+    "lease_expires": 9,
+    "expires": 9,
+    "visible_until": 9,
+}
+"""A change of every field that a column is made of."""
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_narrow_update_leaves_out_no_changed_column(field: str) -> None:
+    """Task, lane and unique key of a job change only with its generation."""
+    old = JobRecord(queue="q", id="a")
+    new = replace(old, **{field: CHANGES[field]}, generation=int(field in ("task", "lane", "unique_key")))
+    numbers = {"": 1, "u": 2}
+    before, after = job_row(old, 1, numbers[old.task]), job_row(new, 1, numbers[new.task])
+    changed = {column for column, *values in zip(COLUMNS, before, after, strict=True) if values[0] != values[1]}
+    assert changed
+    assert not keeps_order(old, new) or changed <= set(NARROW_COLUMNS)

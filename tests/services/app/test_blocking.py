@@ -1,0 +1,281 @@
+"""Blocking twins: each async method has one, none of them ever stops an event loop, and threads may use all of them."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from manual_worker import succeed
+
+from holdfast import App, BlockingCall, Client, Control, EngineUnavailable, Handle, Task
+from holdfast.blocking import LoopThread, move_to_loop, run_coroutine
+from holdfast.runtime import SystemRuntime
+
+WITH_TWINS: list[type] = [App, Task, Handle, Client, Control]
+
+
+@pytest.fixture
+def jobs() -> Iterator[App[object]]:
+    app = App("memory://")
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    loop_thread = LoopThread(SystemRuntime())
+    yield loop_thread
+    loop_thread.close()
+
+
+def async_methods(cls: type) -> list[str]:
+    return [name for name, member in vars(cls).items() if inspect.iscoroutinefunction(member) and name[0] == "a"]
+
+
+@pytest.mark.parametrize("cls", WITH_TWINS, ids=lambda cls: cls.__name__)
+def test_every_public_async_method_has_its_blocking_twin(cls: type) -> None:
+    names = async_methods(cls)
+    assert names
+    for name in names:
+        twin = getattr(cls, name[1:])
+        assert getattr(twin, "__twin__", None) == name, f"{cls.__name__}.{name[1:]} is not blocking({name})"
+        assert twin.__doc__ == getattr(cls, name).__doc__
+        assert inspect.signature(twin) == inspect.signature(getattr(cls, name))
+
+
+@pytest.mark.parametrize("cls", WITH_TWINS, ids=lambda cls: cls.__name__)
+def test_every_public_async_method_is_named_with_an_a(cls: type) -> None:
+    public = [n for n, m in vars(cls).items() if inspect.iscoroutinefunction(m) and not n.startswith("_")]
+    assert public == async_methods(cls)
+
+
+def test_a_blocking_call_on_a_running_loop_is_refused_and_names_its_twin(jobs: App[object]) -> None:
+    @jobs.task
+    def resize() -> None: ...
+
+    async def on_a_loop() -> list[BlockingCall]:
+        calls: list[Callable[[], object]] = [
+            resize.enqueue,
+            resize.request,
+            resize.call,
+            resize.handle("a").result,
+            jobs.control.queues,
+            jobs.open,
+            jobs.__enter__,
+        ]
+        refused = []
+        for call in calls:
+            with pytest.raises(BlockingCall) as error:
+                call()
+            refused.append(error.value)
+        return refused
+
+    refused = asyncio.run(on_a_loop())
+    assert [error.twin for error in refused] == [
+        "aenqueue",
+        "arequest",
+        "acall",
+        "aresult",
+        "aqueues",
+        "aopen",
+        "aopen",
+    ]
+    assert "await aenqueue()" in str(refused[0])
+    assert jobs.control.queues() == []
+
+
+async def test_a_switch_allows_blocking_calls_on_a_loop(jobs: App[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_ALLOW_BLOCKING", "1")
+
+    @jobs.task
+    def resize() -> int:
+        return 3
+
+    handle = resize.enqueue()
+    await succeed(jobs, resize, 3)
+    assert handle.result() == 3
+
+
+def test_without_waiting_a_blocking_call_stays_in_its_thread(jobs: App[object]) -> None:
+    where: list[int] = []
+
+    @jobs.task
+    def note() -> None:
+        where.append(threading.get_ident())
+
+    jobs.open()
+    before = set(threading.enumerate())
+    note.enqueue()
+    note.call()
+    assert where == [threading.get_ident()]
+    assert set(threading.enumerate()) <= before
+
+
+def test_many_threads_share_one_portal(jobs: App[object]) -> None:
+    @jobs.task
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    before = set(threading.enumerate())
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(double.call, range(200)))
+    new = set(threading.enumerate()) - before
+
+    assert answers == [2 * n for n in range(200)]
+    assert [thread.name for thread in new] == ["holdfast-loop"]
+
+
+async def test_many_threads_enqueue_and_wait_at_once(jobs: App[object]) -> None:
+    @jobs.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    handles: list[Handle[int]] = []
+    with ThreadPoolExecutor(8) as pool:
+        handles += pool.map(double.enqueue, range(100))
+        waits = [pool.submit(handle.result, timeout=20) for handle in handles[:8]]
+
+        for _ in handles:
+            await succeed(jobs, double, 0)
+        assert [wait.result() for wait in waits] == [0] * 8
+    assert len({handle.id for handle in handles}) == 100
+
+
+# The loop thread
+
+
+async def hop(value: Any) -> Any:
+    await move_to_loop()
+    await asyncio.sleep(0)
+    return value
+
+
+def test_a_coroutine_moves_only_where_it_has_to_wait(loop_thread: LoopThread) -> None:
+    threads: list[int] = []
+
+    async def travel() -> str:
+        threads.append(threading.get_ident())
+        await move_to_loop()
+        threads.append(threading.get_ident())
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await move_to_loop()
+        return "there"
+
+    assert run_coroutine(travel(), lambda: loop_thread) == "there"
+    assert threads[0] == threading.get_ident()
+    assert threads[1] not in (0, threading.get_ident())
+
+
+def test_what_goes_wrong_comes_back_to_the_caller(loop_thread: LoopThread) -> None:
+    class Odd(BaseException):
+        pass
+
+    async def fails(error: BaseException) -> None:
+        await move_to_loop()
+        raise error
+
+    for error in (ValueError("x"), Odd("y"), SystemExit(3)):
+        with pytest.raises(type(error)) as caught:
+            run_coroutine(fails(error), lambda: loop_thread)
+        assert caught.value is error
+    assert run_coroutine(hop("still alive"), lambda: loop_thread) == "still alive"
+
+
+def test_context_variables_of_the_caller_go_with_the_call(loop_thread: LoopThread) -> None:
+    trace: ContextVar[str] = ContextVar("trace", default="none")
+
+    async def look() -> str:
+        await move_to_loop()
+        return trace.get()
+
+    trace.set("mine")
+    assert run_coroutine(look(), lambda: loop_thread) == "mine"
+
+
+def test_a_coroutine_that_waits_without_moving_is_a_mistake(loop_thread: LoopThread) -> None:
+    class Waits:
+        def __await__(self) -> Generator[object, None, None]:
+            yield object()
+
+    async def stays() -> None:
+        await Waits()
+
+    with pytest.raises(RuntimeError, match="without moving"):
+        run_coroutine(stays(), lambda: loop_thread)
+
+
+def test_a_loop_thread_that_closes_answers_everybody(loop_thread: LoopThread) -> None:
+    begun = threading.Event()
+
+    async def waits_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(loop_thread.run, waits_for_ever())
+        assert begun.wait(20)
+        loop_thread.close()
+        with pytest.raises(EngineUnavailable):
+            call.result(20)
+    with pytest.raises(EngineUnavailable):
+        loop_thread.run(hop(1))
+
+
+def test_a_loop_thread_cannot_wait_for_itself(loop_thread: LoopThread) -> None:
+    async def asks_again() -> None:
+        loop_thread.run(hop(1))
+
+    with pytest.raises(BlockingCall):
+        loop_thread.run(asks_again())
+
+
+class Interrupted:
+    """A lock whose second taking is cut short, as by Ctrl-C."""
+
+    def __init__(self, at: Callable[[], object]) -> None:
+        self.taken = 0
+        self.at = at
+
+    def acquire(self) -> bool:
+        self.taken += 1
+        if self.taken == 2:
+            self.at()
+            raise KeyboardInterrupt
+        return True
+
+    def release(self) -> None: ...
+
+
+def test_an_interrupted_wait_gives_up_the_call(loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(loop_thread._runtime, "lock", lambda: Interrupted(begun.wait))
+    with pytest.raises(KeyboardInterrupt):
+        loop_thread.run(waits())
+    assert ended.wait(20)
+
+
+def test_a_call_interrupted_before_it_began_is_dropped(
+    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_thread._runtime, "lock", lambda: Interrupted(lambda: None))
+        for _ in range(50):
+            with pytest.raises(KeyboardInterrupt):
+                loop_thread.run(hop(1))
+    assert loop_thread.run(hop(2)) == 2
+    loop_thread.close()
+    assert loop_thread._calls == set()

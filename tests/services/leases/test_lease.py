@@ -1,0 +1,323 @@
+"""A lease in the hands of a user's own code: the verbs, and the block."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import (
+    AbortReason,
+    App,
+    BlockingCall,
+    Cancel,
+    Context,
+    GiveUp,
+    InvalidArguments,
+    InvalidOption,
+    Job,
+    JobState,
+    Retry,
+    UsageError,
+    events,
+)
+from holdfast.lease import Lease
+from holdfast.model.states import Reason
+from holdfast.queue import Queue
+
+SECOND = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scan:
+    path: str
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
+    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
+
+
+@pytest.fixture
+def scans(jobs: App[object]) -> Queue[Scan]:
+    return jobs.queue("scans", Scan)
+
+
+def one(scans: Queue[Scan], id: str = "a") -> Lease[Scan]:
+    """A lease on a new job."""
+    scans.enqueue(Scan("x"), id=id)
+    (lease,) = scans.claim()
+    return lease
+
+
+def look(jobs: App[object], id: str = "a") -> Job:
+    return jobs.control.get(id, queue="scans")
+
+
+# The verbs
+
+
+def test_a_lease_says_what_it_is(scans: Queue[Scan]) -> None:
+    lease = one(scans)
+    assert (lease.job.id, lease.job.queue, lease.job.state, lease.attempt) == ("a", "scans", JobState.RUNNING, 1)
+    assert lease.payload == Scan("x")
+    assert lease.fence > 0
+    assert timedelta(seconds=20) < lease.expires_at - datetime.now(UTC) <= timedelta(seconds=30)
+    assert not lease.settled
+    assert "'a' of queue 'scans'" in repr(lease)
+
+
+def test_complete_keeps_the_result(jobs: App[object], scans: Queue[Scan]) -> None:
+    handle = scans.enqueue(Scan("x"), id="a")
+    (lease,) = scans.claim()
+    lease.complete({"lines": 3})
+    assert lease.settled
+    assert handle.result() == {"lines": 3}
+    assert look(jobs).state is JobState.SUCCEEDED
+
+
+def test_a_result_that_cannot_be_stored_leaves_the_lease_open(jobs: App[object], scans: Queue[Scan]) -> None:
+    lease = one(scans)
+    with pytest.raises(InvalidArguments):
+        lease.complete(object())
+    lease.complete("text")
+    assert look(jobs).state is JobState.SUCCEEDED
+
+
+def test_retry_costs_an_attempt_and_keeps_the_error(jobs: App[object], scans: Queue[Scan]) -> None:
+    lease = one(scans)
+    lease.retry("disk is busy")
+    job = look(jobs)
+    assert (job.state, job.attempt, job.reason, job.note) == (
+        JobState.RETRYING,
+        1,
+        Reason.RETRY_ASKED,
+        "disk is busy",
+    )
+    assert job.last_error is not None
+    assert job.last_error.message == "disk is busy"
+    assert 0.9 <= (job.due_at - job.attempts[0].ended_at).total_seconds() <= 1.1  # the default back-off
+
+
+def test_retry_may_say_when_and_what(jobs: App[object], scans: Queue[Scan]) -> None:
+    one(scans, "a").retry("later", delay=60)
+    one(scans, "b").retry(ValueError("bad"), delay=timedelta(minutes=2))
+    one(scans, "c").retry(ValueError("worse"))
+    for id, delay in (("a", 60), ("b", 120), ("c", 1)):
+        job = look(jobs, id)
+        assert abs((job.due_at - job.attempts[0].ended_at).total_seconds() - delay) < 0.2
+    b, c = look(jobs, "b"), look(jobs, "c")
+    assert b.last_error is not None
+    assert c.last_error is not None
+    assert (b.last_error.type, b.last_error.message) == ("builtins.ValueError", "bad")
+    assert (c.last_error.message, c.reason) == ("worse", Reason.ERROR)
+
+
+def test_retries_end_where_the_policy_says(monkeypatch: pytest.MonkeyPatch, jobs: App[object]) -> None:
+    monkeypatch.setenv("HOLDFAST_TASK_MAX_ATTEMPTS", "2")
+    scans = jobs.queue("scans", Scan)
+    with jobs:
+        one(scans).retry(ValueError("one"), delay=0)
+        (second,) = scans.claim()
+        second.retry("two")
+        job = look(jobs)
+        assert (job.state, job.reason, job.attempt) == (JobState.FAILED, Reason.EXHAUSTED, 2)
+        assert [attempt.outcome for attempt in job.attempts] == ["failed", "failed"]
+
+
+def test_snooze_costs_no_attempt(jobs: App[object], scans: Queue[Scan]) -> None:
+    one(scans, "a").snooze(delay=60)
+    one(scans, "b").snooze(at=datetime(2100, 1, 1, tzinfo=UTC))
+    for id in ("a", "b"):
+        job = look(jobs, id)
+        assert (job.state, job.attempt, job.reason) == (JobState.SCHEDULED, 0, Reason.SNOOZED)
+    assert look(jobs, "b").due_at == datetime(2100, 1, 1, tzinfo=UTC)
+    lease = one(scans, "c")
+    with pytest.raises(InvalidOption):
+        lease.snooze()
+    lease.release()
+
+
+def test_give_up_is_a_dead_letter_and_cancel_is_none(jobs: App[object], scans: Queue[Scan]) -> None:
+    one(scans, "a").give_up("file is gone")
+    one(scans, "b").cancel("not wanted")
+    a, b = look(jobs, "a"), look(jobs, "b")
+    assert (a.state, a.reason, a.note) == (JobState.FAILED, Reason.GAVE_UP, "file is gone")
+    assert (b.state, b.reason, b.note) == (JobState.CANCELLED, Reason.ASKED, "not wanted")
+    assert jobs.control.requeue("a", queue="scans") == 1
+    (again,) = scans.claim()
+    assert (again.job.id, again.attempt) == ("a", 1)
+
+
+def test_release_gives_it_back_untouched(jobs: App[object], scans: Queue[Scan]) -> None:
+    one(scans).release()
+    job = look(jobs)
+    assert (job.state, job.attempt, job.attempts) == (JobState.QUEUED, 0, ())
+
+
+def test_a_renewed_lease_is_as_long_as_it_was(jobs: App[object], scans: Queue[Scan]) -> None:
+    with jobs:
+        lease = one(scans)
+        before = lease.expires_at
+        jobs.engine.clock_offset += 20 * SECOND
+        lease.renew()
+        assert 19.9 < (lease.expires_at - before).total_seconds() < 25
+        assert not lease.aborted
+        jobs.engine.clock_offset += 20 * SECOND
+        assert not lease.aborted
+        jobs.engine.clock_offset += 6 * SECOND
+        assert lease.abort_reason is AbortReason.OWNERSHIP_LOST  # before it has run out
+        lease.complete()  # and nobody has taken it
+
+
+def test_a_settled_lease_cannot_be_settled_again(scans: Queue[Scan]) -> None:
+    lease = one(scans)
+    lease.complete()
+    for verb in (lease.complete, lease.retry, lease.release, lease.cancel, lease.renew):
+        with pytest.raises(UsageError, match="was completed already"):
+            verb()
+    with pytest.raises(UsageError):
+        lease.give_up("no")
+    with pytest.raises(UsageError):
+        lease.snooze(delay=1)
+
+
+async def test_every_verb_has_both_colours(jobs: App[object], scans: Queue[Scan]) -> None:
+    async with jobs:
+        states = []
+        for id in ("complete", "retry", "snooze", "give_up", "cancel", "release"):
+            await scans.aenqueue(Scan("x"), id=id, priority=1)
+            (lease,) = await scans.aclaim()
+            assert lease.job.id == id
+            await lease.arenew()
+            match id:
+                case "complete":
+                    await lease.acomplete(1)
+                case "retry":
+                    await lease.aretry("again")
+                case "snooze":
+                    await lease.asnooze(delay=60)
+                case "give_up":
+                    await lease.agive_up("no")
+                case "cancel":
+                    await lease.acancel()
+                case _:
+                    await lease.arelease()
+            states.append((await jobs.control.aget(id, queue="scans")).state.value)
+        assert states == ["succeeded", "retrying", "scheduled", "failed", "cancelled", "queued"]
+        (lease,) = await scans.aclaim()
+        with pytest.raises(BlockingCall, match="acomplete"):
+            lease.complete()
+        with pytest.raises(BlockingCall, match="async with"), lease:
+            pass
+        await lease.arelease()
+
+
+# The block
+
+
+def test_a_block_that_is_left_cleanly_completes_the_job(jobs: App[object], scans: Queue[Scan]) -> None:
+    with one(scans):
+        pass
+    assert look(jobs).state is JobState.SUCCEEDED
+
+
+def test_a_block_that_is_left_by_an_error_lets_the_job_be_tried_again(jobs: App[object], scans: Queue[Scan]) -> None:
+    with pytest.raises(ValueError, match="bad"), one(scans):
+        raise ValueError("bad")
+    job = look(jobs)
+    assert (job.state, job.attempt, job.reason) == (JobState.RETRYING, 1, Reason.ERROR)
+    assert job.last_error is not None
+    assert "raise ValueError" in job.last_error.traceback
+
+
+def test_a_block_whose_lease_is_settled_already_does_nothing(jobs: App[object], scans: Queue[Scan]) -> None:
+    with one(scans, "a") as lease:
+        lease.give_up("no")
+    assert look(jobs, "a").state is JobState.FAILED
+
+    def fails_after_all() -> None:
+        with one(scans, "b") as lease:
+            lease.complete()
+            raise ValueError("after")
+
+    with pytest.raises(ValueError, match="after"):
+        fails_after_all()
+    assert look(jobs, "b").state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "attempt"),
+    [
+        (GiveUp("no"), JobState.FAILED, 1),
+        (Cancel("no"), JobState.CANCELLED, 1),
+        (Retry("later", delay=60), JobState.RETRYING, 1),
+        (KeyboardInterrupt(), JobState.QUEUED, 0),
+        (SystemExit(1), JobState.QUEUED, 0),
+        (ExceptionGroup("several", [ValueError("bad")]), JobState.RETRYING, 1),
+        (BaseExceptionGroup("one", [GiveUp("no")]), JobState.FAILED, 1),
+    ],
+)
+def test_what_a_handler_may_raise_means_the_same_in_a_block_and_goes_on(
+    jobs: App[object], scans: Queue[Scan], error: BaseException, state: JobState, attempt: int
+) -> None:
+    with pytest.raises(type(error)), one(scans):
+        raise error
+    job = look(jobs)
+    assert (job.state, job.attempt) == (state, attempt)
+
+
+async def test_a_block_in_an_async_function_does_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
+    async with jobs:
+        for id in ("clean", "failed", "cut"):
+            await scans.aenqueue(Scan("x"), id=id)
+        clean, failed, cut = await scans.aclaim(3)
+        async with clean:
+            pass
+        with pytest.raises(ValueError, match="bad"):
+            async with failed:
+                raise ValueError("bad")
+        inside = asyncio.Event()
+
+        async def work() -> None:
+            async with cut:
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        found = [await jobs.control.aget(id, queue="scans") for id in ("clean", "failed", "cut")]
+        assert [job.state.value for job in found] == ["succeeded", "retrying", "queued"]
+
+
+def test_inside_a_block_the_attempt_is_the_current_one(jobs: App[object], scans: Queue[Scan]) -> None:
+    with one(scans) as lease:
+        assert Context.current().job.id == "a"
+        assert Context.current().fence == lease.fence
+        Context.current().progress(0.5, "half")
+        lease.renew()
+        progress = look(jobs).progress
+        assert progress is not None
+        assert (progress.fraction, progress.note) == (0.5, "half")
+    with pytest.raises(UsageError):
+        Context.current()
+
+
+def test_what_becomes_of_a_lease_is_told_as_events(jobs: App[object], scans: Queue[Scan]) -> None:
+    told: list[str] = []
+    jobs.on(events.JobEvent)(lambda event: told.append(f"{type(event).__name__} {event.job_id} {event.worker[-5:-3]}"))
+    one(scans, "a").complete()
+    one(scans, "b").retry("x", delay=60)
+    one(scans, "c").give_up("x")
+    one(scans, "d").cancel()
+    kinds = [line.rsplit(" ", 1)[0] for line in told]
+    assert kinds == [
+        *("Queued a", "Started a", "Succeeded a"),
+        *("Queued b", "Started b", "Retrying b"),
+        *("Queued c", "Started c", "Failed c"),
+        *("Queued d", "Started d", "Cancelled d"),
+    ]

@@ -1,0 +1,162 @@
+"""What is special about transactions on PostgreSQL: drivers in many moods, other databases, dead transactions."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from sqlalchemy import text
+from sqlalchemy.exc import DataError
+from user_transactions import Store
+
+from holdfast import App, Context, UsageError, WrongDatabase, fixed
+from holdfast.transactions import adapt
+
+if TYPE_CHECKING:
+    from postgres import PostgresServer
+
+
+@pytest.fixture(params=["postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    url, namespace = request.getfixturevalue("postgres_store")()
+    found = Store("postgres", url, url, namespace)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def ship(jobs: App[Any]) -> Any:
+    @jobs.task
+    def ship(order: str) -> str:
+        return f"shipped {order}"
+
+    return ship
+
+
+def depth(jobs: App[Any]) -> int:
+    return jobs.control.status("default").depth
+
+
+# Whether it is in a transaction
+
+
+def test_an_asyncpg_connection_outside_of_a_transaction_is_refused(jobs: App[Any], ship: Any, store: Store) -> None:
+    async def story() -> None:
+        connection = await asyncpg.connect(store.place)
+        with pytest.raises(UsageError, match="is in no transaction"):
+            await ship.using(transaction=connection).aenqueue("1")
+        await connection.close()
+        async with asyncpg.create_pool(store.place, min_size=1) as pool:
+            with pytest.raises(UsageError, match="pool is not a transaction"):
+                await ship.using(transaction=pool).aenqueue("1")
+        await jobs.aclose()
+
+    asyncio.run(story())
+    assert depth(jobs) == 0
+
+
+def test_a_psycopg_connection_that_commits_by_itself_needs_a_block(jobs: App[Any], ship: Any, store: Store) -> None:
+    with psycopg.connect(store.place, autocommit=True) as connection:
+        with pytest.raises(UsageError, match="is in no transaction"):
+            ship.using(transaction=connection).enqueue("1")
+        with connection.transaction():
+            ship.using(transaction=connection).enqueue("1")
+            assert depth(jobs) == 0
+    assert depth(jobs) == 1
+
+
+def test_a_session_without_transactions_is_refused(jobs: App[Any], ship: Any, store: Store) -> None:
+    engine = store.engine(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection, pytest.raises(UsageError, match="AUTOCOMMIT"):
+        ship.using(transaction=connection).enqueue("1")
+
+    async def story() -> None:
+        for driver in ("asyncpg", "psycopg"):
+            async with store.async_engine(driver, isolation_level="AUTOCOMMIT").connect() as awaited:
+                with pytest.raises(UsageError, match="AUTOCOMMIT"):
+                    await ship.using(transaction=awaited).aenqueue("1")
+        await jobs.aclose()
+
+    asyncio.run(story())
+    assert depth(jobs) == 0
+
+
+# Where the connection leads
+
+
+def test_a_connection_to_another_database_is_refused(
+    jobs: App[Any], ship: Any, store: Store, postgres_server: "PostgresServer", tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres_server.url("template1")) as connection, pytest.raises(WrongDatabase):
+        ship.using(transaction=connection).enqueue("1")
+    elsewhere = Store("sqlite", "", f"{tmp_path}/shop.db")
+    with elsewhere.sessions()() as session, pytest.raises(WrongDatabase):
+        ship.using(transaction=session).enqueue("1")
+    assert depth(jobs) == 0
+
+
+def test_a_session_on_postgresql_is_no_way_to_a_file(store: Store, tmp_path: Path) -> None:
+    jobs: App[Any] = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @jobs.task
+    def ship(order: str) -> None: ...
+
+    with jobs, store.sessions()() as session, pytest.raises(WrongDatabase):
+        ship.using(transaction=session).enqueue("1")
+
+
+async def test_every_driver_gives_a_database_the_same_name(store: Store) -> None:
+    first = await asyncpg.connect(store.place)
+    names = {await adapt(first).aidentity()}
+    await first.close()
+    async with await psycopg.AsyncConnection.connect(store.place) as other:
+        names.add(await adapt(other).aidentity())
+    for driver in ("asyncpg", "psycopg"):
+        async with store.async_sessions(driver)() as async_session:
+            names.add(await adapt(async_session).aidentity())
+    with psycopg.connect(store.place, options="-c timezone=Asia/Tokyo") as connection:
+        names.add(adapt(connection).identity())
+    with store.sessions()() as session:
+        names.add(adapt(session).identity())
+    assert len(names) == 1
+
+
+# What does not matter, and what does
+
+
+def test_factories_of_the_users_do_not_matter(jobs: App[Any], ship: Any, store: Store) -> None:
+    with psycopg.connect(store.place, row_factory=dict_row) as connection:
+        connection.cursor_factory = psycopg.RawCursor
+        ship.using(transaction=connection).enqueue("100 %")
+    assert depth(jobs) == 1
+
+
+def test_a_dead_transaction_leaves_the_job_to_be_tried_again(jobs: App[Any], store: Store) -> None:
+    """The handler has swallowed the error, and PostgreSQL takes nothing more of this transaction."""
+
+    @jobs.task(transaction=store.sessions(), backoff=fixed(0))
+    def work(ctx: Context) -> int:
+        ctx.tx.execute(text(f"INSERT INTO {store.table} VALUES ('a')"))
+        if ctx.attempt == 1:
+            with suppress(DataError):
+                ctx.tx.execute(text("SELECT 1 / 0"))
+        return ctx.attempt
+
+    @jobs.task(transaction=True, backoff=fixed(0))
+    async def awaited(ctx: Context) -> int:
+        connection = await ctx.tx
+        await connection.execute(f"INSERT INTO {store.table} VALUES ('b')")
+        if ctx.attempt == 1:
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                await connection.execute("SELECT 1 / 0")
+        return ctx.attempt
+
+    with jobs.worker():
+        assert work.enqueue().result(timeout=30) == 2
+        assert awaited.enqueue().result(timeout=30) == 2
+    assert store.effects() == {"a": 1, "b": 1}

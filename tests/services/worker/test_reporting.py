@@ -1,0 +1,266 @@
+"""What follows a settlement: events when someone listens, dead-letter hooks, and empty queues told once."""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+from eventually import idle
+from failing_engine import FailingEngine
+from minimal_app import QUEUE, QUICK, MinimalApp, MinimalTask, names
+
+from holdfast import events
+from holdfast.errors import Cancel, GiveUp, Snooze
+from holdfast.model.instants import SECOND
+from holdfast.model.operate import Emptied
+from holdfast.model.states import Reason
+from holdfast.runtime import SystemRuntime
+from holdfast.testing import FrozenRuntime, Probe
+
+
+async def works() -> str:
+    return "done"
+
+
+async def fails() -> None:
+    raise ValueError("no such card")
+
+
+async def gives_up() -> None:
+    raise GiveUp("card expired")
+
+
+async def cancels() -> None:
+    raise Cancel("withdrawn")
+
+
+async def snoozes() -> None:
+    raise Snooze(delay=60)
+
+
+# Events
+
+
+async def test_a_life_in_events() -> None:
+    app = MinimalApp(MinimalTask(fails, retry=QUICK))
+    seen = app.record_events(events.JobEvent)
+    id = await app.enqueue("fails")
+    await app.drain(name="ada")
+    assert names(seen.seen) == ["Started", "Retrying", "Started", "Retrying", "Started", "Failed"]
+    last = seen.seen[-1]
+    assert isinstance(last, events.Failed)
+    assert (last.queue, last.job_id, last.task, last.attempt) == (QUEUE, id, "fails", 3)
+    assert last.worker.startswith("ada-")
+    assert last.reason is Reason.EXHAUSTED
+    assert last.error is not None
+    assert last.error.message == "no such card"
+    retry = seen.seen[1]
+    assert isinstance(retry, events.Retrying)
+    assert (retry.max_attempts, retry.delay, retry.reason) == (3, 0, Reason.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "reason"),
+    [
+        (gives_up, events.Failed, Reason.GAVE_UP),
+        (cancels, events.Cancelled, Reason.ASKED),
+        (snoozes, events.Retrying, Reason.SNOOZED),
+    ],
+)
+async def test_each_end_has_its_event(function: Any, kind: type[events.JobEvent], reason: Reason) -> None:
+    app = MinimalApp(MinimalTask(function))
+    seen = app.record_events(kind)
+    await app.enqueue(function.__name__)
+    await app.drain()
+    (event,) = seen.seen
+    assert getattr(event, "reason", None) is reason
+
+
+async def test_events_tell_how_long_a_job_waited_and_ran() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
+
+    async def waits() -> None:
+        running(None)
+        await gate.wait()
+
+    runtime = FrozenRuntime()
+    app = MinimalApp(MinimalTask(waits), runtime=runtime)
+    started, ended = app.record_events(events.Started), app.record_events(events.Succeeded)
+    await app.enqueue("waits")
+    runtime.advance(3)
+    async with app.worker():
+        await running.calls(1)
+        runtime.advance(2)
+        gate.set()
+        await ended.calls(1)
+    (start,), (end,) = started.seen, ended.seen
+    assert isinstance(start, events.Started)
+    assert isinstance(end, events.Succeeded)
+    assert (start.waited, end.ran) == (3 * SECOND, 2 * SECOND)
+
+
+async def test_a_broken_listener_does_not_harm_the_job() -> None:
+    app = MinimalApp(MinimalTask(works))
+
+    def broken(event: events.Event) -> None:
+        raise RuntimeError("broken listener")
+
+    app.bus.on(events.Event, broken)
+    id = await app.enqueue("works")
+    await app.drain()
+    assert await app.result(id) == "done"
+
+
+async def test_failures_are_logged_with_their_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "holdfast.worker"):
+        app = MinimalApp(MinimalTask(fails, retry=QUICK))
+        await app.enqueue("fails", id="j1")
+        await app.drain()
+    assert caplog.text.count("Job j1 (fails) runs again in") == 2
+    assert caplog.text.count("Job j1 (fails) failed at attempt 3: exhausted: builtins.ValueError: no such card") == 1
+
+
+# Dead letters
+
+
+async def test_a_dead_letter_hook_sees_the_failed_job_and_its_error() -> None:
+    seen = Probe[tuple[str, str, str]]("the hook")
+    loop = asyncio.get_running_loop()
+
+    def sync_hook(job: Any, error: Any) -> None:
+        loop.call_soon_threadsafe(seen, ("sync", job.state, error.message))
+
+    async def async_hook(job: Any, error: Any) -> None:
+        seen(("async", job.state, error.message))
+
+    task = MinimalTask(gives_up)
+    task.dead_letter_hooks += [sync_hook, async_hook]
+    app = MinimalApp(task)
+    await app.enqueue("gives_up")
+    await app.drain()
+    assert sorted(await seen.calls(2)) == [("async", "failed", "card expired"), ("sync", "failed", "card expired")]
+
+
+async def test_a_hook_that_fails_is_logged_and_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    seen = Probe[str]("the hook")
+
+    async def broken(job: Any, error: Any) -> None:
+        raise RuntimeError("pager is off")
+
+    def exits(job: Any, error: Any) -> None:
+        raise SystemExit
+
+    async def second(job: Any, error: Any) -> None:
+        seen(job.id)
+
+    task = MinimalTask(gives_up)
+    task.dead_letter_hooks += [broken, exits, second]
+    app = MinimalApp(task, MinimalTask(works))
+    await app.enqueue("gives_up", id="dead")
+    fine = await app.enqueue("works")
+    await app.drain()
+    assert await seen.calls(1) == ["dead"]
+    assert await app.result(fine) == "done"
+    assert "pager is off" in caplog.text
+
+
+async def test_hooks_run_only_for_dead_letters() -> None:
+    seen: list[Any] = []
+    tasks = [MinimalTask(works), MinimalTask(cancels), MinimalTask(snoozes)]
+    for task in tasks:
+        task.dead_letter_hooks.append(lambda job, error: seen.append(job))
+    app = MinimalApp(*tasks)
+    for task in tasks:
+        await app.enqueue(task.policy.name)
+    await app.drain()
+    assert seen == []
+
+
+# Empty
+
+
+async def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
+    app = MinimalApp(MinimalTask(works))
+    seen = app.record_events(events.QueueEmpty)
+    for drains in (1, 2):
+        await app.put(*(app.job("works") for _ in range(30)))
+        await app.drain(concurrency=7)
+        assert len(seen.seen) == drains
+
+
+async def test_a_lane_that_runs_empty_is_told() -> None:
+    app = MinimalApp(MinimalTask(works))
+    seen = app.record_events(events.LaneEmpty)
+    await app.put(*(app.job("works", lane=lane) for lane in ("a", "b") for _ in range(3)))
+    await app.drain()
+    told = Counter(event.lane for event in seen.seen if isinstance(event, events.LaneEmpty))
+    assert told == {"a": 1, "b": 1}
+
+
+async def test_a_queue_with_work_left_is_not_empty() -> None:
+    app = MinimalApp(MinimalTask(works))
+    seen = app.record_events(events.QueueEmpty)
+    await app.enqueue("works")
+    await app.enqueue("works", delay=60 * SECOND)
+    await app.drain()
+    assert seen.seen == []
+
+
+async def test_the_store_is_not_asked_when_nobody_listens() -> None:
+    runtime = SystemRuntime()
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime, engine=engine)
+    await app.enqueue("works")
+    await app.drain()
+    assert not any(isinstance(command, Emptied) for command in engine.commands)
+
+
+async def test_one_queue_may_run_empty_while_another_keeps_the_worker_busy() -> None:
+    running, gate = Probe[None]("the handler"), asyncio.Event()
+
+    async def waits() -> None:
+        running(None)
+        await gate.wait()
+
+    app = MinimalApp(MinimalTask(works), MinimalTask(waits))
+    seen = app.record_events(events.QueueEmpty)
+    await app.enqueue("waits", queue="long")
+    await app.enqueue("works", queue="short")
+    async with app.worker(queues=["long", "short"]):
+        await running.calls(1)
+        await seen.calls(1)
+        assert [event.queue for event in seen.seen if isinstance(event, events.QueueEmpty)] == ["short"]
+        gate.set()
+    await idle()
+
+
+# Listeners that take their time
+
+
+def test_an_async_listener_finishes_before_the_worker_is_done() -> None:
+    app, told = MinimalApp(), list[str]()
+
+    async def listen(event: events.WorkerStopped) -> None:
+        await asyncio.sleep(0.05)
+        told.append(event.worker)
+
+    app.bus.on(events.WorkerStopped, listen)
+    worker = app.worker(until_empty=True)
+    worker.run()
+    assert told == [worker.name]
+
+
+def test_an_async_listener_that_does_not_end_does_not_keep_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.worker.LISTENER_TIMEOUT_S", 0.01)
+    app, ends = MinimalApp(), list[str]()
+
+    async def listen(event: events.WorkerStopped) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ends.append("cut off")
+
+    app.bus.on(events.WorkerStopped, listen)
+    app.worker(until_empty=True).run()
+    assert ends == ["cut off"]

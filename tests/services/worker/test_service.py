@@ -1,0 +1,144 @@
+"""The loop around services: it waits, is woken, survives what a tick raises, and stops."""
+
+import asyncio
+import logging
+
+import pytest
+from eventually import idle
+
+from holdfast.service import Service, Supervisor, Waker, back_off, yield_to_loop
+from holdfast.testing import FrozenRuntime, Probe
+
+
+class Scripted(Service):
+    """Answers what it was told to, and reports each tick."""
+
+    name = "scripted"
+
+    def __init__(self, runtime: FrozenRuntime, *script: "float | Exception | None") -> None:
+        super().__init__(runtime)
+        self.script = list(script)
+        self.ticks = Probe[int]("tick")
+
+    async def tick(self) -> float | None:
+        self.ticks(len(self.ticks.seen))
+        said = self.script.pop(0) if self.script else None
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+async def test_a_tick_follows_when_its_delay_has_passed() -> None:
+    runtime = FrozenRuntime()
+    service = Scripted(runtime, 5.0)
+    supervisor = Supervisor(runtime, [service])
+    supervisor.start()
+    await service.ticks.calls(1)
+    await idle()
+    runtime.advance(4.9)
+    await idle()
+    assert len(service.ticks.seen) == 1
+    runtime.advance(0.2)
+    await service.ticks.calls(2)
+    await supervisor.stop()
+
+
+async def test_a_service_that_asks_for_no_delay_sleeps_until_it_is_woken() -> None:
+    runtime = FrozenRuntime()
+    service = Scripted(runtime, None)
+    supervisor = Supervisor(runtime, [service])
+    supervisor.start()
+    await service.ticks.calls(1)
+    runtime.advance(days=1)
+    await idle()
+    assert len(service.ticks.seen) == 1
+    service.wake()
+    await service.ticks.calls(2)
+    await supervisor.stop()
+
+
+async def test_a_wake_during_a_tick_is_not_lost() -> None:
+    runtime = FrozenRuntime()
+    go, ticks = asyncio.Event(), Probe[None]("tick")
+
+    class Slow(Service):
+        name = "slow"
+
+        async def tick(self) -> float | None:
+            ticks(None)
+            await go.wait()
+            return None
+
+    service = Slow(runtime)
+    supervisor = Supervisor(runtime, [service])
+    supervisor.start()
+    await ticks.calls(1)
+    service.wake()
+    go.set()
+    await ticks.calls(2)
+    await supervisor.stop()
+
+
+async def test_a_tick_that_raises_is_reported_and_tried_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "holdfast.service"):
+        runtime = FrozenRuntime()
+        service = Scripted(runtime, RuntimeError("the disk is gone"), None)
+        supervisor = Supervisor(runtime, [service])
+        supervisor.start()
+        await service.ticks.calls(1)
+        await idle()
+        service.wake()  # does not shorten the pause
+        await idle()
+        assert len(service.ticks.seen) == 1
+        runtime.advance(back_off(1))
+        await service.ticks.calls(2)
+        await supervisor.stop()
+    assert "Service scripted failed" in caplog.text
+    assert "the disk is gone" in caplog.text
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    pauses = [back_off(failures) for failures in range(1, 100)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] == 0.1
+    assert pauses[-1] == 15.0
+
+
+async def test_a_supervisor_can_stop_one_service_and_then_the_rest() -> None:
+    runtime = FrozenRuntime()
+    one, two = Scripted(runtime), Scripted(runtime)
+    supervisor = Supervisor(runtime, [one, two])
+    supervisor.start()
+    await one.ticks.calls(1)
+    await supervisor.stop(one)
+    one.wake()
+    two.wake()
+    await two.ticks.calls(2)
+    assert len(one.ticks.seen) == 1
+    await supervisor.stop()
+    assert runtime.sleeping == 0
+
+
+async def test_a_busy_waiter_keeps_one_alarm() -> None:
+    runtime = FrozenRuntime()
+    waker = Waker(runtime)
+    for _ in range(50):
+        waiting = asyncio.create_task(waker.wait(1.0))
+        await idle()
+        waker.wake()
+        await waiting
+    assert runtime.sleeping == 1
+    waiting = asyncio.create_task(waker.wait(0.1))  # sooner than the one that is set
+    await idle()
+    assert runtime.sleeping == 1
+    runtime.advance(0.1)
+    await waiting
+    waker.close()
+
+
+async def test_breathing_lets_others_go_first() -> None:
+    order: list[str] = []
+    asyncio.get_running_loop().call_soon(order.append, "other")
+    await yield_to_loop()
+    order.append("me")
+    assert order == ["other", "me"]

@@ -1,0 +1,96 @@
+"""Worker processes that a test starts, stops, pauses and kills."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from eventually import eventually
+
+SUPPORT = Path(__file__).parent
+
+
+class Run(NamedTuple):
+    """A line of the log: when, by which process, what."""
+
+    at: int
+    pid: int
+    what: str
+    job: str
+    attempt: int
+    fence: int
+
+
+class WorkerProcesses:
+    """`size` worker processes on one store. A killed one is replaced."""
+
+    def __init__(self, url: str, log: Path, *, size: int, concurrency: int = 20, seed: int = 0) -> None:
+        self.log = log
+        self._environment = {**os.environ, "KILL_URL": url, "KILL_LOG": str(log)}
+        self._concurrency = concurrency
+        self._random = Random(seed)
+        self.processes = [self._start() for _ in range(size)]
+
+    def _start(self) -> "subprocess.Popen[str]":
+        program = [sys.executable, str(SUPPORT / "kill_app.py"), str(self._concurrency)]
+        return subprocess.Popen(program, env=self._environment, stdout=subprocess.PIPE, text=True)
+
+    def kill_one(self, *, replace: bool = True) -> int:
+        """Kill one at random by SIGKILL. Returns its process id."""
+        index = self._random.randrange(len(self.processes))
+        victim = self.processes[index]
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait(timeout=30)
+        if victim.stdout is not None:
+            victim.stdout.close()
+        if replace:
+            self.processes[index] = self._start()
+        else:
+            del self.processes[index]
+        return victim.pid
+
+    async def first_run(self) -> Run:
+        """Wait until a job has started. The log is a plain file, so it is read again and again."""
+        await eventually(self.runs, "the first job to start", limit_s=60)
+        return self.runs()[0]
+
+    async def stop_at_once(self, worker: "subprocess.Popen[str]") -> int:
+        """Send SIGTERM again and again until the worker has ended. Returns the exit code."""
+        while True:
+            worker.send_signal(signal.SIGTERM)
+            try:
+                return await asyncio.to_thread(worker.wait, 0.5)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def runs(self) -> list[Run]:
+        """The lines of the log so far."""
+        if not self.log.exists():
+            return []
+        lines = [line.split() for line in self.log.read_text().splitlines()]
+        return [
+            Run(int(line[0]), int(line[1]), line[2], line[3], int(line[4]), int(line[5]) if len(line) > 5 else 0)
+            for line in lines
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.processes:
+            worker.terminate()
+        for worker in self.processes:
+            try:
+                worker.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()

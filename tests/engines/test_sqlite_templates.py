@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,9 @@ def test_nothing_of_the_template_is_left_in_a_statement(file: str) -> None:
 
 
 def test_the_table_has_the_columns_that_a_row_fills() -> None:
-    db = sqlite3.connect(":memory:")
-    migrate(db, "holdfast", "boot")
-    assert tuple(name for _, name, *_ in db.execute("PRAGMA table_info(holdfast_job)")) == rows.COLUMNS
+    with closing(sqlite3.connect(":memory:")) as db:
+        migrate(db, "holdfast", "boot")
+        assert tuple(name for _, name, *_ in db.execute("PRAGMA table_info(holdfast_job)")) == rows.COLUMNS
     job = JobRecord(queue="q", id="a")
     assert len(rows.job_row(job, 1, 1)) == len(rows.COLUMNS)
     assert len(narrow_row(job)) == len(rows.NARROW_COLUMNS) + 1  # and the arrival

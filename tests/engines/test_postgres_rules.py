@@ -58,7 +58,7 @@ def test_a_bare_literal_is_found(planted: str) -> None:
 
 
 def test_a_name_that_the_model_does_not_have_is_refused() -> None:
-    with pytest.raises(KeyError, match=r"rules/mine\.sql names \{\{holds\.lane\}\}"):
+    with pytest.raises(KeyError, match=r"rules/mine\.sql: \{\{holds\.lane\}\}"):
         rules.render("shop", 1, [Rule("mine", "SELECT {{holds.lane}}")])
 
 

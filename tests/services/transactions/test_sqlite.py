@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -160,12 +160,11 @@ def test_a_refusal_does_not_keep_the_lock(jobs: App[Any], ship: Any, store: Stor
 
 
 def test_a_connection_of_another_thread_is_a_clear_error(jobs: App[Any], ship: Any, store: Store) -> None:
-    made: list[sqlite3.Connection] = []
-    thread = threading.Thread(target=lambda: made.append(sqlite3.connect(store.place)))
-    thread.start()
-    thread.join()
-    with pytest.raises(UsageError, match="cannot be used"):
-        ship.using(transaction=made[0]).enqueue("1")
+    with ThreadPoolExecutor(1) as thread:
+        connection = thread.submit(sqlite3.connect, store.place).result()
+        with pytest.raises(UsageError, match="cannot be used"):
+            ship.using(transaction=connection).enqueue("1")
+        thread.submit(connection.close).result()
 
 
 def test_connections_handed_to_us_do_not_checkpoint(jobs: App[Any], ship: Any, store: Store) -> None:

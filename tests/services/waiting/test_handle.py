@@ -187,7 +187,7 @@ def test_refresh_shows_the_job_as_it_is(jobs: App[object], resize: Task[[str], I
 
     asyncio.run(run_a_while())
     job = handle.refresh()
-    assert (job.state, job.attempt, job.worker) == (JobState.RUNNING, 1, "played")
+    assert (job.state, job.attempt, job.worker) == (JobState.RUNNING, 1, "test")
     assert job.progress is not None
     assert (job.progress.fraction, job.progress.note) == (0.5, "half")
     assert job.started_at == job.last_started_at

@@ -60,7 +60,7 @@ def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], dou
     assert why(handle) == "Queue default is paused."
     jobs.control.resume("default")
     take_now(jobs, double)
-    assert why(handle).startswith("It has been running on played for 0.")
+    assert why(handle).startswith("It has been running on test for 0.")
     FakeClock(jobs.engine).advance(hours=1)
     assert why(double.enqueue(2)) == "No live worker on memory://."
 

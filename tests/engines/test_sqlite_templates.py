@@ -10,7 +10,8 @@ import pytest
 from holdfast.engines.sqlite import rows
 from holdfast.engines.sqlite.fast_updates import narrow_row
 from holdfast.engines.sqlite.migrations import migrate
-from holdfast.engines.sqlite.statements import load, render
+from holdfast.engines.sqlite.statements import load
+from holdfast.engines.templates import fill
 from holdfast.model.job import JobRecord
 from holdfast.model.states import JobState
 
@@ -46,7 +47,7 @@ def test_a_planted_number_is_found(planted: str) -> None:
 
 def test_an_unknown_name_in_a_template_is_an_error() -> None:
     with pytest.raises(KeyError, match=r"state\.asleep"):
-        render("SELECT {{state.asleep}}", {"state.queued": "3"}, where="statements.sql, ready")
+        fill("SELECT {{state.asleep}}", {"state.queued": "3"}, where="statements.sql, ready")
 
 
 @pytest.mark.parametrize("file", ["schema.sql", "statements.sql"])

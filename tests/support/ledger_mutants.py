@@ -161,7 +161,7 @@ MUTANTS = (
         "clear",
     ),
     Mutant(
-        "running empty is told twice",
+        "an empty queue is reported twice",
         "scopes.emptied",
         "emptied_at=queue.totals.finished)",
         "emptied_at=queue.emptied_at)",
@@ -172,7 +172,7 @@ MUTANTS = (
         "ends.finish",
         "visible_until=visible",
         "visible_until=result_until",
-        "clocks",
+        "lifetimes",
     ),
     Mutant(
         "a finished job is pruned early",

@@ -39,7 +39,7 @@ class Sent:
 
 class Caller:
     """`rules`: the schema of the functions. `times`: the offset of the clock and the earliest time to answer.
-    `heard`: gets the time of each answer, `notify` its topics. `shared`: a proxy shares sessions. `fast`: use the
+    `note_time`: gets the time of each answer, `notify` its topics. `shared`: a proxy shares sessions. `fast`: use the
     fast paths."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Caller:
         place: str,
         runtime: Runtime,
         times: Times,
-        heard: Callable[[int], None],
+        note_time: Callable[[int], None],
         notify: Notify,
         *,
         shared: bool,
@@ -60,7 +60,7 @@ class Caller:
         self._place = place
         self._runtime = runtime
         self._times = times
-        self._heard = heard
+        self._note_time = note_time
         self._notify = notify
         self._cursors = ClaimCursors()
         self._statements: dict[str, str] = {}
@@ -119,7 +119,7 @@ class Caller:
             sent.over = True
             rows = await connection.fetch(sql, *arguments)
         reply = call.read(rows)
-        self._heard(reply.answer.at.wall)
+        self._note_time(reply.answer.at.wall)
         if reply.topics:
             self._notify(frozenset(reply.topics), reply.has_listeners)
         return reply.answer

@@ -27,7 +27,7 @@ END $$;
 -- came. With `p_wait` a call waits for its turn; else it leaves the work to the call that is at it.
 CREATE FUNCTION run_deferred(p_queue text, p_wait boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_lock bigint := hashtextextended('{{namespace}} chores ' || p_queue, 0);
+    v_lock bigint := hashtextextended('{{namespace}} deferred ' || p_queue, 0);
     c deferred;
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'end') AND queue = p_queue) THEN
@@ -52,7 +52,7 @@ END $$;
 -- jobs away: their lanes and pools must have counted the end before.
 CREATE FUNCTION run_all_deferred(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} chores ' || p_queue, 0));
+    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} deferred ' || p_queue, 0));
     PERFORM run_deferred(p_queue, true, p_now);
 END $$;
 

@@ -14,7 +14,7 @@ DECLARE
     v_jobs json;
 BEGIN
     PERFORM begin_call();
-    WITH asked AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
+    WITH requested AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
         SELECT queue, id, token,
             (array_agg(progress ORDER BY place DESC) FILTER (WHERE progress IS NOT NULL))[1] AS progress
         FROM ROWS FROM (
@@ -22,7 +22,7 @@ BEGIN
         ) WITH ORDINALITY AS r (queue, id, token, progress, place)
         GROUP BY queue, id, token
     ), held AS MATERIALIZED (
-        SELECT j.queue, j.id, a.progress FROM asked AS a JOIN job AS j ON j.queue = a.queue AND j.id = a.id
+        SELECT j.queue, j.id, a.progress FROM requested AS a JOIN job AS j ON j.queue = a.queue AND j.id = a.id
         WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
     )
     UPDATE job AS j SET

@@ -328,7 +328,7 @@ async def test_many_workers_on_many_lanes_keep_the_order_of_each(bench: Bench) -
     lanes = [f"lane-{number}" for number in range(8)]
     for number in range(12):
         await bench.put(*(new_job(f"{lane}/{number:02}", lane=lane) for lane in lanes))
-    ended: list[str] = []
+    ended: list[tuple[int, str]] = []
     running: set[str] = set()
 
     async def work(worker: str) -> None:
@@ -342,9 +342,11 @@ async def test_many_workers_on_many_lanes_keep_the_order_of_each(bench: Bench) -
                 running.remove(lease.lane)
                 await bench.settle(retry(lease) if again else succeed(lease))
                 if not again:
-                    ended.append(lease.id)
+                    ended.append((lease.fence, lease.id))
 
     await asyncio.gather(*(work(f"worker-{number}") for number in range(6)))
 
     for lane in lanes:
-        assert [id for id in ended if id.startswith(f"{lane}/")] == [f"{lane}/{number:02}" for number in range(12)]
+        # By fence: on a busy machine the answer to a settlement may come after that of the next job's.
+        order = [id for _, id in sorted(ended) if id.startswith(f"{lane}/")]
+        assert order == [f"{lane}/{number:02}" for number in range(12)]

@@ -8,15 +8,13 @@ PostgreSQL is imported late, so that a run without it neither starts a server no
 
 import asyncio
 import inspect
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from types import FrameType
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
+from time_limit import time_limit
 
 from holdfast.testing.async_tests import run_async_test
 
@@ -42,40 +40,21 @@ def limit_of(item: pytest.Item) -> float:
     return LONG_LIMIT_S if is_long else LIMIT_S
 
 
-@contextmanager
-def limited(item: pytest.Item, phase: str, seconds: float) -> Iterator[None]:
-    """Interrupt a phase of a test that takes longer than this. The failure names the test and shows where it stood."""
-    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        pytest.fail(f"The {phase} of {item.nodeid} took longer than its time limit of {seconds:g} s.")
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    with limited(item, "set-up", limit_of(item)):
+    with time_limit(f"The set-up of {item.nodeid}", limit_of(item)):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    with limited(item, "call", limit_of(item) + BLOCKED_S):
+    with time_limit(item.nodeid, limit_of(item) + BLOCKED_S):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    with limited(item, "teardown", limit_of(item)):
+    with time_limit(f"The teardown of {item.nodeid}", limit_of(item)):
         return (yield)
 
 

@@ -187,13 +187,10 @@ def test_a_handler_may_be_sync_or_async_and_do_without_the_context(jobs: App[obj
     def untyped(ctx, event):  # type: ignore[no-untyped-def]
         return f"{ctx.pool} {event.account}"
 
-    async def scenario() -> None:
-        async with jobs:
-            handles = [await pool.aenqueue(Transfer("x")) for pool in pools]
-            await drain(jobs)
-            assert [await handle.aresult() for handle in handles] == ["x", "xx", "both x", "untyped x"]
-
-    asyncio.run(scenario())
+    with jobs:
+        handles = [pool.enqueue(Transfer("x")) for pool in pools]
+        Worker(jobs, until_empty=True).run()
+        assert [handle.result() for handle in handles] == ["x", "xx", "both x", "untyped x"]
     assert plain(Transfer("y")) == "yy"
     assert both.call(Transfer("y")) == "None y"
 

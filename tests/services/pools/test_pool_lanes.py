@@ -128,7 +128,7 @@ async def test_clear_of_a_lane_leaves_the_others_and_fences_what_runs(jobs: App[
         assert [job.id for job in states if job.state is JobState.CANCELLED] == ["0", "3"]
 
 
-def test_sync_and_async_methods_do_the_same(hooks: Pool[Event]) -> None:
+def test_a_pool_and_its_lanes_have_blocking_methods(hooks: Pool[Event]) -> None:
     hooks.enqueue(Event(0))
     lane = hooks.lane(0)
     assert (lane.pool, lane.index, repr(lane)) == ("hooks", 0, "<Lane 0 of pool 'hooks'>")
@@ -143,12 +143,12 @@ def test_sync_and_async_methods_do_the_same(hooks: Pool[Event]) -> None:
     hooks.resize(5)
     assert len(hooks.status().lanes) == 5
 
-    async def scenario() -> None:
-        for call in (hooks.status, hooks.pause, lane.status, lane.clear, lambda: hooks.resize(2)):
-            with pytest.raises(BlockingCall):
-                call()
 
-    asyncio.run(scenario())
+async def test_blocking_methods_are_refused_on_a_loop(hooks: Pool[Event]) -> None:
+    lane = hooks.lane(0)
+    for call in (hooks.status, hooks.pause, lane.status, lane.clear, lambda: hooks.resize(2)):
+        with pytest.raises(BlockingCall):
+            call()
 
 
 def test_a_lane_that_is_not_there_is_refused(hooks: Pool[Event]) -> None:

@@ -95,19 +95,16 @@ def test_clear_cancels_what_has_not_ended_and_keeps_pause_and_counters(jobs: App
     assert jobs.control.get("0", queue="scans").reason is Reason.CLEARED
 
 
-def test_sync_and_async_methods_do_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
-    async def scenario() -> None:
-        async with jobs:
-            handle = await scans.aenqueue(Scan("a"))
-            assert await scans.apause()
-            assert await scans.aresume()
-            (lease,) = await scans.aclaim()
-            await lease.acomplete(3)
-            assert await handle.aresult() == 3
-            assert (await scans.astatus()).succeeded == 1
-            assert await scans.aclear() == 0
-
-    asyncio.run(scenario())
+async def test_async_methods_do_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
+    async with jobs:
+        handle = await scans.aenqueue(Scan("a"))
+        assert await scans.apause()
+        assert await scans.aresume()
+        (lease,) = await scans.aclaim()
+        await lease.acomplete(3)
+        assert await handle.aresult() == 3
+        assert (await scans.astatus()).succeeded == 1
+        assert await scans.aclear() == 0
 
 
 async def test_a_blocking_method_on_a_loop_names_its_twin(scans: Queue[Scan]) -> None:

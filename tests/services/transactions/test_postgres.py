@@ -1,6 +1,5 @@
 """What is special about transactions on PostgreSQL: drivers in many moods, other databases, dead transactions."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,19 +44,18 @@ def depth(jobs: App[Any]) -> int:
 # Whether it is in a transaction
 
 
-def test_an_asyncpg_connection_outside_of_a_transaction_is_refused(jobs: App[Any], ship: Any, store: Store) -> None:
-    async def story() -> None:
-        connection = await asyncpg.connect(store.place)
-        with pytest.raises(UsageError, match="is in no transaction"):
-            await ship.using(transaction=connection).aenqueue("1")
-        await connection.close()
-        async with asyncpg.create_pool(store.place, min_size=1) as pool:
-            with pytest.raises(UsageError, match="pool is not a transaction"):
-                await ship.using(transaction=pool).aenqueue("1")
-        await jobs.aclose()
-
-    asyncio.run(story())
-    assert depth(jobs) == 0
+async def test_an_asyncpg_connection_outside_of_a_transaction_is_refused(
+    jobs: App[Any], ship: Any, store: Store
+) -> None:
+    connection = await asyncpg.connect(store.place)
+    with pytest.raises(UsageError, match="is in no transaction"):
+        await ship.using(transaction=connection).aenqueue("1")
+    await connection.close()
+    async with asyncpg.create_pool(store.place, min_size=1) as pool:
+        with pytest.raises(UsageError, match="pool is not a transaction"):
+            await ship.using(transaction=pool).aenqueue("1")
+    assert (await jobs.control.astatus("default")).depth == 0
+    await jobs.aclose()
 
 
 def test_a_psycopg_connection_that_commits_by_itself_needs_a_block(jobs: App[Any], ship: Any, store: Store) -> None:
@@ -74,16 +72,18 @@ def test_a_session_without_transactions_is_refused(jobs: App[Any], ship: Any, st
     engine = store.engine(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(UsageError, match="AUTOCOMMIT"):
         ship.using(transaction=connection).enqueue("1")
-
-    async def story() -> None:
-        for driver in ("asyncpg", "psycopg"):
-            async with store.async_engine(driver, isolation_level="AUTOCOMMIT").connect() as awaited:
-                with pytest.raises(UsageError, match="AUTOCOMMIT"):
-                    await ship.using(transaction=awaited).aenqueue("1")
-        await jobs.aclose()
-
-    asyncio.run(story())
     assert depth(jobs) == 0
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_an_async_session_without_transactions_is_refused(
+    jobs: App[Any], ship: Any, store: Store, driver: str
+) -> None:
+    async with store.async_engine(driver, isolation_level="AUTOCOMMIT").connect() as connection:
+        with pytest.raises(UsageError, match="AUTOCOMMIT"):
+            await ship.using(transaction=connection).aenqueue("1")
+    assert (await jobs.control.astatus("default")).depth == 0
+    await jobs.aclose()
 
 
 # Where the connection leads

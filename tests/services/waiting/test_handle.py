@@ -5,7 +5,7 @@ import dataclasses
 import math
 
 import pytest
-from manual_worker import fail_now, settle, settle_now, succeed_now, take, take_now
+from manual_worker import fail_now, settle_now, succeed_now, take, take_now
 
 from holdfast import (
     AmbiguousId,
@@ -233,20 +233,16 @@ def test_cancelling_answers_what_became_of_it(jobs: App[object], resize: Task[[s
 def test_a_job_that_failed_twice_and_then_succeeded_has_a_report(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.enqueue("cat")
     clock = FakeClock(jobs.engine)
-
-    async def life() -> None:
-        error = ErrorInfo("builtins.OSError", "busy", "")
-        for _ in range(2):
-            clock.advance(2)
-            lease = await take(jobs, resize)
-            clock.advance(3)
-            await settle(jobs, lease, JobState.RETRYING, error=error, reason=Reason.ERROR)
-        clock.advance(1)
-        lease = await take(jobs, resize)
-        clock.advance(4)
-        await settle(jobs, lease, JobState.SUCCEEDED, result=b'{"name":"cat","width":1}')
-
-    asyncio.run(life())
+    error = ErrorInfo("builtins.OSError", "busy", "")
+    for _ in range(2):
+        clock.advance(2)
+        lease = take_now(jobs, resize)
+        clock.advance(3)
+        settle_now(jobs, lease, JobState.RETRYING, error=error, reason=Reason.ERROR)
+    clock.advance(1)
+    lease = take_now(jobs, resize)
+    clock.advance(4)
+    settle_now(jobs, lease, JobState.SUCCEEDED, result=b'{"name":"cat","width":1}')
     report = handle.report()
     assert report.outcome is JobState.SUCCEEDED
     assert [attempt.outcome for attempt in report.job.attempts] == ["failed", "failed", "succeeded"]
@@ -315,15 +311,11 @@ def test_a_report_says_nothing_of_due_times_that_the_record_has_forgotten(
 ) -> None:
     clock = FakeClock(jobs.engine)
     handle = resize.enqueue("cat")
-
-    async def life() -> None:
-        clock.advance(3)
-        lease = await take(jobs, resize)
-        await settle(jobs, lease, JobState.RETRYING, reason=Reason.ERROR, delay=10_000_000)
-        clock.advance(12)
-        await take(jobs, resize)
-
-    asyncio.run(life())
+    clock.advance(3)
+    lease = take_now(jobs, resize)
+    settle_now(jobs, lease, JobState.RETRYING, reason=Reason.ERROR, delay=10_000_000)
+    clock.advance(12)
+    take_now(jobs, resize)
     queued, first, _, second = jobs.control.report(handle.id).events
     assert isinstance(queued, events.Queued)
     assert isinstance(first, events.Started)

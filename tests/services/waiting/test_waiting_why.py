@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually, idle
-from manual_worker import report_in, report_in_now, settle, take, take_now
+from manual_worker import report_in, report_in_now, settle_now, take_now
 
 from holdfast import App, JobState, Task, WaitTimeout
 from holdfast.core.job_end import _target
@@ -68,13 +68,8 @@ def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], dou
 def test_a_job_that_is_not_due_says_when_it_will_be(jobs: App[object], double: Task[[int], int]) -> None:
     assert why(double.using(delay=3600).enqueue(1)).startswith("It is due at ")
     handle = double.enqueue(1)
-
-    async def fail_once() -> None:
-        lease = await take(jobs, double)
-        error = ErrorInfo("builtins.OSError", "busy", "")
-        await settle(jobs, lease, JobState.RETRYING, error=error, delay=60_000_000)
-
-    asyncio.run(fail_once())
+    error = ErrorInfo("builtins.OSError", "busy", "")
+    settle_now(jobs, take_now(jobs, double), JobState.RETRYING, error=error, delay=60_000_000)
     assert why(handle).startswith("Attempt 1 failed with builtins.OSError: busy. The next one is due at ")
 
 

@@ -74,7 +74,7 @@ def leave_pool(step: Step, job: JobRecord) -> None:
 
 
 def recount(step: Step, name: str) -> None:
-    """Count the jobs of the older size anew, after a record was lost that cannot be read any more."""
+    """Count the jobs of the older size again, after a record could not be read and was replaced."""
     pool = step.state.pool(name)
     if pool is not None and pool.old_live:
         _set_old(step, pool, sum(1 for job in step.state.live_jobs(name, None) if 0 < job.epoch < pool.epoch))

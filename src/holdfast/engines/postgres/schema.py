@@ -43,7 +43,7 @@ class Schema:
         self._auto_migrate = auto_migrate
 
     async def check(self, connection: asyncpg.Connection) -> None:
-        """See that everything is there that this release calls."""
+        """Check that the tables and rules of this release are installed."""
         async with self._explaining("look at"):
             found = await self._installed(connection)
         if self._is_enough(found):
@@ -98,7 +98,7 @@ class Schema:
             await connection.execute(text)
 
     async def script(self, after: int | None, roles: Iterable[str]) -> str:
-        """What the two above would do. `after` None: what the store lacks. Else the store is not asked."""
+        """What the two above would do. `after` None: what the store lacks. Else the store is not read."""
         missing = True
         if after is None:
             async with self._connected("look at") as connection:

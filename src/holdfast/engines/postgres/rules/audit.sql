@@ -1,4 +1,4 @@
--- The audit: everything that is derived is worked out anew from the jobs and compared with what is stored. It reads
+-- The audit: everything that is derived is computed again from the jobs and compared with what is stored. It reads
 -- every row, as of one moment, and locks nothing. Work that a user's transaction has deferred is no problem.
 
 -- The jobs that lanes and pools count: admitted, and not known to have ended.
@@ -39,13 +39,13 @@ CREATE FUNCTION audit_jobs() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         CASE WHEN (parents_left > 0) <> (hold & {{hold.parents}} = {{hold.parents}})
             THEN parents_left || ' parents left and held by ' || hold END,
         CASE WHEN is_terminal(state) <> (finished IS NOT NULL)
-            THEN 'finished at a time without being finished or the other way round' END,
+            THEN 'it has a finish time and has not ended, or it has ended without one' END,
         CASE WHEN attempt < 0 OR losses < 0 THEN 'attempt ' || attempt || ' and losses ' || losses END,
         CASE WHEN result IS NOT NULL AND state <> 'succeeded' THEN 'a result without success' END,
         CASE WHEN jsonb_array_length(history) > {{history.length}} THEN 'a history without bounds' END,
         CASE WHEN (pool_key IS NULL) <> (pool_hash IS NULL)
             THEN 'a pool''s key without its hash or the other way round' END
-    ) AS wrong) AS said
+    ) AS wrong) AS problem
     WHERE wrong <> ''
     UNION ALL
     SELECT format('queue %L: %s jobs share the arrival %s', queue, count(*), arrival)
@@ -74,7 +74,7 @@ CREATE FUNCTION audit_lanes() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         (NOT l.paused AND f.held_by_pause, 'it holds a job by a pause it does not have'),
         (l.paused AND f.any_queued, 'it is paused and has a queued job'),
         (f.granted <= l.fence, format('fence %s, its head was granted %s', l.fence, f.granted))
-    ) AS said (wrong, what)
+    ) AS problem (wrong, what)
     WHERE wrong
 $$;
 
@@ -98,7 +98,7 @@ CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('an edge from job %L of queue %L, which %s', e.parent_id, e.parent_queue, CASE
         WHEN p.id IS NULL THEN 'does not exist'
         WHEN is_terminal(p.state) THEN 'has ended, and no call will resolve it'
-        ELSE 'knows of no children' END)
+        ELSE 'is not marked as awaited' END)
     FROM edge AS e
     LEFT JOIN job AS p ON p.queue = e.parent_queue AND p.id = e.parent_id
     WHERE NOT EXISTS (
@@ -132,7 +132,7 @@ CREATE FUNCTION audit_pools() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         (p.old_live = 0 AND f.held > 0,
             format('it holds %s jobs back for those of an older size, and has none', f.held)),
         (f.strays > 0, format('%s jobs of its size are in a lane it does not have', f.strays))
-    ) AS said (wrong, what)
+    ) AS problem (wrong, what)
     WHERE wrong
 $$;
 

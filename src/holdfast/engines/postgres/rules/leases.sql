@@ -14,7 +14,7 @@ DECLARE
     v_jobs json;
 BEGIN
     PERFORM begin_call();
-    WITH asked AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
+    WITH request AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
         SELECT queue, id, token,
             (array_agg(progress ORDER BY place DESC) FILTER (WHERE progress IS NOT NULL))[1] AS progress
         FROM ROWS FROM (
@@ -22,13 +22,13 @@ BEGIN
         ) WITH ORDINALITY AS r (queue, id, token, progress, place)
         GROUP BY queue, id, token
     ), held AS MATERIALIZED (
-        SELECT j.queue, j.id, a.progress FROM asked AS a JOIN job AS j ON j.queue = a.queue AND j.id = a.id
-        WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
+        SELECT j.queue, j.id, r.progress FROM request AS r JOIN job AS j ON j.queue = r.queue AND j.id = r.id
+        WHERE j.token = r.token FOR UPDATE OF j SKIP LOCKED
     )
     UPDATE job AS j SET
         lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)
     FROM held AS h WHERE j.queue = h.queue AND j.id = h.id;
-    -- In a statement of its own: the one above sees a lease that was lost while it ran as it was before.
+    -- In a statement of its own: the one above does not see that a lease was lost while it ran.
     SELECT json_agg(json_build_object('status', CASE
             WHEN j.id IS NULL THEN 'lost'
             WHEN j.cancel_asked THEN 'cancel'
@@ -147,7 +147,7 @@ BEGIN
     RETURN reply(call_time(p_offset, p_not_before_us), '"found":' || v_found);
 END $$;
 
--- WK1: a worker that ends takes its record with it.
+-- WK1: a worker that ends removes its record.
 CREATE FUNCTION forget_worker(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -22,11 +22,11 @@ DECLARE
     v_jobs text;
 BEGIN
     PERFORM begin_call();
-    SELECT string_agg(CASE WHEN j.id IS NULL THEN 'null' ELSE record_json(j)::text END, ',' ORDER BY asked.place)
+    SELECT string_agg(CASE WHEN j.id IS NULL THEN 'null' ELSE record_json(j)::text END, ',' ORDER BY request.place)
     INTO v_jobs
     FROM ROWS FROM (jsonb_to_recordset(p_request -> 'jobs') AS (queue text, id text))
-        WITH ORDINALITY AS asked (queue, id, place)
-    LEFT JOIN job AS j ON j.queue = asked.queue AND j.id = asked.id;
+        WITH ORDINALITY AS request (queue, id, place)
+    LEFT JOIN job AS j ON j.queue = request.queue AND j.id = request.id;
     RETURN reply(call_time(p_offset, p_not_before_us), '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
@@ -34,7 +34,7 @@ END $$;
 --
 -- Rows are fetched one by one, with one more than wanted, to know whether there is more. Leased jobs, never more than
 -- there are slots, are not in the index by state but in the one by token; a plain condition on the queue would lead
--- the planner to read all of it. The statement is planned anew each time: a plan for any limit would sort everything.
+-- the planner to read all of it. The statement is planned again each time: a plan for any limit would sort everything.
 CREATE FUNCTION find(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
@@ -135,7 +135,7 @@ BEGIN
         FROM (SELECT queue FROM queue UNION SELECT queue FROM counter UNION SELECT queue FROM tally) AS known;
     END IF;
     SELECT json_agg(queue_stats(name, v_now) ORDER BY place) INTO v_queues
-    FROM unnest(v_names) WITH ORDINALITY AS asked (name, place);
+    FROM unnest(v_names) WITH ORDINALITY AS request (name, place);
     RETURN reply(v_now, '"queues":' || coalesce(v_queues, '[]'));
 END $$;
 

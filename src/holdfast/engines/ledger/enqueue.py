@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import lanes, parents, pools
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import State
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobKey, JobRecord, KeyScope
 from holdfast.model.produce import (
     Accepted,
@@ -235,7 +235,7 @@ def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     position: int | None = None
     if job.lane is not None:
         job, position = lanes.admit(step, job)
-    job = rest(step, job)
+    job = as_waiting(step, job)
     step.put_job(old, job)
     if job.state is JobState.SCHEDULED:
         # N1: workers that wait look again when the job is due.

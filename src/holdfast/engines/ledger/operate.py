@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import lanes, parents, pools
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.enqueue import depth_of, key_holder
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobRecord
 from holdfast.model.lifetimes import key_until, later
 from holdfast.model.operate import (
@@ -82,7 +82,7 @@ def requeue_one(step: Step, command: Requeue, job_id: str) -> OperateResult:
     if after.lane is not None:
         # L6: at the tail.
         after, _ = lanes.admit(step, after)
-    after = rest(step, after)
+    after = as_waiting(step, after)
     step.put_job(job, after)
     return OperateResult(OperateStatus.DONE, after.state)
 
@@ -141,7 +141,7 @@ def trigger_one(step: Step, command: Trigger, job_id: str) -> OperateResult:
         return OperateResult(OperateStatus.DONE, job.state)
     if job.state not in (JobState.SCHEDULED, JobState.RETRYING):
         return OperateResult(OperateStatus.WRONG_STATE, job.state)
-    after = rest(step, replace(job, due=step.now))
+    after = as_waiting(step, replace(job, due=step.now))
     step.put_job(job, after)
     return OperateResult(OperateStatus.DONE, after.state)
 

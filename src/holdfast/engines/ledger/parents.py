@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import Name
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.limits import MOST_RESOLVED
 from holdfast.model.produce import Parent
@@ -71,4 +71,4 @@ def resolve_edge(step: Step, parent: JobRecord, edge: Edge) -> None:
     # P4: the hold ends with the last parent.
     left = child.parents_left - 1
     hold = child.hold if left else child.hold & ~Hold.PARENTS
-    step.put_job(child, rest(step, replace(child, parents_left=left, hold=hold)))
+    step.put_job(child, as_waiting(step, replace(child, parents_left=left, hold=hold)))

@@ -108,7 +108,7 @@ class Step:
         self._ended.clear()
 
 
-def rest(step: Step, job: JobRecord) -> JobRecord:
+def as_waiting(step: Step, job: JobRecord) -> JobRecord:
     """The job with the state and hold in which it waits from now on."""
     # E4: blocked if something holds it, else scheduled until it is due, else queued.
     if job.hold is FREE and job.lane is None:

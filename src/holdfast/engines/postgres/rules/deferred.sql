@@ -112,7 +112,7 @@ BEGIN
     IF j.lane IS NOT NULL THEN
         j := admit(j, p_now);
     ELSE
-        j := rest(j, false, p_now);
+        j := as_waiting(j, false, p_now);
     END IF;
     PERFORM put_job('blocked', j);
 END $$;

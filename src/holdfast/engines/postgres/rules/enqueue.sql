@@ -468,7 +468,7 @@ BEGIN
             END IF;
         END IF;
         IF p_lane IS NULL THEN
-            j := rest(j, false, p_now);
+            j := as_waiting(j, false, p_now);
         ELSE
             v_position := lane_depth(j.queue, p_lane);
             j := admit(j, p_now);

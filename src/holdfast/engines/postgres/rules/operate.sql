@@ -218,7 +218,7 @@ BEGIN
         PERFORM lock_lane(j.queue, j.lane, p_now);
         j := admit(j, p_now);
     ELSE
-        j := rest(j, false, p_now);
+        j := as_waiting(j, false, p_now);
     END IF;
     PERFORM put_job(v_from, j);
     IF j.unique_key IS NOT NULL THEN
@@ -308,7 +308,7 @@ BEGIN
         RETURN operator_answer('wrong_state', v_from);
     END IF;
     j.due := p_now;
-    j := rest(j, lane_paused(j.queue, j.lane), p_now);
+    j := as_waiting(j, lane_paused(j.queue, j.lane), p_now);
     PERFORM put_job(v_from, j);
     RETURN operator_answer('done', j.state);
 END $$;

@@ -144,7 +144,7 @@ BEGIN
     IF j.parents_left = 0 THEN
         j.hold := j.hold & ~{{hold.parents}};
     END IF;
-    j := rest(j, CASE WHEN j.lane IS NULL THEN false ELSE lane_paused(j.queue, j.lane) END, p_now);
+    j := as_waiting(j, CASE WHEN j.lane IS NULL THEN false ELSE lane_paused(j.queue, j.lane) END, p_now);
     PERFORM put_job(v_from, j);
 END $$;
 

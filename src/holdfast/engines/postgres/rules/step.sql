@@ -127,7 +127,7 @@ END $$;
 -- lock.
 -- E4: blocked if something holds it, else scheduled until it is due, else queued.
 -- U2: the head of a paused lane is held from the time it would be queued; its due time runs on.
-CREATE FUNCTION rest(INOUT j job, p_lane_paused boolean, p_now bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION as_waiting(INOUT j job, p_lane_paused boolean, p_now bigint) LANGUAGE plpgsql AS $$
 BEGIN
     j.hold := j.hold & ~{{hold.paused}};
     IF j.hold <> 0 THEN

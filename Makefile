@@ -1,18 +1,39 @@
 # Each target sets up what it needs: on a bare machine, Python 3.11 and make are enough.
 
 PYTHON ?= python3
+VERSIONS := 3.11 3.12 3.13 3.14
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check long chaos bench-quick format clean
+.PHONY: help demo test test-short test-others check long chaos bench-quick format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# What may differ between versions of Python. PostgreSQL's tests use its server, and run on the first interpreter alone.
+SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres"
+
+test-short: $(INSTALLED) ## Run the tests that need no PostgreSQL server and no long time
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(SHORT)
+
+# Looked for on the PATH and among pyenv's versions. One that is missing, or cannot make virtual environments, is skipped.
+test-others: $(INSTALLED) ## Run test-short on each other supported Python found on this machine
+	@first=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	for version in $(VERSIONS); do \
+		if [ "$$version" = "$$first" ]; then continue; fi; \
+		found=; \
+		for python in "python$$version" "$${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version".*/bin/python; do \
+			if "$$python" -c 'import ensurepip, venv' 2>/dev/null; then found=$$python; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then echo "Python $$version: not found, or without venv and ensurepip; skipped"; continue; fi; \
+		echo "Python $$version: $$found"; \
+		$(MAKE) --no-print-directory PYTHON="$$found" VENV="build/venv-$$version" test-short || exit 1; \
+	done
 
 check: $(INSTALLED) ## Check format, lint, types and import direction
 	$(BIN)/python -m ruff format --check .
@@ -46,7 +67,7 @@ clean: ## Remove caches and build products (delete .venv by hand to start afresh
 # The constraints also hold for the build backend (PIP_CONSTRAINT, in newer pips PIP_BUILD_CONSTRAINT).
 $(INSTALLED): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
-		for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3.14; do \
+		for python in "$(PYTHON)" $(addprefix python,$(VERSIONS)); do \
 			"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 			python=; \
 		done; \

@@ -94,8 +94,9 @@ def test_no_code_reads_data_that_is_code() -> None:
     assert violations_in([*SOURCE, *TESTS], SERIALISERS) == []
 
 
-def test_tests_never_sleep() -> None:
-    assert violations_in(TESTS, {"time.sleep"}) == []
+def test_tests_sleep_in_one_place() -> None:
+    """`eventually` polls a condition; every other test waits for an event, or calls it."""
+    assert violations_in((path for path in TESTS if path.name != "eventually.py"), {"time.sleep"}) == []
 
 
 def test_serialisers_are_on_the_banned_list_too() -> None:

@@ -120,7 +120,7 @@ def truth() -> History:
     return asyncio.run(played())
 
 
-def test_the_truth_is_accepted(truth: History) -> None:
+def test_right_answers_are_accepted(truth: History) -> None:
     assert check(truth).problems == []
 
 

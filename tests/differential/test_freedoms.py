@@ -15,8 +15,8 @@ from holdfast.testing import FrozenRuntime
 from holdfast.testing.differential import differential
 
 
-class Free(MemoryEngine):
-    """Counts arrivals in another way, lists expired leases from the other end, prunes one job at a time."""
+class DifferentEngine(MemoryEngine):
+    """Numbers arrivals differently, lists expired leases in reverse, prunes one job at a time."""
 
     def perform_now(self, command: Command[A]) -> A:
         ours: Any = command
@@ -47,7 +47,7 @@ def renumbered(value: Any) -> Any:
 
 
 def test_an_engine_may_use_its_freedom() -> None:
-    machine = differential(lambda: Free("memory://", FrozenRuntime()))
+    machine = differential(lambda: DifferentEngine("memory://", FrozenRuntime()))
     run_state_machine_as_test(
         machine,
         settings=settings(

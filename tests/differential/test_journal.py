@@ -16,8 +16,8 @@ from holdfast.testing import FrozenRuntime
 from holdfast.testing.differential import differential
 
 
-class Journaled(MemoryEngine):
-    """Beside the ledger that decides stands one that is only told of the changes."""
+class JournaledEngine(MemoryEngine):
+    """A second ledger applies the changes that the first one decided."""
 
     def __init__(self, url: str, runtime: Runtime) -> None:
         super().__init__(url, runtime)
@@ -52,7 +52,7 @@ def everything(ledger: Ledger) -> dict[str, object]:
 
 def test_applying_the_changes_is_as_good_as_deciding() -> None:
     run_state_machine_as_test(
-        differential(lambda: Journaled("memory://", FrozenRuntime())),
+        differential(lambda: JournaledEngine("memory://", FrozenRuntime())),
         settings=settings(
             max_examples=60,
             stateful_step_count=40,

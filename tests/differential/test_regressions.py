@@ -1,10 +1,10 @@
-"""What the machine and the overlapping callers once found, each as a story of its own, on every engine."""
+"""Defects that the machine and the concurrent callers once found: one test each, on every engine."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from opened_engine import opened_engine
 
 from holdfast.engine import Engine
 from holdfast.model.command import Command
@@ -35,44 +35,37 @@ def claim(claim_id: str) -> Exchange:
     return Exchange(claim=Claim(claim_id=claim_id, worker="w", queues=queues, limit=9))
 
 
-def play(make_engine: Callable[[], Engine], commands: Iterable[Command[Any]]) -> None:
-    """One after the other; the oracle judges each, and every record at the end."""
-
-    async def played() -> None:
-        engine, oracle = make_engine(), Oracle()
-        await engine.migrate()
-        await engine.open()
-        try:
-            for command in (*commands, Get(jobs=tuple(JobKey("q", id) for id in "abcz")), Audit()):
-                assert oracle.accept(command, await engine.perform(command)) is None
-        finally:
-            await engine.close()
-
-    asyncio.run(played())
+async def judge(make_engine: Callable[[], Engine], commands: Iterable[Command[Any]]) -> None:
+    """Carry out the commands in order. The oracle judges each answer, and every record at the end."""
+    engine, oracle = make_engine(), Oracle()
+    await engine.migrate()
+    async with opened_engine(engine):
+        for command in (*commands, Get(jobs=tuple(JobKey("q", id) for id in "abcz")), Audit()):
+            assert oracle.accept(command, await engine.perform(command)) is None
 
 
-def test_a_job_may_come_after_the_very_job_it_replaces(make_engine: Callable[[], Engine]) -> None:
-    play(make_engine, [together(new("a")), Cancel(queue="q", ids=("a",)), together(new("a", **after("a")))])
+async def test_a_job_may_come_after_the_very_job_it_replaces(make_engine: Callable[[], Engine]) -> None:
+    await judge(make_engine, [together(new("a")), Cancel(queue="q", ids=("a",)), together(new("a", **after("a")))])
 
 
-def test_a_parent_that_is_replaced_later_in_the_group_is_the_old_one(make_engine: Callable[[], Engine]) -> None:
+async def test_a_parent_that_is_replaced_later_in_the_group_is_the_old_one(make_engine: Callable[[], Engine]) -> None:
     again = together(new("b", **after("a")), new("a"), new("c", **after("a")))
-    play(make_engine, [together(new("a")), Cancel(queue="q", ids=("a",)), again])
+    await judge(make_engine, [together(new("a")), Cancel(queue="q", ids=("a",)), again])
 
 
-def test_a_queue_without_a_limit_does_not_hide_the_depth_of_one_with(make_engine: Callable[[], Engine]) -> None:
-    play(make_engine, [together(new("a", "r"), new("a"), new("a"), limits=(DepthLimit("q", 3),))])
+async def test_a_queue_without_a_limit_does_not_hide_the_depth_of_one_with(make_engine: Callable[[], Engine]) -> None:
+    await judge(make_engine, [together(new("a", "r"), new("a"), new("a"), limits=(DepthLimit("q", 3),))])
 
 
-def test_an_id_that_a_key_turned_away_is_not_taken_by_that(make_engine: Callable[[], Engine]) -> None:
+async def test_an_id_that_a_key_turned_away_is_not_taken_by_that(make_engine: Callable[[], Engine]) -> None:
     keyed = new("a", unique_key="k")
-    play(
+    await judge(
         make_engine,
         [together(new("a"), new("z", unique_key="k")), Cancel(queue="q", ids=("a",)), together(keyed, new("a"))],
     )
 
 
-async def test_a_lane_hears_of_an_end_whose_job_is_replaced_in_the_same_transaction(
+async def test_a_lane_goes_on_when_its_job_ends_and_is_replaced_in_one_transaction(
     make_engines: Callable[[int], list[Engine]],
 ) -> None:
     (engine,) = make_engines(1)

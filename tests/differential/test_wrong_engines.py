@@ -35,7 +35,7 @@ def liar(lie: WrongAnswer) -> type[MemoryEngine]:
     return kind  # type: ignore[no-any-return]
 
 
-def test_the_truth_is_accepted() -> None:
+def test_right_answers_are_accepted() -> None:
     use_every_verb(MemoryEngine("memory://", FrozenRuntime()))
 
 

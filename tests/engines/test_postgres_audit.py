@@ -64,16 +64,16 @@ async def fill(bench: Bench) -> None:
     await bench.engine.prune()
 
 
-async def said_of_each_wrong(connection: asyncpg.Connection) -> dict[str, str]:
+async def answers_to_each_wrong(connection: asyncpg.Connection) -> dict[str, str]:
     """What the audit says when one thing is spoiled."""
-    said = {}
+    answers = {}
     for wrong in WRONGS:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute(wrong)
-        said[wrong] = await connection.fetchval("SELECT audit('{}', 0, 0)")
+        answers[wrong] = await connection.fetchval("SELECT audit('{}', 0, 0)")
         await transaction.rollback()
-    return said
+    return answers
 
 
 async def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Callable[[], Store]") -> None:
@@ -86,10 +86,10 @@ async def test_whatever_is_spoiled_is_found_and_nothing_else(postgres_store: "Ca
     )
     try:
         await fill(Bench(engine))
-        sound, said = await engine.audit(), await said_of_each_wrong(connection)
+        sound, answers = await engine.audit(), await answers_to_each_wrong(connection)
     finally:
         await connection.close()
         await engine.close()
 
     assert sound == ()
-    assert {wrong: text for wrong, text in said.items() if WRONGS[wrong] not in text} == {}
+    assert {wrong: text for wrong, text in answers.items() if WRONGS[wrong] not in text} == {}

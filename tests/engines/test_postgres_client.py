@@ -120,7 +120,7 @@ def test_an_engine_works_after_the_event_loop_that_opened_it_has_ended(
     eventually_now(lambda: backends(postgres_server) <= before)
 
 
-async def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
+def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
     store: Store, postgres_server: PostgresServer
 ) -> None:
     before = backends(postgres_server)
@@ -137,7 +137,7 @@ async def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
             loop.run_until_complete(use(name))
             loop.close()
             del loop
-        await engine.close()
+        asyncio.run(engine.close())
         gc.collect()
         eventually_now(lambda: backends(postgres_server) <= before)
 

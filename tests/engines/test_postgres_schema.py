@@ -258,9 +258,9 @@ async def test_any_name_of_a_role_is_only_a_name(postgres_store: Stores, postgre
     await of(postgres_server, store.namespace).grant(strange.name)
     usage = "SELECT has_schema_privilege(%s, %s, 'USAGE')"
     assert postgres_server.execute(usage, strange.name, schema_of(store.namespace)) == [(True,)]
-    for nobody in ("", "public", "a\0b"):
+    for no_role in ("", "public", "a\0b"):
         with pytest.raises(ConfigError):
-            grants(store.namespace, nobody)
+            grants(store.namespace, no_role)
     with pytest.raises(EngineError, match="does not exist"):
         await of(postgres_server, store.namespace).grant("nobody_of_that_name")
 
@@ -353,16 +353,16 @@ async def commits(engine: Engine) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "durability", "found"),
+    ("of_role", "durability", "found"),
     [("on", "fast", "off"), ("off", "durable", "on"), ("on", "durable", "on"), ("local", "durable", "local")],
 )
 async def test_a_class_decides_whether_commits_wait_for_the_disk(
-    postgres_store: Stores, postgres_server: PostgresServer, said: str, durability: str, found: str
+    postgres_store: Stores, postgres_server: PostgresServer, of_role: str, durability: str, found: str
 ) -> None:
     store = postgres_store()
     role = app_role(postgres_server)
     postgres_server.execute(grants(store.namespace, role.name))
-    postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = '{said}'")
+    postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = '{of_role}'")
     try:
         assert (await commits(as_role(role, store.namespace, durability=durability))) == found
     finally:
@@ -399,6 +399,6 @@ def test_without_its_driver_the_engine_says_what_to_install() -> None:
         "try: open_engine('postgresql:///shop')\n"
         f"except Exception as error: print(type(error).__name__ == '{Unsupported.__name__}', error)\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("True ")
-    assert "pip install 'holdfast[postgres]'" in told
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("True ")
+    assert "pip install 'holdfast[postgres]'" in output

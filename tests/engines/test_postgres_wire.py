@@ -1,4 +1,4 @@
-"""A wire that is cut, hangs or leads nowhere: what may have happened is told apart from what has not.
+"""A wire that is cut, hangs or leads nowhere: errors say whether anything may have been written.
 
 The short forms; `make chaos` runs them at full length.
 """
@@ -52,9 +52,9 @@ async def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
     async with opened(by_proxy, notify=False) as engine:
         await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
         proxy.cut_at(where)
-        with pytest.raises(OutcomeUnknown) as told:
+        with pytest.raises(OutcomeUnknown) as unknown:
             await engine.enqueue(Group((new_job("a", fresh_id=fresh),)))
-        assert told.value.job_ids == ("a",)
+        assert unknown.value.job_ids == ("a",)
         written = (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
         assert written == (where is not Cut.BEFORE_REQUEST)
         again = statuses(await engine.enqueue(Group((new_job("a", fresh_id=fresh),))))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_two_migrators_in_one_process_do_no_harm(tmp_path: Path) -> None:
 async def test_a_schema_from_a_later_release_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     await store(path).migrate()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE holdfast_meta SET version = 99")
     with pytest.raises(SchemaMismatch, match="99"):
         await store(path).open()

@@ -2,6 +2,8 @@
 
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,14 @@ SERVED = {name: re.findall(r"Index: (\w+)", text) for name, text in STATEMENTS.i
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> sqlite3.Connection:
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     path = tmp_path / "plans.db"
     runtime = SystemRuntime()
     writer = Writer(StoreOptions(str(path), NAMESPACE, "durable", 1.0), runtime, EngineClock(runtime))
     writer.prepare(auto_migrate=True)
     writer.close()
-    return sqlite3.connect(path)
+    with closing(sqlite3.connect(path)) as database:
+        yield database
 
 
 def plan(database: sqlite3.Connection, name: str) -> str:

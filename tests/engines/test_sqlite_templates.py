@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from holdfast.engines.sqlite import rows
 from holdfast.engines.sqlite.fast_updates import narrow_row
 from holdfast.engines.sqlite.migrations import migrate
-from holdfast.engines.sqlite.statements import load, render
+from holdfast.engines.sqlite.statements import load
+from holdfast.engines.templates import fill
 from holdfast.model.job import JobRecord
 from holdfast.model.states import JobState
 
@@ -45,7 +47,7 @@ def test_a_planted_number_is_found(planted: str) -> None:
 
 def test_an_unknown_name_in_a_template_is_an_error() -> None:
     with pytest.raises(KeyError, match=r"state\.asleep"):
-        render("SELECT {{state.asleep}}", {"state.queued": "3"}, where="statements.sql, ready")
+        fill("SELECT {{state.asleep}}", {"state.queued": "3"}, where="statements.sql, ready")
 
 
 @pytest.mark.parametrize("file", ["schema.sql", "statements.sql"])
@@ -54,9 +56,9 @@ def test_nothing_of_the_template_is_left_in_a_statement(file: str) -> None:
 
 
 def test_the_table_has_the_columns_that_a_row_fills() -> None:
-    db = sqlite3.connect(":memory:")
-    migrate(db, "holdfast", "boot")
-    assert tuple(name for _, name, *_ in db.execute("PRAGMA table_info(holdfast_job)")) == rows.COLUMNS
+    with closing(sqlite3.connect(":memory:")) as db:
+        migrate(db, "holdfast", "boot")
+        assert tuple(name for _, name, *_ in db.execute("PRAGMA table_info(holdfast_job)")) == rows.COLUMNS
     job = JobRecord(queue="q", id="a")
     assert len(rows.job_row(job, 1, 1)) == len(rows.COLUMNS)
     assert len(narrow_row(job)) == len(rows.NARROW_COLUMNS) + 1  # and the arrival

@@ -135,7 +135,7 @@ async def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> 
     await engine.close()
 
 
-async def test_a_worker_told_to_stop_gives_its_jobs_back_and_exits_cleanly(tmp_path: Path) -> None:
+async def test_a_worker_asked_to_stop_releases_its_jobs_and_exits_cleanly(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     engine = open_engine(url)
     await engine.open()

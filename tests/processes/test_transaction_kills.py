@@ -21,8 +21,8 @@ PROGRAM = Path(__file__).parents[1] / "support" / "transaction_kill_app.py"
 FORMS = ("plain", "awaited", "session", "by_hand")
 
 
-class Nursery:
-    """A process that has everything loaded, and brings up workers that kill themselves."""
+class WorkerForks:
+    """A process with all modules loaded. It forks workers that kill themselves."""
 
     def __init__(self, store: Store) -> None:
         environment = {
@@ -87,7 +87,7 @@ def storm(store: Store, kills: int) -> None:
         order(form, 0)
         return nursery.worker(0)[1]
 
-    with jobs, Nursery(store) as nursery:
+    with jobs, WorkerForks(store) as nursery:
         lines = {form: lines_of(form) for form in FORMS}  # while nobody has left anything behind
         each = kills // len(FORMS)
         for form in FORMS:

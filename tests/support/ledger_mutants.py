@@ -161,7 +161,7 @@ MUTANTS = (
         "clear",
     ),
     Mutant(
-        "running empty is told twice",
+        "an empty queue is reported twice",
         "scopes.emptied",
         "emptied_at=queue.totals.finished)",
         "emptied_at=queue.emptied_at)",
@@ -172,7 +172,7 @@ MUTANTS = (
         "ends.finish",
         "visible_until=visible",
         "visible_until=result_until",
-        "clocks",
+        "lifetimes",
     ),
     Mutant(
         "a finished job is pruned early",
@@ -312,7 +312,7 @@ def plant(mutant: Mutant) -> None:
 # --- The process under test ---
 
 
-class Caught:
+class FailureRecorder:
     """A pytest plugin: notes each failure of an example's own assertions.
 
     The audit after an example does not count, nor does a check inside the ledger: both are relatives of the accused.
@@ -333,7 +333,7 @@ def run_examples(name: str, files: list[str], output: int) -> Never:
     """In a fork: plant the mutant, run the examples, and end with pytest's exit code. Says last what was caught."""
     os.dup2(output, 1)
     os.dup2(output, 2)
-    caught = Caught()
+    caught = FailureRecorder()
     code = 70
     try:
         if name:

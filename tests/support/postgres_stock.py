@@ -75,7 +75,7 @@ class Schema:
                 self.seeds[table] = rows[0]
 
     def empty(self) -> bool:
-        """Bring it back to what it was. False: somebody still uses it, so nobody else should."""
+        """Bring it back to what it was. False: a connection still uses it, so it is not lent again."""
         try:
             self.server.execute(";\n".join(["BEGIN", "SET LOCAL lock_timeout = '3s'", *self._steps(), "COMMIT"]))
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
@@ -189,5 +189,5 @@ def drop_namespace(server: PostgresServer, name: str) -> None:
 
 
 def unused_name() -> str:
-    """A namespace that nobody has used, for what is said of a new one."""
+    """A namespace that no test has used."""
     return f"t{os.getpid()}_{secrets.token_hex(4)}"

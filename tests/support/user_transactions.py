@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import aiosqlite
 import asyncpg
 import psycopg
+import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -223,3 +224,24 @@ ASYNC_DRIVERS: dict[str, dict[str, OpenAsync]] = {
         "connection": by_async_connection("asyncpg"),
     },
 }
+
+
+# --- Tests of every driver ---
+
+
+def _each(drivers: dict[str, Any]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("store", "open_transaction"),
+        [(kind, opener) for kind in STORES for opener in drivers[kind].values()],
+        ids=[f"{kind}-{name}" for kind in STORES for name in drivers[kind]],
+        indirect=["store"],
+    )
+
+
+each_store = pytest.mark.parametrize("store", STORES, indirect=True)
+each_driver = _each(DRIVERS)
+each_async_driver = _each(ASYNC_DRIVERS)
+
+
+class RolledBack(Exception):
+    """Raised in a test so that its transaction is rolled back."""

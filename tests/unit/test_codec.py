@@ -384,7 +384,7 @@ def test_a_codec_of_the_users_own_is_found_first() -> None:
 
 
 @pytest.mark.parametrize("name", ["pickle", "os.system", "", "JSON"])
-def test_a_codec_nobody_knows_is_refused(name: str) -> None:
+def test_an_unknown_codec_is_refused(name: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         codec_for(name)
     assert caught.value.option == "codec"

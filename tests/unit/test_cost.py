@@ -22,8 +22,8 @@ ROUNDS = 50
 PER_ROUND = 10
 
 
-class Work:
-    """Counts what passes through the heaps of a ledger."""
+class HeapCounter:
+    """Counts the entries that pass through the heaps of a ledger."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -84,7 +84,7 @@ class Load:
         leases: tuple[Lease, ...] = answer.leases
         return leases
 
-    def work_per_job(self, work: Work) -> float:
+    def work_per_job(self, work: HeapCounter) -> float:
         before = work.count
         leases: tuple[Lease, ...] = ()
         for _ in range(ROUNDS):
@@ -94,11 +94,11 @@ class Load:
 
 
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    return Work(monkeypatch)
+def work(monkeypatch: pytest.MonkeyPatch) -> HeapCounter:
+    return HeapCounter(monkeypatch)
 
 
-def test_a_claim_costs_the_same_however_much_is_ready_blocked_or_unknown(work: Work) -> None:
+def test_a_claim_costs_the_same_however_much_is_ready_blocked_or_unknown(work: HeapCounter) -> None:
     small = Load()
     small.fill(1_000, "known", task="known")
 

@@ -15,7 +15,7 @@ entries = st.tuples(st.integers(0, 30), st.sampled_from("abc"))
 acts = st.lists(st.tuples(st.sampled_from(["push", "push", "kill", "look"]), entries), max_size=200)
 
 
-class Living:
+class LiveHeap:
     """A heap, and beside it the set of entries that stand for something."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Living:
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(acts, entries)
 def test_it_gives_what_a_sorted_list_would_give(acts: list[tuple[str, Entry]], bound: Entry) -> None:
-    some = Living()
+    some = LiveHeap()
     for act, entry in acts:
         match act:
             case "push":
@@ -56,7 +56,7 @@ def test_it_gives_what_a_sorted_list_would_give(acts: list[tuple[str, Entry]], b
 @pytest.mark.parametrize("births", [0.9, 0.5, 0.1])
 def test_the_dead_never_outnumber_the_living_by_much(births: float) -> None:
     chance = random.Random(7)
-    some = Living()
+    some = LiveHeap()
     for _ in range(20_000):
         entry = (chance.randrange(1_000), "")
         if chance.random() < births:
@@ -67,7 +67,7 @@ def test_the_dead_never_outnumber_the_living_by_much(births: float) -> None:
 
 
 def test_an_entry_may_come_back_to_life() -> None:
-    some = Living()
+    some = LiveHeap()
     for _ in range(3):
         some.push((1, "a"))
         some.kill((1, "a"))
@@ -79,7 +79,7 @@ def test_an_entry_may_come_back_to_life() -> None:
 
 
 def test_an_entry_that_keeps_coming_back_does_not_pile_up() -> None:
-    some = Living()
+    some = LiveHeap()
     for _ in range(10_000):
         some.push((1, "a"))
         some.kill((1, "a"))
@@ -88,5 +88,5 @@ def test_an_entry_that_keeps_coming_back_does_not_pile_up() -> None:
 
 
 def test_an_empty_heap_has_no_first() -> None:
-    assert Living().heap.first() is None
-    assert list(Living().heap.up_to((9, ""))) == []
+    assert LiveHeap().heap.first() is None
+    assert list(LiveHeap().heap.up_to((9, ""))) == []

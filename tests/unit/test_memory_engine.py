@@ -75,7 +75,7 @@ def test_threads_that_enqueue_one_id_make_one_job(engine: MemoryEngine) -> None:
     assert answers.count("created") == 200
 
 
-def test_the_lifeline_renews_without_a_loop(engine: MemoryEngine) -> None:
+def test_the_renewal_connection_renews_without_a_loop(engine: MemoryEngine) -> None:
     engine.perform_now(enqueue("a"))
     (lease,) = engine.perform_now(claim("c")).leases
     renewal_connection = engine.renewal_connection()
@@ -92,7 +92,7 @@ async def heard(subscription: Subscription, timeout: float = PATIENCE) -> frozen
     return await subscription.wait(timeout)
 
 
-async def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
+async def test_a_notification_from_another_thread_wakes_a_waiter(engine: MemoryEngine) -> None:
     with engine.subscribe("queue:q") as subscription:
         waiting = asyncio.ensure_future(heard(subscription))
         await idle()
@@ -100,7 +100,7 @@ async def test_a_bell_rung_in_another_thread_wakes_a_waiter(engine: MemoryEngine
         assert (await waiting) == {"queue:q"}
 
 
-def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
+def test_a_notification_reaches_every_loop(engine: MemoryEngine) -> None:
     ready = threading.Barrier(3)
 
     def listen(_: int) -> frozenset[str]:
@@ -118,13 +118,13 @@ def test_a_bell_reaches_every_loop(engine: MemoryEngine) -> None:
         assert list(listeners) == [{"queue:q"}, {"queue:q"}]
 
 
-async def test_a_bell_that_rang_before_the_wait_is_not_lost(engine: MemoryEngine) -> None:
+async def test_a_notification_before_the_wait_is_not_lost(engine: MemoryEngine) -> None:
     with engine.subscribe("queue:q", "room:q") as subscription:
         await engine.perform(enqueue("a"))
         assert [await heard(subscription), await heard(subscription, 0)] == [{"queue:q"}, frozenset()]
 
 
-async def test_other_bells_are_not_heard(engine: MemoryEngine) -> None:
+async def test_other_topics_do_not_wake_a_subscription(engine: MemoryEngine) -> None:
     with engine.subscribe("queue:r") as subscription:
         await engine.perform(enqueue("a"))
         assert (await heard(subscription, 0)) == frozenset()

@@ -105,8 +105,8 @@ def test_an_id_follows_the_offset_of_the_clock(runtime: SystemRuntime) -> None:
     assert time_of(runtime.new_id()) >= time.time_ns() // 1_000_000 + 9_999
 
 
-class Frozen(SystemRuntime):
-    """A runtime whose clock stands and whose dice always fall alike."""
+class FixedRuntime(SystemRuntime):
+    """A runtime with a fixed time and fixed random bytes."""
 
     def __init__(self, at: int, chance: bytes) -> None:
         super().__init__()
@@ -122,11 +122,11 @@ class Frozen(SystemRuntime):
 
 def test_a_known_time_and_known_chance_make_a_known_id() -> None:
     chance = bytes.fromhex("d6764c61efb99302bd5b")
-    assert Frozen(1_469_922_850_259_000, chance).new_id() == "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    assert FixedRuntime(1_469_922_850_259_000, chance).new_id() == "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
 def test_the_largest_id_is_well_formed() -> None:
-    assert Frozen((2**48 - 1) * 1000, b"\xff" * 10).new_id() == "7ZZZZZZZZZ" + "Z" * 16
+    assert FixedRuntime((2**48 - 1) * 1000, b"\xff" * 10).new_id() == "7ZZZZZZZZZ" + "Z" * 16
 
 
 def test_ids_do_not_repeat(runtime: SystemRuntime) -> None:
@@ -144,7 +144,7 @@ def test_a_claim_id_is_32_hex_digits(runtime: SystemRuntime) -> None:
     assert bytes.fromhex(name).hex() == name
 
 
-async def test_a_spawned_task_answers_whoever_waits(runtime: SystemRuntime) -> None:
+async def test_a_spawned_task_returns_its_result(runtime: SystemRuntime) -> None:
     async def answer() -> int:
         return 42
 

@@ -24,7 +24,7 @@ async def test_a_fake_clock_moves_the_engines_time() -> None:
     assert after.lease - before.lease >= 3 * HOUR
 
 
-def test_a_fake_clock_goes_back_only_when_told_so_by_name() -> None:
+def test_a_fake_clock_goes_back_only_by_set_back() -> None:
     engine = open_engine("memory://")
     clock = FakeClock(engine)
 

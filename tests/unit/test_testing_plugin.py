@@ -36,7 +36,7 @@ from holdfast.model.work import Exchange, Settlement
 from holdfast.runtime import SystemRuntime
 
 
-class Careless(MemoryEngine):
+class AnyTokenEngine(MemoryEngine):
     """Accepts every settlement, whatever its token."""
 
     scheme = "careless"
@@ -61,7 +61,7 @@ class Careless(MemoryEngine):
 
 @pytest.fixture
 def make_engine():
-    return lambda: Careless("memory://", SystemRuntime())
+    return lambda: AnyTokenEngine("memory://", SystemRuntime())
 '''
 
 
@@ -95,7 +95,7 @@ def test_an_engine_is_judged_by_its_address(tmp_path: Path) -> None:
     rows = {cells[0]: [cell.strip() for cell in cells[1:] if cell.strip()] for cells in lines}
     assert rows["guarantee"] == ["memory-1", "memory-2"]
     assert rows["schedules are kept"] == ["held 5", "held 5"]
-    assert rows["enqueue joins a user's transaction"] == ["not offered", "not offered"]
+    assert rows["enqueue works in a user's transaction"] == ["not offered", "not offered"]
 
 
 def test_an_engine_of_ones_own_is_judged_by_a_fixture(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_mistake_is_found_and_named_in_the_table(tmp_path: Path) -> None:
 
     assert answer.returncode == 1, answer.stdout + answer.stderr
     assert "only the current lease changes a job  FAILED" in answer.stdout
-    assert "test_a_late_owner_cannot_overwrite_the_one_who_came_after" in answer.stdout
+    assert "test_a_late_owner_cannot_overwrite_the_next_owner" in answer.stdout
 
 
 def test_a_store_that_is_not_empty_is_refused(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from holdfast.engine import Subscription
 from holdfast.testing import Probe, until
 
 
-class Bells(Subscription):
-    """A subscription that rings as often as it is told to, and then only lets time pass."""
+class ScriptedSubscription(Subscription):
+    """A subscription that is notified of these topics in turn, and then waits until its timeout."""
 
     def __init__(self, *rings: str) -> None:
         self._rings = list(rings)
@@ -23,22 +23,22 @@ class Bells(Subscription):
     def close(self) -> None: ...
 
 
-async def test_until_looks_after_every_bell() -> None:
+async def test_until_looks_after_every_notification() -> None:
     looks: list[int] = []
 
     async def look() -> int:
         looks.append(len(looks))
         return looks[-1]
 
-    assert (await until(Bells("a", "b", "c"), look, holds=lambda seen: seen == 2)) == 2
+    assert (await until(ScriptedSubscription("a", "b", "c"), look, holds=lambda seen: seen == 2)) == 2
     assert looks == [0, 1, 2]
 
 
-async def test_until_needs_no_bell_when_it_holds_already() -> None:
+async def test_until_needs_no_notification_when_it_holds_already() -> None:
     async def look() -> str:
         return "there"
 
-    assert (await until(Bells(), look)) == "there"
+    assert (await until(ScriptedSubscription(), look)) == "there"
 
 
 async def test_until_says_what_it_waited_for_and_what_it_saw() -> None:
@@ -46,7 +46,9 @@ async def test_until_says_what_it_waited_for_and_what_it_saw() -> None:
         return "queued"
 
     with pytest.raises(AssertionError, match=r"for job a to end\. Last seen: 'queued'\. Notifications: queue:q\."):
-        await until(Bells("queue:q"), look, holds=lambda seen: seen == "ended", what="job a to end", timeout=0.01)
+        await until(
+            ScriptedSubscription("queue:q"), look, holds=lambda seen: seen == "ended", what="job a to end", timeout=0.01
+        )
 
 
 async def test_a_probe_records_calls_in_order_and_wakes_who_waits() -> None:

@@ -31,7 +31,7 @@ def test_each_guarantee_is_a_row_and_each_engine_a_column() -> None:
         "guarantee                                memory                 sqlite",
         "a group is enqueued whole or not at all  held 1",
         "a lane runs in order, one at a time      held 2, 1 not offered  FAILED 1 of 2",
-        "enqueue joins a user's transaction       not offered",
+        "enqueue works in a user's transaction    not offered",
     ]
 
 

@@ -164,7 +164,7 @@ def test_the_cause_of_an_exception_is_in_the_traceback() -> None:
     assert "KeyError: 'inner'" in describe(raised(outer)).traceback
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     def __init__(self, failure: BaseException) -> None:
         self.failure = failure
 
@@ -176,8 +176,8 @@ class Unspeakable(Exception):
 
 @pytest.mark.parametrize("failure", [ValueError("no"), SystemExit(1), GiveUp("no"), RecursionError()])
 def test_an_exception_that_cannot_say_its_message_is_still_described(failure: BaseException) -> None:
-    info = describe(raised(Unspeakable(failure)))
-    assert info.type.endswith("Unspeakable")
+    info = describe(raised(UnprintableError(failure)))
+    assert info.type.endswith("UnprintableError")
     assert type(failure).__name__ in info.message
     assert "test_text.py" in info.traceback
 
@@ -190,7 +190,7 @@ def test_a_message_that_is_no_text_is_still_described() -> None:
     assert "TypeError" in describe(raised(Wrong())).message
 
 
-def test_an_exception_whose_name_lies_is_still_described() -> None:
+def test_an_exception_with_a_false_name_is_still_described() -> None:
     odd = type("Odd" * 1000, (Exception,), {"__module__": "a\0b\ud800"})
     info = describe(raised(odd("x")))
     assert info.type.startswith("a\ufffdb\ufffd.Odd")

@@ -87,8 +87,8 @@ class Signature:
         self._check_names(len(args), kwargs)
         try:
             call: object = [args, kwargs]
-            payload = codec.encode(plain(call) if self.types.models else call)
-            types = self.types
+            types = self._types or self.types
+            payload = codec.encode(plain(call) if types.models else call)
             if types.shape is None or types.models or not isinstance(codec, JsonCodec | MsgpackCodec):
                 self._read(payload, codec)
             else:

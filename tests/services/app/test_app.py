@@ -162,8 +162,8 @@ def test_two_threads_that_open_at_once_open_one_engine() -> None:
     assert queue.depth == 8
 
 
-class SlowToOpen(MemoryEngine):
-    """Counts how often it is opened, and takes its time."""
+class SlowOpenEngine(MemoryEngine):
+    """Counts how often it is opened. Opening takes a few turns of the loop."""
 
     opened = 0
     fails = 0
@@ -178,12 +178,12 @@ class SlowToOpen(MemoryEngine):
 
 async def test_many_coroutines_that_open_at_once_open_once_and_share_no_failure() -> None:
     jobs = App("memory://")
-    SlowToOpen.opened, SlowToOpen.fails = 0, 1
+    SlowOpenEngine.opened, SlowOpenEngine.fails = 0, 1
 
-    with jobs.swapped(SlowToOpen("memory://", jobs.runtime), jobs.runtime):
+    with jobs.swapped(SlowOpenEngine("memory://", jobs.runtime), jobs.runtime):
         answers = await asyncio.gather(*(jobs.aopen() for _ in range(5)), return_exceptions=True)
     assert [type(answer) for answer in answers].count(EngineUnavailable) == 1
-    assert SlowToOpen.opened == 2
+    assert SlowOpenEngine.opened == 2
 
 
 def test_one_app_serves_several_loops_and_threads_without_one() -> None:
@@ -243,7 +243,7 @@ print(double.call(2))
     assert (answer.stdout, answer.stderr, answer.returncode) == ("4\n", "", 0)
 
 
-def test_an_app_that_nobody_holds_lets_go_of_its_thread() -> None:
+def test_an_app_without_references_ends_its_thread() -> None:
     before = set(threading.enumerate())
     jobs = App("memory://")
     jobs.open()
@@ -303,7 +303,7 @@ def test_middleware_is_either_an_onion_or_a_generator() -> None:
 # Events
 
 
-def test_listeners_hear_what_happens_in_this_process() -> None:
+def test_listeners_get_the_events_of_this_process() -> None:
     jobs = App("memory://")
     resize = small(jobs)
     heard: list[events.Event] = []
@@ -331,7 +331,7 @@ def test_listeners_hear_what_happens_in_this_process() -> None:
         jobs.on(str)  # type: ignore[type-var]
 
 
-def test_events_come_as_a_stream_of_either_colour() -> None:
+def test_events_come_as_a_sync_or_async_stream() -> None:
     jobs = App("memory://")
     resize = small(jobs)
 

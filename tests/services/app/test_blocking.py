@@ -199,12 +199,12 @@ def test_context_variables_of_the_caller_go_with_the_call(loop_thread: LoopThrea
 
 
 def test_a_coroutine_that_waits_without_moving_is_a_mistake(loop_thread: LoopThread) -> None:
-    class Waits:
+    class YieldsObject:
         def __await__(self) -> Generator[object, None, None]:
             yield object()
 
     async def stays() -> None:
-        await Waits()
+        await YieldsObject()
 
     with pytest.raises(RuntimeError, match="without moving"):
         run_coroutine(stays(), lambda: loop_thread)
@@ -235,8 +235,8 @@ def test_a_loop_thread_cannot_wait_for_itself(loop_thread: LoopThread) -> None:
         loop_thread.run(asks_again())
 
 
-class Interrupted:
-    """A lock whose second taking is cut short, as by Ctrl-C."""
+class InterruptedLock:
+    """A lock whose second acquire is interrupted, as by Ctrl-C."""
 
     def __init__(self, at: Callable[[], object]) -> None:
         self.taken = 0
@@ -262,7 +262,7 @@ def test_an_interrupted_wait_gives_up_the_call(loop_thread: LoopThread, monkeypa
         finally:
             ended.set()
 
-    monkeypatch.setattr(loop_thread._runtime, "lock", lambda: Interrupted(begun.wait))
+    monkeypatch.setattr(loop_thread._runtime, "lock", lambda: InterruptedLock(begun.wait))
     with pytest.raises(KeyboardInterrupt):
         loop_thread.run(waits())
     assert ended.wait(20)
@@ -272,7 +272,7 @@ def test_a_call_interrupted_before_it_began_is_dropped(
     loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(loop_thread._runtime, "lock", lambda: Interrupted(lambda: None))
+        patch.setattr(loop_thread._runtime, "lock", lambda: InterruptedLock(lambda: None))
         for _ in range(50):
             with pytest.raises(KeyboardInterrupt):
                 loop_thread.run(hop(1))

@@ -10,7 +10,7 @@ from holdfast.errors import InvalidOption, UsageError
 from holdfast.model.states import JobState
 
 
-async def test_a_context_tells_of_job_attempt_and_worker() -> None:
+async def test_a_context_names_job_attempt_and_worker() -> None:
     seen: dict[str, object] = {}
 
     async def looks(ctx: Context, name: str) -> None:

@@ -23,21 +23,6 @@ from holdfast import (
 from holdfast.testing.clock import FakeClock
 from holdfast.views import LaneStatus, QueueStatus
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
-@pytest.fixture
-def resize(jobs: App[object]) -> Task[[str], str]:
-    @jobs.task
-    def resize(image: str) -> str:
-        return image
-
-    return resize
-
-
 # One job by its id
 
 
@@ -54,7 +39,7 @@ def test_a_bare_id_is_looked_for_in_every_queue(jobs: App[object], resize: Task[
     assert control.get("both", queue="second").arguments == (["4"], {})
 
 
-def test_an_id_that_nobody_knows_is_not_found(jobs: App[object], resize: Task[[str], str]) -> None:
+def test_an_unknown_id_is_not_found(jobs: App[object], resize: Task[[str], str]) -> None:
     control = jobs.control
     asks: list[Callable[[], object]] = [
         lambda: control.get("x"),
@@ -328,7 +313,7 @@ def test_a_name_that_no_queue_can_have_is_refused(jobs: App[object], name: Any) 
             verb(name)
 
 
-def test_queues_and_stats_tell_what_there_is(jobs: App[object], resize: Task[[str], str]) -> None:
+def test_queues_and_stats_show_what_is_stored(jobs: App[object], resize: Task[[str], str]) -> None:
     assert jobs.control.queues() == []
     assert (jobs.control.stats().depth, jobs.control.stats().paused) == (0, False)
     assert jobs.control.status("nobody's").depth == 0
@@ -345,7 +330,7 @@ def test_queues_and_stats_tell_what_there_is(jobs: App[object], resize: Task[[st
     assert total.next_due_at == queues["second"].next_due_at
 
 
-def test_workers_are_alive_while_they_are_heard_of(jobs: App[object]) -> None:
+def test_workers_are_alive_while_they_send_heartbeats(jobs: App[object]) -> None:
     report_in_now(jobs, "w1", "resize", queues=("default",))
     (worker,) = jobs.control.workers()
     assert (worker.name, worker.tasks, worker.queues, worker.alive) == ("w1", ("resize",), ("default",), True)

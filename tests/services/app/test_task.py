@@ -16,12 +16,6 @@ from holdfast import (
     fixed,
 )
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
 # Names
 
 
@@ -171,7 +165,7 @@ def test_a_draft_is_checked(jobs: App[object]) -> None:
 # Calling
 
 
-def test_call_runs_either_colour_from_either_colour(jobs: App[object]) -> None:
+def test_call_runs_sync_and_async_functions_from_sync_and_async_code(jobs: App[object]) -> None:
     @jobs.task
     def plain(n: int) -> int:
         return n + 1

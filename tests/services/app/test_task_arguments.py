@@ -51,11 +51,6 @@ class Row:
     """As an ORM's object looks from outside."""
 
 
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
 def through_the_store(
     app: App[Any], task: Task[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -320,8 +315,8 @@ def test_a_result_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 # Codecs
 
 
-class Reversed:
-    """A codec of somebody's own, that ignores the type it is asked for."""
+class ReversedCodec:
+    """A custom codec that ignores the requested type."""
 
     name = "reversed"
 
@@ -332,7 +327,7 @@ class Reversed:
         return MsgpackCodec().decode(data[::-1])
 
 
-@pytest.mark.parametrize("codec", [MsgpackCodec(), Reversed()], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [MsgpackCodec(), ReversedCodec()], ids=lambda codec: codec.name)
 def test_another_codec_carries_payload_and_result(codec: Codec) -> None:
     jobs = App("memory://", codec=codec)
 
@@ -348,7 +343,7 @@ def test_another_codec_carries_payload_and_result(codec: Codec) -> None:
 
 
 def test_a_task_may_have_a_codec_of_its_own(jobs: App[object]) -> None:
-    @jobs.task(codec=Reversed())
+    @jobs.task(codec=ReversedCodec())
     def ship(order: Order) -> Order:
         return order
 

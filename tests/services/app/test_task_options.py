@@ -12,12 +12,6 @@ from holdfast.model.instants import HOUR, SECOND
 from holdfast.model.job import KeyScope
 from holdfast.model.retry import Listed
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
 # Of the decorator
 
 
@@ -110,7 +104,7 @@ def test_an_option_that_cannot_be_is_refused_by_name(jobs: App[object], option: 
     assert refused.value.option == option
 
 
-def test_a_misspelt_option_is_told_what_it_should_be(jobs: App[object]) -> None:
+def test_a_misspelt_option_is_refused_with_the_right_spelling(jobs: App[object]) -> None:
     options: Any = {"qeue": "quick"}
     with pytest.raises(InvalidOption, match="Did you mean `queue`"):
         jobs.task(**options)

@@ -16,7 +16,7 @@ def failed(job_id: str = "j") -> events.Failed:
     return events.Failed(at=1_800_000_000_000_000, queue="q", job_id=job_id, task="t")
 
 
-def test_a_listener_hears_its_kind_and_what_is_more_special() -> None:
+def test_a_listener_gets_its_kind_and_subclasses() -> None:
     bus, seen = Bus(SystemRuntime()), list[events.Event]()
     bus.on(events.JobEvent, seen.append)
     bus.emit(failed())
@@ -24,7 +24,7 @@ def test_a_listener_hears_its_kind_and_what_is_more_special() -> None:
     assert [type(event) for event in seen] == [events.Failed]
 
 
-def test_nobody_wants_what_nobody_listens_to() -> None:
+def test_an_event_without_a_listener_is_not_wanted() -> None:
     bus = Bus(SystemRuntime())
     assert not bus.wants(events.Failed)
     off = bus.on(events.Event, lambda event: None)
@@ -58,7 +58,9 @@ async def _breaks_later(event: events.Event) -> None:
 
 
 @pytest.mark.parametrize("broken", [_breaks, _exits, _interrupts, _breaks_later])
-def test_a_broken_listener_is_logged_and_the_others_hear(broken: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_listener_is_logged_and_the_others_get_the_event(
+    broken: object, caplog: pytest.LogCaptureFixture
+) -> None:
     bus, seen = Bus(SystemRuntime()), list[events.Event]()
     bus.on(events.Event, broken)  # type: ignore[arg-type]
     bus.on(events.Event, seen.append)
@@ -80,7 +82,7 @@ async def test_an_async_listener_runs_beside_the_emitter() -> None:
     assert await heard.calls(1) == ["a"]
 
 
-def test_an_async_listener_also_hears_blocking_code() -> None:
+def test_an_async_listener_also_gets_events_of_blocking_code() -> None:
     bus, heard = Bus(SystemRuntime()), list[str]()
 
     async def listen(event: events.Failed) -> None:
@@ -91,5 +93,5 @@ def test_an_async_listener_also_hears_blocking_code() -> None:
     assert heard == ["a"]
 
 
-def test_an_event_tells_its_time() -> None:
+def test_an_event_has_its_time() -> None:
     assert failed().time.isoformat() == "2027-01-15T08:00:00+00:00"

@@ -83,7 +83,7 @@ def threads() -> set[str]:
 # Who hears what
 
 
-async def test_a_stream_hears_what_happens_elsewhere(another: Open) -> None:
+async def test_a_stream_gets_events_of_another_app(another: Open) -> None:
     here, there = await another(), await another()
 
     async with here.subscribe(events.Queued) as stream:
@@ -113,7 +113,7 @@ async def test_a_stream_opens_the_store_that_it_listens_to(tmp_path: Path, anoth
     await here.aclose()
 
 
-def test_a_stream_of_this_process_hears_nothing_else_and_opens_nothing(tmp_path: Path, another_now: OpenNow) -> None:
+def test_a_stream_of_this_process_gets_nothing_else_and_opens_nothing(tmp_path: Path, another_now: OpenNow) -> None:
     here, there = another_now(), another_now()
     with here.subscribe(events.Queued, everywhere=False) as stream:
         assert not there.bus.wants(events.Queued)
@@ -125,7 +125,7 @@ def test_a_stream_of_this_process_hears_nothing_else_and_opens_nothing(tmp_path:
         assert not store.exists()
 
 
-async def test_a_listener_hears_its_own_process_unless_it_asks_for_more(another: Open) -> None:
+async def test_a_listener_gets_events_of_its_own_process_by_default(another: Open) -> None:
     here, there = await another(), await another()
 
     near, far = heard(here, events.Queued, everywhere=False), heard(here, events.Queued)
@@ -136,7 +136,7 @@ async def test_a_listener_hears_its_own_process_unless_it_asks_for_more(another:
     assert [event.job_id for event in await near.calls(1)] == ["b"]
 
 
-async def test_a_listener_that_was_there_before_the_store_is_open_hears_too(tmp_path: Path, another: Open) -> None:
+async def test_a_listener_registered_before_the_store_is_open_gets_events_too(tmp_path: Path, another: Open) -> None:
     there = await another()
     here: App[Any] = App(f"sqlite:///{tmp_path}/jobs.db")
 
@@ -148,7 +148,7 @@ async def test_a_listener_that_was_there_before_the_store_is_open_hears_too(tmp_
         await eventually(lambda: not there.bus.wants(events.Queued))
 
 
-def test_an_async_listener_hears_what_happens_elsewhere(another_now: OpenNow) -> None:
+def test_an_async_listener_gets_events_of_another_app(another_now: OpenNow) -> None:
     here, there = another_now(), another_now()
     told: list[str] = []
     done = threading.Event()
@@ -164,7 +164,7 @@ def test_an_async_listener_hears_what_happens_elsewhere(another_now: OpenNow) ->
     assert told == ["a"]
 
 
-async def test_apps_of_another_namespace_hear_nothing_of_each_other(another: Open) -> None:
+async def test_apps_of_different_namespaces_get_no_events_of_each_other(another: Open) -> None:
     here, there, stranger = await another(), await another(), await another(namespace="other")
 
     queued = heard(here, events.Queued)
@@ -190,7 +190,7 @@ async def test_events_of_one_app_come_in_their_order(another: Open) -> None:
 # Who is left alone
 
 
-async def test_nothing_is_told_where_nobody_listens(another: Open) -> None:
+async def test_nothing_is_published_without_a_listener(another: Open) -> None:
     here, there = await another(), await another()
 
     assert not there.bus.wants(events.Queued)
@@ -205,7 +205,7 @@ async def test_nothing_is_told_where_nobody_listens(another: Open) -> None:
     assert "holdfast-events-out" not in threads()
 
 
-async def test_apps_that_hear_each_other_hear_everything_once(another: Open) -> None:
+async def test_apps_that_listen_to_each_other_get_each_event_once(another: Open) -> None:
     apps = [await another() for _ in range(3)]
 
     probes = [heard(app) for app in apps]
@@ -218,7 +218,7 @@ async def test_apps_that_hear_each_other_hear_everything_once(another: Open) -> 
         assert [type(event).__name__ for event in (await probe.calls(4))[3:]] == ["QueuePaused"]
 
 
-async def test_an_app_under_test_neither_tells_the_real_ones_nor_hears_them(another: Open) -> None:
+async def test_an_app_under_test_exchanges_no_events_with_the_real_ones(another: Open) -> None:
     here, there, third = await another(), await another(), await another()
     feed = here.bus.feed
     assert feed is not None
@@ -240,7 +240,7 @@ async def test_an_app_under_test_neither_tells_the_real_ones_nor_hears_them(anot
 # What goes wrong
 
 
-async def test_the_last_words_of_an_app_are_heard(another: Open) -> None:
+async def test_the_last_events_of_an_app_arrive(another: Open) -> None:
     here, there = await another(), await another()
 
     async with here.subscribe(events.Queued) as stream:
@@ -250,7 +250,7 @@ async def test_the_last_words_of_an_app_are_heard(another: Open) -> None:
     assert "holdfast-events-out" not in threads()
 
 
-async def test_a_message_that_nobody_understands_is_counted_and_the_next_one_is_heard(another: Open) -> None:
+async def test_an_unreadable_message_is_counted_and_the_next_one_arrives(another: Open) -> None:
     here, there = await another(), await another()
 
     queued = heard(here, events.Queued)
@@ -279,7 +279,7 @@ async def test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest
         assert {(await anext(stream)).job_id, (await anext(stream)).job_id} == {"a", "b"}
 
 
-async def test_a_listener_that_does_not_keep_up_loses_events_and_the_others_hear_on(another: Open) -> None:
+async def test_a_slow_listener_loses_events_and_the_others_do_not(another: Open) -> None:
     here, there = await another(), await another()
     assert isinstance(there.engine, SqliteEngine)
     processes = there.engine._processes

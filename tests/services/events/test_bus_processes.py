@@ -87,7 +87,7 @@ def app(place: Place) -> App[Any]:
     return jobs
 
 
-async def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place) -> None:
+async def test_an_observer_gets_the_events_of_a_worker_from_start_to_end(place: Place) -> None:
     jobs = app(place)
     work = jobs.registry["work"]
     seen = Probe[events.Event]("the observer")
@@ -125,7 +125,7 @@ async def test_an_observer_hears_a_worker_from_its_start_to_its_end(place: Place
     assert any(isinstance(event, events.QueueEmpty) for event in seen.seen)
 
 
-async def test_what_a_short_script_does_is_heard_though_it_ends_at_once(place: Place) -> None:
+async def test_events_of_a_script_that_ends_at_once_arrive(place: Place) -> None:
     jobs = app(place)
 
     async with jobs, jobs.subscribe(events.Queued) as stream, child(place, "produce") as producer:
@@ -133,7 +133,7 @@ async def test_what_a_short_script_does_is_heard_though_it_ends_at_once(place: P
         assert await producer.wait() == 0
 
 
-async def test_a_killed_observer_disturbs_nobody_and_is_forgotten(
+async def test_a_killed_observer_is_forgotten_and_disturbs_no_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.engines.postgres.feed.LISTENER_TTL_S", 3.0)

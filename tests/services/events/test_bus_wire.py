@@ -78,14 +78,14 @@ def test_an_event_that_is_too_long_loses_the_beginning_of_its_traceback() -> Non
     ],
     ids=["error", "names", "stack", "tasks"],
 )
-def test_whatever_is_long_in_an_event_it_is_told(event: events.Event) -> None:
+def test_an_event_with_long_fields_is_published(event: events.Event) -> None:
     (message,) = pack([event])
     assert len(message) <= MAX_MESSAGE_BYTES
     (told,) = read([message])
     assert (type(told), told.at) == (type(event), event.at)
 
 
-def test_a_text_that_is_none_is_left_out_and_the_rest_is_told() -> None:
+def test_an_event_that_is_no_valid_text_is_left_out() -> None:
     surrogate = events.LoopBlocked(at=1, worker="w", blocked=1, stack="\udc80")
     assert read(list(pack([surrogate, TOLD[0]]))) == [TOLD[0]]
 

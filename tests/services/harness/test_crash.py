@@ -110,7 +110,7 @@ def test_before_the_settlement_all_that_the_handler_did_is_done(h: Harness, task
     assert not [event for event in h.events if isinstance(event, events.Succeeded)]
 
 
-def test_after_the_settlement_the_job_has_ended_and_nobody_was_told(h: Harness) -> None:
+def test_after_the_settlement_the_job_has_ended_and_no_event_was_published(h: Harness) -> None:
     first, second = quiet.enqueue("first"), quiet.enqueue("second")
     with h.crash("after_settle"):
         assert h.drain() == Drained(succeeded=1, left=1, crashed=True)
@@ -242,7 +242,7 @@ async def test_in_a_coroutine_a_worker_dies_as_well(h: Harness) -> None:
 # --- The block ---
 
 
-def test_without_work_nobody_dies(h: Harness) -> None:
+def test_without_work_no_worker_is_killed(h: Harness) -> None:
     with h.crash("before_settle"):
         assert h.drain() == Drained()
 

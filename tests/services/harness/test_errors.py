@@ -1,7 +1,6 @@
 """What a drain raises, and what it does not."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from shop_app import Shop
@@ -14,19 +13,7 @@ from holdfast import (
     Retry,
 )
 from holdfast.model.produce import Group, NewJob
-from holdfast.testing import Drained, Harness, harness
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-@pytest.fixture
-def h(shop: Shop) -> Iterator[Harness]:
-    with harness(shop.jobs) as made:
-        yield made
-
+from holdfast.testing import Drained, Harness
 
 # --- What is raised ---
 

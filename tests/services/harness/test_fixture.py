@@ -176,8 +176,8 @@ def holdfast_app():
         ("", 'holdfast_app = "shop.jobs:jobs"'),
         ("jobs", 'holdfast_app = "shop.jobs:jobs"'),
         ("no_such_shop.jobs:jobs", "there is no module 'no_such_shop'"),
-        ("small_app:MinimalApp", "is not an App"),
-        ("small_app:nothing.at.all", "is not an App"),
+        ("minimal_app:MinimalApp", "is not an App"),
+        ("minimal_app:nothing.at.all", "is not an App"),
     ],
 )
 def test_a_setting_that_leads_nowhere_says_what_to_write(target: str, words: str) -> None:

@@ -1,7 +1,7 @@
 """Draining: what is run, in which order, and how far the clock moves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,18 +23,6 @@ from holdfast import (
     fixed,
 )
 from holdfast.testing import Drained, Harness, harness, stepped_worker
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-@pytest.fixture
-def h(shop: Shop) -> Iterator[Harness]:
-    with harness(shop.jobs) as made:
-        yield made
-
 
 # --- What a drain does ---
 

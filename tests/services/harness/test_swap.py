@@ -1,7 +1,6 @@
 """The harness under an App: in coroutines, beside a worker, and out again."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,6 @@ from holdfast import (
     WaitTimeout,
 )
 from holdfast.testing import Harness, harness
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-@pytest.fixture
-def h(shop: Shop) -> Iterator[Harness]:
-    with harness(shop.jobs) as made:
-        yield made
-
 
 # --- Both colours ---
 

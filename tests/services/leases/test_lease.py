@@ -1,11 +1,10 @@
 """A lease in the hands of a user's own code: the verbs, and the block."""
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
+from scan_queue import Scan, lease_one
 
 from holdfast import (
     AbortReason,
@@ -22,33 +21,10 @@ from holdfast import (
     UsageError,
     events,
 )
-from holdfast.lease import Lease
 from holdfast.model.states import Reason
 from holdfast.queue import Queue
 
 SECOND = 1_000_000
-
-
-@dataclass(frozen=True)
-class Scan:
-    path: str
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
-@pytest.fixture
-def scans(jobs: App[object]) -> Queue[Scan]:
-    return jobs.queue("scans", Scan)
-
-
-def one(scans: Queue[Scan], id: str = "a") -> Lease[Scan]:
-    """A lease on a new job."""
-    scans.enqueue(Scan("x"), id=id)
-    (lease,) = scans.claim()
-    return lease
 
 
 def look(jobs: App[object], id: str = "a") -> Job:
@@ -59,7 +35,7 @@ def look(jobs: App[object], id: str = "a") -> Job:
 
 
 def test_a_lease_says_what_it_is(scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     assert (lease.job.id, lease.job.queue, lease.job.state, lease.attempt) == ("a", "scans", JobState.RUNNING, 1)
     assert lease.payload == Scan("x")
     assert lease.fence > 0
@@ -78,7 +54,7 @@ def test_complete_keeps_the_result(jobs: App[object], scans: Queue[Scan]) -> Non
 
 
 def test_a_result_that_cannot_be_stored_leaves_the_lease_open(jobs: App[object], scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     with pytest.raises(InvalidArguments):
         lease.complete(object())
     lease.complete("text")
@@ -86,7 +62,7 @@ def test_a_result_that_cannot_be_stored_leaves_the_lease_open(jobs: App[object],
 
 
 def test_retry_costs_an_attempt_and_keeps_the_error(jobs: App[object], scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     lease.retry("disk is busy")
     job = look(jobs)
     assert (job.state, job.attempt, job.reason, job.note) == (
@@ -101,9 +77,9 @@ def test_retry_costs_an_attempt_and_keeps_the_error(jobs: App[object], scans: Qu
 
 
 def test_retry_may_say_when_and_what(jobs: App[object], scans: Queue[Scan]) -> None:
-    one(scans, "a").retry("later", delay=60)
-    one(scans, "b").retry(ValueError("bad"), delay=timedelta(minutes=2))
-    one(scans, "c").retry(ValueError("worse"))
+    lease_one(scans, "a").retry("later", delay=60)
+    lease_one(scans, "b").retry(ValueError("bad"), delay=timedelta(minutes=2))
+    lease_one(scans, "c").retry(ValueError("worse"))
     for id, delay in (("a", 60), ("b", 120), ("c", 1)):
         job = look(jobs, id)
         assert abs((job.due_at - job.attempts[0].ended_at).total_seconds() - delay) < 0.2
@@ -118,7 +94,7 @@ def test_retries_end_where_the_policy_says(monkeypatch: pytest.MonkeyPatch, jobs
     monkeypatch.setenv("HOLDFAST_TASK_MAX_ATTEMPTS", "2")
     scans = jobs.queue("scans", Scan)
     with jobs:
-        one(scans).retry(ValueError("one"), delay=0)
+        lease_one(scans).retry(ValueError("one"), delay=0)
         (second,) = scans.claim()
         second.retry("two")
         job = look(jobs)
@@ -127,21 +103,21 @@ def test_retries_end_where_the_policy_says(monkeypatch: pytest.MonkeyPatch, jobs
 
 
 def test_snooze_costs_no_attempt(jobs: App[object], scans: Queue[Scan]) -> None:
-    one(scans, "a").snooze(delay=60)
-    one(scans, "b").snooze(at=datetime(2100, 1, 1, tzinfo=UTC))
+    lease_one(scans, "a").snooze(delay=60)
+    lease_one(scans, "b").snooze(at=datetime(2100, 1, 1, tzinfo=UTC))
     for id in ("a", "b"):
         job = look(jobs, id)
         assert (job.state, job.attempt, job.reason) == (JobState.SCHEDULED, 0, Reason.SNOOZED)
     assert look(jobs, "b").due_at == datetime(2100, 1, 1, tzinfo=UTC)
-    lease = one(scans, "c")
+    lease = lease_one(scans, "c")
     with pytest.raises(InvalidOption):
         lease.snooze()
     lease.release()
 
 
 def test_give_up_is_a_dead_letter_and_cancel_is_none(jobs: App[object], scans: Queue[Scan]) -> None:
-    one(scans, "a").give_up("file is gone")
-    one(scans, "b").cancel("not wanted")
+    lease_one(scans, "a").give_up("file is gone")
+    lease_one(scans, "b").cancel("not wanted")
     a, b = look(jobs, "a"), look(jobs, "b")
     assert (a.state, a.reason, a.note) == (JobState.FAILED, Reason.GAVE_UP, "file is gone")
     assert (b.state, b.reason, b.note) == (JobState.CANCELLED, Reason.ASKED, "not wanted")
@@ -151,14 +127,14 @@ def test_give_up_is_a_dead_letter_and_cancel_is_none(jobs: App[object], scans: Q
 
 
 def test_release_gives_it_back_untouched(jobs: App[object], scans: Queue[Scan]) -> None:
-    one(scans).release()
+    lease_one(scans).release()
     job = look(jobs)
     assert (job.state, job.attempt, job.attempts) == (JobState.QUEUED, 0, ())
 
 
 def test_a_renewed_lease_is_as_long_as_it_was(jobs: App[object], scans: Queue[Scan]) -> None:
     with jobs:
-        lease = one(scans)
+        lease = lease_one(scans)
         before = lease.expires_at
         jobs.engine.clock_offset += 20 * SECOND
         lease.renew()
@@ -172,7 +148,7 @@ def test_a_renewed_lease_is_as_long_as_it_was(jobs: App[object], scans: Queue[Sc
 
 
 def test_a_settled_lease_cannot_be_settled_again(scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     lease.complete()
     for verb in (lease.complete, lease.retry, lease.release, lease.cancel, lease.renew):
         with pytest.raises(UsageError, match="was completed already"):
@@ -183,7 +159,7 @@ def test_a_settled_lease_cannot_be_settled_again(scans: Queue[Scan]) -> None:
         lease.snooze(delay=1)
 
 
-async def test_every_verb_has_both_colours(jobs: App[object], scans: Queue[Scan]) -> None:
+async def test_every_verb_is_sync_and_async(jobs: App[object], scans: Queue[Scan]) -> None:
     async with jobs:
         states = []
         for id in ("complete", "retry", "snooze", "give_up", "cancel", "release"):
@@ -218,13 +194,13 @@ async def test_every_verb_has_both_colours(jobs: App[object], scans: Queue[Scan]
 
 
 def test_a_block_that_is_left_cleanly_completes_the_job(jobs: App[object], scans: Queue[Scan]) -> None:
-    with one(scans):
+    with lease_one(scans):
         pass
     assert look(jobs).state is JobState.SUCCEEDED
 
 
 def test_a_block_that_is_left_by_an_error_lets_the_job_be_tried_again(jobs: App[object], scans: Queue[Scan]) -> None:
-    with pytest.raises(ValueError, match="bad"), one(scans):
+    with pytest.raises(ValueError, match="bad"), lease_one(scans):
         raise ValueError("bad")
     job = look(jobs)
     assert (job.state, job.attempt, job.reason) == (JobState.RETRYING, 1, Reason.ERROR)
@@ -233,12 +209,12 @@ def test_a_block_that_is_left_by_an_error_lets_the_job_be_tried_again(jobs: App[
 
 
 def test_a_block_whose_lease_is_settled_already_does_nothing(jobs: App[object], scans: Queue[Scan]) -> None:
-    with one(scans, "a") as lease:
+    with lease_one(scans, "a") as lease:
         lease.give_up("no")
     assert look(jobs, "a").state is JobState.FAILED
 
     def fails_after_all() -> None:
-        with one(scans, "b") as lease:
+        with lease_one(scans, "b") as lease:
             lease.complete()
             raise ValueError("after")
 
@@ -262,7 +238,7 @@ def test_a_block_whose_lease_is_settled_already_does_nothing(jobs: App[object], 
 def test_what_a_handler_may_raise_means_the_same_in_a_block_and_goes_on(
     jobs: App[object], scans: Queue[Scan], error: BaseException, state: JobState, attempt: int
 ) -> None:
-    with pytest.raises(type(error)), one(scans):
+    with pytest.raises(type(error)), lease_one(scans):
         raise error
     job = look(jobs)
     assert (job.state, job.attempt) == (state, attempt)
@@ -295,7 +271,7 @@ async def test_a_block_in_an_async_function_does_the_same(jobs: App[object], sca
 
 
 def test_inside_a_block_the_attempt_is_the_current_one(jobs: App[object], scans: Queue[Scan]) -> None:
-    with one(scans) as lease:
+    with lease_one(scans) as lease:
         assert Context.current().job.id == "a"
         assert Context.current().fence == lease.fence
         Context.current().progress(0.5, "half")
@@ -307,13 +283,13 @@ def test_inside_a_block_the_attempt_is_the_current_one(jobs: App[object], scans:
         Context.current()
 
 
-def test_what_becomes_of_a_lease_is_told_as_events(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_the_end_of_a_lease_is_published(jobs: App[object], scans: Queue[Scan]) -> None:
     told: list[str] = []
     jobs.on(events.JobEvent)(lambda event: told.append(f"{type(event).__name__} {event.job_id} {event.worker[-5:-3]}"))
-    one(scans, "a").complete()
-    one(scans, "b").retry("x", delay=60)
-    one(scans, "c").give_up("x")
-    one(scans, "d").cancel()
+    lease_one(scans, "a").complete()
+    lease_one(scans, "b").retry("x", delay=60)
+    lease_one(scans, "c").give_up("x")
+    lease_one(scans, "d").cancel()
     kinds = [line.rsplit(" ", 1)[0] for line in told]
     assert kinds == [
         *("Queued a", "Started a", "Succeeded a"),

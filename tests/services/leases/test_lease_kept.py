@@ -2,13 +2,13 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from eventually import eventually_now
 from failing_engine import FailingEngine, fail_times
+from scan_queue import Scan, lease_one
 
 from holdfast import (
     Aborted,
@@ -20,35 +20,12 @@ from holdfast import (
     LeaseLost,
     OutcomeUnknown,
 )
-from holdfast.lease import Lease
 from holdfast.model.states import Reason
 from holdfast.model.work import Exchange, Heartbeat
 from holdfast.queue import Queue
 from holdfast.runtime import SystemRuntime
 
 SECOND = 1_000_000
-
-
-@dataclass(frozen=True)
-class Scan:
-    path: str
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
-@pytest.fixture
-def scans(jobs: App[object]) -> Queue[Scan]:
-    return jobs.queue("scans", Scan)
-
-
-def one(scans: Queue[Scan], id: str = "a") -> Lease[Scan]:
-    """A lease on a new job."""
-    scans.enqueue(Scan("x"), id=id)
-    (lease,) = scans.claim()
-    return lease
 
 
 def look(jobs: App[object], id: str = "a") -> Job:
@@ -60,7 +37,7 @@ def look(jobs: App[object], id: str = "a") -> Job:
 
 def test_a_lease_in_a_block_is_renewed_in_the_background(jobs: App[object], scans: Queue[Scan]) -> None:
     with jobs:
-        with one(scans) as lease:
+        with lease_one(scans) as lease:
             before = lease.expires_at
             jobs.engine.clock_offset += 15 * SECOND
             eventually_now(lambda: lease.expires_at > before + timedelta(seconds=14))
@@ -73,12 +50,12 @@ def test_a_lease_in_a_block_is_renewed_in_the_background(jobs: App[object], scan
 
 def test_a_lease_outside_a_block_is_left_to_its_owner(jobs: App[object], scans: Queue[Scan]) -> None:
     with jobs:
-        lease = one(scans)
+        lease = lease_one(scans)
         assert jobs._pull_workers.current().slots.attempts == {}
         lease.release()
 
 
-def test_a_lease_that_is_let_go_without_a_word_is_renewed_no_more(
+def test_a_lease_that_is_dropped_unsettled_is_renewed_no_more(
     jobs: App[object], scans: Queue[Scan], caplog: pytest.LogCaptureFixture
 ) -> None:
     with jobs:
@@ -91,9 +68,9 @@ def test_a_lease_that_is_let_go_without_a_word_is_renewed_no_more(
         assert look(jobs).state is JobState.RUNNING
 
 
-def test_a_cancel_reaches_whoever_works_on_it(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_a_cancel_request_reaches_the_holder_of_the_lease(jobs: App[object], scans: Queue[Scan]) -> None:
     with jobs:
-        lease = one(scans)
+        lease = lease_one(scans)
 
         def work() -> None:
             with lease:
@@ -110,7 +87,7 @@ def test_a_cancel_reaches_whoever_works_on_it(jobs: App[object], scans: Queue[Sc
 
 
 def test_a_job_that_shall_be_cancelled_is_not_retried(jobs: App[object], scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     jobs.control.cancel("a", queue="scans")
     lease.retry("once more")
     assert look(jobs).state is JobState.CANCELLED
@@ -120,7 +97,7 @@ def test_a_job_that_shall_be_cancelled_is_not_retried(jobs: App[object], scans: 
 
 
 def test_settling_a_lost_lease_says_so_and_changes_nothing(jobs: App[object], scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     scans.clear()
     with pytest.raises(LeaseLost) as lost:
         lease.complete("late")
@@ -133,7 +110,7 @@ def test_settling_a_lost_lease_says_so_and_changes_nothing(jobs: App[object], sc
 
 
 def test_renewing_a_lost_lease_says_so(scans: Queue[Scan]) -> None:
-    lease = one(scans)
+    lease = lease_one(scans)
     scans.clear()
     with pytest.raises(LeaseLost):
         lease.renew()
@@ -141,11 +118,11 @@ def test_renewing_a_lost_lease_says_so(scans: Queue[Scan]) -> None:
 
 
 def test_a_block_whose_lease_was_lost_says_so_unless_it_fails_anyway(scans: Queue[Scan]) -> None:
-    with pytest.raises(LeaseLost), one(scans, "a"):
+    with pytest.raises(LeaseLost), lease_one(scans, "a"):
         scans.clear()
 
     def fails_anyway() -> None:
-        with one(scans, "b"):
+        with lease_one(scans, "b"):
             scans.clear()
             raise ValueError("first")
 
@@ -153,9 +130,9 @@ def test_a_block_whose_lease_was_lost_says_so_unless_it_fails_anyway(scans: Queu
         fails_anyway()
 
 
-def test_the_keeper_tells_of_a_lost_lease(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_the_keeper_reports_a_lost_lease(jobs: App[object], scans: Queue[Scan]) -> None:
     def work() -> None:
-        with one(scans) as lease:
+        with lease_one(scans) as lease:
             scans.clear()
             jobs._pull_workers.current().keeper.renew_now()
             eventually_now(lambda: lease.aborted)
@@ -170,7 +147,7 @@ def test_another_puller_has_the_higher_fence_and_the_last_word(monkeypatch: pyte
     url = f"sqlite:///{tmp_path}/jobs.db"
     slow, quick = App(url), App(url)
     with slow, quick:
-        late = one(slow.queue("scans", Scan))
+        late = lease_one(slow.queue("scans", Scan))
         quick.engine.clock_offset += 31 * SECOND
         (lease,) = quick.queue("scans", Scan).claim(wait=20)
         assert (lease.attempt, lease.job.id) == (2, "a")
@@ -184,12 +161,12 @@ def test_another_puller_has_the_higher_fence_and_the_last_word(monkeypatch: pyte
 # The store in trouble
 
 
-def test_a_verb_that_could_not_be_told_may_be_tried_again() -> None:
+def test_a_verb_that_did_not_reach_the_store_may_be_tried_again() -> None:
     jobs, runtime = App("memory://"), SystemRuntime()
     engine = FailingEngine(runtime)
     with jobs.swapped(engine, runtime):
         scans = jobs.queue("scans", Scan)
-        lease = one(scans)
+        lease = lease_one(scans)
         engine.before = fail_times(1, Exchange, EngineUnavailable)
         with pytest.raises(EngineUnavailable):
             lease.complete(1)
@@ -215,11 +192,11 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again() -> None:
 # The end
 
 
-def test_an_app_that_nobody_has_any_more_lets_its_keeper_go() -> None:
+def test_an_app_without_references_stops_its_keeper() -> None:
     def pull() -> Callable[[float], bool]:
         jobs = App("memory://")
         scans = jobs.queue("scans", Scan)
-        with one(scans):
+        with lease_one(scans):
             keeper = jobs._pull_workers.current().keeper
         return keeper.wait_ended
 

@@ -14,11 +14,6 @@ from holdfast.queue import Queue
 from holdfast.runtime import SystemRuntime
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
 @pytest.fixture
 def numbers(jobs: App[object]) -> Queue[int]:
     return jobs.queue("numbers", int)
@@ -125,7 +120,7 @@ async def test_what_is_left_of_a_batch_goes_back_from_an_async_loop_too(jobs: Ap
         await eventually(all_back)
 
 
-def test_closing_the_app_gives_back_what_nobody_has_seen(tmp_path: Path) -> None:
+def test_closing_the_app_releases_leases_that_were_not_handed_out(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     jobs, other = App(url), App(url)
     numbers = jobs.queue("numbers", int)

@@ -18,11 +18,6 @@ class Transfer:
     cents: int = 1
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
 def pool(jobs: App[object], **options: Any) -> Pool[Transfer]:
     return Pool(jobs._store, jobs.registry, "ledger", Transfer, **{"lanes": 8, **options})
 
@@ -95,7 +90,7 @@ async def test_a_producer_may_wait_for_room_in_a_lane(jobs: App[object]) -> None
             await few.aenqueue(3, lane="x", wait_for_room=0.01)
 
 
-def test_the_soft_limit_of_a_lane_is_told_once_on_the_way_up(jobs: App[object]) -> None:
+def test_the_soft_limit_of_a_lane_is_published_once_on_the_way_up(jobs: App[object]) -> None:
     few, ledger = queue(jobs, lane_max_depth=5), pool(jobs, lane_max_depth=5)
     told: list[events.SoftLimit] = []
     jobs.on(events.SoftLimit)(told.append)

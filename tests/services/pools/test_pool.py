@@ -33,11 +33,6 @@ class Transfer:
     cents: int = 0
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
 @pytest.fixture
 def ledger(jobs: App[object]) -> Pool[Transfer]:
     return jobs.pool("ledger", Transfer, lanes=4)
@@ -83,7 +78,7 @@ def test_a_key_always_goes_to_one_lane(jobs: App[object], ledger: Pool[Transfer]
     assert len(set.union(*lanes.values())) > 1
 
 
-def test_the_receipt_tells_the_place_in_the_lane(ledger: Pool[Transfer]) -> None:
+def test_the_receipt_has_the_position_in_the_lane(ledger: Pool[Transfer]) -> None:
     receipts = [ledger.enqueue(Transfer("a"), key="a").receipt for _ in range(3)]
     assert [(r.position, r.depth, r.state) for r in receipts if r] == [
         (0, 1, JobState.QUEUED),
@@ -136,7 +131,7 @@ def test_a_pool_that_cannot_be_is_refused(jobs: App[object], given: dict[str, An
 # Handlers
 
 
-async def test_a_handler_is_told_where_it_is(jobs: App[object], ledger: Pool[Transfer]) -> None:
+async def test_a_handler_sees_pool_lane_and_attempt(jobs: App[object], ledger: Pool[Transfer]) -> None:
     seen: list[tuple[Any, ...]] = []
 
     @ledger.handler(max_attempts=3, backoff=0)
@@ -173,7 +168,7 @@ async def test_outside_a_pool_there_is_no_pool(jobs: App[object]) -> None:
         assert await handle.aresult() == [None, "7", None]
 
 
-def test_a_handler_may_have_either_colour_and_do_without_the_context(jobs: App[object]) -> None:
+def test_a_handler_may_be_sync_or_async_and_do_without_the_context(jobs: App[object]) -> None:
     pools = [jobs.pool(name, Transfer, lanes=2) for name in ("alone", "plain", "both", "untyped")]
 
     @pools[0].handler
@@ -294,7 +289,7 @@ async def test_a_payload_that_cannot_be_read_is_set_aside_and_the_lane_goes_on(
         assert (await ledger.astatus()).failed == 1
 
 
-async def test_a_dead_letter_is_told_and_its_lane_goes_on(jobs: App[object], ledger: Pool[Transfer]) -> None:
+async def test_a_dead_letter_is_published_and_its_lane_goes_on(jobs: App[object], ledger: Pool[Transfer]) -> None:
     told: list[tuple[str, str]] = []
 
     @ledger.on_dead_letter
@@ -343,7 +338,7 @@ async def test_a_full_pool_says_how_full_it_is_and_may_be_waited_for(jobs: App[o
 
 
 @pytest.mark.parametrize("key", [None, "one"])
-def test_the_soft_limit_of_a_pool_is_told_once_on_the_way_up(jobs: App[object], key: str | None) -> None:
+def test_the_soft_limit_of_a_pool_is_published_once_on_the_way_up(jobs: App[object], key: str | None) -> None:
     ledger = jobs.pool("ledger", Transfer, lanes=4, max_depth=10)
     told: list[tuple[int, int]] = []
     jobs.on(events.SoftLimit)(lambda event: told.append((event.depth, event.limit)))

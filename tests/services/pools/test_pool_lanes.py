@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from holdfast.worker import Worker
 @dataclass(frozen=True)
 class Event:
     number: int
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
 
 
 @pytest.fixture
@@ -84,7 +78,7 @@ async def test_a_paused_pool_takes_in_and_works_on_nothing(
         assert len(seen) == 3
 
 
-async def test_the_status_is_told_from_counters(
+async def test_the_status_comes_from_counters(
     jobs: App[object], hooks: Pool[Event], seen: list[tuple[int | None, int]]
 ) -> None:
     async with jobs:
@@ -134,7 +128,7 @@ async def test_clear_of_a_lane_leaves_the_others_and_fences_what_runs(jobs: App[
         assert [job.id for job in states if job.state is JobState.CANCELLED] == ["0", "3"]
 
 
-def test_both_colours_do_the_same(hooks: Pool[Event]) -> None:
+def test_sync_and_async_methods_do_the_same(hooks: Pool[Event]) -> None:
     hooks.enqueue(Event(0))
     lane = hooks.lane(0)
     assert (lane.pool, lane.index, repr(lane)) == ("hooks", 0, "<Lane 0 of pool 'hooks'>")
@@ -170,7 +164,7 @@ def test_a_lane_that_is_not_there_is_refused(hooks: Pool[Event]) -> None:
 # Empty
 
 
-async def test_on_empty_tells_of_the_pool_and_of_a_lane_once_each_time(
+async def test_on_empty_is_called_once_for_the_pool_and_for_a_lane_each_time(
     jobs: App[object], hooks: Pool[Event], seen: list[tuple[int | None, int]]
 ) -> None:
     told, lane_told = Probe[str]("the pool's hook"), Probe[str | None]("the lane's hook")

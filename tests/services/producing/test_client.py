@@ -29,20 +29,6 @@ from holdfast.model.produce import Enqueue, NewJob, Parent
 from holdfast.runtime import SystemRuntime
 
 
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
-@pytest.fixture
-def resize(jobs: App[object]) -> Task[[str], str]:
-    @jobs.task
-    def resize(image: str) -> str:
-        return image
-
-    return resize
-
-
 def limited(monkeypatch: pytest.MonkeyPatch, depth: int) -> App[object]:
     monkeypatch.setenv("HOLDFAST_QUEUES_DEFAULT_MAX_DEPTH", str(depth))
     return App("memory://")
@@ -60,7 +46,7 @@ def test_an_enqueued_job_has_a_handle_and_a_receipt(resize: Task[[str], str]) ->
     assert "cat.png" not in repr(handle)
 
 
-def test_the_receipt_tells_place_and_depth_of_a_lane(resize: Task[[str], str]) -> None:
+def test_the_receipt_has_position_and_depth_of_a_lane(resize: Task[[str], str]) -> None:
     lane = resize.using(lane="alice")
     receipts = [lane.enqueue("a").receipt, lane.enqueue("b").receipt]
     assert [(r.position, r.depth, r.state) for r in receipts if r] == [
@@ -102,7 +88,7 @@ def test_the_same_id_for_another_call_is_a_conflict(jobs: App[object], resize: T
     assert resize.using(id="cat", queue="second").enqueue("dog.png").created
 
 
-def test_a_unique_key_joins_whatever_the_arguments(jobs: App[object], resize: Task[[str], str]) -> None:
+def test_a_unique_key_dedupes_whatever_the_arguments(jobs: App[object], resize: Task[[str], str]) -> None:
     first = resize.using(unique_key="k").enqueue("a")
     second = resize.using(unique_key="k").enqueue("b")
     assert (second.id, second.created) == (first.id, False)
@@ -260,7 +246,7 @@ def test_waiting_for_room_ends_in_time_if_there_is_none(monkeypatch: pytest.Monk
         resize.using(wait_for_room=0).enqueue("c")
 
 
-def test_a_queue_that_fills_up_is_told_of_once_on_the_way_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_fills_up_is_published_once_on_the_way_up(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = limited(monkeypatch, 10)
 
     @jobs.task

@@ -14,21 +14,6 @@ from holdfast.model.produce import Enqueue
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.interleave import pass_turns
 
-
-@pytest.fixture
-def jobs() -> App[object]:
-    return App("memory://")
-
-
-@pytest.fixture
-def resize(jobs: App[object]) -> Task[[str], str]:
-    @jobs.task
-    def resize(image: str) -> str:
-        return image
-
-    return resize
-
-
 # Concurrent callers
 
 
@@ -112,7 +97,7 @@ async def test_callers_that_were_answered_share_their_next_write_too(
     assert engine.writes == [1, 10, 10, 9]
 
 
-async def test_one_caller_alone_waits_for_nobody(jobs: App[object], resize: Task[[str], str]) -> None:
+async def test_a_single_caller_does_not_wait_for_others(jobs: App[object], resize: Task[[str], str]) -> None:
     engine = GatedEngine()
     engine.gate.set()
     with jobs.swapped(engine, jobs.runtime):
@@ -152,7 +137,9 @@ async def test_what_the_engine_cannot_take_of_one_is_tried_for_each_alone(
     assert writes == [1, 3, 1, 1, 1]
 
 
-async def test_an_engine_that_is_gone_is_told_to_every_caller(jobs: App[object], resize: Task[[str], str]) -> None:
+async def test_every_caller_gets_the_error_of_an_engine_that_is_gone(
+    jobs: App[object], resize: Task[[str], str]
+) -> None:
     engine = GatedEngine()
     engine.before = fail_times(2, Enqueue, lambda: EngineUnavailable(engine="memory"))
     answers = await at_once(jobs, engine, *(resize.aenqueue(str(n)) for n in range(4)))
@@ -160,7 +147,7 @@ async def test_an_engine_that_is_gone_is_told_to_every_caller(jobs: App[object],
     assert len({id(answer) for answer in answers}) == 4
 
 
-async def test_a_caller_that_goes_away_takes_nobody_with_it(jobs: App[object], resize: Task[[str], str]) -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_others(jobs: App[object], resize: Task[[str], str]) -> None:
     engine = GatedEngine()
     with jobs.swapped(engine, jobs.runtime):
         await jobs.aopen()
@@ -204,7 +191,7 @@ def test_a_write_of_which_nothing_is_found_stays_unknown(jobs: App[object], resi
     assert unknown.value.job_ids == ("cat",)
 
 
-def test_a_write_that_nobody_can_look_up_stays_unknown(jobs: App[object], resize: Task[[str], str]) -> None:
+def test_a_write_that_cannot_be_looked_up_stays_unknown(jobs: App[object], resize: Task[[str], str]) -> None:
     """Never "nothing was written": it may have been."""
     engine = FailingEngine(SystemRuntime())
     engine.after = fail_times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))

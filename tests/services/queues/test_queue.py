@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from eventually import idle
+from scan_queue import Scan
 
 from holdfast import (
     App,
@@ -26,25 +26,9 @@ from holdfast.queue import Queue
 from holdfast.worker import Worker
 
 
-@dataclass(frozen=True)
-class Scan:
-    path: str
-    depth: int = 1
-
-
 class Page(msgspec.Struct, frozen=True):
     url: str
     tags: list[str] = []
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
-@pytest.fixture
-def scans(jobs: App[object]) -> Queue[Scan]:
-    return jobs.queue("scans", Scan)
 
 
 # What goes in

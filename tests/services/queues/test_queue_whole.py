@@ -1,10 +1,9 @@
 """A queue as a whole: how full it may be, paused, cleared, looked at, and told of when it has run empty."""
 
 import asyncio
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from scan_queue import Scan
 
 from holdfast import (
     App,
@@ -15,23 +14,6 @@ from holdfast import (
 )
 from holdfast.model.states import Reason
 from holdfast.queue import Queue
-
-
-@dataclass(frozen=True)
-class Scan:
-    path: str
-    depth: int = 1
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
-
-
-@pytest.fixture
-def scans(jobs: App[object]) -> Queue[Scan]:
-    return jobs.queue("scans", Scan)
-
 
 # Room
 
@@ -50,7 +32,7 @@ def test_a_full_queue_says_how_full_it_is(jobs: App[object]) -> None:
     few.enqueue(3)
 
 
-def test_the_soft_limit_is_told_once_on_the_way_up(jobs: App[object]) -> None:
+def test_the_soft_limit_is_published_once_on_the_way_up(jobs: App[object]) -> None:
     few = jobs.queue("few", int, max_depth=10)
     told: list[events.SoftLimit] = []
     jobs.on(events.SoftLimit)(told.append)
@@ -113,7 +95,7 @@ def test_clear_cancels_what_has_not_ended_and_keeps_pause_and_counters(jobs: App
     assert jobs.control.get("0", queue="scans").reason is Reason.CLEARED
 
 
-def test_both_colours_do_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
+def test_sync_and_async_methods_do_the_same(jobs: App[object], scans: Queue[Scan]) -> None:
     async def scenario() -> None:
         async with jobs:
             handle = await scans.aenqueue(Scan("a"))
@@ -160,7 +142,7 @@ def test_on_empty_is_called_once_each_time_the_queue_has_run_empty(jobs: App[obj
     assert heard == [("scans", 0), ("async", 0)] * 2
 
 
-def test_a_hook_that_fails_harms_nobody(scans: Queue[Scan], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_that_fails_has_no_other_effect(scans: Queue[Scan], caplog: pytest.LogCaptureFixture) -> None:
     @scans.on_empty
     def broken(event: events.QueueEmpty) -> None:
         raise ValueError("no")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from user_transactions import STORES, Store
+from user_transactions import Store, each_store
 
 from holdfast import App, Context, GiveUp, JobState, LeaseLost, UsageError, events, fixed
 from holdfast.errors import InvalidOption
@@ -160,7 +160,6 @@ def with_acomplete(app: App[Any], store: Store, note: Any, before: Hook, then: H
 SYNC = (with_tx, with_sessions, with_block, with_complete)
 ASYNC = (with_awaited_tx, with_async_sessions, with_async_block, with_acomplete)
 
-each_store = pytest.mark.parametrize("store", STORES, indirect=True)
 each_form = pytest.mark.parametrize("form", [*SYNC, *ASYNC], ids=lambda form: form.__name__)
 
 
@@ -229,7 +228,7 @@ def test_giving_up_rolls_back_too(jobs: App[Any], store: Store, note: Any, form:
 
 @each_store
 @pytest.mark.parametrize("form", SYNC, ids=lambda form: form.__name__)
-def test_whoever_has_lost_the_job_changes_nothing(jobs: App[Any], store: Store, note: Any, form: Any) -> None:
+def test_a_worker_that_has_lost_the_job_changes_nothing(jobs: App[Any], store: Store, note: Any, form: Any) -> None:
     def loses(ctx: Context) -> None:
         jobs.control.clear("default")
 
@@ -243,7 +242,9 @@ def test_whoever_has_lost_the_job_changes_nothing(jobs: App[Any], store: Store, 
 
 @each_store
 @pytest.mark.parametrize("form", ASYNC, ids=lambda form: form.__name__)
-def test_whoever_has_lost_the_job_changes_nothing_on_a_loop(jobs: App[Any], store: Store, note: Any, form: Any) -> None:
+def test_a_worker_that_has_lost_the_job_changes_nothing_on_a_loop(
+    jobs: App[Any], store: Store, note: Any, form: Any
+) -> None:
     async def loses(ctx: Context) -> None:
         await jobs.control.aclear("default")
 
@@ -256,7 +257,7 @@ def test_whoever_has_lost_the_job_changes_nothing_on_a_loop(jobs: App[Any], stor
 
 
 @each_store
-def test_a_lost_lease_is_told_inside_the_transaction(jobs: App[Any], store: Store) -> None:
+def test_a_lost_lease_raises_inside_the_transaction(jobs: App[Any], store: Store) -> None:
     told: list[BaseException] = []
     sessions = store.sessions()
 
@@ -554,7 +555,7 @@ def test_a_blocking_transaction_on_a_loop_names_its_twin(jobs: App[Any], store: 
 # --- Declaring ---
 
 
-def test_a_sessionmaker_of_the_other_colour_is_refused_where_it_stands(jobs: App[Any], store: Store) -> None:
+def test_a_sessionmaker_must_be_async_as_its_handler_is(jobs: App[Any], store: Store) -> None:
     with pytest.raises(InvalidOption, match="async_sessionmaker"):
 
         @jobs.task(transaction=store.sessions())
@@ -569,7 +570,7 @@ def test_a_sessionmaker_of_the_other_colour_is_refused_where_it_stands(jobs: App
         jobs.task(transaction="yes")  # type: ignore[call-overload]
 
 
-def test_a_factory_of_the_other_colour_is_refused_when_it_is_used(
+def test_an_async_factory_for_a_sync_handler_is_refused_at_its_use(
     jobs: App[Any], store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)

@@ -7,29 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from user_transactions import ASYNC_DRIVERS, DRIVERS, STORES, OpenAsync, OpenBlocking, Store
+from user_transactions import (
+    STORES,
+    OpenAsync,
+    OpenBlocking,
+    RolledBack,
+    Store,
+    each_async_driver,
+    each_driver,
+    each_store,
+)
 
 from holdfast import App, JobNotFound, QueueFull, UsageError, events
 from holdfast.queue import Queue
 from holdfast.testing import Probe
-
-each_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in DRIVERS[kind]],
-    indirect=["store"],
-)
-each_async_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in ASYNC_DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_DRIVERS[kind]],
-    indirect=["store"],
-)
-each_store = pytest.mark.parametrize("store", STORES, indirect=True)
-
-
-class RolledBack(Exception):
-    pass
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,9 @@ async def test_neither_is_there_after_a_rollback_on_a_loop(
 
 
 @each_driver
-def test_every_door_for_jobs_joins(jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking) -> None:
+def test_every_way_to_enqueue_takes_a_transaction(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
     scans = jobs.queue("scans", Scan)
     pool = jobs.pool("pool", Scan, lanes=3)
     with open_transaction(store) as given:
@@ -139,7 +132,7 @@ def test_a_refusal_leaves_the_transaction_to_go_on(
 
 
 @each_driver
-def test_one_id_is_one_job_whoever_commits(
+def test_one_id_is_one_job_whichever_transaction_commits(
     jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
 ) -> None:
     ship.using(id="order-1").enqueue("1")
@@ -154,7 +147,7 @@ def test_one_id_is_one_job_whoever_commits(
 
 
 @each_driver
-async def test_an_idle_worker_hears_of_the_commit(
+async def test_an_idle_worker_is_notified_of_the_commit(
     jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
 ) -> None:
     """Without waiting for its next look: those are an hour apart here."""
@@ -179,7 +172,7 @@ async def test_an_idle_worker_hears_of_the_commit(
 
 
 @pytest.mark.parametrize("store", STORES, indirect=True)
-def test_a_session_tells_of_a_new_job_only_after_its_commit(jobs: App[Any], ship: Any, store: Store) -> None:
+def test_a_session_publishes_a_new_job_only_after_its_commit(jobs: App[Any], ship: Any, store: Store) -> None:
     heard: list[str] = []
     jobs.on(events.Queued)(lambda event: heard.append(event.job_id))
     with store.sessions()() as session:
@@ -256,7 +249,7 @@ def test_what_is_no_connection_is_refused_and_the_known_ones_named(ship: Any, st
         ship.using(transaction=given).enqueue("1")
 
 
-def test_a_store_in_memory_cannot_join(tmp_path: Path) -> None:
+def test_a_memory_store_refuses_transactions(tmp_path: Path) -> None:
     jobs = App("memory://")
 
     @jobs.task

@@ -3,28 +3,18 @@
 from typing import Any
 
 import pytest
-from user_transactions import ASYNC_DRIVERS, DRIVERS, STORES, OpenAsync, OpenBlocking, Store
+from user_transactions import (
+    OpenAsync,
+    OpenBlocking,
+    RolledBack,
+    Store,
+    each_async_driver,
+    each_driver,
+)
 
 from holdfast import App, JobState, LeaseLost, UsageError
 from holdfast.lease import Lease
 from holdfast.queue import Queue
-
-each_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in DRIVERS[kind]],
-    indirect=["store"],
-)
-each_async_driver = pytest.mark.parametrize(
-    ("store", "open_transaction"),
-    [(kind, opener) for kind in STORES for opener in ASYNC_DRIVERS[kind].values()],
-    ids=[f"{kind}-{name}" for kind in STORES for name in ASYNC_DRIVERS[kind]],
-    indirect=["store"],
-)
-
-
-class RolledBack(Exception):
-    pass
 
 
 @pytest.fixture
@@ -85,7 +75,7 @@ def test_after_a_rollback_it_is_tried_again_at_once(
 
 
 @each_driver
-def test_a_block_inside_the_transaction_waits_for_nobody(
+def test_a_lease_block_may_end_before_the_transaction(
     jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking
 ) -> None:
     lease = one(scans)
@@ -96,9 +86,7 @@ def test_a_block_inside_the_transaction_waits_for_nobody(
 
 
 @each_driver
-def test_whoever_has_lost_it_is_told(
-    jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking
-) -> None:
+def test_a_lost_lease_raises(jobs: App[Any], scans: Queue[str], store: Store, open_transaction: OpenBlocking) -> None:
     lease = one(scans)
     jobs.control.clear("scans")
 
@@ -112,7 +100,7 @@ def test_whoever_has_lost_it_is_told(
     assert (state(jobs), store.effects()) == (JobState.CANCELLED, {})
 
 
-def test_a_connection_of_the_other_colour_is_refused(jobs: App[Any], scans: Queue[str], store: Store) -> None:
+def test_an_async_connection_in_a_blocking_call_is_refused(jobs: App[Any], scans: Queue[str], store: Store) -> None:
     lease = one(scans)
     session = store.async_sessions()()
     with pytest.raises(UsageError, match="needs an event loop"):

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def test_a_connection_that_commits_by_itself_is_refused(jobs: App[Any], ship: An
     assert depth(jobs) == 1
 
 
-def test_a_session_that_begins_by_hand_joins_too(jobs: App[Any], ship: Any, store: Store) -> None:
+def test_a_session_that_begins_by_hand_takes_part_too(jobs: App[Any], ship: Any, store: Store) -> None:
     """The recipe for real transactions with SQLAlchemy on SQLite."""
     engine = store.engine()
 
@@ -104,7 +104,7 @@ def test_a_session_that_begins_by_hand_joins_too(jobs: App[Any], ship: Any, stor
     assert (depth(jobs), store.effects()) == (1, {"a": 1})
 
 
-def test_a_transaction_that_has_read_an_old_state_is_told_to_begin_otherwise(
+def test_a_transaction_that_has_read_an_old_state_is_refused_with_advice(
     jobs: App[Any], ship: Any, store: Store
 ) -> None:
     db = sqlite3.connect(store.place, isolation_level=None)
@@ -160,12 +160,11 @@ def test_a_refusal_does_not_keep_the_lock(jobs: App[Any], ship: Any, store: Stor
 
 
 def test_a_connection_of_another_thread_is_a_clear_error(jobs: App[Any], ship: Any, store: Store) -> None:
-    made: list[sqlite3.Connection] = []
-    thread = threading.Thread(target=lambda: made.append(sqlite3.connect(store.place)))
-    thread.start()
-    thread.join()
-    with pytest.raises(UsageError, match="cannot be used"):
-        ship.using(transaction=made[0]).enqueue("1")
+    with ThreadPoolExecutor(1) as thread:
+        connection = thread.submit(sqlite3.connect, store.place).result()
+        with pytest.raises(UsageError, match="cannot be used"):
+            ship.using(transaction=connection).enqueue("1")
+        thread.submit(connection.close).result()
 
 
 def test_connections_handed_to_us_do_not_checkpoint(jobs: App[Any], ship: Any, store: Store) -> None:
@@ -238,7 +237,7 @@ async def test_a_commit_in_another_process_is_noticed(jobs: App[Any], ship: Any,
         assert await waiting == {"queue:default"}
 
 
-def test_nobody_looks_while_nobody_waits(jobs: App[Any]) -> None:
+def test_the_file_is_not_polled_while_no_caller_waits(jobs: App[Any]) -> None:
     poller = jobs.engine._poller  # type: ignore[attr-defined]
     assert poller._thread is None
 
@@ -377,7 +376,7 @@ def test_what_was_taken_back_cannot_be_committed(jobs: App[Any], store: Store) -
     assert store.effects() == {}
 
 
-async def test_whoever_gives_up_waiting_for_it_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
+async def test_a_caller_that_gives_up_waiting_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
     with closing(SystemRuntime().fs.gate(f"{store.place}-gate")) as gate, gate:
         waiting = asyncio.ensure_future(jobs.engine.transaction().__aenter__())
         await asyncio.wait({waiting}, timeout=0.05)

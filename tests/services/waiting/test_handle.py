@@ -135,7 +135,7 @@ def test_a_job_of_which_nothing_was_to_be_kept_has_expired(jobs: App[object], re
         resize.handle(handle.id).result()
 
 
-def test_an_id_that_nobody_knows_is_not_found(jobs: App[object], resize: Task[[str], Image]) -> None:
+def test_an_unknown_id_is_not_found(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.handle("nobody", queue="other")
     assert (handle.receipt, handle.created) == (None, False)
     for ask in (handle.result, handle.refresh, handle.report):
@@ -187,7 +187,7 @@ def test_refresh_shows_the_job_as_it_is(jobs: App[object], resize: Task[[str], I
 
     asyncio.run(run_a_while())
     job = handle.refresh()
-    assert (job.state, job.attempt, job.worker) == (JobState.RUNNING, 1, "played")
+    assert (job.state, job.attempt, job.worker) == (JobState.RUNNING, 1, "test")
     assert job.progress is not None
     assert (job.progress.fraction, job.progress.note) == (0.5, "half")
     assert job.started_at == job.last_started_at
@@ -289,7 +289,7 @@ def test_reports_of_failed_cancelled_and_running_jobs(jobs: App[object], resize:
         running.report(timeout=0)
 
 
-def test_a_report_tells_that_a_job_was_scheduled_and_how_long_it_waited(
+def test_a_report_says_that_a_job_was_scheduled_and_how_long_it_waited(
     jobs: App[object], resize: Task[[str], Image]
 ) -> None:
     clock = FakeClock(jobs.engine)

@@ -47,7 +47,7 @@ def waited_for(jobs: App[Any]) -> int:
 
 
 @pytest.mark.usefixtures("only_bells")
-async def test_a_waiter_is_told_when_the_job_ends(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_a_waiter_is_notified_when_the_job_ends(jobs: App[object], double: Task[[int], int]) -> None:
     handle = await double.aenqueue(21)
     waiting = asyncio.ensure_future(handle.aresult())
     await eventually(lambda: waited_for(jobs))
@@ -77,8 +77,8 @@ async def test_a_request_from_a_thread_is_answered_too(jobs: App[object], double
         assert asked.result(20) == 42
 
 
-class Instant(FailingEngine):
-    """A worker so quick that each job of its task has ended before the enqueue is answered."""
+class InstantEngine(FailingEngine):
+    """Each job has ended before its enqueue returns, as with a very fast worker."""
 
     def __init__(self, app: App[Any], task: Task[..., Any]) -> None:
         super().__init__(SystemRuntime())
@@ -97,7 +97,7 @@ class Instant(FailingEngine):
 async def test_an_end_before_the_answer_to_the_enqueue_is_not_missed(
     jobs: App[object], double: Task[[int], int]
 ) -> None:
-    with jobs.swapped(Instant(jobs, double), jobs.runtime):
+    with jobs.swapped(InstantEngine(jobs, double), jobs.runtime):
         other = await jobs.client.task("other").aenqueue()
         busy = asyncio.ensure_future(other.aresult())  # keeps the listener awake
         await eventually(lambda: waited_for(jobs))
@@ -124,7 +124,7 @@ async def test_many_waiters_share_one_look(jobs: App[object], double: Task[[int]
 
 
 @pytest.mark.usefixtures("only_bells")
-async def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_several_waiters_for_one_job_are_all_notified(jobs: App[object], double: Task[[int], int]) -> None:
     first = asyncio.ensure_future(double.using(id="x").arequest(21))
     await eventually(lambda: waited_for(jobs))
     second = asyncio.ensure_future(double.using(id="x").arequest(21))
@@ -136,14 +136,14 @@ async def test_two_who_wait_for_one_job_are_both_told(jobs: App[object], double:
     assert list(await asyncio.gather(first, second, third)) == [42] * 3
 
 
-async def test_a_bell_that_is_lost_is_made_up_for_by_looking(
+async def test_a_waiter_polls_in_case_a_notification_is_lost(
     jobs: App[object], double: Task[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.core.waiting.POLL_WITH_PUSH_S", 0.01)
 
     asked = asyncio.ensure_future(double.arequest(21))
     await eventually(lambda: waited_for(jobs))
-    monkeypatch.setattr(jobs.engine, "_topics", type("Deaf", (), {"notify": lambda *_: None})())
+    monkeypatch.setattr(jobs.engine, "_topics", type("WithoutNotifications", (), {"notify": lambda *_: None})())
     await succeed(jobs, double, 42)
     assert (await asked) == 42
 
@@ -163,7 +163,7 @@ async def test_a_store_that_fails_for_a_while_does_not_end_a_wait(
     assert "cannot be read" in caplog.text
 
 
-async def test_nobody_listens_once_nobody_waits(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_the_subscription_ends_with_the_last_waiter(jobs: App[object], double: Task[[int], int]) -> None:
     asked = asyncio.ensure_future(double.arequest(21))
     await eventually(lambda: waited_for(jobs))
     waiting = jobs._store.process.per_loop().end_listener
@@ -216,7 +216,7 @@ async def test_a_request_raises_how_the_job_ended(jobs: App[object], double: Tas
     ]
 
 
-def test_a_request_waits_no_longer_than_it_is_told(jobs: App[object], double: Task[[int], int]) -> None:
+def test_a_request_waits_no_longer_than_its_timeout(jobs: App[object], double: Task[[int], int]) -> None:
     with pytest.raises(WaitTimeout) as late:
         double.using(wait=0.01).request(21)
     assert late.value.waited == 0.01
@@ -234,7 +234,7 @@ def test_the_settings_say_how_long_a_request_waits_by_itself(monkeypatch: pytest
         slow.request()
 
 
-async def test_an_app_that_closes_tells_whoever_waits(jobs: App[object], double: Task[[int], int]) -> None:
+async def test_an_app_that_closes_ends_every_wait(jobs: App[object], double: Task[[int], int]) -> None:
     asked = asyncio.ensure_future(double.arequest(21))
     await eventually(lambda: waited_for(jobs))
     await jobs.aclose()

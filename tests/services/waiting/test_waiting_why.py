@@ -60,7 +60,7 @@ def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], dou
     assert why(handle) == "Queue default is paused."
     jobs.control.resume("default")
     take_now(jobs, double)
-    assert why(handle).startswith("It has been running on played for 0.")
+    assert why(handle).startswith("It has been running on test for 0.")
     FakeClock(jobs.engine).advance(hours=1)
     assert why(double.enqueue(2)) == "No live worker on memory://."
 
@@ -105,7 +105,7 @@ async def hinted(jobs: App[Any], task: Task[..., Any], caplog: pytest.LogCapture
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_wait_that_nobody_can_end_says_so_once(
+async def test_a_wait_that_no_worker_can_end_logs_a_hint_once(
     jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
 ) -> None:
     (line,) = await hinted(jobs, double, caplog)
@@ -132,7 +132,7 @@ async def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_wait_that_somebody_can_end_is_silent(
+async def test_a_wait_that_a_worker_can_end_logs_nothing(
     jobs: App[object], double: Task[[int], int], caplog: pytest.LogCaptureFixture
 ) -> None:
     await report_in(jobs, "w1", "double")

@@ -80,7 +80,7 @@ async def test_a_handler_that_fails_after_a_cancel_request_is_cancelled_not_retr
     assert (await app.look(id)).state is JobState.CANCELLED
 
 
-async def test_a_thread_hears_of_a_cancel_request_through_its_context() -> None:
+async def test_a_thread_sees_a_cancel_request_in_its_context() -> None:
     latch = ThreadGate()
 
     def looks(ctx: Context) -> None:
@@ -158,7 +158,7 @@ async def test_a_lost_lease_aborts_the_handler_and_its_outcome_is_dropped(colour
     assert len(lost.seen) == 1
 
 
-async def test_a_late_answer_is_refused_told_once_and_harms_nobody() -> None:
+async def test_a_late_answer_is_refused_and_published_once() -> None:
     """The job is taken away while it runs, and nobody tells this worker before it answers."""
 
     running, gate = Probe[None]("the handler"), asyncio.Event()

@@ -315,7 +315,7 @@ async def test_a_queue_takes_no_more_slots_than_it_was_given() -> None:
     assert gated.most["mails"] == 2
 
 
-async def test_queues_take_turns_so_that_a_full_one_starves_nobody() -> None:
+async def test_queues_take_turns_so_that_a_full_one_starves_no_other() -> None:
     order: list[str] = []
 
     async def note(queue: str) -> None:
@@ -350,7 +350,7 @@ async def test_new_work_is_taken_as_soon_as_it_is_there() -> None:
         assert await gated.started.calls(1) == ["new"]  # no clock has moved: the bell did it
 
 
-async def test_a_job_that_falls_due_is_taken_without_a_bell_or_a_poll() -> None:
+async def test_a_job_that_falls_due_is_claimed_without_a_notification_or_a_poll() -> None:
     gated = GatedHandler()
     runtime = FrozenRuntime()
     app = MinimalApp(gated.task(), runtime=runtime, poll_interval=600.0)

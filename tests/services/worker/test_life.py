@@ -195,7 +195,7 @@ async def test_two_apps_share_one_store() -> None:
 # Tasks nobody knows
 
 
-async def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None:
+async def test_a_task_without_a_live_worker_is_reported_once_and_left_alone() -> None:
     runtime = FrozenRuntime()
     app = MinimalApp(MinimalTask(works), runtime=runtime)
     seen = app.record_events(events.UnknownTask)
@@ -212,7 +212,7 @@ async def test_a_task_no_live_worker_knows_is_told_once_and_left_alone() -> None
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
 
 
-async def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
+async def test_a_task_that_another_worker_has_is_not_reported() -> None:
     runtime = FrozenRuntime()
     app = MinimalApp(MinimalTask(works), runtime=runtime)
     other = MinimalApp(MinimalTask(works, name="elsewhere"), runtime=runtime, engine=app.engine)
@@ -224,7 +224,7 @@ async def test_a_task_that_another_worker_knows_is_nobodys_news() -> None:
     assert seen.seen == []
 
 
-async def test_with_a_limit_set_a_task_nobody_knows_fails_in_the_end() -> None:
+async def test_with_a_limit_set_a_task_without_a_worker_fails_in_the_end() -> None:
     runtime = FrozenRuntime()
     app = MinimalApp(MinimalTask(works), runtime=runtime, unknown_task_after=100.0)
     old = await app.enqueue("resise")

@@ -127,12 +127,12 @@ async def test_a_handler_that_cancels_itself_has_failed(handler: Callable[[], An
     assert (job.state, job.attempt) == (JobState.FAILED, 3)
 
 
-class Mute(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even that")
 
 
-@both(lambda: _raise(Mute()))
+@both(lambda: _raise(UnprintableError()))
 async def test_an_error_that_cannot_be_shown_still_fails_the_attempt(handler: Callable[[], Any]) -> None:
     job = await attempt(handler, retry=QUICK)
     assert job.state is JobState.FAILED

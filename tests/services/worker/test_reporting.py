@@ -77,7 +77,7 @@ async def test_each_end_has_its_event(function: Any, kind: type[events.JobEvent]
     assert getattr(event, "reason", None) is reason
 
 
-async def test_events_tell_how_long_a_job_waited_and_ran() -> None:
+async def test_events_say_how_long_a_job_waited_and_ran() -> None:
     running, gate = Probe[None]("the handler"), asyncio.Event()
 
     async def waits() -> None:
@@ -180,7 +180,7 @@ async def test_hooks_run_only_for_dead_letters() -> None:
 # Empty
 
 
-async def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
+async def test_a_queue_that_runs_empty_is_published_once_per_drain() -> None:
     app = MinimalApp(MinimalTask(works))
     seen = app.record_events(events.QueueEmpty)
     for drains in (1, 2):
@@ -189,7 +189,7 @@ async def test_a_queue_that_runs_empty_is_told_once_per_drain() -> None:
         assert len(seen.seen) == drains
 
 
-async def test_a_lane_that_runs_empty_is_told() -> None:
+async def test_a_lane_that_runs_empty_is_published() -> None:
     app = MinimalApp(MinimalTask(works))
     seen = app.record_events(events.LaneEmpty)
     await app.put(*(app.job("works", lane=lane) for lane in ("a", "b") for _ in range(3)))
@@ -207,7 +207,7 @@ async def test_a_queue_with_work_left_is_not_empty() -> None:
     assert seen.seen == []
 
 
-async def test_the_store_is_not_asked_when_nobody_listens() -> None:
+async def test_the_store_is_not_queried_without_a_listener() -> None:
     runtime = SystemRuntime()
     engine = FailingEngine(runtime)
     app = MinimalApp(MinimalTask(works), runtime=runtime, engine=engine)

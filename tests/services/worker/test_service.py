@@ -10,8 +10,8 @@ from holdfast.service import Service, Supervisor, Waker, back_off, yield_to_loop
 from holdfast.testing import FrozenRuntime, Probe
 
 
-class Scripted(Service):
-    """Answers what it was told to, and reports each tick."""
+class ScriptedService(Service):
+    """Returns the delays of its script in order, and reports each tick."""
 
     name = "scripted"
 
@@ -30,7 +30,7 @@ class Scripted(Service):
 
 async def test_a_tick_follows_when_its_delay_has_passed() -> None:
     runtime = FrozenRuntime()
-    service = Scripted(runtime, 5.0)
+    service = ScriptedService(runtime, 5.0)
     supervisor = Supervisor(runtime, [service])
     supervisor.start()
     await service.ticks.calls(1)
@@ -45,7 +45,7 @@ async def test_a_tick_follows_when_its_delay_has_passed() -> None:
 
 async def test_a_service_that_asks_for_no_delay_sleeps_until_it_is_woken() -> None:
     runtime = FrozenRuntime()
-    service = Scripted(runtime, None)
+    service = ScriptedService(runtime, None)
     supervisor = Supervisor(runtime, [service])
     supervisor.start()
     await service.ticks.calls(1)
@@ -82,7 +82,7 @@ async def test_a_wake_during_a_tick_is_not_lost() -> None:
 async def test_a_tick_that_raises_is_reported_and_tried_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "holdfast.service"):
         runtime = FrozenRuntime()
-        service = Scripted(runtime, RuntimeError("the disk is gone"), None)
+        service = ScriptedService(runtime, RuntimeError("the disk is gone"), None)
         supervisor = Supervisor(runtime, [service])
         supervisor.start()
         await service.ticks.calls(1)
@@ -106,7 +106,7 @@ def test_pauses_grow_and_are_bounded() -> None:
 
 async def test_a_supervisor_can_stop_one_service_and_then_the_rest() -> None:
     runtime = FrozenRuntime()
-    one, two = Scripted(runtime), Scripted(runtime)
+    one, two = ScriptedService(runtime), ScriptedService(runtime)
     supervisor = Supervisor(runtime, [one, two])
     supervisor.start()
     await one.ticks.calls(1)

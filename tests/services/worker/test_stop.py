@@ -19,7 +19,7 @@ from holdfast.model.work import Exchange
 from holdfast.testing import FrozenRuntime, Probe
 
 
-class Waits:
+class GatedHandler:
     """A handler that reports and waits for the gate; it notes why it was aborted."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ async def leases_of(app: MinimalApp) -> int:
 
 
 async def test_a_stopping_worker_claims_nothing_more_and_lets_handlers_finish() -> None:
-    waits = Waits()
+    waits = GatedHandler()
     app = MinimalApp(waits.task())
     seen = app.record_events()
     first = await app.enqueue("waits")
@@ -66,7 +66,7 @@ async def test_a_stopping_worker_claims_nothing_more_and_lets_handlers_finish() 
 
 
 async def test_after_the_grace_handlers_are_aborted_and_their_jobs_given_back_for_nothing() -> None:
-    waits = Waits()
+    waits = GatedHandler()
     runtime = FrozenRuntime()
     app = MinimalApp(waits.task(), runtime=runtime)
     ids = await app.put(*(app.job("waits") for _ in range(5)))
@@ -88,7 +88,7 @@ async def test_after_the_grace_handlers_are_aborted_and_their_jobs_given_back_fo
 
 
 async def test_the_second_wish_ends_the_grace_at_once() -> None:
-    waits = Waits()
+    waits = GatedHandler()
     runtime = FrozenRuntime()
     app = MinimalApp(waits.task(), runtime=runtime)
     id = await app.enqueue("waits")
@@ -106,7 +106,7 @@ async def test_the_second_wish_ends_the_grace_at_once() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_stops_gently_and_a_second_one_at_once(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    waits = Waits()
+    waits = GatedHandler()
     app = MinimalApp(waits.task())
     stopping, stopped = app.record_events(events.WorkerStopping), app.record_events(events.WorkerStopped)
     id = await app.enqueue("waits")
@@ -124,7 +124,7 @@ async def test_a_signal_stops_gently_and_a_second_one_at_once(number: signal.Sig
 
 
 async def test_an_operator_can_stop_a_worker_by_its_name() -> None:
-    app = MinimalApp(Waits().task())
+    app = MinimalApp(GatedHandler().task())
     worker = app.worker()
     life = asyncio.create_task(worker.arun())
     started = app.record_events(events.WorkerStarted)
@@ -240,7 +240,7 @@ async def test_a_handler_that_finishes_in_spite_of_the_abort_has_succeeded() -> 
 
 
 async def test_cancelling_the_worker_itself_gives_everything_back() -> None:
-    waits = Waits()
+    waits = GatedHandler()
     app = MinimalApp(waits.task())
     id = await app.enqueue("waits")
     life = asyncio.create_task(app.worker().arun())
@@ -253,7 +253,7 @@ async def test_cancelling_the_worker_itself_gives_everything_back() -> None:
 
 
 async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
-    waits = Waits()
+    waits = GatedHandler()
     runtime = FrozenRuntime()
     engine = FailingEngine(runtime)
     app = MinimalApp(waits.task(), runtime=runtime, engine=engine)
@@ -271,7 +271,7 @@ async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
 
 
 async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> None:
-    waits = Waits()
+    waits = GatedHandler()
     runtime = FrozenRuntime()
     engine = FailingEngine(runtime)
     app = MinimalApp(waits.task(), runtime=runtime, engine=engine)

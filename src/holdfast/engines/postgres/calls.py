@@ -39,7 +39,7 @@ class CallProgress:
 
 class Caller:
     """`rules`: the schema of the functions. `times`: the offset of the clock and the earliest time to answer.
-    `note_time` gets the time of each answer, `notify` its topics. `shared`: a proxy shares sessions. `fast`: use the
+    `note_time`: gets the time of each answer, `notify` its topics. `shared`: a proxy shares sessions. `fast`: use the
     fast paths."""
 
     def __init__(

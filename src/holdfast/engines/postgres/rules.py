@@ -14,7 +14,7 @@ list of columns. So the model decides, and the rules cannot disagree with it.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from hashlib import sha256
@@ -26,6 +26,7 @@ from msgspec.structs import fields
 
 from holdfast.engines.postgres import columns
 from holdfast.engines.postgres.messages import listeners_lock
+from holdfast.engines.templates import fill
 from holdfast.model import history, lifetimes, limits, states
 from holdfast.model.instants import FOREVER, MINUTE
 from holdfast.model.observe import Find, Prune
@@ -44,7 +45,6 @@ LIVE_AT_LEAST = MINUTE
 """Microseconds, for workers with a very short interval."""
 
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
-_NAME = re.compile(r"\{\{([a-z_.]+)\}\}")
 _ENTRY = re.compile(r"^CREATE FUNCTION (\w+)\((?:(?!^CREATE |\$\$).)*?\{\{entry\}\}", re.MULTILINE | re.DOTALL)
 
 
@@ -78,16 +78,10 @@ def entry_functions(rules: Iterable[Rule] | None = None) -> list[str]:
 def render(namespace: str, version: int = RULES_VERSION, rules: Iterable[Rule] | None = None) -> str:
     """The text as it is installed. `namespace` has been checked."""
     values = _values(namespace, version)
-    return "\n".join(_rendered(rule, values) for rule in (source() if rules is None else rules))
-
-
-def _rendered(rule: Rule, values: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            raise KeyError(f"rules/{rule.stem}.sql names {match[0]}, which is no value of the model.")
-        return values[match[1]]
-
-    return f"-- {rule.stem}\n\n{_NAME.sub(value, rule.text)}"
+    return "\n".join(
+        f"-- {rule.stem}\n\n{fill(rule.text, values, where=f'rules/{rule.stem}.sql')}"
+        for rule in (source() if rules is None else rules)
+    )
 
 
 def checksum(rules: Iterable[Rule] | None = None) -> str:

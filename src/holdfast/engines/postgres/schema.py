@@ -98,7 +98,7 @@ class Schema:
             await connection.execute(text)
 
     async def script(self, after: int | None, roles: Iterable[str]) -> str:
-        """What the two above would do. `after` None: what the store lacks. Else the store is not read."""
+        """What the two above would do. `after` None: what the store lacks. Else no connection is made."""
         missing = True
         if after is None:
             async with self._connected("look at") as connection:

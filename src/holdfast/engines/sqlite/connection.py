@@ -42,6 +42,9 @@ def connect(
             check_same_thread=False,
             factory=factory,
         )
+    except sqlite3.Error as error:
+        raise translate(error, store.path) from error
+    try:
         db.execute("PRAGMA journal_mode = WAL").fetchone()
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[store.durability]}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
@@ -51,6 +54,7 @@ def connect(
         if read_only:
             db.execute("PRAGMA query_only = ON")
     except sqlite3.Error as error:
+        sqlite3.Connection.close(db)  # `factory` may have another `close`
         raise translate(error, store.path) from error
     return db
 

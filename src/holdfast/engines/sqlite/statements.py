@@ -4,17 +4,16 @@ The files are templates. `{{name}}` stands for a value of the model (a state num
 columns from `rows.py`, or for the namespace. So a statement cannot disagree with the model.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
 from holdfast.engines.sqlite.rows import COLUMNS, ID_COLUMNS, NARROW_COLUMNS, STATE_NUMBERS
+from holdfast.engines.templates import fill
 from holdfast.model.states import BY_DUE, LIVE, TERMINAL, UNSUCCESSFUL, JobState
 
 HEADING = "-- name: "
 """Begins a statement; the rest of the line is its name."""
-PLACEHOLDER = re.compile(r"\{\{([a-z_.]+)\}\}")
 
 
 @cache
@@ -25,17 +24,8 @@ def load(file: str, namespace: str) -> Mapping[str, str]:
     statements = {}
     for block in text.split(HEADING)[1:]:
         name, _, body = block.partition("\n")
-        statements[name.strip()] = render(body.strip(), values, where=f"{file}, {name.strip()}")
+        statements[name.strip()] = fill(body.strip(), values, where=f"{file}, {name.strip()}")
     return statements
-
-
-def render(text: str, values: Mapping[str, str], *, where: str) -> str:
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            raise KeyError(f"{where}: {match[0]} names no value. Known names: {', '.join(sorted(values))}.")
-        return values[match[1]]
-
-    return PLACEHOLDER.sub(value, text)
 
 
 @cache

@@ -1,17 +1,17 @@
 """The contract of an engine, as examples: one file for each verb, and the cases that broke other systems.
 
-Every example uses the public verbs alone and checks the values that come back, so it can judge any engine. It does not
-look at how an engine works inside, and in particular never at the ledger: two of our engines are the ledger, and a
-judge must not be a relative.
+Every example calls only the public verbs and checks their answers, so it can test any engine. It does not depend on the
+internals of an engine. It never imports the ledger: two of our engines run the ledger, so an example based on the
+ledger would repeat its mistakes.
 
-Run it on an engine of your own, with nothing installed but Holdfast and pytest:
+Run the suite on your own engine. It needs only Holdfast and pytest:
 
     pytest --pyargs holdfast.testing.contract --holdfast-engine=ADDRESS
 
 or override the fixture `make_engine` in a `conftest.py` (see `holdfast.testing.conformance`). Each example gets an
-empty store, and after each one `engine.audit()` must find nothing wrong. The run ends with a table: which guarantee
-held.
+empty store, and after each one `engine.audit()` must find no problem. The run ends with a table that shows which
+guarantee the engine keeps.
 
-Real time may flow under an example. Instants are compared with the `at` of the answer that set them, and time is moved
-by the clock offset, never by waiting.
+Real time may pass during an example. An instant is compared with the `at` of the answer that set it. An example moves
+time by the clock offset and never waits.
 """

@@ -1,4 +1,4 @@
-"""An engine on the bench: the few calls with which nearly every example begins and ends."""
+"""The test bench of an engine: the calls with which nearly every example begins and ends."""
 
 import itertools
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,15 +17,15 @@ from holdfast.testing.clock import FakeClock
 from holdfast.testing.contract.builders import QUEUE, REAPER, claim, reap, succeed
 
 EngineMaker = Callable[[], Engine]
-"""Makes an engine on an empty store; it is not opened yet."""
+"""Makes an engine on an empty store; the caller opens it."""
 UserTransaction = Callable[[], AbstractAsyncContextManager[object]]
-"""Opens a transaction of a user's; its value can be passed to `in_transaction`."""
+"""Opens a transaction as a user would; its value can be passed to `in_transaction`."""
 DamageOneChange = Callable[[Engine], Awaitable[None]]
-"""Spoils one stored change of an engine's last write, and opens the engine again."""
+"""Damages one stored change of an engine's last write, and opens the engine again."""
 
 
 class Bench:
-    """An opened engine, its clock, and shorthands. Whatever it takes for granted, it asserts."""
+    """An open engine, its clock, and shorthands for its verbs. A shorthand asserts what it assumes about the answer."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -35,13 +35,13 @@ class Bench:
     # Producing
 
     async def offer(self, *jobs: NewJob, limits: Iterable[DepthLimit] = ()) -> GroupAnswer:
-        """Enqueue one group; its answer, whatever that is."""
+        """Enqueue one group and return its answer; the group may be refused."""
         answer = await self.engine.enqueue(Group(jobs, tuple(limits)))
         assert len(answer.groups) == 1
         return answer.groups[0]
 
     async def put(self, *jobs: NewJob, limits: Iterable[DepthLimit] = ()) -> tuple[Accepted, ...]:
-        """Enqueue one group that is accepted."""
+        """Enqueue one group and assert that it is accepted."""
         answer = await self.offer(*jobs, limits=limits)
         assert isinstance(answer, GroupAccepted), f"The group was not accepted: {answer!r}"
         assert len(answer.jobs) == len(jobs)
@@ -53,7 +53,7 @@ class Bench:
     # Working
 
     def claim(self, **fields: Any) -> Claim:
-        """A claim with an id of its own; see `builders.claim`."""
+        """A claim with a new id; see `builders.claim`."""
         return claim(f"claim-{next(self._claims)}", **fields)
 
     async def take(self, limit: int = 1, **fields: Any) -> tuple[Lease, ...]:
@@ -65,7 +65,7 @@ class Bench:
         return leases[0]
 
     async def take_ids(self, limit: int = 100, **fields: Any) -> list[str]:
-        """The ids of what a claim takes, in its order."""
+        """Claim jobs and return their ids, in the order of the answer."""
         return [lease.id for lease in await self.take(limit, **fields)]
 
     async def settle(self, settlement: Settlement) -> SettleStatus:
@@ -74,50 +74,50 @@ class Bench:
         return answer.settled[0]
 
     async def finish(self, job: NewJob, **fields: Any) -> Lease:
-        """Enqueue a job, claim it and let it succeed. Nothing else may be ready."""
+        """Enqueue a job, claim it and let it succeed. No other job may be ready."""
         await self.put(job)
         lease = await self.take_one(queue=job.queue, tasks=(job.task,))
         assert lease.id == job.id
         assert await self.settle(succeed(lease, **fields)) is SettleStatus.APPLIED
         return lease
 
-    # Losing
+    # Expiry
 
     async def expired(self, **fields: Any) -> tuple[ExpiredLease, ...]:
         return (await self.engine.expired(REAPER, **fields)).leases
 
     async def expire(self, lease: Lease) -> ExpiredLease:
-        """Let a lease run out, and list it."""
+        """Let a lease expire, and return its entry in the list of expired leases."""
         self.clock.advance((lease.lease_len + SECOND) / SECOND)
         found = [lost for lost in await self.expired() if lost.token == lease.token]
         assert len(found) == 1, f"The lease of {lease.id!r} should be listed once, got {found!r}"
         return found[0]
 
     async def lose(self, lease: Lease, **fields: Any) -> SettleStatus:
-        """Let a lease run out, and reap it: back to `retrying`, due at once."""
+        """Let a lease expire, and reap it: the job becomes `retrying`, due at once."""
         return await self.settle(reap(await self.expire(lease), **fields))
 
-    # The edge of an instant
+    # Exact instants
 
     def freeze(self) -> None:
-        """Set the clock back, so that the time of an engine that never goes back stands still at what it saw last.
+        """Set the clock back. The time of an engine never goes back, so it stands still at the last time it read.
 
-        For what must hold at the very instant of a limit. Where time flows on all the same, the instant has passed.
+        For rules that apply at the exact instant of a limit. On an engine whose time continues, the instant has passed.
         """
         self.clock.set_back(hours=24)
 
-    # Looking
+    # Reading
 
-    async def find(self, id: str, queue: str = QUEUE) -> JobRecord | None:
+    async def get_or_none(self, id: str, queue: str = QUEUE) -> JobRecord | None:
         return (await self.engine.get(JobKey(queue, id))).jobs[0]
 
-    async def look(self, id: str = "a", queue: str = QUEUE) -> JobRecord:
-        job = await self.find(id, queue)
+    async def get(self, id: str = "a", queue: str = QUEUE) -> JobRecord:
+        job = await self.get_or_none(id, queue)
         assert job is not None, f"There is no job {id!r} in queue {queue!r}"
         return job
 
     async def state(self, id: str = "a", queue: str = QUEUE) -> JobState:
-        return (await self.look(id, queue)).state
+        return (await self.get(id, queue)).state
 
     async def states(self, *ids: str) -> list[JobState]:
         return [await self.state(id) for id in ids]

@@ -1,4 +1,4 @@
-"""Commands with everything filled in that an example does not care about."""
+"""Commands with defaults for the fields that an example does not need."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ TASK = "example.task"
 WORKER = "worker-1"
 REAPER = "reaper"
 LEASE = 30 * SECOND
-"""Far longer than any example takes, so that no lease runs out on a slow machine."""
+"""Far longer than any example takes, so that no lease expires on a slow machine."""
 
 BOOM = ErrorInfo("example.Boom", "it broke", "Traceback: it broke")
 
@@ -28,12 +28,12 @@ def new_job(id: str = "a", **fields: Any) -> NewJob:
 
 
 def jobs(*ids: str, **fields: Any) -> tuple[NewJob, ...]:
-    """Jobs that differ in nothing but their ids."""
+    """Jobs that differ only in their ids."""
     return tuple(new_job(id, **fields) for id in ids)
 
 
 def after(*ids: str, any_end: bool = False, queue: str = QUEUE) -> tuple[Parent, ...]:
-    """Parents to come after."""
+    """The parents that a job waits for."""
     return tuple(Parent(JobKey(queue, id), any_end) for id in ids)
 
 
@@ -44,17 +44,20 @@ def at_most(limit: int, *, lane: str | None = None, queue: str = QUEUE) -> tuple
 # --- Claiming ---
 
 
-def terms(task: str = TASK, **fields: Any) -> TaskClaim:
-    """What a worker will take of one task: a lease of `LEASE`."""
+def task_claim(task: str = TASK, **fields: Any) -> TaskClaim:
+    """The part of a claim for one task, with a lease of `LEASE`."""
     return TaskClaim(task=task, **{"lease_len": LEASE, **fields})
 
 
 def claim(claim_id: str, **fields: Any) -> Claim:
-    """One job of `TASK` from `QUEUE`. Shorter than `queues`: `queue`, `tasks` (names), and terms for all of them."""
+    """A claim of one job of `TASK` from `QUEUE`.
+
+    Instead of `queues` it accepts `queue`, `tasks` (names), and the fields of `TaskClaim` for all of these tasks.
+    """
     queue = fields.pop("queue", QUEUE)
     names = fields.pop("tasks", (TASK,))
     of_task = {name: fields.pop(name) for name in ("lease_len", "max_attempts", "max_losses") if name in fields}
-    queues = fields.pop("queues", (QueueClaim(queue, tuple(terms(name, **of_task) for name in names)),))
+    queues = fields.pop("queues", (QueueClaim(queue, tuple(task_claim(name, **of_task) for name in names)),))
     return Claim(claim_id=claim_id, queues=queues, **{"worker": WORKER, "limit": 1, **fields})
 
 
@@ -78,7 +81,7 @@ def succeed(lease: Lease, result: bytes | None = b"fine", **fields: Any) -> Sett
 
 
 def fail(lease: Lease, **fields: Any) -> Settlement:
-    """For good."""
+    """The job failed, and is not tried again."""
     return settlement(lease, JobState.FAILED, **{"reason": Reason.EXHAUSTED, "error": BOOM, **fields})
 
 
@@ -88,22 +91,22 @@ def retry(lease: Lease, delay: int = 0, **fields: Any) -> Settlement:
 
 
 def snooze(lease: Lease, delay: int = 0, **fields: Any) -> Settlement:
-    """Put off, at no cost."""
+    """The handler postponed the job; the attempt is refunded."""
     return settlement(lease, JobState.SCHEDULED, delay=delay, **{"reason": Reason.SNOOZED, "refund": True, **fields})
 
 
 def release(lease: Lease, **fields: Any) -> Settlement:
-    """Given back, at no cost."""
+    """The worker gave the job back; the attempt is refunded."""
     return settlement(lease, JobState.QUEUED, **{"reason": Reason.RELEASED, "refund": True, **fields})
 
 
-def cancelled(lease: Lease, **fields: Any) -> Settlement:
-    """The worker heard that it should stop, and did."""
+def confirm_cancel(lease: Lease, **fields: Any) -> Settlement:
+    """The handler stopped because of a cancel request."""
     return settlement(lease, JobState.CANCELLED, **{"reason": Reason.ASKED, **fields})
 
 
 def reap(lost: ExpiredLease, target: JobState = JobState.RETRYING, **fields: Any) -> Settlement:
-    """What a reaper writes about a listed lease. An attempt that never started is given back."""
+    """What a reaper writes about a listed lease. An attempt that never started is refunded."""
     return Settlement(
         queue=lost.queue,
         id=lost.id,

@@ -1,4 +1,4 @@
-"""What is promised, as the rows of the table, and the mark that ties an example to its promise."""
+"""The guarantees of an engine, which are the rows of the table, and the mark that assigns an example to one."""
 
 import asyncio
 import functools
@@ -12,13 +12,13 @@ import pytest
 from holdfast.testing.async_tests import run_async_test
 
 LIMIT_S = 300.0
-"""Seconds of real time an example may take before it counts as hanging. The largest takes a few."""
+"""Seconds of real time an example may take before it fails as hanging. The longest takes a few seconds."""
 
 Example = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Guarantee(StrEnum):
-    """A promise, in the order of the table."""
+    """A guarantee, in the order of the table."""
 
     WHOLE_GROUPS = "a group is enqueued whole or not at all"
     ONE_PER_ID = "one job per id"
@@ -32,31 +32,31 @@ class Guarantee(StrEnum):
     DUE_TIMES = "nothing starts too early or too late"
     PREFETCH = "a prefetched job waits for its start"
     LEASES = "a lease lasts as long as it is renewed"
-    RECOVERY = "the jobs of lost workers come back"
+    RECOVERY = "the jobs of lost workers run again"
     CANCEL = "a cancelled job does not run again"
-    OPERATING = "requeue, trigger, delete, amend"
-    PAUSE = "what is paused is not claimed"
+    OPERATING = "requeue, trigger, delete and amend work"
+    PAUSE = "no job of a paused queue or lane is claimed"
     CLEAR = "clear ends every live job"
     LANES = "a lane runs in order, one at a time"
-    EMPTIED = "running empty is told once"
+    EMPTIED = "an empty queue or lane is reported once"
     POOLS = "a pool keeps its size and its keys in order"
-    WORKERS = "worker records and requests to stop"
+    WORKERS = "worker records and stop requests are stored"
     SCHEDULES = "schedules are kept"
-    READING = "readers see what is stored"
+    READING = "readers see the stored records"
     COUNTERS = "counts and totals are right"
-    RETENTION = "a record lives by its three clocks"
-    HISTORY = "failed attempts stay on record"
-    BELLS = "bells ring"
+    RETENTION = "a record is kept for its three lifetimes"
+    HISTORY = "failed attempts are recorded"
+    NOTIFICATIONS = "subscribers are notified"
     BAD_INPUT = "bad input is refused before it is written"
-    DOORS = "open, close, lifeline"
-    TRANSACTIONS = "enqueue joins a user's transaction"
-    DAMAGE = "one damaged change costs one job"
+    OPEN_CLOSE = "open, close and the renewal connection work"
+    TRANSACTIONS = "enqueue works in a user's transaction"
+    DAMAGE = "one damaged change loses one job"
 
 
 def guarantee(what: Guarantee) -> Callable[[Example], Callable[..., None]]:
     """Mark a coroutine function as an example of a guarantee, and let it run on the loop of its engine.
 
-    What pytest sees is an ordinary function, so no async plugin is needed and none interferes.
+    Pytest gets an ordinary function, so the suite needs no async plugin and does not conflict with one.
     """
 
     def mark(example: Example) -> Callable[..., None]:

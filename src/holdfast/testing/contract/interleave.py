@@ -1,4 +1,4 @@
-"""Calls that overlap, in orders that follow from a seed: the same seed plays the same order again."""
+"""Concurrent calls in an order that depends only on a seed: the same seed repeats the same order."""
 
 import asyncio
 import hashlib
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Dice:
-    """Numbers that look random and follow from a seed."""
+    """Pseudorandom numbers from a seed."""
 
     def __init__(self, seed: object) -> None:
         self._seed = seed
@@ -35,7 +35,7 @@ def pass_turns(count: int) -> Generator[None, None, None]:
 
 
 async def overlapping(dice: Dice, *calls: Coroutine[Any, Any, Any]) -> None:
-    """Start all calls at once, in an order and with a stagger that the dice decide; return when all have ended."""
+    """Run all calls concurrently, in an order and with delays that the dice decide; return when all have ended."""
 
     async def staggered(call: Coroutine[Any, Any, Any], turns: int) -> None:
         await pass_turns(turns)

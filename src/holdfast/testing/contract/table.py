@@ -1,4 +1,4 @@
-"""The table of guarantees: what held, what failed, what an engine does not offer."""
+"""The table of guarantees: which were kept, which failed, and which an engine does not offer."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ class GuaranteeTable:
         return bool(self._examples)
 
     def add(self, nodeid: str, outcome: str, properties: Mapping[str, object]) -> None:
-        """Take in one report. Several may be about one example (its set-up, itself, its clean-up): the worst counts."""
+        """Add one report. An example has up to three (set-up, call, clean-up): the worst decides."""
         if GUARANTEE not in properties:
             return
         engine = str(properties.get(ENGINE, "?"))

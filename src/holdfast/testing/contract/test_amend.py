@@ -1,4 +1,4 @@
-"""Amend: lifetimes of any job, priority of a live one, due time of one that waits; all of it or nothing."""
+"""Amend: lifetimes of any job, priority of a live job, due time of a waiting job; all of the fields or none."""
 
 from typing import Any
 
@@ -22,22 +22,22 @@ async def amend(bench: Bench, id: str = "a", **what: Any) -> OperateResult:
 @guarantee(Guarantee.OPERATING)
 async def test_the_lifetimes_of_a_finished_job_count_from_its_end(bench: Bench) -> None:
     await bench.finish(new_job())
-    finished = (await bench.look()).finished
+    finished = (await bench.get()).finished
     assert finished is not None
     bench.clock.advance(minutes=10)
 
     assert await amend(bench, result_ttl=5 * HOUR) == OperateResult(OperateStatus.DONE, JobState.SUCCEEDED)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.result_until, job.visible_until) == (finished + 5 * HOUR, finished + DAY)
-    assert job.key_until == finished + 5 * HOUR, "the id stays taken as long as the result answers for it"
+    assert job.key_until == finished + 5 * HOUR, "the id stays taken as long as the result is kept"
     assert await amend(bench, retention=7 * DAY) == OperateResult(OperateStatus.DONE, JobState.SUCCEEDED)
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.result_until, job.visible_until) == (finished + 5 * HOUR, finished + 7 * DAY)
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_a_longer_lifetime_is_honoured(bench: Bench) -> None:
+async def test_a_longer_lifetime_takes_effect(bench: Bench) -> None:
     await bench.finish(new_job(), result=b"42")
     await amend(bench, result_ttl=10 * HOUR)
     bench.clock.advance(hours=9)
@@ -48,7 +48,7 @@ async def test_a_longer_lifetime_is_honoured(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_a_shorter_lifetime_is_honoured(bench: Bench) -> None:
+async def test_a_shorter_lifetime_takes_effect(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.settle(fail(await bench.take_one()))
     await amend(bench, retention=HOUR, result_ttl=MINUTE)
@@ -68,22 +68,22 @@ async def test_the_lifetimes_of_a_live_job_are_kept_for_its_end(bench: Bench) ->
     assert await amend(bench, result_ttl=2 * HOUR, retention=3 * HOUR) == OperateResult(
         OperateStatus.DONE, JobState.RUNNING
     )
-    assert (await bench.look()).given == Given(max_attempts=3, result_ttl=2 * HOUR, retention=3 * HOUR)
+    assert (await bench.get()).given == Given(max_attempts=3, result_ttl=2 * HOUR, retention=3 * HOUR)
     answer = await bench.engine.settle(succeed(lease, result_ttl=MINUTE, retention=MINUTE))
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.result_until, job.visible_until) == (answer.at.wall + 2 * HOUR, answer.at.wall + 3 * HOUR)
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_what_is_not_amended_stays_as_it_was_given(bench: Bench) -> None:
+async def test_a_field_that_is_not_amended_stays_unchanged(bench: Bench) -> None:
     await bench.put(new_job("a", given=Given(retention=7 * HOUR)), new_job("b", given=Given(result_ttl=7 * HOUR)))
 
     await amend(bench, "a", result_ttl=HOUR)
     await amend(bench, "b", retention=HOUR)
 
-    assert (await bench.look("a")).given == Given(result_ttl=HOUR, retention=7 * HOUR)
-    assert (await bench.look("b")).given == Given(result_ttl=7 * HOUR, retention=HOUR)
+    assert (await bench.get("a")).given == Given(result_ttl=HOUR, retention=7 * HOUR)
+    assert (await bench.get("b")).given == Given(result_ttl=7 * HOUR, retention=HOUR)
 
 
 # AM1
@@ -95,10 +95,10 @@ async def test_a_longer_lifetime_does_not_take_back_a_key_that_has_lapsed(bench:
 
     await amend(bench, "a", result_ttl=10 * HOUR)
 
-    held = await bench.put_one(new_job("c", unique_key="key"))
+    while_taken = await bench.put_one(new_job("c", unique_key="key"))
     await bench.engine.cancel(QUEUE, "b")
-    free = await bench.put_one(new_job("c", unique_key="key"))
-    assert [(held.status, held.id), (free.status, free.id)] == [
+    when_free = await bench.put_one(new_job("c", unique_key="key"))
+    assert [(while_taken.status, while_taken.id), (when_free.status, when_free.id)] == [
         (EnqueueStatus.DUPLICATE, "b"),
         (EnqueueStatus.CREATED, "c"),
     ]
@@ -111,7 +111,7 @@ async def test_priority_moves_a_waiting_job(bench: Bench) -> None:
     assert await amend(bench, "c", priority=5) == OperateResult(OperateStatus.DONE, JobState.QUEUED)
     assert await amend(bench, "a", priority=-5) == OperateResult(OperateStatus.DONE, JobState.QUEUED)
 
-    assert [(await bench.look(id)).priority for id in "abc"] == [-5, 0, 5]
+    assert [(await bench.get(id)).priority for id in "abc"] == [-5, 0, 5]
     assert await bench.take_ids() == ["c", "b", "a"]
 
 
@@ -123,7 +123,7 @@ async def test_priority_can_be_set_on_any_live_job_and_on_no_other(bench: Bench)
     _, failed_once = await bench.take(2)
     await bench.settle(retry(failed_once, HOUR))
     await bench.put(new_job("scheduled", delay=HOUR), *jobs("head", "blocked", lane="lane"))
-    ids = ("running", "retrying", "scheduled", "head", "blocked", "succeeded", "nobody")
+    ids = ("running", "retrying", "scheduled", "head", "blocked", "succeeded", "absent")
 
     answer = await bench.engine.amend(QUEUE, *ids, priority=4)
 
@@ -131,7 +131,7 @@ async def test_priority_can_be_set_on_any_live_job_and_on_no_other(bench: Bench)
         OperateStatus.WRONG_STATE,
         OperateStatus.NOT_FOUND,
     ]
-    assert [(await bench.look(id)).priority for id in ids[:-1]] == [4, 4, 4, 4, 4, 0]
+    assert [(await bench.get(id)).priority for id in ids[:-1]] == [4, 4, 4, 4, 4, 0]
 
 
 @guarantee(Guarantee.LANES)
@@ -140,21 +140,21 @@ async def test_priority_reorders_a_lane_behind_its_head(bench: Bench) -> None:
 
     await amend(bench, "c", priority=9)
 
-    taken = []
+    order = []
     for _ in range(3):
         lease = await bench.take_one()
-        taken.append(lease.id)
+        order.append(lease.id)
         await bench.settle(succeed(lease))
-    assert taken == ["a", "c", "b"]
+    assert order == ["a", "c", "b"]
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_a_due_time_can_be_moved_out_and_in(bench: Bench) -> None:
+async def test_a_due_time_can_be_moved_later_and_earlier(bench: Bench) -> None:
     await bench.put(new_job(delay=10 * MINUTE))
     now = (await bench.engine.now()).wall
 
     assert await amend(bench, due=now + HOUR) == OperateResult(OperateStatus.DONE, JobState.SCHEDULED)
-    assert (await bench.look()).due == now + HOUR
+    assert (await bench.get()).due == now + HOUR
     bench.clock.advance(minutes=11)
     assert await bench.take() == ()
     await amend(bench, due=now + 20 * MINUTE)
@@ -170,13 +170,13 @@ async def test_a_due_time_in_the_past_means_now_and_the_next_claim_promotes(benc
 
     answer = await bench.engine.amend(QUEUE, "a", due=now - HOUR)
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.due) == (JobState.SCHEDULED, answer.at.wall)
     assert await bench.take_ids() == ["a"]
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_a_retry_can_be_put_off(bench: Bench) -> None:
+async def test_a_retry_can_be_postponed(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.settle(retry(await bench.take_one(), MINUTE))
     now = (await bench.engine.now()).wall
@@ -197,7 +197,7 @@ async def test_a_blocked_job_takes_a_due_time_and_stays_blocked(bench: Bench) ->
 
     for id, hold in (("behind", Hold.LANE), ("child", Hold.PARENTS)):
         assert await amend(bench, id, due=now + HOUR) == OperateResult(OperateStatus.DONE, JobState.BLOCKED)
-        job = await bench.look(id)
+        job = await bench.get(id)
         assert (job.state, job.hold, job.due) == (JobState.BLOCKED, hold, now + HOUR)
     await bench.settle(succeed(await bench.take_one()))
 
@@ -207,19 +207,19 @@ async def test_a_blocked_job_takes_a_due_time_and_stays_blocked(bench: Bench) ->
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_a_due_time_comes_too_late_for_queued_leased_and_finished_jobs(bench: Bench) -> None:
+async def test_the_due_time_of_a_queued_leased_or_finished_job_cannot_be_changed(bench: Bench) -> None:
     await bench.finish(new_job("succeeded"))
     await bench.put(*jobs("running", "assigned"))
     await bench.take(1, prefetch=1)
     await bench.put(new_job("queued"))
     ids = ("succeeded", "running", "assigned", "queued")
-    before = [await bench.look(id) for id in ids]
+    before = [await bench.get(id) for id in ids]
     due = (await bench.engine.now()).wall + HOUR
 
     answer = await bench.engine.amend(QUEUE, *ids, due=due)
 
     assert answer.jobs == tuple(OperateResult(OperateStatus.WRONG_STATE, JobState(id)) for id in ids)
-    assert [await bench.look(id) for id in ids] == before
+    assert [await bench.get(id) for id in ids] == before
 
 
 # AM3
@@ -230,41 +230,41 @@ async def test_a_reply_is_added_to_a_live_job(bench: Bench) -> None:
     await amend(bench, "waiting", reply="process-2")
     await amend(bench, "plain", reply="process-3")
 
-    assert (await bench.look("waiting")).reply == ("process-1", "process-2")
-    assert (await bench.look("plain")).reply == ("process-3",)
+    assert (await bench.get("waiting")).reply == ("process-1", "process-2")
+    assert (await bench.get("plain")).reply == ("process-3",)
 
 
 # AM3
 @guarantee(Guarantee.OPERATING)
-async def test_a_reply_comes_too_late_for_a_finished_job_and_that_is_fine(bench: Bench) -> None:
+async def test_a_reply_added_to_a_finished_job_changes_nothing(bench: Bench) -> None:
     await bench.finish(new_job())
-    before = await bench.look()
+    before = await bench.get()
 
     assert await amend(bench, reply="process-1") == OperateResult(OperateStatus.DONE, JobState.SUCCEEDED)
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 # AM4
 @guarantee(Guarantee.OPERATING)
 @pytest.mark.parametrize("what", ["priority", "due"])
-async def test_what_is_wrong_in_part_changes_nothing(bench: Bench, what: str) -> None:
+async def test_an_amend_with_one_wrong_field_changes_nothing(bench: Bench, what: str) -> None:
     await bench.finish(new_job())
-    before = await bench.look()
+    before = await bench.get()
     wrong: dict[str, Any] = {what: 7}
 
     answer = await amend(bench, result_ttl=5 * HOUR, retention=5 * DAY, **wrong)
 
     assert answer == OperateResult(OperateStatus.WRONG_STATE, JobState.SUCCEEDED)
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_each_job_is_amended_on_its_own(bench: Bench) -> None:
+async def test_each_job_is_amended_separately(bench: Bench) -> None:
     await bench.put(new_job("a", delay=HOUR), new_job("b"), new_job("c", delay=HOUR))
     due = (await bench.engine.now()).wall + 2 * HOUR
 
     answer = await bench.engine.amend(QUEUE, "a", "b", "c", due=due, priority=3)
 
     assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.WRONG_STATE, OperateStatus.DONE]
-    assert [(await bench.look(id)).priority for id in "abc"] == [3, 0, 3]
-    assert [(await bench.look(id)).due == due for id in "abc"] == [True, False, True]
+    assert [(await bench.get(id)).priority for id in "abc"] == [3, 0, 3]
+    assert [(await bench.get(id)).due == due for id in "abc"] == [True, False, True]

@@ -15,7 +15,7 @@ from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, at_most, claim, jobs, new_job, settlement, succeed, terms
+from holdfast.testing.contract.builders import QUEUE, at_most, claim, jobs, new_job, settlement, succeed, task_claim
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 BAD_NAMES = [pytest.param("x" * 201, id="long"), pytest.param("a\0b", id="nul"), pytest.param("a\ud800b", id="half")]
@@ -25,12 +25,12 @@ BAD_NAMES = [pytest.param("x" * 201, id="long"), pytest.param("a\0b", id="nul"),
 @guarantee(Guarantee.BAD_INPUT)
 @pytest.mark.parametrize("bad", BAD_NAMES)
 @pytest.mark.parametrize("field", ["queue", "id", "task", "lane", "unique_key"])
-async def test_a_name_that_no_store_could_hold_is_refused(bench: Bench, field: str, bad: str) -> None:
+async def test_a_name_that_cannot_be_stored_is_refused(bench: Bench, field: str, bad: str) -> None:
     with pytest.raises(InvalidOption) as refusal:
         await bench.offer(new_job("fine"), new_job(**{field: bad}))
 
     assert refusal.value.option == field
-    assert await bench.find("fine") is None
+    assert await bench.get_or_none("fine") is None
 
 
 @guarantee(Guarantee.BAD_INPUT)
@@ -61,12 +61,12 @@ async def test_an_option_out_of_range_is_refused(bench: Bench, option: str, fiel
         await bench.offer(new_job("fine"), new_job(**fields))
 
     assert refusal.value.option == option
-    assert await bench.find("fine") is None
+    assert await bench.get_or_none("fine") is None
 
 
 # B2
 @guarantee(Guarantee.BAD_INPUT)
-async def test_a_payload_that_no_engine_takes_is_refused(bench: Bench) -> None:
+async def test_a_payload_above_the_size_limit_is_refused(bench: Bench) -> None:
     with pytest.raises(PayloadTooLarge):
         await bench.offer(new_job(payload=bytes(16 * 1024 * 1024 + 1)))
 
@@ -81,16 +81,16 @@ async def test_a_group_that_is_too_large_is_refused(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.BAD_INPUT)
-async def test_one_bad_group_stops_the_whole_call(bench: Bench) -> None:
+async def test_a_call_with_one_bad_group_is_refused_whole(bench: Bench) -> None:
     with pytest.raises(InvalidOption):
         await bench.engine.enqueue(Group(jobs("a")), Group((new_job("b", delay=-1),)))
 
-    assert await bench.find("a") is None
+    assert await bench.get_or_none("a") is None
 
 
 @guarantee(Guarantee.BAD_INPUT)
 @pytest.mark.parametrize("target", [JobState.BLOCKED, JobState.ASSIGNED, JobState.RUNNING])
-async def test_a_settlement_can_only_go_where_an_attempt_can_end(bench: Bench, target: JobState) -> None:
+async def test_a_settlement_to_a_state_in_which_no_attempt_ends_is_refused(bench: Bench, target: JobState) -> None:
     await bench.put(*jobs("a", "b"))
     a, b = await bench.take(2)
 
@@ -119,8 +119,8 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "claim prefetch": lambda engine: engine.claim(claim("c", prefetch=-1)),
     "claim lease": lambda engine: engine.claim(claim("c", lease_len=0)),
     "claim max_losses": lambda engine: engine.claim(claim("c", max_losses=0)),
-    "queue limit": lambda engine: engine.claim(claim("c", queues=(QueueClaim(QUEUE, (terms(),), -1),))),
-    "task limit": lambda engine: engine.claim(claim("c", queues=(QueueClaim(QUEUE, (terms(limit=-1),)),))),
+    "queue limit": lambda engine: engine.claim(claim("c", queues=(QueueClaim(QUEUE, (task_claim(),), -1),))),
+    "task limit": lambda engine: engine.claim(claim("c", queues=(QueueClaim(QUEUE, (task_claim(limit=-1),)),))),
     "max_depth": lambda engine: engine.enqueue(Group((), at_most(-1))),
     "limit lane": lambda engine: engine.enqueue(Group((), at_most(1, lane=""))),
     "limit each_lane": lambda engine: engine.enqueue(Group((), (DepthLimit(QUEUE, 1, "lane", each_lane=True),))),
@@ -151,7 +151,7 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
 # B4, B6
 @guarantee(Guarantee.BAD_INPUT)
 @pytest.mark.parametrize("what", CALLS)
-async def test_a_verb_refuses_what_makes_no_sense(bench: Bench, what: str) -> None:
+async def test_a_verb_refuses_an_invalid_value(bench: Bench, what: str) -> None:
     with pytest.raises(InvalidOption):
         await CALLS[what](bench.engine)
 
@@ -160,7 +160,7 @@ async def test_a_verb_refuses_what_makes_no_sense(bench: Bench, what: str) -> No
 
 # B5
 @guarantee(Guarantee.BAD_INPUT)
-async def test_the_shortest_lease_that_an_engine_takes_works(bench: Bench) -> None:
+async def test_the_shortest_allowed_lease_works(bench: Bench) -> None:
     await bench.put(new_job())
 
     lease = await bench.take_one(lease_len=SECOND // 1_000)
@@ -176,4 +176,4 @@ async def test_an_object_that_is_no_transaction_is_refused(bench: Bench) -> None
     if not bench.engine.capabilities.user_transactions:
         assert isinstance(refusal.value, Unsupported)
         assert refusal.value.capability == "user_transactions"
-    assert await bench.find("a") is None
+    assert await bench.get_or_none("a") is None

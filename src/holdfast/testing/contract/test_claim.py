@@ -1,4 +1,4 @@
-"""Claim: which jobs, in which order, how many; and what a lease says."""
+"""Claim: which jobs, in which order, how many; and what a lease contains."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from holdfast.testing.contract.builders import (
     retry,
     snooze,
     succeed,
-    terms,
+    task_claim,
 )
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
@@ -27,7 +27,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 async def test_a_lease_carries_what_a_worker_needs(bench: Bench) -> None:
     given = Given(timeout=MINUTE)
     await bench.put(new_job(payload=b"load", codec="raw", metadata={"k": "v"}, priority=3, lane="lane", given=given))
-    stored = await bench.look()
+    stored = await bench.get()
     claim = bench.claim(max_attempts=4, max_losses=3)
 
     answer = await bench.engine.claim(claim)
@@ -47,12 +47,12 @@ async def test_a_lease_carries_what_a_worker_needs(bench: Bench) -> None:
 
 @guarantee(Guarantee.ONE_LEASE)
 async def test_a_claimed_job_is_written_as_running(bench: Bench) -> None:
-    """E-D16: the attempt is counted before it begins."""
+    """E-D16: the attempt is counted before it starts."""
     await bench.put(new_job())
 
     answer = await bench.engine.claim(bench.claim(max_attempts=4, max_losses=3))
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.attempt, job.owner) == (JobState.RUNNING, 1, WORKER)
     assert (job.token, job.fence) == (answer.leases[0].token, answer.leases[0].fence)
     assert job.lease_expires == answer.at.lease + LEASE
@@ -67,7 +67,7 @@ async def test_a_leased_job_is_not_claimed_again(bench: Bench) -> None:
 
     bench.clock.advance(days=1)
 
-    assert await bench.take() == (), "an expired lease is the reaper's business, not a claim's"
+    assert await bench.take() == (), "only a reaper recovers an expired lease, never a claim"
 
 
 @guarantee(Guarantee.ORDER)
@@ -120,7 +120,7 @@ async def test_the_order_holds_across_tasks(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ORDER)
-async def test_a_job_given_back_keeps_its_place(bench: Bench) -> None:
+async def test_a_released_job_keeps_its_place(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
     lease = await bench.take_one()
     bench.clock.advance(5)
@@ -135,7 +135,7 @@ async def test_a_job_given_back_keeps_its_place(bench: Bench) -> None:
 async def test_a_claim_takes_only_tasks_it_names(bench: Bench) -> None:
     await bench.put(new_job("a", task="x"), new_job("b", task="y"), new_job("c", task=""))
 
-    assert await bench.take_ids(tasks=("y", "nobody")) == ["b"]
+    assert await bench.take_ids(tasks=("y", "absent")) == ["b"]
     assert await bench.take_ids(tasks=()) == []
     assert await bench.take_ids(tasks=("x", "")) == ["a", "c"]
 
@@ -151,7 +151,7 @@ async def test_a_claim_never_exceeds_its_limit(bench: Bench) -> None:
 @guarantee(Guarantee.ORDER)
 async def test_queues_are_visited_in_the_order_given(bench: Bench) -> None:
     await bench.put(*jobs("1", "2", queue="red"), *jobs("3", "4", queue="blue", priority=9))
-    red, blue = QueueClaim("red", (terms(),)), QueueClaim("blue", (terms(),))
+    red, blue = QueueClaim("red", (task_claim(),)), QueueClaim("blue", (task_claim(),))
 
     first = await bench.take(3, queues=(red, blue))
     second = await bench.take(3, queues=(blue, red))
@@ -163,7 +163,7 @@ async def test_queues_are_visited_in_the_order_given(bench: Bench) -> None:
 @guarantee(Guarantee.ONE_LEASE)
 async def test_a_limit_on_a_queue_caps_that_queue(bench: Bench) -> None:
     await bench.put(*jobs("1", "2", "3", queue="red"), *jobs("4", "5", queue="blue"))
-    queues = (QueueClaim("red", (terms(),), limit=2), QueueClaim("blue", (terms(),)))
+    queues = (QueueClaim("red", (task_claim(),), limit=2), QueueClaim("blue", (task_claim(),)))
 
     leases = await bench.take(10, queues=queues)
 
@@ -173,7 +173,7 @@ async def test_a_limit_on_a_queue_caps_that_queue(bench: Bench) -> None:
 @guarantee(Guarantee.ONE_LEASE)
 async def test_a_limit_on_a_task_caps_that_task(bench: Bench) -> None:
     await bench.put(*jobs("1", "2", "3", task="x"), *jobs("4", "5", task="y"))
-    queues = (QueueClaim(QUEUE, (terms("x", limit=1), terms("y"))),)
+    queues = (QueueClaim(QUEUE, (task_claim("x", limit=1), task_claim("y"))),)
 
     leases = await bench.take(10, queues=queues)
 
@@ -181,10 +181,10 @@ async def test_a_limit_on_a_task_caps_that_task(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_LEASE)
-async def test_limits_of_nothing_take_nothing(bench: Bench) -> None:
+async def test_a_limit_of_zero_takes_nothing(bench: Bench) -> None:
     await bench.put(*jobs("1", task="x"), *jobs("2", task="y"))
-    no_queue = (QueueClaim(QUEUE, (terms("x"), terms("y")), limit=0),)
-    no_task = (QueueClaim(QUEUE, (terms("x", limit=0), terms("y"))),)
+    no_queue = (QueueClaim(QUEUE, (task_claim("x"), task_claim("y")), limit=0),)
+    no_task = (QueueClaim(QUEUE, (task_claim("x", limit=0), task_claim("y"))),)
 
     assert await bench.take(10, queues=no_queue) == ()
     assert [lease.id for lease in await bench.take(10, queues=no_task)] == ["2"]
@@ -194,7 +194,7 @@ async def test_limits_of_nothing_take_nothing(bench: Bench) -> None:
 @guarantee(Guarantee.PREFETCH)
 async def test_limits_on_queue_and_task_count_prefetched_jobs_too(bench: Bench) -> None:
     await bench.put(*jobs("1", "2", "3", task="x"), *jobs("4", "5", "6", task="y"))
-    queues = (QueueClaim(QUEUE, (terms("x", limit=2), terms("y")), limit=4),)
+    queues = (QueueClaim(QUEUE, (task_claim("x", limit=2), task_claim("y")), limit=4),)
 
     leases = await bench.take(1, prefetch=10, queues=queues)
 
@@ -207,7 +207,7 @@ async def test_limits_on_queue_and_task_count_prefetched_jobs_too(bench: Bench) 
 
 
 @guarantee(Guarantee.ATTEMPTS)
-async def test_what_was_given_at_enqueue_wins_over_the_terms_of_the_claim(bench: Bench) -> None:
+async def test_options_set_at_enqueue_override_those_of_the_claim(bench: Bench) -> None:
     given = Given(max_attempts=7, max_losses=2, lease_len=HOUR)
     await bench.put(new_job("given", given=given), new_job("not"))
 
@@ -217,19 +217,19 @@ async def test_what_was_given_at_enqueue_wins_over_the_terms_of_the_claim(bench:
     assert (first.max_attempts, first.max_losses, first.lease_len) == (7, 2, HOUR)
     assert first.lease_expires == answer.at.lease + HOUR
     assert (second.max_attempts, second.max_losses, second.lease_len) == (3, 4, LEASE)
-    stored = await bench.look("given")
+    stored = await bench.get("given")
     assert (stored.max_attempts, stored.max_losses, stored.lease_len) == (7, 2, HOUR)
 
 
 @guarantee(Guarantee.ATTEMPTS)
-async def test_for_ever_given_at_enqueue_wins_too(bench: Bench) -> None:
+async def test_unlimited_attempts_set_at_enqueue_override_the_claim(bench: Bench) -> None:
     await bench.put(new_job(given=Given(max_attempts=0)))
 
     assert (await bench.take_one(max_attempts=3)).max_attempts == 0
 
 
 @guarantee(Guarantee.ATTEMPTS)
-async def test_each_claim_brings_its_own_terms(bench: Bench) -> None:
+async def test_each_claim_uses_its_own_lease_and_limits(bench: Bench) -> None:
     await bench.put(new_job())
     first = await bench.take_one(max_attempts=3, max_losses=2, lease_len=HOUR)
     await bench.settle(release(first))
@@ -237,12 +237,12 @@ async def test_each_claim_brings_its_own_terms(bench: Bench) -> None:
     second = await bench.take_one(max_attempts=5, max_losses=6, lease_len=MINUTE)
 
     assert (second.max_attempts, second.max_losses, second.lease_len) == (5, 6, MINUTE)
-    assert (await bench.look()).lease_len == MINUTE
+    assert (await bench.get()).lease_len == MINUTE
 
 
 @guarantee(Guarantee.ATTEMPTS)
-async def test_a_job_past_its_attempts_is_still_handed_out(bench: Bench) -> None:
-    """E-S3: the engine counts, the worker decides; nothing is stranded between them."""
+async def test_a_job_without_attempts_left_is_still_claimed(bench: Bench) -> None:
+    """E-S3: the engine counts attempts, the worker decides; no job stays unclaimed between them."""
     await bench.put(new_job(given=Given(max_attempts=1)))
     await bench.settle(retry(await bench.take_one()))
 
@@ -264,7 +264,7 @@ async def test_nothing_is_claimed_before_it_is_due(bench: Bench) -> None:
 
 # C1
 @guarantee(Guarantee.DUE_TIMES)
-async def test_a_claim_that_takes_nothing_still_promotes_what_is_due(bench: Bench) -> None:
+async def test_a_claim_that_takes_nothing_still_promotes_due_jobs(bench: Bench) -> None:
     await bench.put(new_job("due", delay=MINUTE), new_job("not", delay=HOUR))
     bench.clock.advance(minutes=2)
     assert await bench.state("due") is JobState.SCHEDULED, "readers see the stored state"
@@ -272,13 +272,13 @@ async def test_a_claim_that_takes_nothing_still_promotes_what_is_due(bench: Benc
     answer = await bench.engine.claim(bench.claim(limit=0))
 
     assert answer.leases == ()
-    assert answer.next_due == (await bench.look("not")).due
+    assert answer.next_due == (await bench.get("not")).due
     assert await bench.states("due", "not") == [JobState.QUEUED, JobState.SCHEDULED]
 
 
 # C1
 @guarantee(Guarantee.DUE_TIMES)
-async def test_a_claim_promotes_a_thousand_at_most_the_earliest_first(bench: Bench) -> None:
+async def test_a_claim_promotes_at_most_a_thousand_jobs_the_earliest_first(bench: Bench) -> None:
     now = (await bench.engine.now()).wall
     ids = [f"job-{number:04}" for number in range(1_003)]
     made = [new_job(id, due=now + HOUR - number) for number, id in enumerate(ids)]
@@ -295,7 +295,7 @@ async def test_a_claim_promotes_a_thousand_at_most_the_earliest_first(bench: Ben
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_of_jobs_due_at_the_same_time_the_first_to_arrive_is_promoted_first(bench: Bench) -> None:
+async def test_jobs_due_at_the_same_time_are_promoted_in_order_of_arrival(bench: Bench) -> None:
     due = (await bench.engine.now()).wall + MINUTE
     await bench.put(*jobs(*(f"job-{number:03}" for number in range(600)), due=due))
     await bench.put(*jobs(*(f"job-{number:03}" for number in range(600, 1_001)), due=due))
@@ -312,12 +312,12 @@ async def test_of_jobs_due_at_the_same_time_the_first_to_arrive_is_promoted_firs
 
 # C4
 @guarantee(Guarantee.DUE_TIMES)
-async def test_next_due_is_the_earliest_that_still_waits(bench: Bench) -> None:
+async def test_next_due_is_the_earliest_due_time_of_a_waiting_job(bench: Bench) -> None:
     await bench.put(new_job("ready"), new_job("later", delay=HOUR), new_job("sooner", delay=10 * MINUTE))
 
     answer = await bench.engine.claim(bench.claim(limit=5))
 
-    assert answer.next_due == (await bench.look("sooner")).due
+    assert answer.next_due == (await bench.get("sooner")).due
     assert [lease.id for lease in answer.leases] == ["ready"]
 
 
@@ -331,11 +331,11 @@ async def test_next_due_counts_retrying_and_snoozed_jobs(bench: Bench) -> None:
     await bench.engine.cancel(QUEUE, "retrying")
     answer = await bench.engine.claim(bench.claim())
 
-    assert answer.next_due == (await bench.look("snoozed")).due
+    assert answer.next_due == (await bench.get("snoozed")).due
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_there_is_no_next_due_where_nothing_waits_for_a_time(bench: Bench) -> None:
+async def test_next_due_is_none_if_no_job_waits_for_a_due_time(bench: Bench) -> None:
     await bench.put(new_job("elsewhere", queue="other", delay=HOUR), *jobs("a", "b"))
 
     assert (await bench.engine.claim(bench.claim())).next_due is None
@@ -343,24 +343,24 @@ async def test_there_is_no_next_due_where_nothing_waits_for_a_time(bench: Bench)
 
 # C5
 @guarantee(Guarantee.DUE_TIMES)
-async def test_next_due_leaves_out_paused_queues_and_what_waits_behind_a_head(bench: Bench) -> None:
+async def test_next_due_ignores_paused_queues_and_jobs_behind_a_head(bench: Bench) -> None:
     await bench.put(new_job("paused", queue="paused", delay=MINUTE))
     await bench.engine.pause("paused")
     await bench.put(new_job("head", lane="lane"), new_job("behind", lane="lane", delay=2 * MINUTE))
     await bench.put(new_job("free", delay=HOUR))
-    queues = (QueueClaim("paused", (terms(),)), QueueClaim(QUEUE, (terms(),)))
+    queues = (QueueClaim("paused", (task_claim(),)), QueueClaim(QUEUE, (task_claim(),)))
 
     answer = await bench.engine.claim(bench.claim(queues=queues))
 
-    assert answer.next_due == (await bench.look("free")).due
+    assert answer.next_due == (await bench.get("free")).due
 
 
 # C4
 @guarantee(Guarantee.DUE_TIMES)
-async def test_next_due_looks_over_all_queues_of_the_claim(bench: Bench) -> None:
+async def test_next_due_covers_all_queues_of_the_claim(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red", delay=HOUR), new_job("b", queue="blue", delay=MINUTE))
-    red, blue, empty = (QueueClaim(queue, (terms(),)) for queue in ("red", "blue", "empty"))
-    due = (await bench.look("b", "blue")).due
+    red, blue, empty = (QueueClaim(queue, (task_claim(),)) for queue in ("red", "blue", "empty"))
+    due = (await bench.get("b", "blue")).due
 
     for queues in ((red, blue, empty), (empty, blue, red)):
         assert (await bench.engine.claim(bench.claim(queues=queues))).next_due == due
@@ -373,11 +373,11 @@ async def test_sixty_four_claimers_at_once_share_the_jobs_without_overlap(bench:
     await bench.put(*jobs(*ids))
 
     async def work(worker: str) -> list[str]:
-        mine: list[str] = []
+        ids_of_worker: list[str] = []
         while leases := await bench.take(3, worker=worker):
-            mine += [lease.id for lease in leases]
+            ids_of_worker += [lease.id for lease in leases]
             await bench.engine.settle(*(succeed(lease) for lease in leases))
-        return mine
+        return ids_of_worker
 
     shares = await asyncio.gather(*(work(f"worker-{number}") for number in range(64)))
 

@@ -1,9 +1,9 @@
-"""A claim sent again: its answer was lost, so it hears of the leases it holds and takes nothing new."""
+"""A claim sent again because its answer was lost: it returns the leases of that claim and takes no new jobs."""
 
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim, SettleStatus
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import LEASE, jobs, new_job, release, retry, start, succeed, terms
+from holdfast.testing.contract.builders import LEASE, jobs, new_job, release, retry, start, succeed, task_claim
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
@@ -11,7 +11,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 @guarantee(Guarantee.ONE_LEASE)
 async def test_the_tokens_of_a_claim_are_its_id_and_the_rank(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", queue="red"), *jobs("c", "d", queue="blue"))
-    queues = (QueueClaim("red", (terms(),)), QueueClaim("blue", (terms(),)))
+    queues = (QueueClaim("red", (task_claim(),)), QueueClaim("blue", (task_claim(),)))
     claim = bench.claim(limit=2, prefetch=2, queues=queues)
 
     leases = (await bench.engine.claim(claim)).leases
@@ -34,7 +34,7 @@ async def test_a_claim_sent_again_returns_the_same_leases_and_takes_nothing_new(
     assert again.leases == first.leases
     assert [lease.id for lease in again.leases] == ["a", "b"]
     assert await bench.states("a", "b", "c", "d") == [JobState.RUNNING] * 2 + [JobState.QUEUED] * 2
-    assert [(await bench.look(id)).attempt for id in "ab"] == [1, 1]
+    assert [(await bench.get(id)).attempt for id in "ab"] == [1, 1]
 
 
 @guarantee(Guarantee.ONE_LEASE)
@@ -61,7 +61,7 @@ async def test_a_repeated_claim_returns_only_what_it_still_holds(bench: Bench) -
 
 # T2
 @guarantee(Guarantee.ONE_LEASE)
-async def test_a_repeated_claim_that_holds_nothing_any_more_is_a_new_one(bench: Bench) -> None:
+async def test_a_repeated_claim_whose_leases_have_all_ended_is_a_new_claim(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"))
     claim = bench.claim()
     (first,) = (await bench.engine.claim(claim)).leases
@@ -73,7 +73,7 @@ async def test_a_repeated_claim_that_holds_nothing_any_more_is_a_new_one(bench: 
 
 
 @guarantee(Guarantee.PREFETCH)
-async def test_a_repeated_claim_tells_running_and_assigned_apart(bench: Bench) -> None:
+async def test_a_repeated_claim_shows_which_leases_are_running_and_which_assigned(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
     claim = bench.claim(limit=1, prefetch=2)
     _, second, _ = (await bench.engine.claim(claim)).leases

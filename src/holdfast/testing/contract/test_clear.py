@@ -1,4 +1,4 @@
-"""Clear: every live job of a queue or lane ends as cancelled, the running ones included."""
+"""Clear: every live job of a queue or lane ends as cancelled, including running jobs."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 # CL1
 @guarantee(Guarantee.CLEAR)
-async def test_every_live_job_is_cancelled_whatever_its_state(bench: Bench) -> None:
+async def test_a_live_job_is_cancelled_in_every_state(bench: Bench) -> None:
     await bench.put(*jobs("running", "retrying", "assigned"))
     _, failed_once, _ = await bench.take(2, prefetch=1)
     await bench.settle(retry(failed_once, HOUR))
@@ -37,7 +37,7 @@ async def test_every_live_job_is_cancelled_whatever_its_state(bench: Bench) -> N
 
     assert answer.count == 8
     for key in ids:
-        job = await bench.look(key)
+        job = await bench.get(key)
         assert (job.state, job.reason, job.hold) == (JobState.CANCELLED, Reason.CLEARED, Hold.NONE), key
         assert (job.token, job.lease_expires, job.finished) == (None, None, answer.at.wall)
     stats = await bench.stats()
@@ -69,30 +69,30 @@ async def test_the_leases_of_cleared_jobs_are_void(bench: Bench) -> None:
     await bench.put(*jobs("running", "assigned"))
     running, assigned = await bench.take(1, prefetch=1)
     await bench.engine.clear(QUEUE)
-    before = [await bench.look(id) for id in ("running", "assigned")]
+    before = [await bench.get(id) for id in ("running", "assigned")]
 
     answer = await bench.engine.exchange([succeed(running)], [start(assigned)])
     renewed = await bench.engine.renew(renewal(running), renewal(assigned))
 
     assert (answer.settled, answer.started) == ((SettleStatus.LOST,), (StartStatus.LOST,))
     assert [job.status for job in renewed.jobs] == [RenewStatus.LOST, RenewStatus.LOST]
-    assert [await bench.look(id) for id in ("running", "assigned")] == before
+    assert [await bench.get(id) for id in ("running", "assigned")] == before
     bench.clock.advance(minutes=5)
     assert await bench.expired() == ()
 
 
 # H1
 @guarantee(Guarantee.HISTORY)
-async def test_a_cleared_attempt_goes_on_record_if_it_had_started(bench: Bench) -> None:
+async def test_a_cleared_attempt_is_recorded_if_it_had_started(bench: Bench) -> None:
     await bench.put(*jobs("running", "assigned", "queued"))
     await bench.take(1, prefetch=1)
 
     answer = await bench.engine.clear(QUEUE)
 
-    (entry,) = (await bench.look("running")).history
+    (entry,) = (await bench.get("running")).history
     assert (entry.number, entry.outcome, entry.ended) == (1, AttemptOutcome.CANCELLED, answer.at.wall)
-    assert (await bench.look("assigned")).history == ()
-    assert (await bench.look("queued")).history == ()
+    assert (await bench.get("assigned")).history == ()
+    assert (await bench.get("queued")).history == ()
 
 
 @guarantee(Guarantee.CLEAR)
@@ -112,7 +112,7 @@ async def test_clearing_a_lane_leaves_the_rest_of_the_queue(bench: Bench) -> Non
 
 
 @guarantee(Guarantee.CLEAR)
-async def test_a_cleared_lane_starts_afresh(bench: Bench) -> None:
+async def test_a_cleared_lane_starts_empty(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))
     old = await bench.take_one()
     await bench.engine.clear(QUEUE)
@@ -125,17 +125,17 @@ async def test_a_cleared_lane_starts_afresh(bench: Bench) -> None:
 
 @guarantee(Guarantee.CLEAR)
 @pytest.mark.parametrize("lane", [None, "lane"])
-async def test_clearing_nothing_touches_nothing(bench: Bench, lane: str | None) -> None:
+async def test_clearing_without_live_jobs_changes_nothing(bench: Bench, lane: str | None) -> None:
     await bench.finish(new_job(lane="lane"))
 
     assert (await bench.engine.clear(QUEUE, lane)).count == 0
-    assert (await bench.engine.clear("never seen", lane)).count == 0
+    assert (await bench.engine.clear("absent", lane)).count == 0
     assert await bench.state() is JobState.SUCCEEDED
 
 
 # CL1
 @guarantee(Guarantee.CLEAR)
-async def test_keys_ids_and_room_are_free_after_a_clear(bench: Bench) -> None:
+async def test_a_clear_frees_keys_ids_and_depth(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"), new_job("d", unique_key="key", key_scope=KeyScope.FOREVER))
     await bench.take(2)
 
@@ -161,13 +161,13 @@ async def test_a_pause_outlives_a_clear(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.PARENTS)
-async def test_children_in_other_places_end_with_their_cleared_parents(bench: Bench) -> None:
+async def test_children_outside_a_cleared_lane_end_with_their_parents(bench: Bench) -> None:
     await bench.put(new_job("parent", lane="lane"), new_job("child", parents=after("parent")))
     await bench.put(new_job("any", parents=after("parent", any_end=True)))
 
     assert (await bench.engine.clear(QUEUE, "lane")).count == 1
 
-    assert (await bench.look("child")).reason is Reason.PARENT_FAILED
+    assert (await bench.get("child")).reason is Reason.PARENT_FAILED
     assert await bench.take_ids() == ["any"]
 
 

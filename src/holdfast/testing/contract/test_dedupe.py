@@ -1,4 +1,4 @@
-"""Dedupe by id: which second job is turned away, for how long, and with what answer."""
+"""Dedupe by id: when a second job is a duplicate, for how long, and what the answer contains."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 # D3
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_live_job_answers_for_its_id(bench: Bench) -> None:
+async def test_a_job_with_the_id_of_a_live_job_is_a_duplicate(bench: Bench) -> None:
     """E-Q15"""
     first = await bench.put_one(new_job(payload=b"first", priority=1))
 
@@ -25,13 +25,13 @@ async def test_a_live_job_answers_for_its_id(bench: Bench) -> None:
     assert (second.status, second.id, second.state) == (EnqueueStatus.DUPLICATE, "a", JobState.QUEUED)
     assert (second.arrival, second.generation) == (first.arrival, 0)
     assert (second.position, second.depth, second.result) == (None, None, None)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.payload, job.priority) == (b"first", 1)
     assert await bench.take_ids() == ["a"]
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_duplicate_is_told_the_state_of_the_job_that_was_there_first(bench: Bench) -> None:
+async def test_the_answer_to_a_duplicate_contains_the_state_of_the_first_job(bench: Bench) -> None:
     await bench.put(*jobs("running", "retrying"))
     _, failed_once = await bench.take(2)
     await bench.settle(retry(failed_once, HOUR))
@@ -51,7 +51,7 @@ async def test_a_duplicate_is_told_the_state_of_the_job_that_was_there_first(ben
 
 # E5
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_duplicate_in_a_lane_is_told_neither_position_nor_depth(bench: Bench) -> None:
+async def test_the_answer_to_a_duplicate_in_a_lane_has_neither_position_nor_depth(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))
 
     again = await bench.put_one(new_job("b", lane="lane"))
@@ -62,7 +62,7 @@ async def test_a_duplicate_in_a_lane_is_told_neither_position_nor_depth(bench: B
 
 # E3
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_inside_a_group_the_first_one_wins(bench: Bench) -> None:
+async def test_the_first_job_of_a_group_takes_the_id(bench: Bench) -> None:
     accepted = await bench.put(new_job("a", payload=b"first"), new_job("b"), new_job("a", payload=b"second"))
 
     assert [job.status for job in accepted] == [
@@ -70,7 +70,7 @@ async def test_inside_a_group_the_first_one_wins(bench: Bench) -> None:
         EnqueueStatus.CREATED,
         EnqueueStatus.DUPLICATE,
     ]
-    assert (await bench.look()).payload == b"first"
+    assert (await bench.get()).payload == b"first"
     assert await bench.take_ids() == ["a", "b"]
 
 
@@ -99,7 +99,7 @@ async def test_an_id_belongs_to_its_queue(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_of_racing_callers_exactly_one_creates(bench: Bench) -> None:
+async def test_exactly_one_of_racing_callers_creates_the_job(bench: Bench) -> None:
     """E-P22, E-F9"""
     answers = await asyncio.gather(*(bench.put_one(new_job(payload=bytes([n]))) for n in range(32)))
 
@@ -111,7 +111,7 @@ async def test_of_racing_callers_exactly_one_creates(bench: Bench) -> None:
 
 # D5
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_succeeded_job_answers_with_its_result(bench: Bench) -> None:
+async def test_enqueueing_the_id_of_a_succeeded_job_returns_its_result(bench: Bench) -> None:
     first = await bench.put_one(new_job(codec="raw"))
     await bench.settle(succeed(await bench.take_one(), b"42"))
 
@@ -139,7 +139,7 @@ async def test_an_id_is_free_once_the_result_has_lapsed(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_by_default_a_result_answers_for_an_hour(bench: Bench) -> None:
+async def test_by_default_a_result_is_returned_for_an_hour(bench: Bench) -> None:
     await bench.finish(new_job())
 
     bench.clock.advance(minutes=59)
@@ -149,7 +149,7 @@ async def test_by_default_a_result_answers_for_an_hour(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_the_first_callers_lifetimes_count_not_a_duplicates(bench: Bench) -> None:
+async def test_a_duplicate_does_not_change_the_lifetimes(bench: Bench) -> None:
     """E-P22"""
     await bench.put(new_job(given=Given(result_ttl=10 * MINUTE)))
     await bench.put(new_job(given=Given(result_ttl=HOUR)))
@@ -173,14 +173,14 @@ async def test_the_id_of_a_job_that_did_not_succeed_is_free_at_once(bench: Bench
 
     assert (again.status, again.state, again.generation) == (EnqueueStatus.CREATED, JobState.QUEUED, 1)
     assert again.arrival > first.arrival
-    job = await bench.look()
+    job = await bench.get()
     assert (job.payload, job.metadata, job.reply) == (b"new", {}, ())
     assert (job.attempt, job.losses, job.started, job.finished) == (0, 0, None, None)
     assert (job.history, job.last_error, job.reason) == ((), None, None)
 
 
 @guarantee(Guarantee.FENCING)
-async def test_an_old_lease_cannot_touch_the_job_that_took_the_id(bench: Bench) -> None:
+async def test_an_old_lease_cannot_change_the_job_that_replaced_its_own(bench: Bench) -> None:
     await bench.put(new_job())
     old = await bench.take_one()
     await bench.engine.clear(QUEUE)
@@ -234,7 +234,7 @@ async def test_a_window_that_has_passed_never_frees_the_id_of_a_live_job(bench: 
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_window_answers_with_the_result_while_there_is_one(bench: Bench) -> None:
+async def test_within_a_window_the_result_is_returned_while_it_is_kept(bench: Bench) -> None:
     job = new_job(key_scope=KeyScope.WINDOW, key_window=2 * HOUR)
     await bench.finish(job, result=b"42", result_ttl=HOUR)
 
@@ -246,7 +246,7 @@ async def test_a_window_answers_with_the_result_while_there_is_one(bench: Bench)
 
 # D6, D11
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_for_ever_never_frees_the_id_of_a_succeeded_job(bench: Bench) -> None:
+async def test_the_scope_forever_never_frees_the_id_of_a_succeeded_job(bench: Bench) -> None:
     """E-F9"""
     job = new_job(key_scope=KeyScope.FOREVER)
     await bench.finish(job)
@@ -260,7 +260,7 @@ async def test_for_ever_never_frees_the_id_of_a_succeeded_job(bench: Bench) -> N
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_for_ever_frees_the_id_of_a_failed_job(bench: Bench) -> None:
+async def test_the_scope_forever_frees_the_id_of_a_failed_job(bench: Bench) -> None:
     job = new_job(key_scope=KeyScope.FOREVER)
     await bench.put(job)
     await bench.settle(fail(await bench.take_one()))
@@ -271,7 +271,7 @@ async def test_for_ever_frees_the_id_of_a_failed_job(bench: Bench) -> None:
 # D9
 @guarantee(Guarantee.ONE_PER_ID)
 @pytest.mark.parametrize("finished", [False, True])
-async def test_an_id_that_stands_for_another_task_is_a_conflict(bench: Bench, finished: bool) -> None:
+async def test_the_same_id_with_another_task_is_a_conflict(bench: Bench, finished: bool) -> None:
     """E-F9, E-Q15"""
     if finished:
         await bench.finish(new_job())
@@ -279,13 +279,13 @@ async def test_an_id_that_stands_for_another_task_is_a_conflict(bench: Bench, fi
         await bench.put(new_job())
 
     assert await bench.offer(new_job("b"), new_job(task="other")) == GroupConflict(JobKey(QUEUE, "a"))
-    assert await bench.find("b") is None
+    assert await bench.get_or_none("b") is None
 
 
 # D9
 @guarantee(Guarantee.ONE_PER_ID)
 @pytest.mark.parametrize("finished", [False, True])
-async def test_an_id_that_stands_for_other_arguments_is_a_conflict(bench: Bench, finished: bool) -> None:
+async def test_the_same_id_with_other_arguments_is_a_conflict(bench: Bench, finished: bool) -> None:
     """E-F9"""
     if finished:
         await bench.finish(new_job(payload_hash=b"one"))
@@ -297,7 +297,7 @@ async def test_an_id_that_stands_for_other_arguments_is_a_conflict(bench: Bench,
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_arguments_are_compared_only_where_both_sides_gave_a_hash(bench: Bench) -> None:
+async def test_arguments_are_compared_only_if_both_jobs_have_a_hash(bench: Bench) -> None:
     await bench.put(new_job("with", payload_hash=b"one"), new_job("without"))
 
     again = await bench.put(new_job("with"), new_job("without", payload_hash=b"two"))
@@ -311,11 +311,11 @@ async def test_two_jobs_of_one_group_can_be_in_conflict(bench: Bench) -> None:
     answer = await bench.offer(new_job(payload_hash=b"one"), new_job(payload_hash=b"two"))
 
     assert answer == GroupConflict(JobKey(QUEUE, "a"))
-    assert await bench.find("a") is None
+    assert await bench.get_or_none("a") is None
 
 
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_failed_job_conflicts_with_nothing(bench: Bench) -> None:
+async def test_a_failed_job_causes_no_conflict(bench: Bench) -> None:
     await bench.put(new_job(payload_hash=b"one"))
     await bench.settle(fail(await bench.take_one()))
 
@@ -327,13 +327,13 @@ async def test_a_failed_job_conflicts_with_nothing(bench: Bench) -> None:
 
 # D12
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_a_duplicate_joins_the_replies_of_a_live_job(bench: Bench) -> None:
+async def test_the_reply_of_a_duplicate_is_added_to_the_live_job(bench: Bench) -> None:
     """E-P22"""
     await bench.put(new_job(reply="process-1"))
     await bench.put(new_job(reply="process-2"))
     await bench.put(new_job())
 
-    assert (await bench.look()).reply == ("process-1", "process-2")
+    assert (await bench.get()).reply == ("process-1", "process-2")
 
 
 @guarantee(Guarantee.ONE_PER_ID)
@@ -348,7 +348,7 @@ async def test_a_duplicate_adds_no_parents(bench: Bench) -> None:
 
 # L6
 @guarantee(Guarantee.LANES)
-async def test_a_job_that_takes_an_old_id_goes_to_the_tail_of_its_lane(bench: Bench) -> None:
+async def test_a_job_that_replaces_another_goes_to_the_tail_of_its_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
     await bench.settle(fail(await bench.take_one()))
 

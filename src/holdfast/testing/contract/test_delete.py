@@ -1,4 +1,4 @@
-"""Delete: a finished job goes, with its key and its history. A live one does not."""
+"""Delete: removes a finished job with its key and its history. A live job is not removed."""
 
 from holdfast.model.instants import HOUR
 from holdfast.model.job import KeyScope
@@ -7,7 +7,7 @@ from holdfast.model.produce import EnqueueStatus
 from holdfast.model.states import JobState
 from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, cancelled, fail, jobs, new_job, retry, succeed
+from holdfast.testing.contract.builders import QUEUE, confirm_cancel, fail, jobs, new_job, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
@@ -15,9 +15,9 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 async def test_finished_jobs_are_removed(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
     one, two, three = await bench.take(3)
-    await bench.engine.settle(succeed(one), fail(two), cancelled(three))
+    await bench.engine.settle(succeed(one), fail(two), confirm_cancel(three))
 
-    answer = await bench.engine.delete(QUEUE, "a", "b", "c", "nobody")
+    answer = await bench.engine.delete(QUEUE, "a", "b", "c", "absent")
 
     assert [job.status for job in answer.jobs] == [
         OperateStatus.DONE,
@@ -25,7 +25,7 @@ async def test_finished_jobs_are_removed(bench: Bench) -> None:
         OperateStatus.DONE,
         OperateStatus.NOT_FOUND,
     ]
-    assert [await bench.find(id) for id in "abc"] == [None, None, None]
+    assert [await bench.get_or_none(id) for id in "abc"] == [None, None, None]
     stats = await bench.stats()
     assert (stats.counts, stats.totals.finished) == ({}, 3)
 
@@ -66,16 +66,16 @@ async def test_a_deleted_job_frees_its_id_and_key(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.FENCING)
-async def test_a_late_answer_about_a_deleted_job_is_gone(bench: Bench) -> None:
+async def test_a_settlement_of_a_deleted_job_is_answered_gone(bench: Bench) -> None:
     lease = await bench.finish(new_job())
     await bench.engine.delete(QUEUE, "a")
 
     assert await bench.settle(succeed(lease)) is SettleStatus.GONE
-    assert await bench.find("a") is None
+    assert await bench.get_or_none("a") is None
 
 
 @guarantee(Guarantee.FENCING)
-async def test_the_fence_goes_on_after_a_job_of_the_same_id_was_deleted(bench: Bench) -> None:
+async def test_the_fence_grows_after_a_job_of_the_same_id_was_deleted(bench: Bench) -> None:
     first = await bench.finish(new_job())
     await bench.engine.delete(QUEUE, "a")
     bench.clock.advance(1)

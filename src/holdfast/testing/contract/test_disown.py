@@ -1,4 +1,4 @@
-"""Disown: a worker is known to be dead, so its leases run out now. Being wrong costs a run, never an outcome."""
+"""Disown: the leases of a dead worker expire now. If it is still alive, its jobs may run twice but end once."""
 
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
@@ -25,7 +25,7 @@ async def test_the_leases_of_a_dead_worker_can_be_reaped_at_once(bench: Bench) -
     ]
     settled = await bench.engine.settle(*(reap(lost) for lost in listed))
     assert settled.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
-    assert [(await bench.look(id)).losses for id in "abc"] == [1, 1, 0]
+    assert [(await bench.get(id)).losses for id in "abc"] == [1, 1, 0]
 
 
 @guarantee(Guarantee.RECOVERY)
@@ -46,23 +46,23 @@ async def test_several_workers_can_be_disowned_at_once(bench: Bench) -> None:
     await bench.take_one(worker="two", queue="other")
     await bench.take_one(worker="three")
 
-    answer = await bench.engine.disown("one", "two", "nobody")
+    answer = await bench.engine.disown("one", "two", "absent")
 
     assert sorted(answer.leases) == [JobKey("other", "b"), JobKey(QUEUE, "a")]
 
 
 @guarantee(Guarantee.RECOVERY)
-async def test_what_a_worker_gave_back_or_finished_is_not_touched(bench: Bench) -> None:
+async def test_jobs_that_a_worker_has_settled_are_not_changed(bench: Bench) -> None:
     await bench.put(*jobs("done", "again", "taken-over"))
     done, again, other = await bench.take(3, worker="dead")
     await bench.engine.settle(succeed(done), retry(again), retry(other))
     await bench.take_one(worker="alive")
-    before = [await bench.look(id) for id in ("done", "again", "taken-over")]
+    before = [await bench.get(id) for id in ("done", "again", "taken-over")]
 
     answer = await bench.engine.disown("dead")
 
     assert answer.leases == ()
-    assert [await bench.look(id) for id in ("done", "again", "taken-over")] == before
+    assert [await bench.get(id) for id in ("done", "again", "taken-over")] == before
     assert await bench.expired() == ()
 
 
@@ -74,7 +74,7 @@ async def test_a_lease_that_ran_out_earlier_keeps_its_expiry(bench: Bench) -> No
 
     await bench.engine.disown("dead")
 
-    assert (await bench.look()).lease_expires == lease.lease_expires
+    assert (await bench.get()).lease_expires == lease.lease_expires
 
 
 @guarantee(Guarantee.RECOVERY)
@@ -91,10 +91,10 @@ async def test_a_disowned_lease_can_be_reaped_in_the_same_instant(bench: Bench) 
 
 # T8
 @guarantee(Guarantee.FENCING)
-async def test_a_worker_wrongly_called_dead_can_still_settle(bench: Bench) -> None:
+async def test_a_live_worker_that_was_disowned_can_still_settle(bench: Bench) -> None:
     await bench.put(new_job())
-    lease = await bench.take_one(worker="not dead")
-    await bench.engine.disown("not dead")
+    lease = await bench.take_one(worker="alive")
+    await bench.engine.disown("alive")
     (listed,) = await bench.expired()
 
     assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
@@ -103,10 +103,10 @@ async def test_a_worker_wrongly_called_dead_can_still_settle(bench: Bench) -> No
 
 
 @guarantee(Guarantee.LEASES)
-async def test_a_worker_wrongly_called_dead_can_renew(bench: Bench) -> None:
+async def test_a_live_worker_that_was_disowned_can_still_renew(bench: Bench) -> None:
     await bench.put(new_job())
-    lease = await bench.take_one(worker="not dead")
-    await bench.engine.disown("not dead")
+    lease = await bench.take_one(worker="alive")
+    await bench.engine.disown("alive")
     (listed,) = await bench.expired()
 
     answer = await bench.engine.renew(renewal(lease))
@@ -117,10 +117,10 @@ async def test_a_worker_wrongly_called_dead_can_renew(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.FENCING)
-async def test_after_the_reaping_the_wrongly_dead_worker_is_too_late(bench: Bench) -> None:
+async def test_a_live_worker_that_was_disowned_cannot_settle_after_the_reaping(bench: Bench) -> None:
     await bench.put(new_job())
-    lease = await bench.take_one(worker="not dead")
-    await bench.engine.disown("not dead")
+    lease = await bench.take_one(worker="alive")
+    await bench.engine.disown("alive")
     (listed,) = await bench.expired()
     await bench.settle(reap(listed))
 

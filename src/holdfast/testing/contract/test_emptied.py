@@ -1,4 +1,4 @@
-"""Emptied: a queue that has run empty tells one caller so, once for each time it happened."""
+"""Emptied: when the last live job of a queue has ended, exactly one call reports that the queue is empty."""
 
 import asyncio
 
@@ -13,9 +13,9 @@ async def emptied(bench: Bench, queue: str = QUEUE) -> bool:
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_a_queue_that_never_held_anything_has_not_run_empty(bench: Bench) -> None:
+async def test_a_queue_that_never_had_jobs_is_not_reported_empty(bench: Bench) -> None:
     """E-D1"""
-    assert await emptied(bench, "never seen") is False
+    assert await emptied(bench, "absent") is False
     await bench.engine.pause(QUEUE)
     assert await emptied(bench) is False
 
@@ -34,7 +34,7 @@ async def test_a_queue_with_live_jobs_is_not_empty(bench: Bench) -> None:
 
 # EM1
 @guarantee(Guarantee.EMPTIED)
-async def test_the_first_to_ask_after_the_last_end_is_told_and_nobody_else(bench: Bench) -> None:
+async def test_only_the_first_call_after_the_last_end_reports_the_queue_empty(bench: Bench) -> None:
     """E-D1"""
     await bench.put(*jobs("a", "b"))
     a, b = await bench.take(2)
@@ -46,7 +46,7 @@ async def test_the_first_to_ask_after_the_last_end_is_told_and_nobody_else(bench
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_of_many_who_ask_at_once_one_is_told(bench: Bench) -> None:
+async def test_only_one_of_many_concurrent_calls_reports_the_queue_empty(bench: Bench) -> None:
     await bench.finish(new_job())
 
     answers = await asyncio.gather(*(emptied(bench) for _ in range(16)))
@@ -55,14 +55,14 @@ async def test_of_many_who_ask_at_once_one_is_told(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_each_drain_is_told_once(bench: Bench) -> None:
+async def test_each_time_a_queue_becomes_empty_is_reported_once(bench: Bench) -> None:
     for id in "abc":
         await bench.finish(new_job(id))
         assert [await emptied(bench), await emptied(bench)] == [True, False]
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_a_drain_nobody_asked_about_is_told_with_the_next(bench: Bench) -> None:
+async def test_a_queue_that_became_empty_twice_between_calls_is_reported_once(bench: Bench) -> None:
     await bench.finish(new_job("a"))
     await bench.finish(new_job("b"))
 
@@ -81,7 +81,7 @@ async def test_jobs_that_were_cancelled_or_cleared_count_as_ended(bench: Bench) 
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_removing_records_does_not_look_like_a_drain(bench: Bench) -> None:
+async def test_deleting_a_record_does_not_report_the_queue_empty(bench: Bench) -> None:
     await bench.finish(new_job("a"))
     assert await emptied(bench) is True
 
@@ -91,7 +91,7 @@ async def test_removing_records_does_not_look_like_a_drain(bench: Bench) -> None
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_queues_run_empty_apart(bench: Bench) -> None:
+async def test_each_queue_is_reported_empty_separately(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red"))
     await bench.finish(new_job("b", queue="blue"))
 

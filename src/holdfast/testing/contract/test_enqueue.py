@@ -1,4 +1,4 @@
-"""Enqueue: what is stored, what is answered, and that a group is all or nothing."""
+"""Enqueue: what is stored and answered; a group is stored whole or not at all."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def test_a_new_job_is_stored_as_it_was_given(bench: Bench) -> None:
 
     answer = await bench.engine.enqueue(Group((job,)))
 
-    stored = await bench.look()
+    stored = await bench.get()
     assert (stored.queue, stored.id, stored.task) == (QUEUE, "a", TASK)
     assert stored.payload == b"\x00\xffbytes"
     assert stored.codec == "raw"
@@ -46,10 +46,10 @@ async def test_a_new_job_is_stored_as_it_was_given(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.READING)
-async def test_a_new_job_has_run_nowhere(bench: Bench) -> None:
+async def test_a_new_job_has_no_attempt_and_no_lease(bench: Bench) -> None:
     await bench.put(new_job())
 
-    job = await bench.look()
+    job = await bench.get()
 
     assert (job.state, job.hold) == (JobState.QUEUED, Hold.NONE)
     assert (job.generation, job.attempt, job.losses, job.parents_left) == (0, 0, 0, 0)
@@ -64,7 +64,7 @@ async def test_a_new_job_has_run_nowhere(bench: Bench) -> None:
 async def test_a_job_that_is_due_is_queued_and_due_now(bench: Bench) -> None:
     answer = await bench.engine.enqueue(Group((new_job(),)))
 
-    job = await bench.look()
+    job = await bench.get()
 
     assert job.state is JobState.QUEUED
     assert job.due == answer.at.wall
@@ -77,7 +77,7 @@ async def test_a_delay_counts_on_the_engines_clock(bench: Bench) -> None:
 
     answer = await bench.engine.enqueue(Group((new_job(delay=10 * MINUTE),)))
 
-    job = await bench.look()
+    job = await bench.get()
     assert job.state is JobState.SCHEDULED
     assert job.due == answer.at.wall + 10 * MINUTE
 
@@ -88,7 +88,7 @@ async def test_a_due_time_in_the_future_is_kept_to_the_microsecond(bench: Bench)
 
     accepted = await bench.put_one(new_job(due=due))
 
-    job = await bench.look()
+    job = await bench.get()
     assert accepted.state is JobState.SCHEDULED
     assert (job.state, job.due) == (JobState.SCHEDULED, due)
 
@@ -101,7 +101,7 @@ async def test_a_due_time_in_the_past_means_now(bench: Bench) -> None:
 
     answer = await bench.engine.enqueue(Group((new_job(due=past),)))
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.due) == (JobState.QUEUED, answer.at.wall)
 
 
@@ -123,7 +123,7 @@ async def test_arrival_grows_within_a_group_and_from_call_to_call(bench: Bench) 
 
     arrivals = [job.arrival for job in first + second]
     assert arrivals == sorted(set(arrivals))
-    assert [(await bench.look(id)).arrival for id in "abcde"] == arrivals
+    assert [(await bench.get(id)).arrival for id in "abcde"] == arrivals
 
 
 @guarantee(Guarantee.WHOLE_GROUPS)
@@ -147,7 +147,7 @@ async def test_a_thousand_jobs_go_in_one_group(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.WHOLE_GROUPS)
-async def test_one_group_may_feed_several_queues(bench: Bench) -> None:
+async def test_one_group_may_contain_jobs_of_several_queues(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red"), new_job("b", queue="blue"), new_job("a", queue="blue"))
 
     assert await bench.take_ids(queue="red") == ["a"]
@@ -156,31 +156,31 @@ async def test_one_group_may_feed_several_queues(bench: Bench) -> None:
 
 # E1, E2
 @guarantee(Guarantee.WHOLE_GROUPS)
-@pytest.mark.parametrize("culprit", ["full", "conflict", "orphan"])
-async def test_a_refused_group_writes_nothing(bench: Bench, culprit: str) -> None:
+@pytest.mark.parametrize("cause", ["full", "conflict", "orphan"])
+async def test_a_refused_group_writes_nothing(bench: Bench, cause: str) -> None:
     await bench.put(new_job("taken", payload_hash=b"one"))
     group = {
         "full": Group(jobs("x", "y"), at_most(2)),
         "conflict": Group((new_job("x"), new_job("taken", payload_hash=b"two"))),
-        "orphan": Group((new_job("x"), new_job("y", parents=after("nobody")))),
-    }[culprit]
+        "orphan": Group((new_job("x"), new_job("y", parents=after("absent")))),
+    }[cause]
 
     (answer,) = (await bench.engine.enqueue(group)).groups
 
     expected = {
         "full": GroupFull(QUEUE, None, 1, 2),
         "conflict": GroupConflict(JobKey(QUEUE, "taken")),
-        "orphan": GroupOrphan(JobKey(QUEUE, "nobody")),
-    }[culprit]
+        "orphan": GroupOrphan(JobKey(QUEUE, "absent")),
+    }[cause]
     assert answer == expected
-    assert await bench.find("x") is None
-    assert await bench.find("y") is None
+    assert await bench.get_or_none("x") is None
+    assert await bench.get_or_none("y") is None
     assert (await bench.stats()).counts == {JobState.QUEUED: 1}
 
 
 # E1
 @guarantee(Guarantee.WHOLE_GROUPS)
-async def test_a_refused_group_leaves_its_neighbours_alone(bench: Bench) -> None:
+async def test_a_refused_group_does_not_affect_the_other_groups_of_its_call(bench: Bench) -> None:
     before, refused, later = Group(jobs("a")), Group(jobs("b", "c"), at_most(2)), Group(jobs("d"))
 
     answer = await bench.engine.enqueue(before, refused, later)
@@ -191,7 +191,7 @@ async def test_a_refused_group_leaves_its_neighbours_alone(bench: Bench) -> None
 
 # E1
 @guarantee(Guarantee.WHOLE_GROUPS)
-async def test_a_group_sees_what_the_group_before_it_wrote(bench: Bench) -> None:
+async def test_a_group_sees_the_jobs_of_the_group_before_it(bench: Bench) -> None:
     answer = await bench.engine.enqueue(Group(jobs("a")), Group(jobs("a", "b")))
 
     second = answer.groups[1]
@@ -201,20 +201,20 @@ async def test_a_group_sees_what_the_group_before_it_wrote(bench: Bench) -> None
 
 
 @guarantee(Guarantee.WHOLE_GROUPS)
-async def test_many_callers_at_once_lose_nothing(bench: Bench) -> None:
+async def test_no_job_of_many_concurrent_callers_is_lost(bench: Bench) -> None:
     """E-D18"""
     names = [[f"{caller:02}-{number}" for number in range(5)] for caller in range(64)]
 
     await asyncio.gather(*(bench.put(*jobs(*ids)) for ids in names))
 
-    taken = await bench.take_ids(1_000)
-    assert sorted(taken) == sorted(id for ids in names for id in ids)
-    assert all([id for id in taken if id in ids] == ids for ids in names), "a group keeps its own order"
+    claimed_ids = await bench.take_ids(1_000)
+    assert sorted(claimed_ids) == sorted(id for ids in names for id in ids)
+    assert all([id for id in claimed_ids if id in ids] == ids for ids in names), "a group keeps its own order"
 
 
 # E5
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_position_and_depth_are_told_inside_a_lane(bench: Bench) -> None:
+async def test_the_answer_contains_position_and_depth_in_a_lane(bench: Bench) -> None:
     first, second = await bench.put(*jobs("a", "b", lane="lane"))
     third = await bench.put_one(new_job("c", lane="lane"))
     other = await bench.put_one(new_job("d", lane="other"))
@@ -226,7 +226,7 @@ async def test_position_and_depth_are_told_inside_a_lane(bench: Bench) -> None:
 
 # E5
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_depth_is_told_for_a_queue_with_a_limit(bench: Bench) -> None:
+async def test_the_answer_contains_the_depth_of_a_queue_with_a_limit(bench: Bench) -> None:
     unlimited = await bench.put_one(new_job("a"))
     limited = await bench.put(*jobs("b", "c"), limits=at_most(10))
 
@@ -235,7 +235,7 @@ async def test_depth_is_told_for_a_queue_with_a_limit(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_in_a_limited_queue_a_lane_job_is_told_the_depth_of_its_lane(bench: Bench) -> None:
+async def test_in_a_queue_with_a_limit_the_answer_contains_the_depth_of_the_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
 
     accepted = await bench.put_one(new_job("d", lane="lane"), limits=at_most(10))
@@ -280,4 +280,4 @@ async def test_the_largest_and_smallest_numbers_fit(bench: Bench) -> None:
     await bench.put(new_job("far", delay=100 * 366 * 24 * HOUR), new_job("near", delay=SECOND))
 
     assert await bench.take_ids() == ["high", "low"]
-    assert (await bench.look("far")).due > (await bench.look("near")).due
+    assert (await bench.get("far")).due > (await bench.get("near")).due

@@ -1,4 +1,4 @@
-"""Expired and reaping: leases that ran out are listed, and taken back by whoever is first."""
+"""Expired and reaping: expired leases are listed, and the first reaper that settles one recovers its job."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def test_a_lease_is_listed_only_once_it_has_run_out(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.RECOVERY)
-async def test_a_listing_says_what_a_reaper_needs(bench: Bench) -> None:
+async def test_a_listing_contains_the_fields_that_a_reaper_needs(bench: Bench) -> None:
     await bench.put(new_job(given=Given(max_losses=2)))
     await bench.settle(retry(await bench.take_one()))
     lease = await bench.take_one(max_attempts=4)
@@ -69,17 +69,17 @@ async def test_listing_changes_nothing(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.take_one()
     bench.clock.advance(31)
-    before = await bench.look()
+    before = await bench.get()
 
     first, second = await bench.expired(), await bench.expired()
 
     assert first == second
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 # TM1
 @guarantee(Guarantee.RECOVERY)
-async def test_time_spent_waiting_does_not_age_a_lease(bench: Bench) -> None:
+async def test_time_in_the_queue_does_not_count_towards_a_lease(bench: Bench) -> None:
     """E-S2"""
     await bench.put(new_job())
     bench.clock.advance(days=3)
@@ -109,7 +109,7 @@ async def test_the_listing_respects_its_limit(bench: Bench) -> None:
 
 # T7
 @guarantee(Guarantee.RECOVERY)
-async def test_reapers_that_work_through_their_lists_leave_nothing_behind(bench: Bench) -> None:
+async def test_reapers_that_work_through_their_lists_reap_every_lease(bench: Bench) -> None:
     await bench.put(*jobs(*(f"job-{number}" for number in range(30))))
     await bench.take(30)
     bench.clock.advance(31)
@@ -130,7 +130,7 @@ async def test_reapers_that_work_through_their_lists_leave_nothing_behind(bench:
 
 # T6
 @guarantee(Guarantee.RECOVERY)
-async def test_a_reaper_is_shown_its_own_tasks(bench: Bench) -> None:
+async def test_only_leases_of_the_reapers_tasks_are_listed(bench: Bench) -> None:
     await bench.put(new_job("x", task="x"), new_job("y", task="y"), new_job("bare", task=""))
     await bench.take(3, tasks=("x", "y", ""))
     bench.clock.advance(31)
@@ -143,7 +143,7 @@ async def test_a_reaper_is_shown_its_own_tasks(bench: Bench) -> None:
 
 # T6
 @guarantee(Guarantee.RECOVERY)
-async def test_any_task_is_shown_to_all_after_ten_lease_lengths(bench: Bench) -> None:
+async def test_a_lease_of_any_task_is_listed_for_all_reapers_after_ten_lease_lengths(bench: Bench) -> None:
     await bench.put(new_job("short", task="x"), new_job("long", task="x", given=Given(lease_len=2 * LEASE)))
     await bench.take(2, tasks=("x",))
 
@@ -167,7 +167,7 @@ async def test_reaping_a_running_job_costs_the_attempt_and_counts_a_loss(bench: 
     answer = await bench.engine.settle(reap(lost, delay=MINUTE))
 
     assert answer.settled == (SettleStatus.APPLIED,)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.attempt, job.losses) == (JobState.RETRYING, 1, 1)
     assert (job.reason, job.due) == (Reason.WORKER_LOST, answer.at.wall + MINUTE)
     assert (job.token, job.lease_expires, job.owner) == (None, None, WORKER)
@@ -203,7 +203,7 @@ async def test_losses_add_up_until_the_reaper_gives_up(bench: Bench) -> None:
     answer = await bench.engine.settle(reap(lost, JobState.FAILED))
 
     assert answer.settled == (SettleStatus.APPLIED,)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.reason, job.losses, job.attempt) == (JobState.FAILED, Reason.WORKER_LOST, 3, 3)
     assert job.finished == answer.at.wall
     assert [entry.outcome for entry in job.history] == [AttemptOutcome.WORKER_LOST] * 3
@@ -215,7 +215,7 @@ async def test_losses_add_up_until_the_reaper_gives_up(bench: Bench) -> None:
 async def test_a_lease_that_has_time_left_cannot_be_reaped(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
-    before = await bench.look()
+    before = await bench.get()
     early = Settlement(
         queue=QUEUE,
         id="a",
@@ -226,7 +226,7 @@ async def test_a_lease_that_has_time_left_cannot_be_reaped(bench: Bench) -> None
     )
 
     assert await bench.settle(early) is SettleStatus.LOST
-    assert await bench.look() == before
+    assert await bench.get() == before
     bench.clock.advance(31)
     assert await bench.settle(early) is SettleStatus.APPLIED
 
@@ -236,17 +236,17 @@ async def test_a_reaper_must_name_the_expiry_it_saw(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     lost = await bench.expire(lease)
-    before = await bench.look()
+    before = await bench.get()
     for wrong in (lost.lease_expires - 1, lost.lease_expires + 1, 0):
         guess = reap(lost)
         forged = Settlement(queue=guess.queue, id=guess.id, token=guess.token, target=guess.target, listed_expiry=wrong)
         assert await bench.settle(forged) is SettleStatus.LOST
 
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 @guarantee(Guarantee.FENCING)
-async def test_of_two_reapers_one_applies(bench: Bench) -> None:
+async def test_only_one_of_several_reapers_reaps_a_lease(bench: Bench) -> None:
     await bench.put(new_job())
     lost = await bench.expire(await bench.take_one())
 
@@ -254,7 +254,7 @@ async def test_of_two_reapers_one_applies(bench: Bench) -> None:
 
     assert answers.count(SettleStatus.APPLIED) == 1
     assert answers.count(SettleStatus.LOST) == 7
-    assert (await bench.look()).losses == 1
+    assert (await bench.get()).losses == 1
 
 
 @guarantee(Guarantee.RECOVERY)
@@ -275,7 +275,7 @@ async def test_a_settled_or_reaped_job_leaves_the_list(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.RECOVERY)
-async def test_reapers_may_go_through_their_lists_in_orders_of_their_own(bench: Bench) -> None:
+async def test_reapers_list_expired_leases_in_different_orders(bench: Bench) -> None:
     await bench.put(*jobs(*(f"job-{number:02}" for number in range(40))))
     await bench.take(40)
     bench.clock.advance(31)
@@ -286,7 +286,7 @@ async def test_reapers_may_go_through_their_lists_in_orders_of_their_own(bench: 
 
     assert {frozenset(ids) for ids in lists} == {frozenset(lists[0])}
     assert len(lists[0]) == 40
-    assert len(set(lists)) > 1, "twenty reapers that all begin with the same lease stand in each other's way"
+    assert len(set(lists)) > 1, "twenty reapers that all begin with the same lease would compete for it"
 
 
 @guarantee(Guarantee.RECOVERY)

@@ -1,4 +1,4 @@
-"""`expires`: what was not started in time is cancelled instead, the first time and every later one."""
+"""`expires`: a job that has not started by then is cancelled, before its first attempt and before every later one."""
 
 from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.job import JobKey
@@ -30,7 +30,7 @@ async def test_a_job_started_in_time_is_claimed_and_may_finish_late(bench: Bench
 
 # C3
 @guarantee(Guarantee.DUE_TIMES)
-async def test_a_claim_cancels_what_it_meets_too_late_and_goes_on(bench: Bench) -> None:
+async def test_a_claim_cancels_expired_jobs_and_takes_the_next(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)
     await bench.put(new_job("late", expires=expires), new_job("late-2", expires=expires, priority=1), new_job("fine"))
     bench.clock.advance(minutes=10)
@@ -39,7 +39,7 @@ async def test_a_claim_cancels_what_it_meets_too_late_and_goes_on(bench: Bench) 
 
     assert [lease.id for lease in answer.leases] == ["fine"]
     for id in ("late", "late-2"):
-        job = await bench.look(id)
+        job = await bench.get(id)
         assert (job.state, job.reason) == (JobState.CANCELLED, Reason.EXPIRED)
         assert (job.attempt, job.token, job.started) == (0, None, None)
         assert job.finished == answer.at.wall
@@ -67,11 +67,11 @@ async def test_a_job_due_after_its_expiry_never_runs(bench: Bench) -> None:
     bench.clock.advance(hours=2)
 
     assert await bench.take() == ()
-    assert (await bench.look()).reason is Reason.EXPIRED
+    assert (await bench.get()).reason is Reason.EXPIRED
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_a_job_that_is_tried_again_too_late_is_cancelled(bench: Bench) -> None:
+async def test_a_job_whose_next_attempt_is_past_its_expiry_is_cancelled(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)
     for id, give_back in (("retry", retry), ("snooze", snooze), ("release", release)):
         await bench.put(new_job(id, expires=expires))
@@ -80,13 +80,13 @@ async def test_a_job_that_is_tried_again_too_late_is_cancelled(bench: Bench) -> 
 
     assert await bench.take(10) == ()
     for id in ("retry", "snooze", "release"):
-        job = await bench.look(id)
+        job = await bench.get(id)
         assert (job.state, job.reason) == (JobState.CANCELLED, Reason.EXPIRED)
 
 
 # PR1
 @guarantee(Guarantee.DUE_TIMES)
-async def test_prune_cancels_whatever_waits_past_its_expiry(bench: Bench) -> None:
+async def test_prune_cancels_every_waiting_job_past_its_expiry(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)
     await bench.put(*jobs("retrying", "running", expires=expires))
     failed_once, _ = await bench.take(2, lease_len=HOUR)
@@ -104,14 +104,14 @@ async def test_prune_cancels_whatever_waits_past_its_expiry(bench: Bench) -> Non
     assert answer.deleted == ()
     assert answer.more is False
     for id in late:
-        job = await bench.look(id)
+        job = await bench.get(id)
         assert (job.state, job.reason, job.hold) == (JobState.CANCELLED, Reason.EXPIRED, Hold.NONE)
     assert await bench.states("running", "head", "unlimited") == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
     assert (await bench.lane("lane")).depth == 1
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_prune_leaves_alone_what_has_time_left(bench: Bench) -> None:
+async def test_prune_does_not_cancel_a_job_before_its_expiry(bench: Bench) -> None:
     await bench.put(new_job(expires=await in_ten_minutes(bench), delay=HOUR))
     bench.clock.advance(minutes=9)
 
@@ -127,11 +127,11 @@ async def test_an_expired_parent_cancels_its_child(bench: Bench) -> None:
 
     await bench.take()
 
-    assert (await bench.look("child")).reason is Reason.PARENT_FAILED
+    assert (await bench.get("child")).reason is Reason.PARENT_FAILED
 
 
 @guarantee(Guarantee.PARENTS)
-async def test_prune_cancels_the_children_of_what_has_expired(bench: Bench) -> None:
+async def test_prune_cancels_the_children_of_expired_jobs(bench: Bench) -> None:
     expires = await in_ten_minutes(bench)
     await bench.put(new_job("parent", delay=HOUR, expires=expires), new_job("child", parents=after("parent")))
     await bench.put(new_job("late-child", parents=after("parent"), expires=expires))
@@ -140,24 +140,24 @@ async def test_prune_cancels_the_children_of_what_has_expired(bench: Bench) -> N
     await bench.engine.prune()
 
     assert await bench.states("parent", "child", "late-child") == [JobState.CANCELLED] * 3
-    assert (await bench.look("child")).reason is Reason.PARENT_FAILED
+    assert (await bench.get("child")).reason is Reason.PARENT_FAILED
     assert (await bench.stats()).totals.cancelled == 3
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_at_the_instant_of_its_expiry_it_is_too_late(bench: Bench) -> None:
+async def test_a_job_is_expired_at_the_exact_instant_of_its_expiry(bench: Bench) -> None:
     bench.freeze()
     now = (await bench.engine.now()).wall
     await bench.put(new_job("claimed", expires=now), new_job("pruned", expires=now, delay=HOUR))
 
     assert await bench.take() == ()
     assert (await bench.engine.prune()).expired == (JobKey(QUEUE, "pruned"),)
-    assert [(await bench.look(id)).reason for id in ("claimed", "pruned")] == [Reason.EXPIRED, Reason.EXPIRED]
+    assert [(await bench.get(id)).reason for id in ("claimed", "pruned")] == [Reason.EXPIRED, Reason.EXPIRED]
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_what_expired_before_it_was_enqueued_never_runs(bench: Bench) -> None:
+async def test_a_job_that_expired_before_it_was_enqueued_never_runs(bench: Bench) -> None:
     await bench.put(new_job(expires=(await bench.engine.now()).wall - HOUR), new_job("b"))
 
     assert await bench.take_ids() == ["b"]
-    assert (await bench.look()).reason is Reason.EXPIRED
+    assert (await bench.get()).reason is Reason.EXPIRED

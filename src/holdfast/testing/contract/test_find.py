@@ -1,4 +1,4 @@
-"""Get and find: records by name, and pages of a queue's jobs in one state, the newest first."""
+"""Get and find: records by key, and pages of a queue's jobs in one state, the newest first."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from holdfast.model.job import JobKey
 from holdfast.model.observe import Find
 from holdfast.model.states import JobState
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, cancelled, fail, jobs, new_job, retry, succeed
+from holdfast.testing.contract.builders import QUEUE, confirm_cancel, fail, jobs, new_job, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
@@ -21,7 +21,7 @@ async def pages(bench: Bench, state: JobState = JobState.QUEUED, **fields: Any) 
     ids, cursor = await page(bench, state, **fields)
     result = [ids]
     while cursor is not None:
-        assert len(result) < 100, "the cursor goes round in circles"
+        assert len(result) < 100, "the cursor never ends"
         ids, cursor = await page(bench, state, cursor=cursor, **fields)
         result.append(ids)
     return result
@@ -32,14 +32,14 @@ async def every(bench: Bench, state: JobState = JobState.QUEUED, **fields: Any) 
 
 
 @guarantee(Guarantee.READING)
-async def test_get_answers_in_the_order_asked_and_none_where_there_is_none(bench: Bench) -> None:
+async def test_get_answers_in_the_order_of_the_keys_with_none_for_absent_jobs(bench: Bench) -> None:
     await bench.put(new_job("a"), new_job("b"), new_job("a", queue="other"))
 
     keys = (
         JobKey(QUEUE, "b"),
         JobKey("other", "a"),
-        JobKey(QUEUE, "nobody"),
-        JobKey("nowhere", "a"),
+        JobKey(QUEUE, "absent"),
+        JobKey("absent", "a"),
         JobKey(QUEUE, "a"),
     )
     found = (await bench.engine.get(*keys)).jobs
@@ -57,8 +57,8 @@ async def test_the_newest_arrival_comes_first(bench: Bench) -> None:
 @guarantee(Guarantee.READING)
 async def test_each_state_has_its_own_list(bench: Bench) -> None:
     await bench.put(*jobs("running", "retrying", "succeeded", "failed", "cancelled", "assigned"))
-    _, again, good, bad, asked, _ = await bench.take(5, prefetch=1)
-    await bench.engine.settle(retry(again, HOUR), succeed(good), fail(bad), cancelled(asked))
+    _, again, good, bad, to_cancel, _ = await bench.take(5, prefetch=1)
+    await bench.engine.settle(retry(again, HOUR), succeed(good), fail(bad), confirm_cancel(to_cancel))
     await bench.put(new_job("scheduled", delay=HOUR), *jobs("queued", "blocked", lane="lane"))
 
     for state in JobState:
@@ -72,11 +72,11 @@ async def test_find_shows_the_same_record_as_get(bench: Bench) -> None:
 
     found = await bench.engine.find(Find(queue=QUEUE, state=JobState.RETRYING))
 
-    assert found.jobs == (await bench.look(),)
+    assert found.jobs == (await bench.get(),)
 
 
 @guarantee(Guarantee.READING)
-async def test_a_cursor_goes_on_where_the_page_ended(bench: Bench) -> None:
+async def test_a_cursor_continues_where_the_page_ended(bench: Bench) -> None:
     ids = [f"job-{number}" for number in range(10)]
     await bench.put(*jobs(*ids))
 
@@ -89,7 +89,7 @@ async def test_a_cursor_goes_on_where_the_page_ended(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.READING)
-async def test_jobs_that_come_and_go_between_pages_shift_nothing(bench: Bench) -> None:
+async def test_jobs_enqueued_or_cancelled_between_pages_do_not_shift_the_next_page(bench: Bench) -> None:
     await bench.put(*jobs(*"abcdef"))
     first, cursor = await page(bench, limit=2)
     await bench.put(new_job("new"))
@@ -107,7 +107,7 @@ async def test_filters_narrow_the_list(bench: Bench) -> None:
     await bench.put(new_job("c", task="x", lane="one"))
     bench.clock.advance(minutes=1)
     await bench.put(new_job("d", task="x", lane="two", metadata={"customer": "2"}))
-    since = (await bench.look("d")).created
+    since = (await bench.get("d")).created
 
     assert await every(bench, task="x") == ["d", "c", "a"]
     assert await every(bench, task="") == []
@@ -122,7 +122,7 @@ async def test_filters_narrow_the_list(bench: Bench) -> None:
 
 # RD3
 @guarantee(Guarantee.READING)
-async def test_a_page_looks_at_a_bounded_number_of_rows_and_the_cursor_goes_on(bench: Bench) -> None:
+async def test_a_page_reads_a_bounded_number_of_rows_and_the_cursor_continues(bench: Bench) -> None:
     await bench.put(new_job("needle", task="x"), *jobs(*(f"hay-{number}" for number in range(20))))
 
     first, cursor = await page(bench, task="x", scan=5)
@@ -133,10 +133,10 @@ async def test_a_page_looks_at_a_bounded_number_of_rows_and_the_cursor_goes_on(b
 
 
 @guarantee(Guarantee.READING)
-async def test_a_queue_that_is_not_there_has_no_jobs(bench: Bench) -> None:
+async def test_an_absent_queue_has_no_jobs(bench: Bench) -> None:
     await bench.put(new_job())
 
-    assert await page(bench, queue="nowhere") == ([], None)
+    assert await page(bench, queue="absent") == ([], None)
     assert await page(bench, JobState.FAILED) == ([], None)
 
 
@@ -155,11 +155,11 @@ async def test_a_due_job_is_shown_as_stored_until_a_claim_promotes_it(bench: Ben
 @guarantee(Guarantee.READING)
 async def test_reading_changes_nothing(bench: Bench) -> None:
     await bench.put(new_job(delay=MINUTE))
-    before = await bench.look()
+    before = await bench.get()
     bench.clock.advance(minutes=2)
 
     await every(bench, JobState.SCHEDULED)
     await bench.stats()
     await bench.engine.lanes(QUEUE)
 
-    assert await bench.look() == before
+    assert await bench.get() == before

@@ -1,4 +1,4 @@
-"""The guard of every settlement: its token is the current one. Late, repeated and forged ones change nothing."""
+"""Every settlement needs the current token. A late, repeated or forged settlement changes nothing."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from holdfast.model.work import Settlement, SettleStatus
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     QUEUE,
-    cancelled,
+    confirm_cancel,
     fail,
     jobs,
     new_job,
@@ -26,15 +26,15 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 # G1
 @guarantee(Guarantee.FENCING)
-async def test_a_job_that_is_not_there_is_gone(bench: Bench) -> None:
+async def test_a_settlement_of_an_absent_job_is_answered_gone(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
 
     def to(queue: str, id: str) -> Settlement:
         return Settlement(queue=queue, id=id, token=lease.token, target=JobState.SUCCEEDED)
 
-    assert await bench.settle(to(QUEUE, "nobody")) is SettleStatus.GONE
-    assert await bench.settle(to("nowhere", "a")) is SettleStatus.GONE
+    assert await bench.settle(to(QUEUE, "absent")) is SettleStatus.GONE
+    assert await bench.settle(to("absent", "a")) is SettleStatus.GONE
     assert await bench.state() is JobState.RUNNING
 
 
@@ -45,36 +45,36 @@ async def test_a_token_that_is_not_the_current_one_changes_nothing(bench: Bench,
     """E-F6, E-S8"""
     await bench.put(new_job("waiting", delay=HOUR), new_job("leased"))
     await bench.take_one()
-    before = [await bench.look(id) for id in ("waiting", "leased")]
+    before = [await bench.get(id) for id in ("waiting", "leased")]
 
     for id in ("waiting", "leased"):
-        forged = Settlement(queue=QUEUE, id=id, token="somebody.0", target=JobState(target), result=b"forged")
+        forged = Settlement(queue=QUEUE, id=id, token="forged.0", target=JobState(target), result=b"forged")
         assert await bench.settle(forged) is SettleStatus.LOST
 
-    assert [await bench.look(id) for id in ("waiting", "leased")] == before
+    assert [await bench.get(id) for id in ("waiting", "leased")] == before
 
 
 @guarantee(Guarantee.FENCING)
-@pytest.mark.parametrize("late", [succeed, fail, cancelled, retry, snooze, release])
-async def test_a_late_owner_cannot_overwrite_the_one_who_came_after(bench: Bench, late: object) -> None:
+@pytest.mark.parametrize("late", [succeed, fail, confirm_cancel, retry, snooze, release])
+async def test_a_late_owner_cannot_overwrite_the_next_owner(bench: Bench, late: object) -> None:
     """E-P9, E-F6"""
     await bench.put(new_job())
     first = await bench.take_one(worker="first")
     await bench.lose(first)
     second = await bench.take_one(worker="second")
-    before = await bench.look()
+    before = await bench.get()
     assert callable(late)
 
     assert await bench.settle(late(first)) is SettleStatus.LOST
 
-    assert await bench.look() == before
+    assert await bench.get() == before
     assert await bench.settle(succeed(second, b"second")) is SettleStatus.APPLIED
     assert await bench.settle(late(first)) is SettleStatus.LOST
-    assert (await bench.look()).result == b"second"
+    assert (await bench.get()).result == b"second"
 
 
 @guarantee(Guarantee.FENCING)
-async def test_an_owner_is_heard_as_long_as_nobody_reaped_the_job(bench: Bench) -> None:
+async def test_an_owner_can_settle_after_its_lease_expired_until_the_job_is_reaped(bench: Bench) -> None:
     """E-Q16: an expired lease is still a lease."""
     await bench.put(new_job())
     lease = await bench.take_one()
@@ -87,20 +87,20 @@ async def test_an_owner_is_heard_as_long_as_nobody_reaped_the_job(bench: Bench) 
 
 # G2
 @guarantee(Guarantee.FENCING)
-@pytest.mark.parametrize("first", [succeed, fail, cancelled, retry, snooze, release])
+@pytest.mark.parametrize("first", [succeed, fail, confirm_cancel, retry, snooze, release])
 async def test_a_settlement_sent_again_is_applied_and_changes_nothing(bench: Bench, first: object) -> None:
     """E-D4; case 3 of the contract"""
     await bench.put(new_job())
     lease = await bench.take_one()
     assert callable(first)
     assert await bench.settle(first(lease)) is SettleStatus.APPLIED
-    before, totals = await bench.look(), (await bench.stats()).totals
+    before, totals = await bench.get(), (await bench.stats()).totals
 
     bench.clock.advance(minutes=1)
 
     assert await bench.settle(first(lease)) is SettleStatus.APPLIED
     assert await bench.settle(fail(lease, note="something else")) is SettleStatus.APPLIED
-    assert await bench.look() == before
+    assert await bench.get() == before
     assert (await bench.stats()).totals == totals
 
 
@@ -110,10 +110,10 @@ async def test_a_settlement_sent_again_does_not_disturb_the_next_lease(bench: Be
     first = await bench.take_one()
     await bench.settle(retry(first))
     second = await bench.take_one()
-    before = await bench.look()
+    before = await bench.get()
 
     assert await bench.settle(retry(first)) is SettleStatus.APPLIED
-    assert await bench.look() == before
+    assert await bench.get() == before
     assert await bench.settle(succeed(second)) is SettleStatus.APPLIED
 
 
@@ -127,15 +127,15 @@ async def test_only_the_last_settled_lease_is_remembered(bench: Bench) -> None:
 
     assert await bench.settle(retry(first)) is SettleStatus.LOST
     assert await bench.settle(retry(second)) is SettleStatus.APPLIED
-    assert (await bench.look()).attempt == 2
+    assert (await bench.get()).attempt == 2
 
 
 # G1
 @guarantee(Guarantee.FENCING)
-async def test_a_settlement_sent_again_after_the_record_went_is_gone(bench: Bench) -> None:
+async def test_a_settlement_sent_again_after_the_record_was_deleted_is_answered_gone(bench: Bench) -> None:
     lease = await bench.finish(new_job(), retention=0, result_ttl=0)
 
-    assert await bench.find("a") is None
+    assert await bench.get_or_none("a") is None
     assert await bench.settle(succeed(lease)) is SettleStatus.GONE
 
 
@@ -154,7 +154,7 @@ async def test_a_success_sent_twice_does_not_end_the_next_of_its_lane(bench: Ben
 
 
 @guarantee(Guarantee.FENCING)
-async def test_of_settlements_in_a_race_one_outcome_stands(bench: Bench) -> None:
+async def test_only_one_outcome_of_racing_settlements_is_stored(bench: Bench) -> None:
     """E-S8"""
     await bench.put(new_job())
     first = await bench.take_one(worker="first")
@@ -166,12 +166,12 @@ async def test_of_settlements_in_a_race_one_outcome_stands(bench: Bench) -> None
     )
 
     assert list(answers) == [SettleStatus.LOST, SettleStatus.APPLIED, SettleStatus.LOST]
-    assert (await bench.look()).result == b"second"
+    assert (await bench.get()).result == b"second"
     assert (await bench.stats()).totals.finished == 1
 
 
 @guarantee(Guarantee.FENCING)
-async def test_each_settlement_of_an_exchange_is_answered_in_its_place(bench: Bench) -> None:
+async def test_settlements_of_an_exchange_are_answered_in_their_order(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"))
     a, b, c = await bench.take(3)
     await bench.settle(succeed(a))
@@ -198,7 +198,7 @@ async def test_the_same_settlement_twice_in_one_exchange_applies_once(bench: Ben
     answer = await bench.engine.settle(retry(lease), retry(lease))
 
     assert answer.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.attempt, len(job.history)) == (1, 1)
 
 
@@ -250,26 +250,26 @@ async def test_the_fence_grows_along_a_lane(bench: Bench) -> None:
 
 # G7
 @guarantee(Guarantee.FENCING)
-async def test_a_reapers_word_is_not_taken_for_the_owners(bench: Bench) -> None:
+async def test_a_reap_is_not_remembered_as_a_settlement_of_the_owner(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     lost = await bench.expire(lease)
     assert await bench.settle(reap(lost)) is SettleStatus.APPLIED
-    before = await bench.look()
+    before = await bench.get()
 
     assert before.settled_token is None
     assert await bench.settle(reap(lost)) is SettleStatus.LOST
     assert await bench.settle(settlement(lease, JobState.SUCCEEDED)) is SettleStatus.LOST
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 @guarantee(Guarantee.FENCING)
-async def test_a_reaper_is_too_late_for_what_its_owner_settled(bench: Bench) -> None:
+async def test_a_job_that_its_owner_has_settled_is_not_reaped(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     lost = await bench.expire(lease)
     await bench.settle(retry(lease))
-    before = await bench.look()
+    before = await bench.get()
 
     assert await bench.settle(reap(lost)) is SettleStatus.LOST
-    assert await bench.look() == before
+    assert await bench.get() == before

@@ -1,4 +1,4 @@
-"""History: one entry for every counted attempt that did not succeed, and for nothing else."""
+"""History: exactly one entry for every counted attempt that did not succeed."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     BOOM,
     QUEUE,
-    cancelled,
+    confirm_cancel,
     fail,
     new_job,
     release,
@@ -23,14 +23,14 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 # H1
 @guarantee(Guarantee.HISTORY)
-async def test_a_failed_attempt_is_noted_in_full(bench: Bench) -> None:
+async def test_a_failed_attempt_is_recorded_in_full(bench: Bench) -> None:
     await bench.put(new_job())
     claimed = await bench.engine.claim(bench.claim(worker="w"))
     bench.clock.advance(10)
 
     settled = await bench.engine.settle(retry(claimed.leases[0]))
 
-    assert (await bench.look()).history == (
+    assert (await bench.get()).history == (
         AttemptRecord(
             number=1,
             generation=0,
@@ -64,7 +64,7 @@ async def test_the_outcome_follows_from_target_and_reason(
 
     await bench.settle(settlement(await bench.take_one(), target, reason=reason))
 
-    (entry,) = (await bench.look()).history
+    (entry,) = (await bench.get()).history
     assert (entry.number, entry.outcome, entry.error) == (1, outcome, None)
 
 
@@ -72,19 +72,19 @@ async def test_the_outcome_follows_from_target_and_reason(
 async def test_success_leaves_no_entry(bench: Bench) -> None:
     await bench.finish(new_job())
 
-    assert (await bench.look()).history == ()
+    assert (await bench.get()).history == ()
 
 
 # H1
 @guarantee(Guarantee.HISTORY)
 @pytest.mark.parametrize("give_back", [release, snooze])
-async def test_what_costs_no_attempt_leaves_no_entry(bench: Bench, give_back: object) -> None:
+async def test_a_refunded_attempt_leaves_no_entry(bench: Bench, give_back: object) -> None:
     await bench.put(new_job())
     assert callable(give_back)
     for _ in range(3):
         await bench.settle(give_back(await bench.take_one()))
 
-    assert (await bench.look()).history == ()
+    assert (await bench.get()).history == ()
 
 
 @guarantee(Guarantee.HISTORY)
@@ -97,7 +97,7 @@ async def test_entries_are_in_the_order_of_their_attempts(bench: Bench) -> None:
     await bench.settle(release(await bench.take_one()))
     await bench.settle(succeed(await bench.take_one()))
 
-    history = (await bench.look()).history
+    history = (await bench.get()).history
 
     assert [(entry.number, entry.worker) for entry in history] == [(1, "w1"), (2, "w2"), (3, "w3")]
     assert [entry.error.message for entry in history if entry.error] == ["number 1", "number 2", "number 3"]
@@ -109,11 +109,11 @@ async def test_a_long_history_keeps_the_first_and_the_last_nineteen(bench: Bench
     await bench.put(new_job())
     for _ in range(20):
         await bench.settle(retry(await bench.take_one()))
-    assert [entry.number for entry in (await bench.look()).history] == list(range(1, 21))
+    assert [entry.number for entry in (await bench.get()).history] == list(range(1, 21))
     for _ in range(5):
         await bench.settle(retry(await bench.take_one()))
 
-    assert [entry.number for entry in (await bench.look()).history] == [1, *range(7, 26)]
+    assert [entry.number for entry in (await bench.get()).history] == [1, *range(7, 26)]
 
 
 # H3
@@ -124,11 +124,11 @@ async def test_a_requeue_keeps_the_history_and_a_new_job_of_the_same_id_starts_w
     await bench.engine.requeue(QUEUE, "a")
     await bench.settle(fail(await bench.take_one()))
 
-    kept = (await bench.look()).history
+    kept = (await bench.get()).history
     await bench.put(new_job())
 
     assert [(entry.generation, entry.number) for entry in kept] == [(0, 1), (1, 1)]
-    assert (await bench.look()).history == ()
+    assert (await bench.get()).history == ()
 
 
 @guarantee(Guarantee.HISTORY)
@@ -141,18 +141,18 @@ async def test_each_entry_has_the_start_of_its_own_attempt(bench: Bench) -> None
         await bench.settle(retry(claimed.leases[0]))
         bench.clock.advance(10)
 
-    assert [entry.started for entry in (await bench.look()).history] == starts
+    assert [entry.started for entry in (await bench.get()).history] == starts
 
 
 @guarantee(Guarantee.HISTORY)
-async def test_lifetimes_never_touch_the_history_of_a_kept_job(bench: Bench) -> None:
+async def test_the_history_of_a_kept_job_is_never_removed(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.settle(retry(await bench.take_one()))
-    await bench.settle(cancelled(await bench.take_one(), result_ttl=0))
+    await bench.settle(confirm_cancel(await bench.take_one(), result_ttl=0))
     bench.clock.advance(hours=20)
     await bench.engine.prune()
 
-    assert [entry.outcome for entry in (await bench.look()).history] == [
+    assert [entry.outcome for entry in (await bench.get()).history] == [
         AttemptOutcome.FAILED,
         AttemptOutcome.CANCELLED,
     ]

@@ -1,4 +1,4 @@
-"""A limit for each lane: also for lanes that a pool chooses, in the very write that chooses them."""
+"""A depth limit for each lane. For a pool it is checked in the same write that chooses the lane."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def pooled(id: str, key: str | None = None, lanes: int = 8) -> NewJob:
 
 # E6
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_every_lane_takes_exactly_as_many_as_the_limit_for_each(bench: Bench) -> None:
+async def test_every_lane_takes_exactly_as_many_jobs_as_the_limit_for_each_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="x"), limits=each_lane(2))
     await bench.put(*jobs("c", "d", lane="y"), limits=each_lane(2))
 
@@ -33,7 +33,7 @@ async def test_every_lane_takes_exactly_as_many_as_the_limit_for_each(bench: Ben
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_jobs_without_a_lane_do_not_concern_a_limit_for_each_lane(bench: Bench) -> None:
+async def test_a_limit_for_each_lane_does_not_count_jobs_without_a_lane(bench: Bench) -> None:
     accepted = await bench.put(*jobs("a", "b", "c"), limits=each_lane(0))
 
     assert [job.depth for job in accepted] == [None, None, None]
@@ -49,7 +49,7 @@ async def test_a_limit_for_each_lane_counts_only_its_own_queue(bench: Bench) -> 
 
 # E7
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_of_several_full_lanes_the_first_in_the_group_is_named(bench: Bench) -> None:
+async def test_the_answer_names_the_first_full_lane_of_the_group(bench: Bench) -> None:
     group = (new_job("a", lane="z"), *jobs("b", "c", lane="y"), *jobs("d", "e", lane="x"), new_job("f", lane="y"))
 
     assert await bench.offer(*group, limits=each_lane(1)) == GroupFull(QUEUE, "y", 0, 1)
@@ -58,20 +58,20 @@ async def test_of_several_full_lanes_the_first_in_the_group_is_named(bench: Benc
 
 # E7
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_limits_are_looked_at_in_the_order_given(bench: Bench) -> None:
+async def test_limits_are_checked_in_the_order_given(bench: Bench) -> None:
     await bench.put(new_job("a", lane="x"))
     queue, lane, each = at_most(1)[0], at_most(1, lane="x")[0], each_lane(1)[0]
 
-    said = [await bench.offer(new_job("b", lane="x"), limits=order) for order in ((queue, each), (each, queue))]
+    answers = [await bench.offer(new_job("b", lane="x"), limits=order) for order in ((queue, each), (each, queue))]
 
-    assert said == [GroupFull(QUEUE, None, 1, 1), GroupFull(QUEUE, "x", 1, 1)]
+    assert answers == [GroupFull(QUEUE, None, 1, 1), GroupFull(QUEUE, "x", 1, 1)]
     other = (new_job("b", lane="y"), new_job("c", lane="y"), new_job("d", lane="x"))
     assert await bench.offer(*other, limits=(lane, each)) == GroupFull(QUEUE, "x", 1, 1)
     assert await bench.offer(*other, limits=(each, lane)) == GroupFull(QUEUE, "y", 0, 1)
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_duplicates_take_no_room_in_their_lane(bench: Bench) -> None:
+async def test_duplicates_do_not_count_towards_the_limit_of_their_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="x"), limits=each_lane(2))
 
     await bench.put(*jobs("a", "b", lane="x"), new_job("c", lane="y"), new_job("c", lane="y"), limits=each_lane(1))
@@ -80,7 +80,7 @@ async def test_duplicates_take_no_room_in_their_lane(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_finished_job_makes_room_in_its_lane(bench: Bench) -> None:
+async def test_a_finished_job_no_longer_counts_towards_the_limit_of_its_lane(bench: Bench) -> None:
     await bench.put(new_job("a", lane="x"), limits=each_lane(1))
     assert await bench.offer(new_job("b", lane="x"), limits=each_lane(1)) == GroupFull(QUEUE, "x", 1, 1)
 
@@ -91,7 +91,7 @@ async def test_a_finished_job_makes_room_in_its_lane(bench: Bench) -> None:
 
 # E8
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_the_lane_of_a_key_is_limited_as_the_pool_will_choose_it(bench: Bench) -> None:
+async def test_a_keyed_job_counts_in_the_lane_that_the_pool_chooses(bench: Bench) -> None:
     limits = each_lane(2, POOL)
     await bench.put(pooled("a", "alice"), pooled("b", "alice"), limits=limits)
 
@@ -101,7 +101,7 @@ async def test_the_lane_of_a_key_is_limited_as_the_pool_will_choose_it(bench: Be
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_the_stored_number_of_lanes_says_where_a_key_will_go(bench: Bench) -> None:
+async def test_the_stored_number_of_lanes_decides_the_lane_of_a_key(bench: Bench) -> None:
     await bench.engine.put_pool(POOL, 1)
     await bench.put(pooled("a", "alice"))
 
@@ -110,7 +110,7 @@ async def test_the_stored_number_of_lanes_says_where_a_key_will_go(bench: Bench)
 
 # E8
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_jobs_in_turn_are_limited_in_the_lanes_they_will_get(bench: Bench) -> None:
+async def test_jobs_without_a_key_count_in_the_lanes_that_the_pool_chooses(bench: Bench) -> None:
     limits = each_lane(1, POOL)
     await bench.put(pooled("a", lanes=3))
     await bench.put(pooled("b", lanes=3), limits=limits)
@@ -118,49 +118,49 @@ async def test_jobs_in_turn_are_limited_in_the_lanes_they_will_get(bench: Bench)
 
     assert await bench.offer(*(pooled(id, lanes=3) for id in "cd"), limits=limits) == GroupFull(POOL, "0", 2, 1)
     await bench.put(pooled("c", lanes=3), limits=limits)
-    assert (await bench.look("c", POOL)).lane == "2"
+    assert (await bench.get("c", POOL)).lane == "2"
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_refused_group_takes_no_turn(bench: Bench) -> None:
+async def test_a_refused_group_does_not_advance_the_round_robin(bench: Bench) -> None:
     await bench.put(pooled("a", lanes=2))
 
     assert await bench.offer(pooled("b"), pooled("c"), limits=each_lane(1, POOL)) == GroupFull(POOL, "0", 1, 1)
 
     await bench.put(pooled("b"))
-    assert (await bench.look("b", POOL)).lane == "1"
+    assert (await bench.get("b", POOL)).lane == "1"
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_jobs_with_a_key_and_duplicates_take_no_turn_from_those_after_them(bench: Bench) -> None:
+async def test_keyed_jobs_and_duplicates_do_not_advance_the_round_robin(bench: Bench) -> None:
     await bench.put(pooled("a", lanes=3))
     group = (pooled("a"), pooled("k", "alice"), pooled("b"), pooled("b"), pooled("c"))
 
     assert await bench.offer(*group, limits=at_most(0, lane="2", queue=POOL)) == GroupFull(POOL, "2", 0, 0)
     await bench.put(*group, limits=at_most(1, lane="0", queue=POOL))
-    assert [(await bench.look(id, POOL)).lane for id in "bc"] == ["1", "2"]
+    assert [(await bench.get(id, POOL)).lane for id in "bc"] == ["1", "2"]
 
 
 # E8
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_pool_that_is_not_there_yet_has_the_lanes_of_its_first_job(bench: Bench) -> None:
+async def test_a_new_pool_has_the_number_of_lanes_of_its_first_job(bench: Bench) -> None:
     group = (pooled("a", lanes=2), pooled("b", lanes=50), pooled("c", lanes=50))
 
     assert await bench.offer(*group, limits=each_lane(1, POOL)) == GroupFull(POOL, "0", 0, 1)
     assert (await bench.engine.pools()).pools == ()
     await bench.put(*group[:2], limits=each_lane(1, POOL))
-    assert [(await bench.look(id, POOL)).lane for id in "ab"] == ["0", "1"]
+    assert [(await bench.get(id, POOL)).lane for id in "ab"] == ["0", "1"]
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_job_that_names_its_lane_and_one_that_a_pool_sends_there_share_its_room(bench: Bench) -> None:
+async def test_jobs_that_name_a_lane_and_jobs_that_a_pool_places_there_share_its_limit(bench: Bench) -> None:
     named = new_job("a", queue=POOL, lane=ALICE)
 
     assert await bench.offer(named, pooled("b", "alice"), limits=each_lane(1, POOL)) == GroupFull(POOL, ALICE, 0, 1)
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_the_limit_of_one_lane_counts_what_a_pool_sends_there(bench: Bench) -> None:
+async def test_the_limit_of_one_lane_counts_jobs_that_a_pool_places_there(bench: Bench) -> None:
     limits = at_most(1, lane=ALICE, queue=POOL)
     await bench.put(pooled("a", "alice"), pooled("b", "bob"), pooled("c", "bob"), limits=limits)
 
@@ -169,7 +169,7 @@ async def test_the_limit_of_one_lane_counts_what_a_pool_sends_there(bench: Bench
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_groups_of_one_call_share_the_room_of_a_lane(bench: Bench) -> None:
+async def test_groups_of_one_call_share_the_limit_of_a_lane(bench: Bench) -> None:
     groups = [Group((pooled(id, "alice"),), each_lane(2, POOL)) for id in "abc"]
 
     answer = await bench.engine.enqueue(*groups)
@@ -190,7 +190,7 @@ async def test_requeue_respects_a_limit_for_each_lane(bench: Bench) -> None:
 
 # RQ1
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_requeue_looks_at_the_lane_that_the_job_will_go_to(bench: Bench) -> None:
+async def test_requeue_checks_the_lane_that_the_job_will_go_to(bench: Bench) -> None:
     await bench.put(pooled("a", "alice"), pooled("b", "bob"))
     await bench.engine.cancel(POOL, "a", "b")
     await bench.engine.resize(POOL, 1)
@@ -204,11 +204,11 @@ async def test_requeue_looks_at_the_lane_that_the_job_will_go_to(bench: Bench) -
 
     assert [answer.jobs[0].status for answer in refused] == [OperateStatus.QUEUE_FULL] * 2
     assert fine.jobs[0].status is OperateStatus.DONE
-    assert (await bench.look("a", POOL)).lane == "0"
+    assert (await bench.get("a", POOL)).lane == "0"
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_requeue_in_turn_looks_at_the_lane_whose_turn_it_is(bench: Bench) -> None:
+async def test_requeue_without_a_key_checks_the_next_lane_of_the_round_robin(bench: Bench) -> None:
     await bench.put(pooled("a", lanes=2), pooled("b", lanes=2), pooled("c", lanes=2))
     await bench.engine.cancel(POOL, "a", "c")
 
@@ -218,11 +218,11 @@ async def test_requeue_in_turn_looks_at_the_lane_whose_turn_it_is(bench: Bench) 
 
     assert full.jobs[0].status is OperateStatus.QUEUE_FULL
     assert [job.status for job in fine.jobs] == [OperateStatus.DONE, OperateStatus.DONE]
-    assert [(await bench.look(id, POOL)).lane for id in "ac"] == ["1", "0"]
+    assert [(await bench.get(id, POOL)).lane for id in "ac"] == ["1", "0"]
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_racing_callers_never_cross_the_limit_of_a_lane_that_a_pool_chooses(bench: Bench) -> None:
+async def test_racing_callers_never_exceed_the_limit_of_a_lane_that_a_pool_chooses(bench: Bench) -> None:
     limits = each_lane(3, POOL)
 
     answers = await asyncio.gather(*(bench.offer(pooled(f"job-{n}", lanes=4), limits=limits) for n in range(40)))

@@ -1,4 +1,4 @@
-"""Lanes: one at a time, in order; and the head keeps its lane until it has ended."""
+"""Lanes: one job at a time, in order; the head keeps its lane until it has ended."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import (
     QUEUE,
     after,
-    cancelled,
+    confirm_cancel,
     fail,
     jobs,
     new_job,
@@ -20,14 +20,14 @@ from holdfast.testing.contract.builders import (
     retry,
     snooze,
     succeed,
-    terms,
+    task_claim,
 )
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 from holdfast.testing.contract.interleave import pass_turns
 
 
 async def run_through(bench: Bench, count: int) -> list[str]:
-    """Claim and finish one job after the other; the order in which they came."""
+    """Claim and finish one job after the other; return their ids in this order."""
     order = []
     for _ in range(count):
         lease = await bench.take_one()
@@ -41,7 +41,7 @@ async def run_through(bench: Bench, count: int) -> list[str]:
 async def test_the_first_job_is_the_head_and_the_others_wait_behind_it(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
 
-    head, *behind = [await bench.look(id) for id in "abc"]
+    head, *behind = [await bench.get(id) for id in "abc"]
 
     assert (head.state, head.hold) == (JobState.QUEUED, Hold.NONE)
     assert [(job.state, job.hold) for job in behind] == [(JobState.BLOCKED, Hold.LANE)] * 2
@@ -51,7 +51,7 @@ async def test_the_first_job_is_the_head_and_the_others_wait_behind_it(bench: Be
 
 
 @guarantee(Guarantee.LANES)
-async def test_only_the_head_is_claimed_however_many_slots_are_free(bench: Bench) -> None:
+async def test_only_the_head_is_claimed_even_if_more_slots_are_free(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
 
     assert await bench.take_ids(10) == ["a"]
@@ -59,8 +59,8 @@ async def test_only_the_head_is_claimed_however_many_slots_are_free(bench: Bench
 
 
 @guarantee(Guarantee.LANES)
-@pytest.mark.parametrize("end", [succeed, fail, cancelled])
-async def test_the_next_one_goes_when_the_head_has_ended_however_that_was(bench: Bench, end: object) -> None:
+@pytest.mark.parametrize("end", [succeed, fail, confirm_cancel])
+async def test_the_next_job_becomes_the_head_after_every_kind_of_end(bench: Bench, end: object) -> None:
     await bench.put(*jobs("a", "b", "c", lane="lane"))
     assert callable(end)
 
@@ -106,7 +106,7 @@ async def test_due_times_do_not_reorder_a_lane(bench: Bench) -> None:
 # L3
 @guarantee(Guarantee.LANES)
 @pytest.mark.parametrize("give_back", [retry, snooze])
-async def test_the_head_keeps_its_lane_while_it_waits_to_be_tried_again(bench: Bench, give_back: object) -> None:
+async def test_the_head_keeps_its_lane_while_it_waits_for_its_next_attempt(bench: Bench, give_back: object) -> None:
     """Case 10 of the contract"""
     await bench.put(*jobs("a", "b", lane="lane"))
     assert callable(give_back)
@@ -141,7 +141,7 @@ async def test_the_head_keeps_its_lane_after_a_release(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.LANES)
-async def test_a_head_with_a_due_time_holds_its_lane(bench: Bench) -> None:
+async def test_a_head_with_a_due_time_keeps_its_lane(bench: Bench) -> None:
     await bench.put(new_job("a", lane="lane", delay=HOUR))
     await bench.put(new_job("b", lane="lane"), new_job("urgent", lane="lane", priority=100))
 
@@ -164,10 +164,10 @@ async def test_the_head_keeps_its_lane_after_a_loss(bench: Bench) -> None:
 
 # L3
 @guarantee(Guarantee.LANES)
-async def test_a_head_that_waits_for_its_parents_holds_its_lane(bench: Bench) -> None:
+async def test_a_head_that_waits_for_its_parents_keeps_its_lane(bench: Bench) -> None:
     await bench.put(new_job("parent"))
     await bench.put(new_job("head", lane="lane", parents=after("parent")), new_job("behind", lane="lane"))
-    assert (await bench.look("head")).hold == Hold.PARENTS
+    assert (await bench.get("head")).hold == Hold.PARENTS
 
     parent = await bench.take_one()
     assert await bench.take(10) == ()
@@ -197,7 +197,7 @@ async def test_heads_are_claimed_in_the_order_of_the_queue(bench: Bench) -> None
 
 
 @guarantee(Guarantee.LANES)
-async def test_a_lane_may_hold_jobs_of_several_tasks(bench: Bench) -> None:
+async def test_a_lane_may_contain_jobs_of_several_tasks(bench: Bench) -> None:
     await bench.put(new_job("a", lane="lane", task="x"), new_job("b", lane="lane", task="y"))
 
     assert await bench.take_ids(tasks=("y",)) == []
@@ -209,7 +209,7 @@ async def test_a_lane_may_hold_jobs_of_several_tasks(bench: Bench) -> None:
 @guarantee(Guarantee.LANES)
 async def test_lanes_of_one_name_in_two_queues_are_two_lanes(bench: Bench) -> None:
     await bench.put(new_job("a", queue="red", lane="lane"), new_job("b", queue="blue", lane="lane"))
-    queues = (QueueClaim("red", (terms(),)), QueueClaim("blue", (terms(),)))
+    queues = (QueueClaim("red", (task_claim(),)), QueueClaim("blue", (task_claim(),)))
 
     assert [lease.id for lease in await bench.take(10, queues=queues)] == ["a", "b"]
     assert [lane.queue for lane in (await bench.engine.lanes("red")).lanes] == ["red"]
@@ -229,8 +229,8 @@ async def test_the_last_settlement_of_a_lane_reports_it_empty(bench: Bench) -> N
 
 
 @guarantee(Guarantee.EMPTIED)
-@pytest.mark.parametrize("end", [succeed, fail, cancelled])
-async def test_a_lane_is_empty_however_its_last_job_ended(bench: Bench, end: object) -> None:
+@pytest.mark.parametrize("end", [succeed, fail, confirm_cancel])
+async def test_a_lane_is_reported_empty_after_every_kind_of_end(bench: Bench, end: object) -> None:
     await bench.put(new_job(lane="lane"))
     assert callable(end)
 
@@ -241,7 +241,7 @@ async def test_a_lane_is_empty_however_its_last_job_ended(bench: Bench, end: obj
 
 @guarantee(Guarantee.EMPTIED)
 @pytest.mark.parametrize("give_back", [retry, snooze, release])
-async def test_a_lane_whose_last_job_goes_on_is_not_empty(bench: Bench, give_back: object) -> None:
+async def test_a_lane_whose_last_job_will_run_again_is_not_empty(bench: Bench, give_back: object) -> None:
     await bench.put(new_job(lane="lane"))
     assert callable(give_back)
 
@@ -252,7 +252,7 @@ async def test_a_lane_whose_last_job_goes_on_is_not_empty(bench: Bench, give_bac
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_each_lane_that_runs_empty_is_reported_once(bench: Bench) -> None:
+async def test_each_lane_that_becomes_empty_is_reported_once(bench: Bench) -> None:
     await bench.put(new_job("a", lane="one"), new_job("b", lane="two"), *jobs("c", "d", lane="three"))
 
     answer = await bench.engine.settle(*(succeed(lease) for lease in await bench.take(10)))
@@ -261,7 +261,7 @@ async def test_each_lane_that_runs_empty_is_reported_once(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.EMPTIED)
-async def test_a_lane_that_fills_again_can_run_empty_again(bench: Bench) -> None:
+async def test_a_lane_that_gets_jobs_again_can_be_reported_empty_again(bench: Bench) -> None:
     for id in "ab":
         await bench.put(new_job(id, lane="lane"))
         answer = await bench.engine.settle(succeed(await bench.take_one()))
@@ -282,7 +282,7 @@ async def test_a_last_job_cancelled_instead_of_retried_empties_its_lane(bench: B
 async def test_a_lane_counts_its_ends(bench: Bench) -> None:
     """E-D9"""
     await bench.put(*jobs("a", "b", "c", "d", "e", "f", lane="lane"))
-    for end in (succeed, fail, fail, cancelled):
+    for end in (succeed, fail, fail, confirm_cancel):
         await bench.settle(end(await bench.take_one()))
     await bench.settle(retry(await bench.take_one()))
 
@@ -301,11 +301,11 @@ async def test_lanes_are_listed_by_name(bench: Bench) -> None:
 
     assert [lane.lane for lane in lanes] == ["a", "b", "c"]
     assert {lane.depth for lane in lanes} == {1}
-    assert (await bench.engine.lanes("never seen")).lanes == ()
+    assert (await bench.engine.lanes("absent")).lanes == ()
 
 
 @guarantee(Guarantee.READING)
-async def test_an_empty_lane_says_when_it_ran_empty(bench: Bench) -> None:
+async def test_the_record_of_an_empty_lane_contains_when_it_became_empty(bench: Bench) -> None:
     await bench.put(new_job(lane="lane"))
     lease = await bench.take_one()
     bench.clock.advance(minutes=1)
@@ -328,7 +328,7 @@ async def test_many_workers_on_many_lanes_keep_the_order_of_each(bench: Bench) -
     lanes = [f"lane-{number}" for number in range(8)]
     for number in range(12):
         await bench.put(*(new_job(f"{lane}/{number:02}", lane=lane) for lane in lanes))
-    ended: list[str] = []
+    ended: list[tuple[int, str]] = []
     running: set[str] = set()
 
     async def work(worker: str) -> None:
@@ -342,9 +342,11 @@ async def test_many_workers_on_many_lanes_keep_the_order_of_each(bench: Bench) -
                 running.remove(lease.lane)
                 await bench.settle(retry(lease) if again else succeed(lease))
                 if not again:
-                    ended.append(lease.id)
+                    ended.append((lease.fence, lease.id))
 
     await asyncio.gather(*(work(f"worker-{number}") for number in range(6)))
 
     for lane in lanes:
-        assert [id for id in ended if id.startswith(f"{lane}/")] == [f"{lane}/{number:02}" for number in range(12)]
+        # By fence: on a busy machine the answer to a settlement may come after that of the next job's.
+        order = [id for _, id in sorted(ended) if id.startswith(f"{lane}/")]
+        assert order == [f"{lane}/{number:02}" for number in range(12)]

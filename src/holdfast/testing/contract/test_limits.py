@@ -1,4 +1,4 @@
-"""Depth limits: exact, checked with the group that would cross them."""
+"""Depth limits: exact, checked in the same write as the group that would exceed them."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def test_a_group_that_fits_in_part_is_refused_whole(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_limit_of_nothing_refuses_the_first_job(bench: Bench) -> None:
+async def test_a_limit_of_zero_refuses_the_first_job(bench: Bench) -> None:
     assert await bench.offer(new_job(), limits=at_most(0)) == GroupFull(QUEUE, None, 0, 0)
 
 
@@ -48,7 +48,7 @@ async def test_a_lane_takes_exactly_as_many_as_its_limit(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_every_limit_of_a_group_counts(bench: Bench) -> None:
+async def test_every_limit_of_a_group_is_checked(bench: Bench) -> None:
     limits = (DepthLimit(QUEUE, 10), DepthLimit(QUEUE, 1, "lane"))
     await bench.put(new_job("a", lane="lane"), limits=limits)
 
@@ -69,7 +69,7 @@ async def test_a_limit_counts_only_its_own_queue(bench: Bench) -> None:
 
 # E6
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_every_live_job_counts_in_whatever_state(bench: Bench) -> None:
+async def test_a_live_job_counts_in_every_state(bench: Bench) -> None:
     await bench.put(*jobs("running", "retrying"))
     _, failed_once = await bench.take(2)
     await bench.settle(retry(failed_once, HOUR))
@@ -81,7 +81,7 @@ async def test_every_live_job_counts_in_whatever_state(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_finished_job_makes_room(bench: Bench) -> None:
+async def test_a_finished_job_no_longer_counts(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c"), limits=at_most(3))
     one, two, three = await bench.take(3)
     await bench.engine.settle(succeed(one), fail(two))
@@ -97,13 +97,13 @@ async def test_a_finished_job_makes_room(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_duplicates_take_no_room(bench: Bench) -> None:
+async def test_duplicates_do_not_count(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"), limits=at_most(3))
 
-    only_known = await bench.put(*jobs("a", "b"), limits=at_most(2))
+    only_duplicates = await bench.put(*jobs("a", "b"), limits=at_most(2))
     one_is_new = await bench.put(*jobs("a", "c", "c"), limits=at_most(3))
 
-    assert {job.status for job in only_known} == {EnqueueStatus.DUPLICATE}
+    assert {job.status for job in only_duplicates} == {EnqueueStatus.DUPLICATE}
     assert [job.status for job in one_is_new] == [
         EnqueueStatus.DUPLICATE,
         EnqueueStatus.CREATED,
@@ -112,18 +112,18 @@ async def test_duplicates_take_no_room(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_a_job_that_takes_the_place_of_a_failed_one_needs_room(bench: Bench) -> None:
+async def test_a_job_that_replaces_a_failed_one_counts(bench: Bench) -> None:
     await bench.put(new_job("a"))
     await bench.settle(fail(await bench.take_one()))
     await bench.put(new_job("b"))
 
     assert await bench.offer(new_job("a"), limits=at_most(1)) == GroupFull(QUEUE, None, 1, 1)
-    assert (await bench.look("a")).generation == 0
+    assert (await bench.get("a")).generation == 0
     await bench.put(new_job("a"), limits=at_most(2))
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_groups_of_one_call_share_the_room(bench: Bench) -> None:
+async def test_groups_of_one_call_share_the_limit(bench: Bench) -> None:
     groups = [Group(jobs(id), at_most(2)) for id in ("a", "b", "c")]
 
     answer = await bench.engine.enqueue(*groups)
@@ -133,7 +133,7 @@ async def test_groups_of_one_call_share_the_room(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_the_limit_travels_with_the_request(bench: Bench) -> None:
+async def test_a_limit_applies_only_to_the_call_that_contains_it(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"), limits=at_most(2))
 
     await bench.put(new_job("c"))
@@ -142,7 +142,7 @@ async def test_the_limit_travels_with_the_request(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_racing_callers_never_cross_the_limit(bench: Bench) -> None:
+async def test_racing_callers_never_exceed_the_limit(bench: Bench) -> None:
     answers = await asyncio.gather(*(bench.offer(new_job(f"job-{n}"), limits=at_most(10)) for n in range(40)))
 
     assert sum(isinstance(answer, GroupAccepted) for answer in answers) == 10
@@ -151,7 +151,7 @@ async def test_racing_callers_never_cross_the_limit(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_racing_callers_never_cross_the_limit_of_a_lane(bench: Bench) -> None:
+async def test_racing_callers_never_exceed_the_limit_of_a_lane(bench: Bench) -> None:
     limits = at_most(10, lane="lane")
 
     answers = await asyncio.gather(*(bench.offer(new_job(f"job-{n}", lane="lane"), limits=limits) for n in range(40)))

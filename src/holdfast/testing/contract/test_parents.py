@@ -1,4 +1,4 @@
-"""Parents: a child waits until all of them have ended, and ends with them where one fails."""
+"""Parents: a child waits until all its parents have ended, and is cancelled if one of them fails."""
 
 import asyncio
 
@@ -28,14 +28,14 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 async def test_a_child_waits_until_its_parent_has_succeeded(bench: Bench) -> None:
     await bench.put(new_job("parent"))
     accepted = await bench.put_one(new_job("child", parents=after("parent")))
-    before = await bench.look("child")
+    before = await bench.get("child")
     (lease,) = await bench.take(10)
 
     await bench.settle(succeed(lease))
 
     assert accepted.state is JobState.BLOCKED
     assert (before.state, before.hold, before.parents_left) == (JobState.BLOCKED, Hold.PARENTS, 1)
-    later = await bench.look("child")
+    later = await bench.get("child")
     assert (later.state, later.hold, later.parents_left) == (JobState.QUEUED, Hold.NONE, 0)
     assert await bench.take_ids() == ["child"]
 
@@ -48,20 +48,22 @@ async def test_a_child_waits_for_all_of_its_parents(bench: Bench) -> None:
     first, second, third = await bench.take(3)
 
     await bench.engine.settle(succeed(first), succeed(second))
-    two_down = await bench.look("child")
+    after_two = await bench.get("child")
     await bench.settle(succeed(third))
 
-    assert (two_down.state, two_down.parents_left) == (JobState.BLOCKED, 1)
+    assert (after_two.state, after_two.parents_left) == (JobState.BLOCKED, 1)
     assert await bench.take_ids() == ["child"]
 
 
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_releases_all_of_its_children(bench: Bench) -> None:
+async def test_the_end_of_a_parent_unblocks_all_of_its_children(bench: Bench) -> None:
     await bench.put(new_job("parent"), *jobs("x", "y", "z", parents=after("parent")))
 
     answer = await bench.engine.exchange([succeed(await bench.take_one())], claim=bench.claim(limit=10))
 
-    assert [lease.id for lease in answer.leases] == ["x", "y", "z"], "what the settlement freed can be claimed with it"
+    assert [lease.id for lease in answer.leases] == ["x", "y", "z"], (
+        "one exchange can settle the parent and claim its children"
+    )
 
 
 # P1
@@ -79,16 +81,16 @@ async def test_a_parent_may_come_earlier_in_the_same_group(bench: Bench) -> None
 async def test_a_parent_that_does_not_succeed_cancels_its_children_and_theirs(bench: Bench, end: JobState) -> None:
     await bench.put(new_job("parent"))
     await bench.put(new_job("child", parents=after("parent")), new_job("grandchild", parents=after("child")))
-    await bench.put(new_job("stranger", delay=HOUR))
+    await bench.put(new_job("unrelated", delay=HOUR))
 
     answer = await bench.engine.settle(settlement(await bench.take_one(), end))
 
     for id in ("child", "grandchild"):
-        job = await bench.look(id)
+        job = await bench.get(id)
         assert (job.state, job.reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
         assert (job.hold, job.finished) == (Hold.NONE, answer.at.wall)
         assert job.attempt == 0
-    assert await bench.state("stranger") is JobState.SCHEDULED
+    assert await bench.state("unrelated") is JobState.SCHEDULED
     assert (await bench.stats()).depth == 1
 
 
@@ -109,7 +111,7 @@ async def test_one_failed_parent_of_several_is_enough(bench: Bench) -> None:
 # P2
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
-async def test_with_any_end_a_child_runs_however_its_parent_ended(bench: Bench, end: JobState) -> None:
+async def test_with_any_end_a_child_runs_after_every_kind_of_end(bench: Bench, end: JobState) -> None:
     await bench.put(new_job("parent"), new_job("child", parents=after("parent", any_end=True)))
 
     await bench.settle(settlement(await bench.take_one(), end))
@@ -129,7 +131,7 @@ async def test_a_child_with_any_end_runs_after_a_child_that_was_cancelled_with_i
 
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("give_back", [retry, release])
-async def test_a_parent_that_goes_on_keeps_its_children_waiting(bench: Bench, give_back: object) -> None:
+async def test_a_parent_that_will_run_again_keeps_its_children_blocked(bench: Bench, give_back: object) -> None:
     await bench.put(new_job("parent"), new_job("child", parents=after("parent")))
     assert callable(give_back)
 
@@ -141,19 +143,19 @@ async def test_a_parent_that_goes_on_keeps_its_children_waiting(bench: Bench, gi
 
 # P2
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_that_has_succeeded_already_holds_nobody(bench: Bench) -> None:
+async def test_a_parent_that_has_already_succeeded_blocks_no_child(bench: Bench) -> None:
     await bench.finish(new_job("parent"))
 
     accepted = await bench.put_one(new_job("child", parents=after("parent")))
 
     assert (accepted.status, accepted.state) == (EnqueueStatus.CREATED, JobState.QUEUED)
-    assert (await bench.look("child")).parents_left == 0
+    assert (await bench.get("child")).parents_left == 0
     assert await bench.take_ids() == ["child"]
 
 
 # P3
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_that_has_failed_already_cancels_the_child_at_once(bench: Bench) -> None:
+async def test_a_parent_that_has_already_failed_cancels_the_child_at_once(bench: Bench) -> None:
     await bench.put(new_job("parent"))
     await bench.settle(fail(await bench.take_one()))
 
@@ -162,7 +164,7 @@ async def test_a_parent_that_has_failed_already_cancels_the_child_at_once(bench:
     )
 
     assert (child.status, child.state) == (EnqueueStatus.CREATED, JobState.CANCELLED)
-    assert (await bench.look("child")).reason is Reason.PARENT_FAILED
+    assert (await bench.get("child")).reason is Reason.PARENT_FAILED
     assert second.state is JobState.QUEUED
     assert (await bench.stats()).depth == 1
     assert await bench.take_ids() == ["second"]
@@ -173,16 +175,16 @@ async def test_a_parent_that_has_failed_already_cancels_the_child_at_once(bench:
 async def test_an_absent_parent_refuses_the_group(bench: Bench) -> None:
     await bench.put(new_job("parent"))
 
-    answer = await bench.offer(new_job("x"), new_job("child", parents=after("parent", "nobody")))
+    answer = await bench.offer(new_job("x"), new_job("child", parents=after("parent", "absent")))
 
-    assert answer == GroupOrphan(JobKey(QUEUE, "nobody"))
-    assert await bench.find("x") is None
+    assert answer == GroupOrphan(JobKey(QUEUE, "absent"))
+    assert await bench.get_or_none("x") is None
     assert await bench.take_ids() == ["parent"]
 
 
 # S4
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_of_another_queue_works_or_is_refused_by_name(bench: Bench) -> None:
+async def test_a_parent_in_another_queue_works_or_is_refused_as_unsupported(bench: Bench) -> None:
     await bench.put(new_job("parent", queue="other"))
     child = new_job("child", parents=after("parent", queue="other"))
 
@@ -199,11 +201,11 @@ async def test_a_parent_of_another_queue_works_or_is_refused_by_name(bench: Benc
 @guarantee(Guarantee.PARENTS)
 async def test_a_child_with_a_due_time_waits_for_both(bench: Bench) -> None:
     await bench.put(new_job("parent"), new_job("child", parents=after("parent"), delay=10 * MINUTE))
-    due = (await bench.look("child")).due
+    due = (await bench.get("child")).due
 
     await bench.settle(succeed(await bench.take_one()))
 
-    job = await bench.look("child")
+    job = await bench.get("child")
     assert (job.state, job.due) == (JobState.SCHEDULED, due)
     assert await bench.take() == ()
     bench.clock.advance(minutes=11)
@@ -227,7 +229,7 @@ async def test_a_cancelled_child_stays_cancelled_when_its_parent_succeeds(bench:
 
     await bench.settle(succeed(await bench.take_one()))
 
-    job = await bench.look("child")
+    job = await bench.get("child")
     assert (job.state, job.reason) == (JobState.CANCELLED, Reason.ASKED)
     assert await bench.take() == ()
 
@@ -238,33 +240,33 @@ async def test_cancelling_a_waiting_parent_cancels_the_child(bench: Bench) -> No
 
     await bench.engine.cancel(QUEUE, "parent")
 
-    job = await bench.look("child")
+    job = await bench.get("child")
     assert (job.state, job.reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
 
 
 # P9
 @guarantee(Guarantee.PARENTS)
-async def test_a_requeued_child_waits_for_nobody(bench: Bench) -> None:
+async def test_a_requeued_child_does_not_wait_for_its_parents(bench: Bench) -> None:
     await bench.put(new_job("parent"), new_job("child", parents=after("parent")))
     await bench.settle(fail(await bench.take_one()))
 
     await bench.engine.requeue(QUEUE, "child")
 
-    job = await bench.look("child")
+    job = await bench.get("child")
     assert (job.state, job.parents_left) == (JobState.QUEUED, 0)
     assert await bench.take_ids() == ["child"]
 
 
 # P8
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_that_leaves_no_record_still_frees_its_child(bench: Bench) -> None:
+async def test_a_parent_that_leaves_no_record_still_unblocks_its_child(bench: Bench) -> None:
     await bench.put(new_job("parent", given=Given(retention=0, result_ttl=0)))
     await bench.put(new_job("child", parents=after("parent")))
 
     await bench.settle(succeed(await bench.take_one()))
 
     assert await bench.take_ids() == ["child"]
-    assert await bench.find("parent") is None
+    assert await bench.get_or_none("parent") is None
 
 
 @guarantee(Guarantee.PARENTS)
@@ -274,17 +276,17 @@ async def test_a_child_may_have_a_lane_as_well(bench: Bench) -> None:
     parent, head = await bench.take(2)
 
     await bench.settle(succeed(parent))
-    held = await bench.look("child")
+    after_parent = await bench.get("child")
     await bench.settle(succeed(head))
 
-    assert (held.state, held.hold) == (JobState.BLOCKED, Hold.LANE)
+    assert (after_parent.state, after_parent.hold) == (JobState.BLOCKED, Hold.LANE)
     assert await bench.take_ids() == ["child"]
 
 
 @guarantee(Guarantee.PARENTS)
 async def test_a_parent_named_twice_counts_once(bench: Bench) -> None:
     await bench.put(new_job("parent"), new_job("child", parents=after("parent", "parent")))
-    assert (await bench.look("child")).parents_left == 1
+    assert (await bench.get("child")).parents_left == 1
 
     await bench.settle(succeed(await bench.take_one()))
 
@@ -292,20 +294,20 @@ async def test_a_parent_named_twice_counts_once(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.PARENTS)
-async def test_a_child_that_was_deleted_meanwhile_is_no_obstacle(bench: Bench) -> None:
+async def test_a_deleted_child_does_not_disturb_the_end_of_its_parent(bench: Bench) -> None:
     await bench.put(new_job("parent"), *jobs("gone", "there", parents=after("parent")))
     await bench.engine.cancel(QUEUE, "gone")
     await bench.engine.delete(QUEUE, "gone")
 
     await bench.settle(succeed(await bench.take_one()))
 
-    assert await bench.find("gone") is None
+    assert await bench.get_or_none("gone") is None
     assert await bench.take_ids() == ["there"]
 
 
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])
-async def test_an_earlier_parent_has_no_say_over_a_job_that_took_its_childs_id(bench: Bench, end: JobState) -> None:
+async def test_an_earlier_parent_does_not_affect_a_job_that_replaced_its_child(bench: Bench, end: JobState) -> None:
     await bench.put(new_job("old"), new_job("child", parents=after("old")))
     await bench.engine.cancel(QUEUE, "child")
     await bench.put(new_job("new", delay=HOUR))
@@ -313,7 +315,7 @@ async def test_an_earlier_parent_has_no_say_over_a_job_that_took_its_childs_id(b
 
     await bench.settle(settlement(await bench.take_one(), end))
 
-    job = await bench.look("child")
+    job = await bench.get("child")
     assert (job.state, job.hold, job.parents_left) == (JobState.BLOCKED, Hold.PARENTS, 1)
     assert await bench.take() == ()
 
@@ -321,7 +323,7 @@ async def test_an_earlier_parent_has_no_say_over_a_job_that_took_its_childs_id(b
 # P6
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("given", [Given(), Given(retention=0, result_ttl=0)], ids=["kept", "not kept"])
-async def test_a_parent_of_very_many_releases_every_child(bench: Bench, given: Given) -> None:
+async def test_a_parent_of_very_many_children_unblocks_every_child(bench: Bench, given: Given) -> None:
     await bench.put(new_job("parent", given=given))
     ids = [f"child-{number:04}" for number in range(1_500)]
     await bench.put(*jobs(*ids[:750], parents=after("parent")))
@@ -329,18 +331,18 @@ async def test_a_parent_of_very_many_releases_every_child(bench: Bench, given: G
 
     await bench.settle(succeed(await bench.take_one()))
 
-    taken: list[str] = []
+    claimed_ids: list[str] = []
     for _ in range(10):
         await bench.engine.prune()
-        taken += await bench.take_ids(500)
-    assert sorted(taken) == ids
-    assert (await bench.find("parent") is None) is (given.retention == 0)
+        claimed_ids += await bench.take_ids(500)
+    assert sorted(claimed_ids) == ids
+    assert (await bench.get_or_none("parent") is None) is (given.retention == 0)
 
 
 # P7, DL1
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED])
-async def test_children_hear_of_the_end_although_their_parent_was_deleted(bench: Bench, end: JobState) -> None:
+async def test_the_end_of_a_deleted_parent_still_reaches_its_children(bench: Bench, end: JobState) -> None:
     await bench.put(new_job("parent"))
     ids = [f"child-{number:04}" for number in range(1_500)]
     await bench.put(*jobs(*ids[:750], parents=after("parent")))
@@ -360,7 +362,7 @@ async def test_children_hear_of_the_end_although_their_parent_was_deleted(bench:
 # P7
 @guarantee(Guarantee.PARENTS)
 @pytest.mark.parametrize("how", ["enqueue", "requeue"])
-async def test_children_hear_of_the_end_although_their_parent_lives_again(bench: Bench, how: str) -> None:
+async def test_the_end_of_a_parent_that_is_live_again_still_reaches_its_children(bench: Bench, how: str) -> None:
     await bench.put(new_job("parent"))
     ids = [f"child-{number:04}" for number in range(1_500)]
     await bench.put(*jobs(*ids[:750], parents=after("parent")))
@@ -377,7 +379,7 @@ async def test_children_hear_of_the_end_although_their_parent_lives_again(bench:
 
 
 @guarantee(Guarantee.PARENTS)
-async def test_a_child_that_arrives_while_its_parent_ends_is_never_left_behind(bench: Bench) -> None:
+async def test_a_child_that_arrives_while_its_parent_ends_is_never_left_blocked(bench: Bench) -> None:
     """E-Q7"""
     for round in range(20):
         parent = f"parent-{round}"

@@ -1,4 +1,4 @@
-"""Pause and resume: nothing of a paused queue or lane is claimed; everything else goes on."""
+"""Pause and resume: no job of a paused queue or lane is claimed; every other verb works as before."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 # U1
 @guarantee(Guarantee.PAUSE)
-async def test_a_paused_queue_gives_nothing_and_a_resumed_one_everything(bench: Bench) -> None:
+async def test_nothing_is_claimed_from_a_queue_between_pause_and_resume(bench: Bench) -> None:
     await bench.put(*jobs("a", "b"), new_job("c", queue="other"))
 
     assert (await bench.engine.pause(QUEUE)).changed is True
@@ -29,7 +29,7 @@ async def test_a_paused_queue_gives_nothing_and_a_resumed_one_everything(bench: 
 
 # U4
 @guarantee(Guarantee.PAUSE)
-async def test_a_switch_thrown_twice_says_so(bench: Bench) -> None:
+async def test_a_pause_or_resume_without_effect_is_answered_unchanged(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"))
 
     for lane in (None, "lane"):
@@ -46,7 +46,7 @@ async def test_a_switch_thrown_twice_says_so(bench: Bench) -> None:
 
 # U3
 @guarantee(Guarantee.PAUSE)
-async def test_enqueue_goes_on_while_a_queue_is_paused(bench: Bench) -> None:
+async def test_enqueue_works_while_a_queue_is_paused(bench: Bench) -> None:
     await bench.engine.pause(QUEUE)
 
     accepted = await bench.put(*jobs("a", "b"), limits=at_most(2))
@@ -71,27 +71,27 @@ async def test_a_running_job_may_end_while_its_queue_is_paused(bench: Bench) -> 
 
 
 @guarantee(Guarantee.PAUSE)
-async def test_due_times_are_kept_over_a_pause(bench: Bench) -> None:
+async def test_due_times_are_kept_during_a_pause(bench: Bench) -> None:
     await bench.put(new_job("soon", delay=MINUTE), new_job("later", delay=3 * HOUR))
-    due = (await bench.look("soon")).due
+    due = (await bench.get("soon")).due
     await bench.engine.pause(QUEUE)
     bench.clock.advance(hours=1)
     assert await bench.take(10) == ()
 
     await bench.engine.resume(QUEUE)
 
-    assert (await bench.look("soon")).due == due
+    assert (await bench.get("soon")).due == due
     assert await bench.take_ids() == ["soon"]
 
 
 # U2
 @guarantee(Guarantee.PAUSE)
-async def test_a_paused_lane_blocks_its_head_and_leaves_the_others_alone(bench: Bench) -> None:
+async def test_a_paused_lane_blocks_its_head_and_no_other_lane(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", lane="lane"), *jobs("c", "d", lane="other"), new_job("e"))
 
     assert (await bench.engine.pause(QUEUE, "lane")).changed is True
 
-    head, behind = await bench.look("a"), await bench.look("b")
+    head, behind = await bench.get("a"), await bench.get("b")
     assert (head.state, head.hold) == (JobState.BLOCKED, Hold.PAUSED)
     assert (behind.state, behind.hold) == (JobState.BLOCKED, Hold.LANE)
     assert (await bench.lane("lane")).paused is True
@@ -99,7 +99,7 @@ async def test_a_paused_lane_blocks_its_head_and_leaves_the_others_alone(bench: 
     assert await bench.take_ids() == ["c", "e"]
 
     await bench.engine.resume(QUEUE, "lane")
-    head = await bench.look("a")
+    head = await bench.get("a")
     assert (head.state, head.hold) == (JobState.QUEUED, Hold.NONE)
     assert (await bench.lane("lane")).paused is False
     assert await bench.take_ids() == ["a"]
@@ -114,7 +114,7 @@ async def test_a_lane_can_be_paused_before_it_has_a_job(bench: Bench) -> None:
 
     assert (lane.paused, lane.head, lane.depth) == (True, None, 0)
     assert (accepted.state, accepted.position) == (JobState.BLOCKED, 0)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.hold) == (JobState.BLOCKED, Hold.PAUSED)
     assert await bench.take(10) == ()
     await bench.engine.resume(QUEUE, "lane")
@@ -133,7 +133,7 @@ async def test_a_queue_can_be_paused_before_it_has_a_job(bench: Bench) -> None:
 
 # U2
 @guarantee(Guarantee.PAUSE)
-async def test_a_head_that_falls_due_in_a_paused_lane_is_blocked(bench: Bench) -> None:
+async def test_a_head_that_becomes_due_in_a_paused_lane_is_blocked(bench: Bench) -> None:
     await bench.put(new_job(lane="lane", delay=MINUTE))
     await bench.engine.pause(QUEUE, "lane")
     assert await bench.state() is JobState.SCHEDULED
@@ -141,14 +141,14 @@ async def test_a_head_that_falls_due_in_a_paused_lane_is_blocked(bench: Bench) -
 
     assert await bench.take(10) == ()
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.hold) == (JobState.BLOCKED, Hold.PAUSED)
     await bench.engine.resume(QUEUE, "lane")
     assert await bench.take_ids() == ["a"]
 
 
 @guarantee(Guarantee.PAUSE)
-async def test_a_head_whose_time_has_not_come_is_still_scheduled_after_a_resume(bench: Bench) -> None:
+async def test_a_head_that_is_not_due_is_still_scheduled_after_a_resume(bench: Bench) -> None:
     await bench.put(new_job(lane="lane", delay=HOUR))
     await bench.engine.pause(QUEUE, "lane")
     await bench.engine.resume(QUEUE, "lane")
@@ -166,7 +166,7 @@ async def test_a_job_released_into_a_paused_lane_is_blocked_and_keeps_the_lane(b
 
     assert await bench.settle(release(lease)) is SettleStatus.APPLIED
 
-    job = await bench.look("a")
+    job = await bench.get("a")
     assert (job.state, job.hold, job.attempt) == (JobState.BLOCKED, Hold.PAUSED, 0)
     assert (await bench.lane("lane")).head == "a"
     await bench.engine.resume(QUEUE, "lane")
@@ -175,7 +175,7 @@ async def test_a_job_released_into_a_paused_lane_is_blocked_and_keeps_the_lane(b
 
 @guarantee(Guarantee.PAUSE)
 @pytest.mark.parametrize("give_back", [retry, snooze])
-async def test_a_job_put_off_in_a_paused_lane_is_blocked_once_it_falls_due(bench: Bench, give_back: object) -> None:
+async def test_a_job_postponed_in_a_paused_lane_is_blocked_when_it_becomes_due(bench: Bench, give_back: object) -> None:
     await bench.put(new_job(lane="lane"))
     lease = await bench.take_one()
     await bench.engine.pause(QUEUE, "lane")
@@ -185,7 +185,7 @@ async def test_a_job_put_off_in_a_paused_lane_is_blocked_once_it_falls_due(bench
     bench.clock.advance(minutes=2)
     assert await bench.take(10) == ()
 
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.hold) == (JobState.BLOCKED, Hold.PAUSED)
     await bench.engine.resume(QUEUE, "lane")
     assert await bench.take_ids() == ["a"]
@@ -200,13 +200,13 @@ async def test_the_next_head_of_a_paused_lane_is_blocked_too(bench: Bench) -> No
     answer = await bench.engine.exchange([succeed(lease)], claim=bench.claim(limit=5))
 
     assert answer.leases == ()
-    job = await bench.look("b")
+    job = await bench.get("b")
     assert (job.state, job.hold) == (JobState.BLOCKED, Hold.PAUSED)
     assert (await bench.lane("lane")).head == "b"
 
 
 @guarantee(Guarantee.PAUSE)
-async def test_queue_and_lane_are_paused_apart(bench: Bench) -> None:
+async def test_queue_and_lane_are_paused_separately(bench: Bench) -> None:
     await bench.put(new_job("a", lane="lane"), new_job("b"))
     await bench.engine.pause(QUEUE)
     await bench.engine.pause(QUEUE, "lane")

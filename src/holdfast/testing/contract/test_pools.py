@@ -1,4 +1,4 @@
-"""Pools: a stored number of lanes that wins over what the code says."""
+"""Pools: the stored number of lanes decides, not the number in a producer's code."""
 
 from holdfast.model.produce import PoolPlace
 from holdfast.model.records import PoolRecord
@@ -18,7 +18,7 @@ async def test_a_new_pool_is_stored(bench: Bench) -> None:
 
 # O1
 @guarantee(Guarantee.POOLS)
-async def test_the_stored_size_wins_over_a_second_declaration(bench: Bench) -> None:
+async def test_a_second_declaration_does_not_change_the_stored_size(bench: Bench) -> None:
     await bench.engine.put_pool("mail", 4)
 
     answer = await bench.engine.put_pool("mail", 8)
@@ -41,11 +41,11 @@ async def test_an_idle_pool_can_be_resized(bench: Bench) -> None:
 
 # O2
 @guarantee(Guarantee.POOLS)
-async def test_jobs_without_a_key_go_round_the_lanes(bench: Bench) -> None:
+async def test_jobs_without_a_key_are_placed_round_robin(bench: Bench) -> None:
     for number in range(7):
         await bench.put(new_job(f"job-{number}", queue="mail", pool=PoolPlace(3)))
 
-    jobs = [await bench.look(f"job-{number}", "mail") for number in range(7)]
+    jobs = [await bench.get(f"job-{number}", "mail") for number in range(7)]
     assert [job.lane for job in jobs] == ["0", "1", "2", "0", "1", "2", "0"]
     assert [job.state for job in jobs] == [JobState.QUEUED] * 3 + [JobState.BLOCKED] * 4
 
@@ -57,17 +57,17 @@ async def test_a_key_always_goes_to_the_lane_of_its_hash(bench: Bench) -> None:
     for number, key in enumerate(("alice", "bob", "alice", "ünïcode")):
         await bench.put(new_job(f"job-{number}", queue="mail", pool=PoolPlace(8, key)))
 
-    lanes = [(await bench.look(f"job-{number}", "mail")).lane for number in range(4)]
+    lanes = [(await bench.get(f"job-{number}", "mail")).lane for number in range(4)]
     assert lanes == ["1", "2", "1", "5"]
 
 
 @guarantee(Guarantee.POOLS)
-async def test_the_stored_size_chooses_the_lane_whatever_the_producer_thinks(bench: Bench) -> None:
+async def test_the_stored_size_decides_the_lane_and_not_the_producers_size(bench: Bench) -> None:
     await bench.engine.put_pool("mail", 2)
     await bench.put(new_job("a", queue="mail", pool=PoolPlace(50, "alice")))
 
     stored = (await bench.engine.pools()).pools[0]
-    assert (await bench.look("a", "mail")).lane == str(stored.lane_of("alice"))
+    assert (await bench.get("a", "mail")).lane == str(stored.lane_of("alice"))
     assert stored.lanes == 2
 
 
@@ -81,14 +81,14 @@ async def test_after_a_resize_keyed_jobs_wait_for_those_of_the_older_size(bench:
     assert (answer.changed, answer.pool.lanes, answer.pool.epoch, answer.pool.old_live) == (True, 7, 2, 2)
 
     await bench.put(new_job("new", queue="mail", pool=PoolPlace(4, "alice")))
-    held = await bench.look("new", "mail")
-    assert (held.state, bool(held.hold & Hold.EPOCH)) == (JobState.BLOCKED, True)
+    job = await bench.get("new", "mail")
+    assert (job.state, bool(job.hold & Hold.EPOCH)) == (JobState.BLOCKED, True)
 
     first, second = await bench.take(queue="mail", limit=10)
     await bench.settle(succeed(first))
-    assert (await bench.look("new", "mail")).state is JobState.BLOCKED
+    assert (await bench.get("new", "mail")).state is JobState.BLOCKED
     await bench.settle(succeed(second))
-    assert (await bench.look("new", "mail")).state is JobState.QUEUED
+    assert (await bench.get("new", "mail")).state is JobState.QUEUED
     assert (await bench.engine.pools()).pools[0].old_live == 0
 
 
@@ -110,7 +110,7 @@ async def test_a_resize_counts_the_jobs_of_the_older_size_in_any_state(bench: Be
 
 # O4
 @guarantee(Guarantee.POOLS)
-async def test_a_pool_that_is_changing_its_size_keeps_it_until_that_is_done(bench: Bench) -> None:
+async def test_a_pool_cannot_be_resized_until_its_last_resize_is_complete(bench: Bench) -> None:
     await bench.put(new_job("a", queue="mail", pool=PoolPlace(4, "alice")))
     await bench.engine.resize("mail", 2)
 
@@ -121,7 +121,7 @@ async def test_a_pool_that_is_changing_its_size_keeps_it_until_that_is_done(benc
 
 
 @guarantee(Guarantee.POOLS)
-async def test_clearing_a_pool_ends_its_change_of_size(bench: Bench) -> None:
+async def test_clearing_a_pool_completes_its_resize(bench: Bench) -> None:
     await bench.put(new_job("a", queue="mail", pool=PoolPlace(4, "alice")))
     await bench.engine.resize("mail", 2)
     await bench.put(new_job("b", queue="mail", pool=PoolPlace(4, "alice")))
@@ -129,7 +129,7 @@ async def test_clearing_a_pool_ends_its_change_of_size(bench: Bench) -> None:
     assert (await bench.engine.clear("mail")).count == 2
     assert (await bench.engine.pools()).pools[0].old_live == 0
     await bench.put(new_job("c", queue="mail", pool=PoolPlace(4, "alice")))
-    assert (await bench.look("c", "mail")).state is JobState.QUEUED
+    assert (await bench.get("c", "mail")).state is JobState.QUEUED
 
 
 # O5
@@ -141,7 +141,7 @@ async def test_a_requeued_job_goes_to_the_lane_its_key_has_now(bench: Bench) -> 
     await bench.engine.requeue("mail", "a")
 
     pool = (await bench.engine.pools()).pools[0]
-    job = await bench.look("a", "mail")
+    job = await bench.get("a", "mail")
     assert (job.lane, job.epoch, job.state) == (str(pool.lane_of("alice")), 2, JobState.QUEUED)
 
 
@@ -163,10 +163,10 @@ async def test_pools_are_listed_by_name(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.POOLS)
-async def test_the_lanes_of_a_pool_are_not_forgotten(bench: Bench) -> None:
+async def test_prune_keeps_the_lanes_of_a_pool(bench: Bench) -> None:
     await bench.engine.put_pool("mail", 2)
     await bench.finish(new_job("a", queue="mail", lane="0"))
-    await bench.finish(new_job("b", queue="mail", lane="stranger"))
+    await bench.finish(new_job("b", queue="mail", lane="unrelated"))
     bench.clock.advance(days=3)
 
     await bench.engine.prune()

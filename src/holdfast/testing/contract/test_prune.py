@@ -1,18 +1,18 @@
-"""Prune: what is past its clocks goes, in bounded pieces; what is not stays."""
+"""Prune: deletes records whose lifetimes have passed, in batches of bounded size, and no others."""
 
 from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.job import Given, JobKey
 from holdfast.model.states import JobState
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, cancelled, fail, jobs, new_job, retry, succeed
+from holdfast.testing.contract.builders import QUEUE, confirm_cancel, fail, jobs, new_job, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
 @guarantee(Guarantee.RETENTION)
-async def test_a_job_goes_when_its_retention_has_passed(bench: Bench) -> None:
-    await bench.put(*jobs("good", "bad", "asked"))
-    good, bad, asked = await bench.take(3)
-    await bench.engine.settle(succeed(good), fail(bad), cancelled(asked))
+async def test_a_job_is_deleted_when_its_retention_has_passed(bench: Bench) -> None:
+    await bench.put(*jobs("good", "bad", "cancelled"))
+    good, bad, to_cancel = await bench.take(3)
+    await bench.engine.settle(succeed(good), fail(bad), confirm_cancel(to_cancel))
 
     bench.clock.advance(hours=23)
     early = await bench.engine.prune()
@@ -24,19 +24,21 @@ async def test_a_job_goes_when_its_retention_has_passed(bench: Bench) -> None:
     last = await bench.engine.prune()
 
     assert (early.deleted, still.deleted) == ((), ())
-    assert sorted(later.deleted) == [JobKey(QUEUE, "asked"), JobKey(QUEUE, "good")]
+    assert sorted(later.deleted) == [JobKey(QUEUE, "cancelled"), JobKey(QUEUE, "good")]
     assert last.deleted == (JobKey(QUEUE, "bad"),)
-    assert await bench.find("bad") is None
+    assert await bench.get_or_none("bad") is None
     assert (await bench.stats()).counts == {}
 
 
 @guarantee(Guarantee.RETENTION)
 async def test_live_jobs_are_never_pruned(bench: Bench) -> None:
-    nothing = Given(retention=0, result_ttl=0)
-    await bench.put(*jobs("running", "again", given=nothing))
+    no_lifetimes = Given(retention=0, result_ttl=0)
+    await bench.put(*jobs("running", "again", given=no_lifetimes))
     _, again = await bench.take(2)
     await bench.settle(retry(again, HOUR))
-    await bench.put(new_job("scheduled", delay=HOUR, given=nothing), *jobs("head", "behind", lane="l", given=nothing))
+    await bench.put(
+        new_job("scheduled", delay=HOUR, given=no_lifetimes), *jobs("head", "behind", lane="l", given=no_lifetimes)
+    )
     bench.clock.advance(days=4_000)
 
     answer = await bench.engine.prune()
@@ -47,7 +49,7 @@ async def test_live_jobs_are_never_pruned(bench: Bench) -> None:
 
 # PR1
 @guarantee(Guarantee.RETENTION)
-async def test_prune_works_in_pieces_and_says_when_there_is_more(bench: Bench) -> None:
+async def test_prune_works_in_batches_and_answers_whether_there_is_more(bench: Bench) -> None:
     await bench.put(*jobs(*(f"job-{number}" for number in range(7))))
     await bench.engine.settle(*(succeed(lease, retention=MINUTE, result_ttl=MINUTE) for lease in await bench.take(7)))
     bench.clock.advance(minutes=2)
@@ -63,7 +65,7 @@ async def test_prune_works_in_pieces_and_says_when_there_is_more(bench: Bench) -
 
 
 @guarantee(Guarantee.DUE_TIMES)
-async def test_cancelling_what_has_expired_is_done_in_pieces_too(bench: Bench) -> None:
+async def test_prune_cancels_expired_jobs_in_batches_too(bench: Bench) -> None:
     expires = (await bench.engine.now()).wall + MINUTE
     await bench.put(*jobs(*(f"job-{number}" for number in range(5)), delay=HOUR, expires=expires))
     bench.clock.advance(minutes=2)
@@ -76,14 +78,14 @@ async def test_cancelling_what_has_expired_is_done_in_pieces_too(bench: Bench) -
 
 
 @guarantee(Guarantee.RETENTION)
-async def test_nothing_to_prune_is_fine(bench: Bench) -> None:
+async def test_prune_without_work_has_an_empty_answer(bench: Bench) -> None:
     answer = await bench.engine.prune()
 
     assert (answer.deleted, answer.expired, answer.workers, answer.more) == ((), (), (), False)
 
 
 @guarantee(Guarantee.RETENTION)
-async def test_a_job_that_came_back_to_life_is_not_pruned(bench: Bench) -> None:
+async def test_a_requeued_or_replaced_job_is_not_pruned(bench: Bench) -> None:
     """E-F6"""
     await bench.put(new_job("requeued"), new_job("replaced"))
     await bench.engine.settle(*(fail(lease, retention=MINUTE, result_ttl=MINUTE) for lease in await bench.take(2)))
@@ -106,7 +108,7 @@ async def test_all_queues_are_pruned(bench: Bench) -> None:
 
 # PR2
 @guarantee(Guarantee.LANES)
-async def test_an_idle_lane_is_forgotten_after_a_day_and_its_counts_stay(bench: Bench) -> None:
+async def test_an_idle_lane_is_deleted_after_a_day_and_its_totals_stay(bench: Bench) -> None:
     await bench.finish(new_job("a", lane="idle"))
     await bench.put(new_job("b", lane="busy"))
     await bench.engine.pause(QUEUE, "paused")
@@ -123,7 +125,7 @@ async def test_an_idle_lane_is_forgotten_after_a_day_and_its_counts_stay(bench: 
 
 
 @guarantee(Guarantee.LANES)
-async def test_a_forgotten_lane_can_be_used_again(bench: Bench) -> None:
+async def test_a_deleted_lane_can_be_used_again(bench: Bench) -> None:
     await bench.finish(new_job("a", lane="lane"))
     bench.clock.advance(days=2)
     await bench.engine.prune()

@@ -1,4 +1,4 @@
-"""Renew: a lease is extended by its own length, and the worker hears what it should know."""
+"""Renew: extends a lease by its own length; the answer reports losses, cancel requests and pauses."""
 
 import pytest
 
@@ -23,7 +23,7 @@ async def test_a_renewal_counts_from_now(bench: Bench) -> None:
     answer = await bench.engine.renew(renewal(lease))
 
     assert answer.jobs == (RenewResult(RenewStatus.HELD, answer.at.lease + LEASE),)
-    job = await bench.look()
+    job = await bench.get()
     assert job.lease_expires == answer.at.lease + LEASE
     assert (job.state, job.token, job.attempt) == (JobState.RUNNING, lease.token, 1)
 
@@ -39,7 +39,7 @@ async def test_a_renewed_lease_outlives_its_first_length(bench: Bench) -> None:
         assert (await bench.engine.renew(renewal(lease))).jobs[0].status is RenewStatus.HELD
 
     assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
-    assert (await bench.look()).attempt == 1
+    assert (await bench.get()).attempt == 1
 
 
 @guarantee(Guarantee.LEASES)
@@ -55,7 +55,7 @@ async def test_a_renewal_uses_the_length_given_at_enqueue(bench: Bench) -> None:
 
 # T4
 @guarantee(Guarantee.LEASES)
-async def test_an_expired_lease_can_still_be_renewed_while_nobody_reaped_it(bench: Bench) -> None:
+async def test_an_expired_lease_can_be_renewed_until_it_is_reaped(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     await bench.expire(lease)
@@ -81,19 +81,19 @@ async def test_a_renewal_never_shortens_a_lease(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.FENCING)
-async def test_a_late_owner_cannot_renew_the_lease_of_the_next(bench: Bench) -> None:
+async def test_a_late_owner_cannot_renew_the_lease_of_the_next_owner(bench: Bench) -> None:
     """E-P9"""
     await bench.put(new_job())
     first = await bench.take_one(worker="first")
     await bench.lose(first)
     await bench.take_one(worker="second")
-    before = await bench.look()
+    before = await bench.get()
     bench.clock.advance(10)
 
     answer = await bench.engine.renew(Renewal(QUEUE, "a", first.token, Progress(0.9, "mine")))
 
     assert answer.jobs == (LOST,)
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 @guarantee(Guarantee.FENCING)
@@ -103,19 +103,19 @@ async def test_a_settled_job_cannot_be_renewed(bench: Bench, end: object) -> Non
     lease = await bench.take_one()
     assert callable(end)
     await bench.settle(end(lease))
-    before = await bench.look()
+    before = await bench.get()
 
     assert (await bench.engine.renew(renewal(lease))).jobs == (LOST,)
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 @guarantee(Guarantee.FENCING)
-async def test_a_job_that_is_not_there_cannot_be_renewed(bench: Bench) -> None:
+async def test_the_lease_of_an_absent_job_cannot_be_renewed(bench: Bench) -> None:
     """E-Q22"""
     await bench.put(new_job())
     lease = await bench.take_one()
 
-    answer = await bench.engine.renew(Renewal(QUEUE, "nobody", lease.token), Renewal("nowhere", "a", lease.token))
+    answer = await bench.engine.renew(Renewal(QUEUE, "absent", lease.token), Renewal("absent", "a", lease.token))
 
     assert answer.jobs == (LOST, LOST)
 
@@ -134,7 +134,7 @@ async def test_renewals_are_answered_in_their_order(bench: Bench) -> None:
 
 # T5
 @guarantee(Guarantee.CANCEL)
-async def test_a_renewal_hears_of_a_cancel_and_holds_all_the_same(bench: Bench) -> None:
+async def test_a_renewal_reports_a_cancel_request_and_still_extends_the_lease(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     await bench.engine.cancel(QUEUE, "a")
@@ -143,13 +143,15 @@ async def test_a_renewal_hears_of_a_cancel_and_holds_all_the_same(bench: Bench) 
     answer = await bench.engine.renew(renewal(lease))
 
     assert answer.jobs == (RenewResult(RenewStatus.CANCEL, answer.at.lease + LEASE),)
-    assert (await bench.look()).lease_expires == answer.at.lease + LEASE
+    assert (await bench.get()).lease_expires == answer.at.lease + LEASE
 
 
 # T5
 @guarantee(Guarantee.PAUSE)
 @pytest.mark.parametrize("lane", [None, "lane"])
-async def test_the_renewal_of_an_assigned_job_hears_of_a_pause_and_holds(bench: Bench, lane: str | None) -> None:
+async def test_the_renewal_of_an_assigned_job_reports_a_pause_and_still_extends_the_lease(
+    bench: Bench, lane: str | None
+) -> None:
     await bench.put(new_job("assigned", lane="lane"))
     (lease,) = await bench.take(0, prefetch=1)
     await bench.engine.pause(QUEUE, lane)
@@ -158,12 +160,12 @@ async def test_the_renewal_of_an_assigned_job_hears_of_a_pause_and_holds(bench: 
     answer = await bench.engine.renew(renewal(lease))
 
     assert answer.jobs == (RenewResult(RenewStatus.HOLD, answer.at.lease + LEASE),)
-    assert (await bench.look("assigned")).lease_expires == answer.at.lease + LEASE
+    assert (await bench.get("assigned")).lease_expires == answer.at.lease + LEASE
 
 
 @guarantee(Guarantee.PAUSE)
 @pytest.mark.parametrize("lane", [None, "lane"])
-async def test_a_running_job_is_not_disturbed_by_a_pause(bench: Bench, lane: str | None) -> None:
+async def test_the_renewal_of_a_running_job_does_not_report_a_pause(bench: Bench, lane: str | None) -> None:
     await bench.put(new_job(lane="lane"))
     lease = await bench.take_one()
     await bench.engine.pause(QUEUE, lane)
@@ -175,7 +177,7 @@ async def test_a_running_job_is_not_disturbed_by_a_pause(bench: Bench, lane: str
 
 
 @guarantee(Guarantee.PAUSE)
-async def test_the_pause_of_another_lane_is_no_news(bench: Bench) -> None:
+async def test_a_renewal_does_not_report_the_pause_of_another_lane(bench: Bench) -> None:
     await bench.put(new_job("a", lane="one"), new_job("b"))
     leases = await bench.take(0, prefetch=2)
     await bench.engine.pause(QUEUE, "two")
@@ -186,7 +188,7 @@ async def test_the_pause_of_another_lane_is_no_news(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.CANCEL)
-async def test_a_cancel_is_more_urgent_news_than_a_pause(bench: Bench) -> None:
+async def test_a_renewal_reports_a_cancel_request_rather_than_a_pause(bench: Bench) -> None:
     await bench.put(new_job())
     (lease,) = await bench.take(0, prefetch=1)
     await bench.engine.pause(QUEUE)
@@ -197,19 +199,19 @@ async def test_a_cancel_is_more_urgent_news_than_a_pause(bench: Bench) -> None:
 
 # T4
 @guarantee(Guarantee.LEASES)
-async def test_progress_travels_with_a_renewal_and_stays(bench: Bench) -> None:
+async def test_the_progress_of_a_renewal_is_stored_and_kept(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
-    assert (await bench.look()).progress is None
+    assert (await bench.get()).progress is None
 
     await bench.engine.renew(renewal(lease, progress=Progress(0.25, "a quarter")))
-    first = (await bench.look()).progress
+    first = (await bench.get()).progress
     await bench.engine.renew(renewal(lease))
-    unchanged = (await bench.look()).progress
+    unchanged = (await bench.get()).progress
     await bench.engine.renew(renewal(lease, progress=Progress(0.5)))
 
     assert first == unchanged == Progress(0.25, "a quarter")
-    assert (await bench.look()).progress == Progress(0.5, "")
+    assert (await bench.get()).progress == Progress(0.5, "")
 
 
 @guarantee(Guarantee.LEASES)
@@ -221,7 +223,7 @@ async def test_a_new_attempt_starts_without_progress(bench: Bench) -> None:
 
     await bench.take_one()
 
-    assert (await bench.look()).progress is None
+    assert (await bench.get()).progress is None
 
 
 # G3
@@ -233,12 +235,12 @@ async def test_a_lease_renewed_after_it_was_listed_is_not_reaped(bench: Bench) -
     listed = await bench.expire(lease)
 
     await bench.engine.renew(renewal(lease))
-    before = await bench.look()
+    before = await bench.get()
 
     assert await bench.settle(reap(listed)) is SettleStatus.LOST
-    assert await bench.look() == before
+    assert await bench.get() == before
     assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
-    assert (await bench.look()).losses == 0
+    assert (await bench.get()).losses == 0
 
 
 @guarantee(Guarantee.RECOVERY)

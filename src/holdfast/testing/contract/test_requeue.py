@@ -1,4 +1,4 @@
-"""Requeue: a failed or cancelled job comes back, at the tail, with its attempts counted anew."""
+"""Requeue: a failed or cancelled job becomes live again, at the tail, with its attempts counted from zero."""
 
 import pytest
 
@@ -27,28 +27,28 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 # RQ2
 @guarantee(Guarantee.OPERATING)
 @pytest.mark.parametrize("end", [JobState.FAILED, JobState.CANCELLED])
-async def test_a_dead_job_comes_back_as_new_but_for_its_past(bench: Bench, end: JobState) -> None:
+async def test_a_requeued_job_is_reset_except_for_its_history(bench: Bench, end: JobState) -> None:
     await bench.put(new_job(payload=b"load", metadata={"k": "v"}, priority=2))
     await bench.lose(await bench.take_one())
     lease = await bench.take_one()
     await bench.engine.cancel(QUEUE, "a", note="stop")
     await bench.settle(settlement(lease, end, error=BOOM, note="broken"))
-    dead = await bench.look()
+    before = await bench.get()
     bench.clock.advance(minutes=1)
 
     answer = await bench.engine.requeue(QUEUE, "a")
 
     assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.QUEUED),)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.hold, job.generation) == (JobState.QUEUED, Hold.NONE, 1)
     assert (job.attempt, job.losses, job.cancel_asked) == (0, 0, False)
     assert (job.due, job.finished, job.reason, job.result) == (answer.at.wall, None, None, None)
     assert (job.started, job.last_started, job.token) == (None, None, None)
     assert (job.visible_until, job.result_until, job.key_until) == (0, 0, 0)
-    assert job.arrival > dead.arrival
-    assert (job.history, job.last_error) == (dead.history, BOOM)
+    assert job.arrival > before.arrival
+    assert (job.history, job.last_error) == (before.history, BOOM)
     assert len(job.history) == 2
-    assert (job.payload, job.metadata, job.priority, job.created) == (b"load", {"k": "v"}, 2, dead.created)
+    assert (job.payload, job.metadata, job.priority, job.created) == (b"load", {"k": "v"}, 2, before.created)
 
 
 @guarantee(Guarantee.OPERATING)
@@ -67,16 +67,16 @@ async def test_a_requeued_job_runs_again(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.FENCING)
-async def test_an_old_lease_cannot_touch_a_requeued_job(bench: Bench) -> None:
+async def test_an_old_lease_cannot_change_a_requeued_job(bench: Bench) -> None:
     await bench.put(new_job())
-    old = await bench.take_one()
+    old_lease = await bench.take_one()
     await bench.engine.clear(QUEUE)
     await bench.engine.requeue(QUEUE, "a")
-    before = await bench.look()
+    before = await bench.get()
 
-    assert await bench.settle(succeed(old)) is SettleStatus.LOST
-    assert (await bench.engine.renew(renewal(old))).jobs[0].status is RenewStatus.LOST
-    assert await bench.look() == before
+    assert await bench.settle(succeed(old_lease)) is SettleStatus.LOST
+    assert (await bench.engine.renew(renewal(old_lease))).jobs[0].status is RenewStatus.LOST
+    assert await bench.get() == before
 
 
 @guarantee(Guarantee.ORDER)
@@ -99,7 +99,7 @@ async def test_in_a_lane_a_requeued_job_goes_to_the_tail_too(bench: Bench) -> No
     answer = await bench.engine.requeue(QUEUE, "a")
 
     assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.BLOCKED),)
-    assert ((await bench.look("a")).hold, (await bench.lane("lane")).depth) == (Hold.LANE, 3)
+    assert ((await bench.get("a")).hold, (await bench.lane("lane")).depth) == (Hold.LANE, 3)
     for id in ("b", "c", "a"):
         lease = await bench.take_one()
         assert lease.id == id
@@ -127,40 +127,40 @@ async def test_only_failed_and_cancelled_jobs_can_be_requeued(bench: Bench) -> N
     await bench.settle(retry(failed_once, HOUR))
     await bench.put(new_job("scheduled", delay=HOUR), new_job("queued"))
     ids = ("succeeded", "running", "retrying", "scheduled", "queued")
-    before = [await bench.look(id) for id in ids]
+    before = [await bench.get(id) for id in ids]
 
-    answer = await bench.engine.requeue(QUEUE, *ids, "nobody")
+    answer = await bench.engine.requeue(QUEUE, *ids, "absent")
 
     assert answer.jobs == (
         *(OperateResult(OperateStatus.WRONG_STATE, JobState(id)) for id in ids),
         OperateResult(OperateStatus.NOT_FOUND, None),
     )
-    assert [await bench.look(id) for id in ids] == before
+    assert [await bench.get(id) for id in ids] == before
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_requeue_twice_does_it_once(bench: Bench) -> None:
+async def test_a_job_named_twice_in_one_requeue_is_requeued_once(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.settle(fail(await bench.take_one()))
 
     answer = await bench.engine.requeue(QUEUE, "a", "a")
 
     assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.WRONG_STATE]
-    assert (await bench.look()).generation == 1
+    assert (await bench.get()).generation == 1
 
 
 # RQ1
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_a_job_whose_key_is_taken_cannot_come_back(bench: Bench) -> None:
+async def test_a_job_whose_key_is_taken_cannot_be_requeued(bench: Bench) -> None:
     await bench.put(new_job("a", unique_key="key"))
     await bench.settle(fail(await bench.take_one()))
     await bench.put(new_job("b", unique_key="key"))
-    before = await bench.look("a")
+    before = await bench.get("a")
 
     answer = await bench.engine.requeue(QUEUE, "a")
 
     assert answer.jobs == (OperateResult(OperateStatus.KEY_TAKEN, JobState.FAILED),)
-    assert await bench.look("a") == before
+    assert await bench.get("a") == before
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
@@ -169,11 +169,11 @@ async def test_a_key_held_by_a_succeeded_job_is_taken_as_well(bench: Bench) -> N
     await bench.settle(fail(await bench.take_one()))
     await bench.finish(new_job("b", unique_key="key", key_scope=KeyScope.RESULT))
 
-    taken = await bench.engine.requeue(QUEUE, "a")
+    while_taken = await bench.engine.requeue(QUEUE, "a")
     bench.clock.advance(hours=2)
-    free = await bench.engine.requeue(QUEUE, "a")
+    when_free = await bench.engine.requeue(QUEUE, "a")
 
-    assert [taken.jobs[0].status, free.jobs[0].status] == [OperateStatus.KEY_TAKEN, OperateStatus.DONE]
+    assert [while_taken.jobs[0].status, when_free.jobs[0].status] == [OperateStatus.KEY_TAKEN, OperateStatus.DONE]
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
@@ -188,7 +188,7 @@ async def test_a_requeued_job_takes_its_key_again(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_of_two_dead_jobs_with_one_key_only_one_comes_back(bench: Bench) -> None:
+async def test_only_one_of_two_failed_jobs_with_one_key_can_be_requeued(bench: Bench) -> None:
     for id in ("a", "b"):
         await bench.put(new_job(id, unique_key="key"))
         await bench.settle(fail(await bench.take_one()))
@@ -235,4 +235,4 @@ async def test_totals_count_every_end_also_of_a_requeued_job(bench: Bench) -> No
 
     totals = (await bench.stats()).totals
     assert (totals.failed, totals.succeeded) == (2, 1)
-    assert (await bench.look()).generation == 2
+    assert (await bench.get()).generation == 2

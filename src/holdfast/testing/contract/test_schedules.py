@@ -1,4 +1,4 @@
-"""Schedules: written, replaced, dropped, listed by name. A tick is an ordinary enqueue."""
+"""Schedules are written, replaced, dropped and listed by name. A tick is an ordinary enqueue."""
 
 from holdfast.model.produce import EnqueueStatus
 from holdfast.model.records import ScheduleRecord
@@ -47,18 +47,18 @@ async def test_schedules_are_listed_by_name(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.SCHEDULES)
-async def test_a_dropped_schedule_is_gone_and_dropping_none_is_fine(bench: Bench) -> None:
+async def test_a_dropped_schedule_is_removed_and_dropping_an_absent_one_changes_nothing(bench: Bench) -> None:
     await bench.engine.put_schedule(schedule("a"))
     await bench.engine.put_schedule(schedule("b"))
 
     await bench.engine.drop_schedule("a")
-    await bench.engine.drop_schedule("never there")
+    await bench.engine.drop_schedule("absent")
 
     assert [found.name for found in (await bench.engine.schedules()).schedules] == ["b"]
 
 
 @guarantee(Guarantee.SCHEDULES)
-async def test_two_who_tick_at_once_make_one_job(bench: Bench) -> None:
+async def test_the_same_tick_enqueued_twice_makes_one_job(bench: Bench) -> None:
     ticks = [await bench.put_one(new_job("schedule:nightly:1800000000")) for _ in range(2)]
 
     assert [tick.status for tick in ticks] == [EnqueueStatus.CREATED, EnqueueStatus.DUPLICATE]

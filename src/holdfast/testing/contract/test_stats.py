@@ -1,18 +1,30 @@
-"""Stats: counts by state, what is due, and totals that outlive their jobs."""
+"""Stats: counts by state, due jobs, and totals that are kept when their jobs are deleted."""
 
 from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.records import Totals
 from holdfast.model.states import JobState
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, cancelled, fail, jobs, new_job, release, retry, snooze, succeed
+from holdfast.testing.contract.builders import (
+    QUEUE,
+    confirm_cancel,
+    fail,
+    jobs,
+    new_job,
+    release,
+    retry,
+    snooze,
+    succeed,
+)
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
 @guarantee(Guarantee.COUNTERS)
 async def test_every_state_is_counted(bench: Bench) -> None:
     await bench.put(*jobs("a", "b", "c", "d", "e", "f", "g"))
-    _, again, good, bad, asked, good_too, _ = await bench.take(6, prefetch=1)
-    await bench.engine.settle(retry(again, HOUR), succeed(good), fail(bad), cancelled(asked), succeed(good_too))
+    _, again, good, bad, to_cancel, good_too, _ = await bench.take(6, prefetch=1)
+    await bench.engine.settle(
+        retry(again, HOUR), succeed(good), fail(bad), confirm_cancel(to_cancel), succeed(good_too)
+    )
     await bench.put(new_job("h", delay=HOUR), *jobs("i", "j", "k", lane="lane"))
 
     stats = await bench.stats()
@@ -33,32 +45,32 @@ async def test_every_state_is_counted(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.COUNTERS)
-async def test_counts_follow_a_job_along_its_way(bench: Bench) -> None:
+async def test_counts_follow_a_job_through_its_states(bench: Bench) -> None:
     counts = []
 
-    async def note() -> None:
+    async def add_counts() -> None:
         counts.append((await bench.stats()).counts)
 
     await bench.put(new_job())
-    await note()
+    await add_counts()
     lease = await bench.take_one()
-    await note()
+    await add_counts()
     await bench.settle(retry(lease, MINUTE))
-    await note()
+    await add_counts()
     bench.clock.advance(minutes=2)
     await bench.settle(snooze(await bench.take_one(), MINUTE))
-    await note()
+    await add_counts()
     bench.clock.advance(minutes=2)
     await bench.settle(release(await bench.take_one()))
-    await note()
+    await add_counts()
     await bench.settle(fail(await bench.take_one()))
-    await note()
+    await add_counts()
     await bench.engine.requeue(QUEUE, "a")
-    await note()
+    await add_counts()
     await bench.settle(succeed(await bench.take_one()))
-    await note()
+    await add_counts()
     await bench.engine.delete(QUEUE, "a")
-    await note()
+    await add_counts()
 
     assert counts == [
         {JobState.QUEUED: 1},
@@ -75,7 +87,7 @@ async def test_counts_follow_a_job_along_its_way(bench: Bench) -> None:
 
 # RD2
 @guarantee(Guarantee.COUNTERS)
-async def test_due_counts_what_is_ready_promoted_or_not(bench: Bench) -> None:
+async def test_due_counts_ready_jobs_promoted_or_not(bench: Bench) -> None:
     await bench.put(*jobs("again", "running"))
     again, _ = await bench.take(2)
     await bench.settle(retry(again, 2 * MINUTE))
@@ -90,20 +102,20 @@ async def test_due_counts_what_is_ready_promoted_or_not(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.COUNTERS)
-async def test_next_due_is_the_earliest_of_those_that_wait_for_a_time(bench: Bench) -> None:
+async def test_next_due_is_the_earliest_due_time_of_a_scheduled_job(bench: Bench) -> None:
     await bench.put(new_job("queued"), new_job("later", delay=HOUR), new_job("soon", delay=MINUTE))
 
-    assert (await bench.stats()).next_due == (await bench.look("soon")).due
+    assert (await bench.stats()).next_due == (await bench.get("soon")).due
     await bench.engine.cancel(QUEUE, "soon")
-    assert (await bench.stats()).next_due == (await bench.look("later")).due
+    assert (await bench.stats()).next_due == (await bench.get("later")).due
     await bench.engine.cancel(QUEUE, "later")
     assert (await bench.stats()).next_due is None
 
 
 @guarantee(Guarantee.COUNTERS)
-async def test_the_longest_waiting_ready_job_tells_the_age_of_the_queue(bench: Bench) -> None:
+async def test_oldest_due_is_the_due_time_of_the_longest_waiting_ready_job(bench: Bench) -> None:
     await bench.put(new_job("first"))
-    due = (await bench.look("first")).due
+    due = (await bench.get("first")).due
     bench.clock.advance(minutes=1)
     await bench.put(new_job("second"), new_job("later", delay=HOUR))
 
@@ -114,14 +126,14 @@ async def test_the_longest_waiting_ready_job_tells_the_age_of_the_queue(bench: B
 
 
 @guarantee(Guarantee.COUNTERS)
-async def test_queues_are_answered_in_the_order_asked_or_all_by_name(bench: Bench) -> None:
+async def test_queues_are_answered_in_the_order_of_the_request_or_all_by_name(bench: Bench) -> None:
     await bench.put(new_job("a", queue="c"), new_job("a", queue="a"), new_job("a", queue="b"), new_job("b", queue="b"))
 
-    asked = (await bench.engine.stats("b", "c")).queues
-    everything = (await bench.engine.stats()).queues
+    two_queues = (await bench.engine.stats("b", "c")).queues
+    all_queues = (await bench.engine.stats()).queues
 
-    assert [(stats.queue, stats.depth) for stats in asked] == [("b", 2), ("c", 1)]
-    assert [(stats.queue, stats.depth) for stats in everything] == [("a", 1), ("b", 2), ("c", 1)]
+    assert [(stats.queue, stats.depth) for stats in two_queues] == [("b", 2), ("c", 1)]
+    assert [(stats.queue, stats.depth) for stats in all_queues] == [("a", 1), ("b", 2), ("c", 1)]
 
 
 @guarantee(Guarantee.COUNTERS)
@@ -146,7 +158,7 @@ async def test_duplicates_are_not_counted(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.COUNTERS)
-async def test_a_job_that_takes_an_old_id_takes_its_place_in_the_counts(bench: Bench) -> None:
+async def test_a_job_that_replaces_another_replaces_it_in_the_counts(bench: Bench) -> None:
     await bench.put(new_job())
     await bench.settle(fail(await bench.take_one()))
 

@@ -1,7 +1,7 @@
-"""Enqueue and settle inside a transaction of the user's: with its commit or not at all, in nobody's way meanwhile.
+"""Enqueue and settle inside a user's transaction: they take effect with its commit, and block no other call before.
 
-These need the capability `user_transactions` and the fixture `user_transaction`. Two of them also need
-`concurrent_writers`: where a single lock lets one transaction write at a time, nobody else can go on meanwhile.
+The examples need the capability `user_transactions` and the fixture `user_transaction`. Two of them also need
+`concurrent_writers`: if the store has a single lock for writers, every other write waits for the open transaction.
 """
 
 import asyncio
@@ -16,20 +16,22 @@ from holdfast.testing.contract.builders import at_most, jobs, new_job, release, 
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
-class ChangedMyMind(Exception):
-    """What a user's code may raise inside its transaction."""
+class UserCodeError(Exception):
+    """An exception of a user's code inside its transaction."""
 
 
 def need_concurrent_writers(bench: Bench) -> None:
     if not bench.engine.capabilities.concurrent_writers:
-        pytest.skip(f"not offered: on the {bench.engine.scheme} engine nobody writes while a transaction is open")
+        pytest.skip(
+            f"not offered: on the {bench.engine.scheme} engine no other call writes while a transaction is open"
+        )
 
 
 @guarantee(Guarantee.TRANSACTIONS)
 async def test_a_job_appears_with_the_commit(bench: Bench, user_transaction: UserTransaction) -> None:
     async with user_transaction() as transaction:
         answer = await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a", "b")),)), transaction)
-        assert await bench.find("a") is None, "nobody sees what is not committed"
+        assert await bench.get_or_none("a") is None, "the job is not committed"
 
     (group,) = answer.groups
     assert isinstance(group, GroupAccepted)
@@ -38,22 +40,22 @@ async def test_a_job_appears_with_the_commit(bench: Bench, user_transaction: Use
 
 
 @guarantee(Guarantee.TRANSACTIONS)
-async def test_a_job_of_a_transaction_rolled_back_never_was(bench: Bench, user_transaction: UserTransaction) -> None:
+async def test_a_rolled_back_transaction_creates_no_job(bench: Bench, user_transaction: UserTransaction) -> None:
     """E-Q24"""
     try:
         async with user_transaction() as transaction:
             await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("a", "b", lane="lane")),)), transaction)
-            raise ChangedMyMind
-    except ChangedMyMind:
+            raise UserCodeError
+    except UserCodeError:
         pass
 
-    assert await bench.find("a") is None
+    assert await bench.get_or_none("a") is None
     assert (await bench.put_one(new_job("a"))).status is EnqueueStatus.CREATED
     assert await bench.take_ids() == ["a"]
 
 
 @guarantee(Guarantee.TRANSACTIONS)
-async def test_a_lane_goes_on_while_a_transaction_holds_an_enqueue_into_it(
+async def test_a_lane_continues_while_a_transaction_with_an_enqueue_into_it_is_open(
     bench: Bench, user_transaction: UserTransaction
 ) -> None:
     """Case 6"""
@@ -61,36 +63,38 @@ async def test_a_lane_goes_on_while_a_transaction_holds_an_enqueue_into_it(
     await bench.put(new_job("head", lane="lane"))
     head = await bench.take_one()
     async with user_transaction() as transaction:
-        await bench.engine.in_transaction(Enqueue(groups=(Group((new_job("held", lane="lane"),)),)), transaction)
+        await bench.engine.in_transaction(Enqueue(groups=(Group((new_job("uncommitted", lane="lane"),)),)), transaction)
         async with asyncio.timeout(30):
             await bench.settle(succeed(head))
             await bench.put(new_job("other", lane="lane"))
-            next_up = await bench.take_one()
-        assert next_up.id == "other"
+            head_now = await bench.take_one()
+        assert head_now.id == "other"
 
-    assert await bench.take(10) == (), "the lane is taken"
-    await bench.settle(succeed(next_up))
+    assert await bench.take(10) == (), "the job `other` has the lane"
+    await bench.settle(succeed(head_now))
     last = await bench.take_one()
-    assert last.id == "held"
+    assert last.id == "uncommitted"
     await bench.settle(succeed(last))
     assert (await bench.lane("lane")).depth == 0
 
 
 @guarantee(Guarantee.TRANSACTIONS)
-async def test_a_transaction_that_holds_a_key_stops_nobody_without_that_key(
+async def test_a_transaction_that_holds_a_key_blocks_no_enqueue_without_that_key(
     bench: Bench, user_transaction: UserTransaction
 ) -> None:
     """Case 7"""
     need_concurrent_writers(bench)
     async with user_transaction() as transaction:
-        await bench.engine.in_transaction(Enqueue(groups=(Group((new_job("held", unique_key="key"),)),)), transaction)
+        await bench.engine.in_transaction(
+            Enqueue(groups=(Group((new_job("uncommitted", unique_key="key"),)),)), transaction
+        )
         async with asyncio.timeout(30):
             await asyncio.gather(*(bench.put(new_job(f"free-{number}")) for number in range(20)))
             await bench.put(new_job("keyed", unique_key="another"))
-        rival = asyncio.gather(bench.put_one(new_job("rival", unique_key="key")))
+        second_call = asyncio.gather(bench.put_one(new_job("second", unique_key="key")))
 
-    (answer,) = await rival
-    assert (answer.status, answer.id) == (EnqueueStatus.DUPLICATE, "held")
+    (answer,) = await second_call
+    assert (answer.status, answer.id) == (EnqueueStatus.DUPLICATE, "uncommitted")
     assert len(await bench.take_ids()) == 22
 
 
@@ -145,15 +149,15 @@ async def test_a_job_ends_with_the_commit(bench: Bench, user_transaction: UserTr
     async with user_transaction() as transaction:
         answer = await bench.engine.in_transaction(Exchange(settlements=(succeed(lease, b"done"),)), transaction)
         assert answer.settled == (SettleStatus.APPLIED,)
-        assert await bench.state("a") is JobState.RUNNING, "nobody sees what is not committed"
+        assert await bench.state("a") is JobState.RUNNING, "the settlement is not committed"
 
-    job = await bench.look("a")
+    job = await bench.get("a")
     assert (job.state, job.result) == (JobState.SUCCEEDED, b"done")
-    assert await bench.take_ids() == ["b"], "its lane goes on"
+    assert await bench.take_ids() == ["b"], "the next job of its lane is ready"
 
 
 @guarantee(Guarantee.TRANSACTIONS)
-async def test_a_settlement_rolled_back_leaves_the_job_in_its_owners_hands(
+async def test_a_rolled_back_settlement_leaves_the_lease_with_its_owner(
     bench: Bench, user_transaction: UserTransaction
 ) -> None:
     await bench.put(new_job("a"))
@@ -161,8 +165,8 @@ async def test_a_settlement_rolled_back_leaves_the_job_in_its_owners_hands(
     try:
         async with user_transaction() as transaction:
             await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)
-            raise ChangedMyMind
-    except ChangedMyMind:
+            raise UserCodeError
+    except UserCodeError:
         pass
 
     assert await bench.state("a") is JobState.RUNNING
@@ -180,7 +184,7 @@ async def test_after_the_commit_the_owners_own_settlement_changes_nothing(
         await bench.engine.in_transaction(Exchange(settlements=(succeed(lease, b"done"),)), transaction)
 
     assert await bench.settle(retry(lease)) is SettleStatus.APPLIED
-    job = await bench.look("a")
+    job = await bench.get("a")
     assert (job.state, job.result) == (JobState.SUCCEEDED, b"done")
 
 
@@ -188,7 +192,7 @@ async def test_after_the_commit_the_owners_own_settlement_changes_nothing(
 async def test_a_settlement_is_not_applied_again_inside_another_transaction(
     bench: Bench, user_transaction: UserTransaction
 ) -> None:
-    """Or the effects of both transactions would be committed."""
+    """Otherwise the effects of both transactions would be committed."""
     await bench.put(*jobs("a", "b"))
     ended, released = await bench.take(2)
     async with user_transaction() as transaction:
@@ -222,21 +226,23 @@ async def test_a_late_settlement_inside_a_transaction_is_refused(
             SettleStatus.LOST,
         )
 
-    assert (await bench.look("a")).token == current.token
+    assert (await bench.get("a")).token == current.token
 
 
 @guarantee(Guarantee.TRANSACTIONS)
-async def test_end_and_follow_up_are_one(bench: Bench, user_transaction: UserTransaction) -> None:
+async def test_settlement_and_enqueue_in_one_transaction_are_atomic(
+    bench: Bench, user_transaction: UserTransaction
+) -> None:
     await bench.put(new_job("a"))
     lease = await bench.take_one()
     try:
         async with user_transaction() as transaction:
             await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("next")),)), transaction)
             await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)
-            raise ChangedMyMind
-    except ChangedMyMind:
+            raise UserCodeError
+    except UserCodeError:
         pass
-    assert (await bench.state("a"), await bench.find("next")) == (JobState.RUNNING, None)
+    assert (await bench.state("a"), await bench.get_or_none("next")) == (JobState.RUNNING, None)
 
     async with user_transaction() as transaction:
         await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("next")),)), transaction)

@@ -1,4 +1,4 @@
-"""Trigger: a job that waits for a time is due now. Anything else is left alone."""
+"""Trigger: a job that waits for its due time becomes due now. No other job changes."""
 
 from holdfast.model.instants import HOUR
 from holdfast.model.operate import OperateResult, OperateStatus
@@ -21,7 +21,7 @@ async def test_a_job_that_waits_for_a_time_is_queued_at_once(bench: Bench) -> No
 
     assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.QUEUED),) * 3
     for id in ids:
-        job = await bench.look(id)
+        job = await bench.get(id)
         assert (job.state, job.due) == (JobState.QUEUED, answer.at.wall)
     assert sorted(await bench.take_ids()) == sorted(ids)
 
@@ -37,15 +37,15 @@ async def test_a_retry_that_is_triggered_keeps_its_attempts(bench: Bench) -> Non
 
 
 @guarantee(Guarantee.OPERATING)
-async def test_a_queued_job_is_ready_already(bench: Bench) -> None:
+async def test_triggering_a_queued_job_changes_nothing(bench: Bench) -> None:
     await bench.put(new_job())
-    before = await bench.look()
+    before = await bench.get()
     bench.clock.advance(minutes=1)
 
     answer = await bench.engine.trigger(QUEUE, "a")
 
     assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.QUEUED),)
-    assert await bench.look() == before
+    assert await bench.get() == before
 
 
 # TR1
@@ -66,15 +66,15 @@ async def test_no_other_job_can_be_triggered(bench: Bench) -> None:
         "blocked": JobState.BLOCKED,
         "child": JobState.BLOCKED,
     }
-    before = [await bench.look(id) for id in states]
+    before = [await bench.get(id) for id in states]
 
-    answer = await bench.engine.trigger(QUEUE, *states, "nobody")
+    answer = await bench.engine.trigger(QUEUE, *states, "absent")
 
     assert answer.jobs == (
         *(OperateResult(OperateStatus.WRONG_STATE, state) for state in states.values()),
         OperateResult(OperateStatus.NOT_FOUND, None),
     )
-    assert [await bench.look(id) for id in states] == before
+    assert [await bench.get(id) for id in states] == before
 
 
 @guarantee(Guarantee.LANES)
@@ -94,7 +94,7 @@ async def test_in_a_paused_lane_a_triggered_head_stays_blocked(bench: Bench) -> 
     answer = await bench.engine.trigger(QUEUE, "a")
 
     assert answer.jobs == (OperateResult(OperateStatus.DONE, JobState.BLOCKED),)
-    job = await bench.look()
+    job = await bench.get()
     assert (job.state, job.hold, job.due) == (JobState.BLOCKED, Hold.PAUSED, answer.at.wall)
     assert await bench.take() == ()
     await bench.engine.resume(QUEUE, "lane")

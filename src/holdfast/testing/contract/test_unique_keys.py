@@ -1,4 +1,4 @@
-"""Dedupe by `unique_key`: scoped to queue and task, never looking at the payload."""
+"""Dedupe by `unique_key`: scoped to queue and task, independent of the payload."""
 
 import asyncio
 
@@ -15,14 +15,14 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 # D10
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_a_live_job_answers_for_its_key_with_its_own_id(bench: Bench) -> None:
+async def test_a_duplicate_by_key_is_answered_with_the_id_of_the_live_job(bench: Bench) -> None:
     first = await bench.put_one(new_job("a", unique_key="key", payload_hash=b"one"))
 
     second = await bench.put_one(new_job("b", unique_key="key", payload_hash=b"two"))
 
     assert (second.status, second.id, second.state) == (EnqueueStatus.DUPLICATE, "a", JobState.QUEUED)
     assert (second.arrival, second.generation, second.position, second.depth) == (first.arrival, 0, None, None)
-    assert await bench.find("b") is None
+    assert await bench.get_or_none("b") is None
     assert await bench.take_ids() == ["a"]
 
 
@@ -43,7 +43,7 @@ async def test_a_key_belongs_to_its_queue_and_task(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_inside_a_group_the_first_one_takes_the_key(bench: Bench) -> None:
+async def test_the_first_job_of_a_group_takes_the_key(bench: Bench) -> None:
     accepted = await bench.put(new_job("a", unique_key="key"), new_job("b", unique_key="key"), new_job("c"))
 
     assert [(job.status, job.id) for job in accepted] == [
@@ -54,7 +54,7 @@ async def test_inside_a_group_the_first_one_takes_the_key(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_of_callers_racing_for_a_key_exactly_one_creates(bench: Bench) -> None:
+async def test_exactly_one_of_callers_racing_for_a_key_creates_a_job(bench: Bench) -> None:
     """E-F9, E-P22"""
     answers = await asyncio.gather(*(bench.put_one(new_job(f"job-{n}", unique_key="key")) for n in range(32)))
 
@@ -98,7 +98,7 @@ async def test_by_default_a_key_is_free_when_its_job_ends(bench: Bench, end: Job
 # D10
 @guarantee(Guarantee.ONE_PER_KEY)
 @pytest.mark.parametrize("scope", [KeyScope.RESULT, KeyScope.WINDOW, KeyScope.FOREVER])
-async def test_a_job_that_failed_frees_its_key_whatever_the_scope(bench: Bench, scope: KeyScope) -> None:
+async def test_a_failed_job_frees_its_key_in_every_scope(bench: Bench, scope: KeyScope) -> None:
     job = new_job("a", unique_key="key", key_scope=scope, key_window=HOUR)
     await bench.put(job)
     await bench.settle(fail(await bench.take_one()))
@@ -117,7 +117,7 @@ async def test_a_cancelled_job_frees_its_key(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_with_the_scope_result_a_key_answers_until_the_result_lapses(bench: Bench) -> None:
+async def test_with_the_scope_result_a_key_is_taken_until_the_result_lapses(bench: Bench) -> None:
     await bench.finish(new_job("a", unique_key="key", key_scope=KeyScope.RESULT), result=b"42", result_ttl=HOUR)
 
     bench.clock.advance(minutes=59)
@@ -146,7 +146,7 @@ async def test_a_window_on_a_key_counts_from_creation(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_for_ever_keeps_the_key_of_a_succeeded_job(bench: Bench) -> None:
+async def test_the_scope_forever_keeps_the_key_of_a_succeeded_job(bench: Bench) -> None:
     """E-F9"""
     await bench.finish(new_job("a", unique_key="key", key_scope=KeyScope.FOREVER))
 
@@ -159,7 +159,7 @@ async def test_for_ever_keeps_the_key_of_a_succeeded_job(bench: Bench) -> None:
 
 # D8
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_with_a_key_the_id_follows_the_result_and_the_scope_only_the_key(bench: Bench) -> None:
+async def test_the_scope_of_a_key_does_not_change_how_long_the_id_is_taken(bench: Bench) -> None:
     await bench.finish(new_job("a", unique_key="key", key_scope=KeyScope.INCOMPLETE), result=b"42")
 
     by_id = await bench.put_one(new_job("a", unique_key="another"))
@@ -171,7 +171,7 @@ async def test_with_a_key_the_id_follows_the_result_and_the_scope_only_the_key(b
 
 # D1
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_the_id_is_looked_at_before_the_key(bench: Bench) -> None:
+async def test_the_id_is_checked_before_the_key(bench: Bench) -> None:
     await bench.put(new_job("a"), new_job("b", unique_key="key"))
 
     again = await bench.put_one(new_job("a", unique_key="key"))
@@ -180,7 +180,7 @@ async def test_the_id_is_looked_at_before_the_key(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_a_free_id_does_not_help_where_the_key_is_taken(bench: Bench) -> None:
+async def test_a_job_with_a_free_id_and_a_taken_key_is_a_duplicate(bench: Bench) -> None:
     await bench.put(new_job("a"))
     await bench.settle(fail(await bench.take_one()))
     await bench.put(new_job("b", unique_key="key"))
@@ -188,11 +188,11 @@ async def test_a_free_id_does_not_help_where_the_key_is_taken(bench: Bench) -> N
     again = await bench.put_one(new_job("a", unique_key="key"))
 
     assert (again.status, again.id) == (EnqueueStatus.DUPLICATE, "b")
-    assert ((await bench.look("a")).state, (await bench.look("a")).generation) == (JobState.FAILED, 0)
+    assert ((await bench.get("a")).state, (await bench.get("a")).generation) == (JobState.FAILED, 0)
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_a_job_that_takes_an_old_id_lets_go_of_the_old_key(bench: Bench) -> None:
+async def test_a_job_that_replaces_another_frees_the_earlier_key(bench: Bench) -> None:
     await bench.put(new_job("a", unique_key="old"))
     await bench.settle(fail(await bench.take_one()))
     await bench.put(new_job("a", unique_key="new"))
@@ -205,7 +205,7 @@ async def test_a_job_that_takes_an_old_id_lets_go_of_the_old_key(bench: Bench) -
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_the_end_of_an_earlier_holder_does_not_free_the_key_of_a_later_one(bench: Bench) -> None:
+async def test_deleting_an_earlier_job_does_not_free_the_key_of_a_later_one(bench: Bench) -> None:
     await bench.put(new_job("a", unique_key="key"))
     await bench.settle(fail(await bench.take_one()))
     await bench.put(new_job("b", unique_key="key"))
@@ -217,8 +217,8 @@ async def test_the_end_of_an_earlier_holder_does_not_free_the_key_of_a_later_one
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_a_duplicate_by_key_joins_the_replies_of_the_live_holder(bench: Bench) -> None:
+async def test_the_reply_of_a_duplicate_by_key_is_added_to_the_live_job(bench: Bench) -> None:
     await bench.put(new_job("a", unique_key="key", reply="process-1"))
     await bench.put(new_job("b", unique_key="key", reply="process-2"))
 
-    assert (await bench.look("a")).reply == ("process-1", "process-2")
+    assert (await bench.get("a")).reply == ("process-1", "process-2")

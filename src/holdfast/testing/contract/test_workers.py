@@ -1,4 +1,4 @@
-"""Worker records: written by heartbeats, read by operators, and the way to ask a worker to stop."""
+"""Worker records: heartbeats write them, operators read them, and a stop request is stored in them."""
 
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.records import WorkerRecord
@@ -16,7 +16,7 @@ async def names(bench: Bench) -> list[str]:
 
 # WK1
 @guarantee(Guarantee.WORKERS)
-async def test_a_heartbeat_writes_the_record_and_the_engine_the_time(bench: Bench) -> None:
+async def test_a_heartbeat_writes_the_record_with_the_engines_time(bench: Bench) -> None:
     sent = WorkerRecord(
         worker="w",
         tasks=("x", "y"),
@@ -52,7 +52,7 @@ async def test_a_heartbeat_writes_the_record_and_the_engine_the_time(bench: Benc
 
 
 @guarantee(Guarantee.WORKERS)
-async def test_the_next_heartbeat_takes_the_place_of_the_last(bench: Bench) -> None:
+async def test_a_heartbeat_replaces_the_record_of_the_one_before(bench: Bench) -> None:
     await bench.engine.heartbeat(record("w", busy=1))
     bench.clock.advance(10)
 
@@ -72,7 +72,7 @@ async def test_workers_are_listed_by_name(bench: Bench) -> None:
 
 # WK2
 @guarantee(Guarantee.WORKERS)
-async def test_a_request_to_stop_is_told_by_every_heartbeat_after_it(bench: Bench) -> None:
+async def test_every_heartbeat_after_a_stop_request_is_answered_stop(bench: Bench) -> None:
     await bench.engine.heartbeat(record("w"))
     await bench.engine.heartbeat(record("other"))
 
@@ -87,20 +87,20 @@ async def test_a_request_to_stop_is_told_by_every_heartbeat_after_it(bench: Benc
 
 
 @guarantee(Guarantee.WORKERS)
-async def test_a_worker_cannot_ask_itself_to_stop_by_its_record(bench: Bench) -> None:
+async def test_a_heartbeat_cannot_set_the_stop_request(bench: Bench) -> None:
     assert (await bench.engine.heartbeat(record("w", stop_asked=True))).stop is False
     assert (await bench.engine.workers()).workers[0].stop_asked is False
 
 
 @guarantee(Guarantee.WORKERS)
-async def test_a_worker_that_is_not_there_cannot_be_stopped_or_forgotten(bench: Bench) -> None:
-    assert (await bench.engine.stop_worker("nobody")).found is False
-    assert (await bench.engine.forget_worker("nobody")).found is False
+async def test_an_absent_worker_cannot_be_stopped_or_forgotten(bench: Bench) -> None:
+    assert (await bench.engine.stop_worker("absent")).found is False
+    assert (await bench.engine.forget_worker("absent")).found is False
     assert await names(bench) == []
 
 
 @guarantee(Guarantee.WORKERS)
-async def test_a_forgotten_worker_takes_its_request_with_it(bench: Bench) -> None:
+async def test_forgetting_a_worker_removes_its_stop_request(bench: Bench) -> None:
     await bench.engine.heartbeat(record("w"))
     await bench.engine.stop_worker("w")
 
@@ -115,16 +115,16 @@ async def test_a_forgotten_worker_takes_its_request_with_it(bench: Bench) -> Non
 async def test_silent_workers_are_forgotten_after_an_hour(bench: Bench) -> None:
     await bench.engine.heartbeat(record("silent", interval=SECOND))
     bench.clock.advance(minutes=59)
-    await bench.engine.heartbeat(record("talking", interval=SECOND))
+    await bench.engine.heartbeat(record("active", interval=SECOND))
     assert (await bench.engine.prune()).workers == ()
     bench.clock.advance(minutes=2)
 
     assert (await bench.engine.prune()).workers == ("silent",)
-    assert await names(bench) == ["talking"]
+    assert await names(bench) == ["active"]
 
 
 @guarantee(Guarantee.WORKERS)
-async def test_a_worker_that_beats_slowly_is_given_ten_of_its_intervals(bench: Bench) -> None:
+async def test_a_worker_with_a_long_interval_is_forgotten_after_ten_intervals(bench: Bench) -> None:
     await bench.engine.heartbeat(record("slow", interval=30 * MINUTE))
     bench.clock.advance(hours=4.9)
     assert (await bench.engine.prune()).workers == ()

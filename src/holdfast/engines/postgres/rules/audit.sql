@@ -45,7 +45,7 @@ CREATE FUNCTION audit_jobs() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         CASE WHEN jsonb_array_length(history) > {{history.length}} THEN 'a history without bounds' END,
         CASE WHEN (pool_key IS NULL) <> (pool_hash IS NULL)
             THEN 'a pool''s key without its hash or the other way round' END
-    ) AS wrong) AS problem
+    ) AS wrong) AS found
     WHERE wrong <> ''
     UNION ALL
     SELECT format('queue %L: %s jobs share the arrival %s', queue, count(*), arrival)
@@ -74,7 +74,7 @@ CREATE FUNCTION audit_lanes() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         (NOT l.paused AND f.held_by_pause, 'it holds a job by a pause it does not have'),
         (l.paused AND f.any_queued, 'it is paused and has a queued job'),
         (f.granted <= l.fence, format('fence %s, its head was granted %s', l.fence, f.granted))
-    ) AS problem (wrong, what)
+    ) AS checks (wrong, what)
     WHERE wrong
 $$;
 
@@ -132,7 +132,7 @@ CREATE FUNCTION audit_pools() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         (p.old_live = 0 AND f.held > 0,
             format('it holds %s jobs back for those of an older size, and has none', f.held)),
         (f.strays > 0, format('%s jobs of its size are in a lane it does not have', f.strays))
-    ) AS problem (wrong, what)
+    ) AS checks (wrong, what)
     WHERE wrong
 $$;
 

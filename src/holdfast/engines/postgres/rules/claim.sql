@@ -32,7 +32,7 @@ DECLARE
     v_picked picked := ('{}', '{}');
 BEGIN
     LOOP
-        -- Materialised: the planner must not look for the heads twice, and so take more than there is room for.
+        -- Materialised: the planner must not look for the heads twice, and so take more than the limit.
         WITH heads AS MATERIALIZED (
             SELECT h.row, t.o::int AS task, h.expires <= p_now AS over, h.priority, h.due, h.arrival
             FROM unnest(p_tasks, p_shares) WITH ORDINALITY AS t (task, share, o)
@@ -57,7 +57,7 @@ BEGIN
         END IF;
         EXIT WHEN p_room = 0 OR v_stop IS NULL AND v_cursor = c_beginning;
         IF v_stop IS NULL THEN
-            v_cursor := c_beginning;  -- there is room left: look from the beginning after all
+            v_cursor := c_beginning;  -- fewer jobs than the limit: scan from the beginning after all
             CONTINUE;
         END IF;
         SELECT array_agg(share - coalesce(used, 0) ORDER BY o) INTO p_shares

@@ -5,8 +5,8 @@
 --
 -- Each job is found by its token, one by one (index job_token): LIMIT keeps the planner from turning that round, and
 -- `IS TRUE` from reading all running jobs of the queue, or dead versions under the job's name. Whether a job may be
--- settled this way is a condition of the write itself: if another call changes the job meanwhile, the write waits for
--- it and then checks the new version.
+-- settled this way is decided in the write itself: if another call changes the job meanwhile, the write waits for it
+-- and then looks at the new version.
 CREATE FUNCTION settle_fast(
     p_queues text[], p_ids text[], p_tokens text[], p_results bytea[], p_result_ttls bigint[], p_retentions bigint[],
     p_gone boolean, p_now bigint

@@ -14,7 +14,7 @@ DECLARE
     v_jobs json;
 BEGIN
     PERFORM begin_call();
-    WITH request AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
+    WITH requested AS MATERIALIZED (  -- one row per lease: of two, the last progress stays
         SELECT queue, id, token,
             (array_agg(progress ORDER BY place DESC) FILTER (WHERE progress IS NOT NULL))[1] AS progress
         FROM ROWS FROM (
@@ -22,8 +22,8 @@ BEGIN
         ) WITH ORDINALITY AS r (queue, id, token, progress, place)
         GROUP BY queue, id, token
     ), held AS MATERIALIZED (
-        SELECT j.queue, j.id, r.progress FROM request AS r JOIN job AS j ON j.queue = r.queue AND j.id = r.id
-        WHERE j.token = r.token FOR UPDATE OF j SKIP LOCKED
+        SELECT j.queue, j.id, a.progress FROM requested AS a JOIN job AS j ON j.queue = a.queue AND j.id = a.id
+        WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
     )
     UPDATE job AS j SET
         lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)

@@ -22,11 +22,11 @@ DECLARE
     v_jobs text;
 BEGIN
     PERFORM begin_call();
-    SELECT string_agg(CASE WHEN j.id IS NULL THEN 'null' ELSE record_json(j)::text END, ',' ORDER BY request.place)
+    SELECT string_agg(CASE WHEN j.id IS NULL THEN 'null' ELSE record_json(j)::text END, ',' ORDER BY requested.place)
     INTO v_jobs
     FROM ROWS FROM (jsonb_to_recordset(p_request -> 'jobs') AS (queue text, id text))
-        WITH ORDINALITY AS request (queue, id, place)
-    LEFT JOIN job AS j ON j.queue = request.queue AND j.id = request.id;
+        WITH ORDINALITY AS requested (queue, id, place)
+    LEFT JOIN job AS j ON j.queue = requested.queue AND j.id = requested.id;
     RETURN reply(call_time(p_offset, p_not_before_us), '"jobs":[' || coalesce(v_jobs, '') || ']');
 END $$;
 
@@ -135,7 +135,7 @@ BEGIN
         FROM (SELECT queue FROM queue UNION SELECT queue FROM counter UNION SELECT queue FROM tally) AS known;
     END IF;
     SELECT json_agg(queue_stats(name, v_now) ORDER BY place) INTO v_queues
-    FROM unnest(v_names) WITH ORDINALITY AS request (name, place);
+    FROM unnest(v_names) WITH ORDINALITY AS requested (name, place);
     RETURN reply(v_now, '"queues":' || coalesce(v_queues, '[]'));
 END $$;
 

@@ -1,4 +1,4 @@
-"""Open, close, migrate; and the renewal connection, the blocking connection of a lease keeper's thread."""
+"""Open, close and migrate; and the renewal connection: the blocking connection of the thread that renews leases."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from holdfast.testing.contract.interleave import pass_turns
 from holdfast.testing.probes import TIMEOUT_S
 
 
-@guarantee(Guarantee.DOORS)
+@guarantee(Guarantee.OPEN_CLOSE)
 async def test_opening_twice_does_nothing(bench: Bench) -> None:
     await bench.put(new_job())
 
@@ -24,16 +24,16 @@ async def test_opening_twice_does_nothing(bench: Bench) -> None:
     assert await bench.take_ids() == ["a"]
 
 
-@guarantee(Guarantee.DOORS)
-async def test_migrating_what_is_up_to_date_takes_no_steps(bench: Bench) -> None:
+@guarantee(Guarantee.OPEN_CLOSE)
+async def test_migrating_an_up_to_date_store_takes_no_steps(bench: Bench) -> None:
     await bench.put(new_job())
 
     assert await bench.engine.migrate() == ()
     assert await bench.take_ids() == ["a"]
 
 
-@guarantee(Guarantee.DOORS)
-async def test_closing_wakes_every_waiter_and_may_be_done_twice(
+@guarantee(Guarantee.OPEN_CLOSE)
+async def test_closing_ends_every_wait_and_may_be_called_twice(
     engine: Engine, make_engine: Callable[[], Engine]
 ) -> None:
     other = make_engine()
@@ -49,27 +49,27 @@ async def test_closing_wakes_every_waiter_and_may_be_done_twice(
     assert (await engine.stats()).queues == ()
 
 
-@guarantee(Guarantee.DOORS)
-async def test_the_lifeline_renews_from_another_thread(bench: Bench) -> None:
-    """E-Q26: renewing must not depend on the loop that runs the handlers."""
+@guarantee(Guarantee.OPEN_CLOSE)
+async def test_the_renewal_connection_renews_from_another_thread(bench: Bench) -> None:
+    """E-Q26: renewals must not depend on the event loop that runs the handlers."""
     await bench.put(new_job())
     lease = await bench.take_one()
     bench.clock.advance(10)
     renewal_connection = bench.engine.renewal_connection()
     runtime = SystemRuntime()
 
-    held = await runtime.run_blocking(renewal_connection.renew, [renewal(lease, progress=Progress(0.5))])
+    answer = await runtime.run_blocking(renewal_connection.renew, [renewal(lease, progress=Progress(0.5))])
     await bench.settle(succeed(lease))
-    lost = await runtime.run_blocking(renewal_connection.renew, [renewal(lease)])
+    late_answer = await runtime.run_blocking(renewal_connection.renew, [renewal(lease)])
     await runtime.run_blocking(renewal_connection.close)
 
-    assert (held.jobs[0].status, held.jobs[0].lease_expires) == (RenewStatus.HELD, held.at.lease + LEASE)
-    assert lost.jobs[0].status is RenewStatus.LOST
-    assert (await bench.look()).progress == Progress(0.5)
+    assert (answer.jobs[0].status, answer.jobs[0].lease_expires) == (RenewStatus.HELD, answer.at.lease + LEASE)
+    assert late_answer.jobs[0].status is RenewStatus.LOST
+    assert (await bench.get()).progress == Progress(0.5)
 
 
-@guarantee(Guarantee.DOORS)
-async def test_the_lifeline_hears_of_cancels_and_requests_to_stop(bench: Bench) -> None:
+@guarantee(Guarantee.OPEN_CLOSE)
+async def test_the_renewal_connection_reports_cancel_and_stop_requests(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
     renewal_connection = bench.engine.renewal_connection()

@@ -1,4 +1,4 @@
-"""Corners where rules meet: each of these once went wrong somewhere."""
+"""Corner cases in which two rules apply to one job. Each of them has failed in an engine at least once."""
 
 import pytest
 
@@ -10,13 +10,13 @@ from holdfast.model.produce import EnqueueStatus, Group, PoolPlace
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Settlement, SettleStatus, Start
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, after, cancelled, claim, new_job, succeed
+from holdfast.testing.contract.builders import QUEUE, after, claim, confirm_cancel, new_job, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
 # L5
 @guarantee(Guarantee.LANES)
-async def test_a_child_that_outranks_its_parent_in_their_lane_does_not_stop_it(bench: Bench) -> None:
+async def test_a_child_of_higher_priority_than_its_parent_does_not_stop_their_lane(bench: Bench) -> None:
     await bench.put(new_job("head", lane="L"), new_job("parent", lane="L"))
     await bench.put(new_job("child", lane="L", priority=9, parents=after("parent")))
 
@@ -29,7 +29,7 @@ async def test_a_child_that_outranks_its_parent_in_their_lane_does_not_stop_it(b
 
 
 @guarantee(Guarantee.POOLS)
-async def test_a_job_of_a_new_size_that_outranks_the_old_ones_does_not_stop_the_lane(bench: Bench) -> None:
+async def test_a_job_of_a_later_epoch_and_higher_priority_does_not_stop_the_lane(bench: Bench) -> None:
     for name in ("old-1", "old-2"):
         await bench.put(new_job(name, pool=PoolPlace(1, "alice")))
     await bench.engine.resize(QUEUE, 2)
@@ -46,7 +46,7 @@ async def test_a_job_of_a_new_size_that_outranks_the_old_ones_does_not_stop_the_
 
 # P9
 @guarantee(Guarantee.PARENTS)
-async def test_an_edge_of_a_deleted_child_says_nothing_to_a_new_job_of_its_id(bench: Bench) -> None:
+async def test_an_edge_of_a_deleted_child_does_not_affect_a_new_job_of_its_id(bench: Bench) -> None:
     await bench.put(new_job("first"), new_job("second"))
     await bench.put(new_job("child", parents=after("first")))
     await bench.engine.cancel(QUEUE, "child")
@@ -54,13 +54,13 @@ async def test_an_edge_of_a_deleted_child_says_nothing_to_a_new_job_of_its_id(be
     await bench.put(new_job("child", parents=after("second")))
 
     await bench.engine.cancel(QUEUE, "first")
-    child = await bench.look("child")
+    child = await bench.get("child")
     assert (child.state, child.parents_left) == (JobState.BLOCKED, 1)
 
 
 # P3
 @guarantee(Guarantee.PARENTS)
-async def test_a_parent_that_came_and_went_in_the_same_group_counts_as_failed(bench: Bench) -> None:
+async def test_a_parent_created_and_deleted_in_the_same_group_counts_as_failed(bench: Bench) -> None:
     await bench.put(new_job("failed"))
     await bench.engine.cancel(QUEUE, "failed")
     gone = Given(result_ttl=0, retention=0)
@@ -70,13 +70,13 @@ async def test_a_parent_that_came_and_went_in_the_same_group_counts_as_failed(be
         new_job("c", parents=after("b")),
         new_job("d", parents=after("b", any_end=True)),
     )
-    assert await bench.find("b") is None
-    assert ((await bench.look("c")).state, (await bench.look("c")).reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
-    assert (await bench.look("d")).state is JobState.QUEUED
+    assert await bench.get_or_none("b") is None
+    assert ((await bench.get("c")).state, (await bench.get("c")).reason) == (JobState.CANCELLED, Reason.PARENT_FAILED)
+    assert (await bench.get("d")).state is JobState.QUEUED
 
 
 @guarantee(Guarantee.ONE_PER_KEY)
-async def test_a_longer_result_does_not_bring_a_lapsed_key_back(bench: Bench) -> None:
+async def test_a_longer_result_lifetime_does_not_take_a_lapsed_key_again(bench: Bench) -> None:
     await bench.finish(new_job("a", unique_key="k"))
     await bench.put(new_job("b", unique_key="k"))
 
@@ -86,19 +86,19 @@ async def test_a_longer_result_does_not_bring_a_lapsed_key_back(bench: Bench) ->
 
 
 @guarantee(Guarantee.HISTORY)
-async def test_a_snooze_leaves_no_entry_even_when_it_is_paid_for(bench: Bench) -> None:
+async def test_a_snooze_without_refund_leaves_no_history_entry(bench: Bench) -> None:
     await bench.put(new_job("a"))
     lease = await bench.take_one()
     await bench.engine.settle(
         Settlement(queue=QUEUE, id="a", token=lease.token, target=JobState.SCHEDULED, delay=5, refund=False)
     )
-    job = await bench.look("a")
+    job = await bench.get("a")
     assert (job.state, job.attempt, job.history) == (JobState.SCHEDULED, 1, ())
 
 
 # G3
 @guarantee(Guarantee.RECOVERY)
-async def test_a_job_that_began_after_it_was_listed_is_not_reaped_as_one_that_had_not(bench: Bench) -> None:
+async def test_a_job_started_after_it_was_listed_is_not_reaped_as_unstarted(bench: Bench) -> None:
     await bench.put(new_job("a"))
     (lease,) = await bench.take(0, prefetch=1)
     listed = await bench.expire(lease)
@@ -115,7 +115,7 @@ async def test_a_job_that_began_after_it_was_listed_is_not_reaped_as_one_that_ha
         listed_expiry=listed.lease_expires,
     )
     assert await bench.settle(reap) is SettleStatus.LOST
-    assert (await bench.look("a")).attempt == 1
+    assert (await bench.get("a")).attempt == 1
 
 
 # G6
@@ -136,7 +136,7 @@ async def test_a_lease_without_end_is_disowned_like_any_other(bench: Bench) -> N
 
 
 @guarantee(Guarantee.ONE_LEASE)
-async def test_claim_ids_that_look_like_tokens_of_each_other_are_apart(bench: Bench) -> None:
+async def test_claim_ids_that_look_like_tokens_are_not_confused(bench: Bench) -> None:
     await bench.put(new_job("a"), new_job("b"))
     await bench.engine.claim(claim("c.5"))
 
@@ -146,7 +146,7 @@ async def test_claim_ids_that_look_like_tokens_of_each_other_are_apart(bench: Be
 
 # E9
 @guarantee(Guarantee.ONE_PER_ID)
-async def test_an_id_that_was_said_to_be_new_and_is_not_is_a_duplicate(bench: Bench) -> None:
+async def test_a_taken_id_marked_as_fresh_is_a_duplicate(bench: Bench) -> None:
     await bench.put(new_job("a", fresh_id=True))
 
     answer = await bench.put_one(new_job("a", fresh_id=True))
@@ -159,16 +159,16 @@ async def test_an_id_that_was_said_to_be_new_and_is_not_is_a_duplicate(bench: Be
 
 # TX2
 @guarantee(Guarantee.READING)
-async def test_a_record_does_not_change_with_what_its_producer_keeps(bench: Bench) -> None:
+async def test_a_record_does_not_change_when_its_producer_changes_the_metadata(bench: Bench) -> None:
     metadata = {"trace": "1"}
     await bench.put(new_job("a", metadata=metadata))
     metadata["trace"] = "2"
-    assert (await bench.look("a")).metadata == {"trace": "1"}
+    assert (await bench.get("a")).metadata == {"trace": "1"}
 
 
 # TX3
 @guarantee(Guarantee.BAD_INPUT)
-async def test_text_that_no_engine_can_hold_is_refused_at_every_door(bench: Bench) -> None:
+async def test_text_that_cannot_be_stored_is_refused_by_every_verb(bench: Bench) -> None:
     engine = bench.engine
     bad = "\ud800"
     calls = (
@@ -189,11 +189,11 @@ async def test_text_that_no_engine_can_hold_is_refused_at_every_door(bench: Benc
 
 # G5
 @guarantee(Guarantee.CANCEL)
-async def test_what_was_said_when_a_cancel_was_asked_stays_when_the_handler_obeys(bench: Bench) -> None:
+async def test_the_note_of_a_cancel_request_stays_when_the_handler_stops(bench: Bench) -> None:
     await bench.put(new_job("a"))
     lease = await bench.take_one()
     await bench.engine.cancel(QUEUE, "a", note="order withdrawn")
 
-    await bench.settle(cancelled(lease))
-    job = await bench.look("a")
+    await bench.settle(confirm_cancel(lease))
+    job = await bench.get("a")
     assert (job.state, job.reason, job.note) == (JobState.CANCELLED, Reason.ASKED, "order withdrawn")

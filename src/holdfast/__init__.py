@@ -153,7 +153,7 @@ if not TYPE_CHECKING:
     _LATER = {"Lane": "lanes", "Lease": "lease", "Pool": "pool", "Queue": "queue", "Worker": "worker"}
 
     def __getattr__(name: str) -> Any:
-        """A producer never needs the worker or what stands on it, so these are loaded when somebody asks for them."""
+        """A producer never needs the worker and what imports it, so these are loaded when they are first used."""
         if name in _LATER:
             return getattr(import_module(f"holdfast.{_LATER[name]}"), name)
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -3,7 +3,7 @@
 Stored bytes are not trusted. Before a parser sees them, their size and nesting are checked with loops that do not
 recurse; no codec here can be made to build an object of a class that the data names. What was encoded can be decoded:
 a value that would come back as something else (NaN, which JSON lacks) or not at all (nested too deep) is refused when
-it goes in, while its owner is there to be told.
+it goes in, so that the caller that sends it gets the error.
 
 Three answers to bad input: `PayloadTooLarge`; `InvalidArguments` for a value that cannot be encoded, or for sound data
 that does not fit the asked type; `CorruptRecord` for bytes that are not sound.
@@ -100,10 +100,10 @@ class _Msgspec(ABC):
         except msgspec.ValidationError as error:
             if type is Any:  # a number that no parser takes
                 raise self._corrupt(str(error)) from error
-            said = _QUOTED.sub("value", str(error))
-            place = _PLACE.search(said)
+            problem = _QUOTED.sub("value", str(error))
+            place = _PLACE.search(problem)
             field = place[1] if place else ""
-            raise InvalidArguments(f"The data does not fit the declared type: {said}.", field=field) from None
+            raise InvalidArguments(f"The data does not fit the declared type: {problem}.", field=field) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._corrupt(str(error)) from error
 
@@ -125,8 +125,8 @@ class _Msgspec(ABC):
         """What is wrong with these bytes, or nothing."""
 
     def _corrupt(self, problem: str) -> CorruptRecord:
-        said = f"Stored bytes cannot be read as {self.name}: {problem}. Enqueue the job again from its source."
-        return CorruptRecord(said, where=self.name)
+        message = f"Stored bytes cannot be read as {self.name}: {problem}. Enqueue the job again from its source."
+        return CorruptRecord(message, where=self.name)
 
     def _cannot_encode(self, value: object, error: Exception) -> InvalidArguments:
         if isinstance(error, RecursionError):

@@ -23,7 +23,7 @@ from msgspec import Struct
 from holdfast.errors import Unsupported
 from holdfast.model import check, observe, operate, produce, work
 from holdfast.model.command import A, Command
-from holdfast.model.instants import At
+from holdfast.model.instants import At, Instant, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.transactions.contract import TransactionSupport
@@ -44,8 +44,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """One verb over several queues is one atomic step; edges between queues are possible."""
     blocking_calls: bool = False
     """Every verb also works in a thread without an event loop: `perform` then blocks the thread and never suspends."""
-    order_slack: int = 0
-    """Microseconds for which a ready job may be outranked while calls overlap."""
+    order_slack: Micros = 0
+    """For this long a claim may take a later job before an earlier one that became ready meanwhile."""
     concurrent_writers: bool = True
     """Other writers go on while a user's transaction is open."""
 
@@ -108,11 +108,11 @@ class Engine(TransactionSupport, ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect, and refuse a server or a schema that is too old. Opening twice does nothing."""
+        """Connect, and refuse a server or a schema that is too old. A second call does nothing."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close all connections and wake every waiting subscriber. Closing twice does nothing."""
+        """Close all connections and wake every waiting subscriber. A second call does nothing."""
 
     def close_now(self) -> None:
         """`close` without an event loop: the App was collected, or the interpreter exits. For engines with threads."""
@@ -139,12 +139,12 @@ class Engine(TransactionSupport, ABC):
 
     @property
     @abstractmethod
-    def clock_offset(self) -> int:
-        """Microseconds added to the engine's clocks: 0 in production, moved forward by tests."""
+    def clock_offset(self) -> Micros:
+        """Added to the engine's clocks: 0 in production, moved forward by tests."""
 
     @clock_offset.setter
     @abstractmethod
-    def clock_offset(self, value: int) -> None: ...
+    def clock_offset(self, value: Micros) -> None: ...
 
     @property
     def process_name(self) -> str:
@@ -170,10 +170,11 @@ class Engine(TransactionSupport, ABC):
     def publish(self, message: bytes) -> None:
         """Send UTF-8 text of at most 7,000 bytes to all listeners, or lose it. Never waits, never raises."""
 
-    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
-        """Call `hear`, on any thread, with messages of other processes. Called again: replace. No kinds: stop.
+    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
+        """Call `on_message`, on any thread, with messages of other processes.
 
-        The others see `kinds` in `feed_kinds`; other kinds may come too. `hear` must neither wait nor raise.
+        A second call replaces the first; without kinds the process stops listening. Other processes see `kinds` in
+        their `feed_kinds`; messages of other kinds may come too. `on_message` must neither wait nor raise.
         """
 
     # Producing
@@ -230,8 +231,8 @@ class Engine(TransactionSupport, ABC):
     async def expired(self, worker: str, *, limit: int = 500, tasks: Iterable[str] | None = None) -> work.ExpiredAnswer:
         """List leases past their expiry; changes nothing. Callers get different orders, so that reapers spread."""
         check.limit(limit)
-        named = None if tasks is None else tuple(tasks)
-        return await self.perform(work.Expired(worker=worker, limit=limit, tasks=named))
+        task_names = None if tasks is None else tuple(tasks)
+        return await self.perform(work.Expired(worker=worker, limit=limit, tasks=task_names))
 
     async def disown(self, *workers: str) -> work.DisownAnswer:
         """Let the leases of dead workers expire now. A wrong call costs a run, never a second outcome."""
@@ -255,7 +256,7 @@ class Engine(TransactionSupport, ABC):
         return await self.perform(work.StopWorker(worker=worker))
 
     async def forget_worker(self, worker: str) -> work.WorkerAnswer:
-        """Remove a worker's record, as it ends."""
+        """Remove the record of a worker that ends."""
         check.name(worker, "worker")
         return await self.perform(work.ForgetWorker(worker=worker))
 
@@ -274,12 +275,12 @@ class Engine(TransactionSupport, ABC):
         return await self.perform(command)
 
     async def trigger(self, queue: str, *ids: str) -> operate.OperateAnswer:
-        """Make scheduled or retrying jobs due now. A blocked, leased or finished one is `wrong_state`."""
+        """Make scheduled or retrying jobs due now. A blocked, leased or ended one is `wrong_state`."""
         check.names(queue, ids)
         return await self.perform(operate.Trigger(queue=queue, ids=ids))
 
     async def delete(self, queue: str, *ids: str) -> operate.OperateAnswer:
-        """Remove finished jobs. A live one is `wrong_state`: cancel it first."""
+        """Remove ended jobs. A live one is `wrong_state`: cancel it first."""
         check.names(queue, ids)
         return await self.perform(operate.Delete(queue=queue, ids=ids))
 
@@ -287,10 +288,10 @@ class Engine(TransactionSupport, ABC):
         self,
         queue: str,
         *ids: str,
-        result_ttl: int | None = None,
-        retention: int | None = None,
+        result_ttl: Micros | None = None,
+        retention: Micros | None = None,
         priority: int | None = None,
-        due: int | None = None,
+        due: Instant | None = None,
         reply: str | None = None,
     ) -> operate.OperateAnswer:
         """Change lifetimes, priority or due time of existing jobs. See `operate.Amend`."""
@@ -342,7 +343,7 @@ class Engine(TransactionSupport, ABC):
         return await self.perform(operate.PutSchedule(schedule=schedule))
 
     async def drop_schedule(self, name: str) -> operate.SchedulesAnswer:
-        """Remove a schedule; removing none is fine."""
+        """Remove a schedule, if there is one of that name."""
         check.name(name, "schedule")
         return await self.perform(operate.DropSchedule(name=name))
 
@@ -375,7 +376,7 @@ class Engine(TransactionSupport, ABC):
         return await self.perform(observe.Lanes(queue=queue))
 
     async def prune(self, limit: int = 500) -> observe.PruneAnswer:
-        """Delete ended jobs whose lifetimes have passed, in bounded pieces."""
+        """Delete ended jobs whose lifetimes have passed, at most `limit`; cancel jobs past `expires`, as many."""
         check.limit(limit)
         return await self.perform(observe.Prune(limit=limit))
 

@@ -199,7 +199,7 @@ class AmbiguousId(Refused):
 
 
 class Busy(Refused):
-    """Someone's open transaction held an id, a key, or SQLite's write lock for too long. `waited` is in seconds."""
+    """Another open transaction held an id, a key, or SQLite's write lock for too long. `waited` is in seconds."""
 
     def __init__(self, message: str = "", *, queue: str, waited: float) -> None:
         self.queue, self.waited = queue, waited

@@ -367,7 +367,7 @@ class Files:
             return 0
 
     def file_system_type(self, path: str | os.PathLike[str]) -> str:
-        """The type of the file system of `path`, such as `ext4` or `nfs`; empty if the system does not tell."""
+        """The type of the file system of `path`, such as `ext4` or `nfs`; empty if the system does not say."""
         try:
             with open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
                 mounts = [line.split(" ")[1:3] for line in table]

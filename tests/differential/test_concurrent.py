@@ -175,7 +175,7 @@ def test_a_settlement_that_is_lost_for_no_reason_is_found_out(truth: History) ->
             return replace(call.answer, settled=(SettleStatus.LOST, *call.answer.settled[1:]))
         return None
 
-    assert "was answered lost, and nobody had taken the lease" in problems(altered(truth, alter))
+    assert "was answered lost, and no caller had taken the lease" in problems(altered(truth, alter))
 
 
 def test_a_job_that_is_created_twice_is_found_out(truth: History) -> None:

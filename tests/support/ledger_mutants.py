@@ -258,10 +258,10 @@ MUTANTS = (
         """step.put_job(before, replace(job, state=target, due=due))
         following = None if job.lane is None else step.state.next_in_lane(job.queue, job.lane)
         if following is not None:
-            step.put_job(following, rest(step, replace(following, hold=type(following.hold)(0))))""",
+            step.put_job(following, as_waiting(step, replace(following, hold=type(following.hold)(0))))""",
         "lanes",
     ),
-    Mutant("a paused lane goes on", "step.rest", ".paused:", ".paused and False:", "pause"),
+    Mutant("a paused lane goes on", "step.as_waiting", ".paused:", ".paused and False:", "pause"),
     Mutant(
         "a failed parent releases its children",
         "parents.resolve_edge",

@@ -9,7 +9,7 @@ from datetime import datetime
 
 ULID_LENGTH = 26
 SHORT_LENGTH = 14
-"""Characters of a generated id in a line: ten are its millisecond, four more tell it from its neighbours."""
+"""Characters of a generated id in a line: ten encode its millisecond, four more distinguish it from others."""
 LONGEST_ID = 32
 
 

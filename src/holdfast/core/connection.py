@@ -183,7 +183,7 @@ class StoreConnection:
         return open_engine(url, runtime=self.runtime, **options)
 
     async def engine(self) -> Engine:
-        """The open engine. A caller without an event loop moves to the loop thread if the engine cannot do without."""
+        """The open engine. A caller without an event loop moves to the loop thread if the engine needs a loop."""
         process = self.process
         if not process.open:
             await move_to_loop()

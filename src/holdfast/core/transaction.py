@@ -44,7 +44,7 @@ async def adapt_for_call(transaction: object) -> UserConnection:
 
 
 async def _engine_in_this_thread(store: "StoreConnection") -> Engine:
-    """The engine, ready for user transactions, without leaving the thread."""
+    """The engine, ready for user transactions. The caller stays in its thread."""
     process = store.process
     if process.open or process.engine.transactions_before_open:
         return process.engine

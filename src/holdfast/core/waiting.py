@@ -5,8 +5,8 @@ that topic; the listener then reads all jobs that have waiting callers, in one c
 ended. A notification may be lost, so the listener also polls: every second, or four times as often on an engine without
 push.
 
-A caller must not miss a notification that comes before it listens. So the order is: `start`, then the enqueue, then
-`wait`.
+A notification that comes before the subscription is lost. So the order is: `start`, which subscribes, then the enqueue,
+then `wait`.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class EndListener:
         """How often the listener has read the jobs of all waiting callers."""
         self._closed = False
         self.warned_tasks: set[str] = set()
-        """Tasks for which a log line has said that no worker can take their jobs."""
+        """Tasks for which a log line was written: no worker can take their jobs."""
 
     def start(self) -> int:
         """Subscribe, if not done yet. Pass the answer to `wait`."""

@@ -42,7 +42,7 @@ def _job_problems(job: JobRecord) -> Iterator[str]:
     if (job.parents_left > 0) != bool(job.hold & Hold.PARENTS):
         yield f"{job.parents_left} parents left, held by {job.hold!r}"
     if job.terminal != (job.finished is not None):
-        yield "finished at a time without being finished, or the other way round"
+        yield "it has a finish time and has not ended, or it has ended without one"
     if job.attempt < 0 or job.losses < 0:
         yield f"attempt {job.attempt}, losses {job.losses}"
     if job.result is not None and job.state is not JobState.SUCCEEDED:

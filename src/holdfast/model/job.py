@@ -5,7 +5,7 @@ engine replaces the old one in one guarded step.
 
 The fields form three groups:
 
-* **the request**: what the producer asked for. It never changes, except by `amend` (priority, due, lifetimes).
+* **the request**: what the producer sent. It never changes, except by `amend` (priority, due, lifetimes).
 * **the lease**: who may settle the job now. `token` names the lease (random, compared for equality); `fence` is a
   number that only grows, for systems outside. Without a token there is no lease.
 * **the end**: the outcome, and three separate instants that say how long each part of it is kept.

@@ -39,7 +39,7 @@ class TimedOut(Struct, frozen=True):
 
 
 class RetryRequested(Struct, frozen=True):
-    """The handler asked for another attempt, after its own delay or that of the back-off."""
+    """The handler requested another attempt, after its own delay or that of the back-off."""
 
     note: str = ""
     delay: Micros | None = None

@@ -30,7 +30,7 @@ class PoolPlace(Struct, frozen=True, gc=False):
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A job as the producer asks for it. It is due after `delay`, by the engine's clock, or at `due`."""
+    """A job as the producer sends it. It is due after `delay`, by the engine's clock, or at `due`."""
 
     queue: str
     id: str

@@ -1,4 +1,4 @@
-"""The states of a job and the one table of edges between them.
+"""The states of a job and the one table of transitions between them.
 
                       ┌────────────────────────────── requeue, replace (generation + 1) ─────────┐
                       ▼                                                                          │
@@ -21,7 +21,7 @@ class JobState(StrEnum):
     SCHEDULED = "scheduled"
     """Due later."""
     BLOCKED = "blocked"
-    """Held back by its lane, its parents or a pause; `hold` says which."""
+    """Held back by its lane, its parents, a pause or a resize of its pool; `hold` says which."""
     QUEUED = "queued"
     """Ready: the only state from which a claim takes jobs."""
     ASSIGNED = "assigned"
@@ -47,7 +47,7 @@ class Hold(IntFlag):
     PAUSED = 4
     """It is the head of a paused lane; otherwise it would be queued."""
     ARRIVING = 8
-    """Inserted by a user's transaction, and its lane, pool and parents come after the commit (PostgreSQL)."""
+    """Inserted by a user's transaction; after the commit it gets its lane, its pool and its parents (PostgreSQL)."""
     EPOCH = 16
     """It has a key and waits until the jobs of the pool's earlier epoch have ended: its key may have changed lanes."""
 
@@ -90,13 +90,13 @@ TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 UNSUCCESSFUL = TERMINAL - {JobState.SUCCEEDED}
 """Ended, and free to be requeued or replaced."""
 BY_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
-"""Waiting for nothing but the due time."""
+"""Waiting for nothing except the due time."""
 ENDS_A_RUN = frozenset({JobState.RETRYING, JobState.FAILED, JobState.CANCELLED})
 """Targets that write a run into the history. A snooze or a release is no failure."""
 
 _S = JobState
 
-EDGES: dict[JobState | None, frozenset[JobState]] = {
+TRANSITIONS: dict[JobState | None, frozenset[JobState]] = {
     None: frozenset({_S.SCHEDULED, _S.BLOCKED, _S.QUEUED}),
     _S.SCHEDULED: frozenset({_S.QUEUED, _S.BLOCKED, _S.CANCELLED}),
     _S.BLOCKED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.CANCELLED}),
@@ -115,5 +115,5 @@ and `succeeded` (replace)."""
 def legal(before: JobState | None, after: JobState, *, same_generation: bool = True) -> bool:
     """True if a job may change from one state to the other. To stay in a state is always legal."""
     if same_generation:
-        return before is after or after in EDGES[before]
-    return before in TERMINAL and after in EDGES[None]
+        return before is after or after in TRANSITIONS[before]
+    return before in TERMINAL and after in TRANSITIONS[None]

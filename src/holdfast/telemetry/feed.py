@@ -109,7 +109,7 @@ class Feed:
     # Receiving
 
     def listen(self, *, stop: bool = False) -> None:
-        """The listeners here have changed: tell the engine which kinds they want."""
+        """The listeners here have changed: pass the kinds that they want to the engine."""
         if self._pid != os.getpid():
             return
         with self._lock:

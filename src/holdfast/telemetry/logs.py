@@ -32,7 +32,7 @@ class JobFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:01 WARNING shop.mail: told to slow down [charge 01JCQ7M3 attempt 2]`"""
+    """`12:00:01 WARNING shop.mail: rate limit reached [charge 01JCQ7M3 attempt 2]`"""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")

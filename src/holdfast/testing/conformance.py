@@ -127,7 +127,7 @@ def user_transaction(engine: Engine) -> UserTransaction:
     """
     if not engine.capabilities.user_transactions:
         pytest.skip(f"not offered: the {engine.scheme} engine does not take part in users' transactions")
-    pytest.fail("This engine joins transactions: override the fixture `user_transaction`, which opens one.")
+    pytest.fail("This engine has user transactions: override the fixture `user_transaction`, which opens one.")
 
 
 @pytest.fixture

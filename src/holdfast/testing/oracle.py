@@ -152,7 +152,7 @@ class Oracle:
             return problem
         # In two calls, since the expired jobs have to end before it is clear which jobs can be deleted.
         ours = prune(step, command, PruneAnswer(at=answer.at, expired=answer.expired))
-        problem = _choice("deleted", answer.deleted, _deletable(step), command.limit, "finished and past their clocks")
+        problem = _choice("deleted", answer.deleted, _deletable(step), command.limit, "ended and past their lifetimes")
         if problem is not None:
             return problem
         prune(step, command, PruneAnswer(at=answer.at, deleted=answer.deleted))

@@ -31,7 +31,7 @@ class DeadWorkers(Service):
 
     async def tick(self) -> float | None:
         if not self._engine.process_name:
-            return None  # this engine cannot tell: leases expire
+            return None  # this engine cannot check that: the leases expire
         dead = await self._engine.ended_workers()
         if dead:
             answer = await self._engine.disown(*dead)

@@ -82,7 +82,7 @@ class Deadlines(Service):
                 del self._aborted_at[attempt]
                 lease = attempt.lease
                 _logger.warning(
-                    "Job %s (%s) was told to stop (%s) and still runs. It keeps its slot until it returns.",
+                    "Job %s (%s) was aborted (%s) and still runs. It keeps its slot until it returns.",
                     lease.id,
                     lease.task,
                     attempt.abort_reason,

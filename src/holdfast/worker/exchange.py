@@ -119,7 +119,7 @@ class Exchanger(Service):
 
     def _decide(self, attempt: LeasedAttempt, outcome: Outcome) -> Settlement:
         if attempt.committed and attempt.transaction_settlement is not None:
-            return attempt.transaction_settlement  # the store has it already, and will say so
+            return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
         policy = attempt.plan.policy
         simple = type(outcome) is Returned  # then the clock and the random number are not used
         try:
@@ -229,9 +229,8 @@ class Exchanger(Service):
             attempt = LeasedAttempt(lease, plans[lease.task], sent_at)
             if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):
                 slots.attempts[lease.token] = attempt
-                self.settle_unstarted(
-                    attempt
-                )  # the worker stops, or the answer took so long that the lease is nearly over
+                # The worker stops, or the answer took so long that the lease is nearly over.
+                self.settle_unstarted(attempt)
             elif slots.admit(attempt):
                 ready.append(attempt)
         if ready:
@@ -241,7 +240,7 @@ class Exchanger(Service):
             self._reporter.assigned(leases, self._engine_at.wall)
 
     def _start_waiting(self) -> None:
-        """Start the waiting attempts that may start now. This exchange also tells the store of their start."""
+        """Start the waiting attempts that may start now. The next exchange sends their starts to the store."""
         startable = self._slots.pop_startable()
         if startable:
             self._started += [attempt for attempt in startable if attempt.lease.state is JobState.ASSIGNED]

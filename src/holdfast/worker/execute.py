@@ -5,7 +5,7 @@
 Whatever a handler returns or raises becomes an `Outcome`, and `on_done` is called with it exactly once. Only
 GeneratorExit passes through: the event loop is being closed.
 
-A handler may have completed its job inside a transaction of its own; the store is asked whether it was committed.
+A handler may have completed its job inside a transaction of its own: then the record is read, to see if it committed.
 """
 
 import logging

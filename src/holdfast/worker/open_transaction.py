@@ -1,4 +1,4 @@
-"""An open transaction of an attempt: one of the store, or one of a session that the user's factory manager."""
+"""An open transaction of an attempt: one of the store, or one of a session from the user's factory."""
 
 import asyncio
 import inspect

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import parents
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import rank_of
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobRecord
 from holdfast.model.limits import MOST_EXPIRED, MOST_PROMOTED
 from holdfast.model.states import JobState, Reason
@@ -51,7 +51,7 @@ def promote_due(step: Step, queue: str) -> None:
     """Let jobs that have fallen due become ready."""
     # C1: in (due, arrival) order, a bounded number.
     for job in step.state.due(queue, step.now, MOST_PROMOTED):
-        step.put_job(job, rest(step, job))
+        step.put_job(job, as_waiting(step, job))
 
 
 class Head(NamedTuple):

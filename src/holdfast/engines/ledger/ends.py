@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import lanes, pools
 from holdfast.engines.ledger.step import Step
 from holdfast.model import history
-from holdfast.model.clocks import untils
 from holdfast.model.job import AttemptOutcome, AttemptRecord, JobRecord
+from holdfast.model.lifetimes import untils
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 
@@ -23,13 +23,13 @@ def finish(
     result_ttl: int | None = None,
     retention: int | None = None,
 ) -> None:
-    """End a job: void its lease, set its three clocks, free its lane, notify the callers that wait.
+    """End a job: void its lease, set its three lifetimes, free its lane, notify the callers that wait.
 
     `before` is the stored record. `job` has the other changes of this end: attempt, losses, history, last error.
     """
     job = before if job is None else job
     now = step.now
-    # K1, K2, K3, K4, K5: in `model/clocks.py`.
+    # K1, K2, K3, K4, K5: in `model/lifetimes.py`.
     visible, result_until, key = untils(job, target, now, result_ttl, retention)
     # W4: an ended record has no token, no lease expiry and no hold.
     after = replace(
@@ -57,7 +57,7 @@ def finish(
         lanes.leave_lane(step, after)
     if job.epoch:
         pools.leave_pool(step, after)
-    # K6, P8: nothing keeps the record, and no child waits for it.
+    # K6, P8: all lifetimes have passed, and no child waits for it.
     if after.kept_until <= now and not step.state.children(job.queue, job.id, 1):
         step.drop_job(after)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import lanes, parents, pools
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import State
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobKey, JobRecord, KeyScope
 from holdfast.model.produce import (
     Accepted,
@@ -39,7 +39,7 @@ def enqueue(step: Step, command: Enqueue) -> EnqueueAnswer:
 
 
 class Plan(NamedTuple):
-    """What will become of one job of a group: inserted, or answered with the job of that id."""
+    """The decision on one job of a group: it is inserted, or the existing job of that id answers for it."""
 
     job: NewJob
     existing: str | None
@@ -126,19 +126,19 @@ def _record(step: Step, job: NewJob) -> JobRecord | None:
 
 
 def _differs(job: NewJob, task: str, payload_hash: bytes) -> bool:
-    """The same id for another piece of work."""
+    """True if the same id stands for another call."""
     # D9: another task, or another payload where both have a hash.
     return job.task != task or bool(job.payload_hash and payload_hash and job.payload_hash != payload_hash)
 
 
 def is_taken(job: JobRecord, until: int, now: int) -> bool:
-    """Whether this record, whose id or key is kept until then, turns away a new job."""
-    # D3, D7: a live job does; a succeeded one until the instant; a failed or cancelled one does not.
+    """True if this record keeps its id or key, so that a new job is a duplicate. `until`: when it expires."""
+    # D3, D7: a live job keeps it; a succeeded one until that instant; a failed or cancelled one does not.
     return job.state in LIVE or (job.state is JobState.SUCCEEDED and now < until)
 
 
 def key_holder(state: State, queue: str, task: str, unique_key: str, now: int) -> str | None:
-    """The id of the job that turns away a new one of this key."""
+    """The id of the job that keeps this key, so that a new job is a duplicate. None: the key is free."""
     # S1, D10: a live holder, or a succeeded one until its `key_until`.
     job = state.key_taker(queue, task, unique_key)
     return job.id if job is not None and is_taken(job, job.key_until, now) else None
@@ -217,7 +217,7 @@ def record_of(step: Step, new: NewJob, old: JobRecord | None, arrival: int, hold
 
 def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     """Write a new job in place of the record that has its id, if there is one."""
-    # D2, D4, D7: no record of that id turned it away.
+    # D2, D4, D7: no record keeps that id.
     step.queue(new.queue)
     old = _record(step, new)
     if old is not None and step.state.children(new.queue, new.id, 1):
@@ -235,7 +235,7 @@ def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
     position: int | None = None
     if job.lane is not None:
         job, position = lanes.admit(step, job)
-    job = rest(step, job)
+    job = as_waiting(step, job)
     step.put_job(old, job)
     if job.state is JobState.SCHEDULED:
         # N1: workers that wait look again when the job is due.
@@ -264,7 +264,7 @@ def answer_existing(step: Step, new: NewJob, job_id: str, inserted: dict[tuple[s
     """The job that was there first answers for the new one."""
     # E3: a duplicate is answered, not failed.
     job = step.state.job(new.queue, job_id)
-    if job is None:  # the first of the two was cancelled as it was inserted, and is kept for no time
+    if job is None:  # the first of the two was cancelled when it was inserted, and its lifetimes are 0
         first = inserted[new.queue, job_id]
         return replace(first, status=EnqueueStatus.DUPLICATE, position=None, depth=None)
     if new.reply is not None and job.live and new.reply not in job.reply:

@@ -7,7 +7,7 @@ claim needs to know nothing of lanes.
 
 from msgspec.structs import replace
 
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState
 from holdfast.model.work import LaneName
@@ -40,7 +40,7 @@ def leave_lane(step: Step, job: JobRecord) -> None:
         # L3, L4: the lane goes on when its head has ended, in the same write. A head that is due later holds the lane.
         following = next_head(step, job.queue, job.lane)
         step.put(lane, replace(record, head=following.id))
-        step.put_job(following, rest(step, replace(following, hold=following.hold & ~Hold.LANE)))
+        step.put_job(following, as_waiting(step, replace(following, hold=following.hold & ~Hold.LANE)))
     else:
         step.put(lane, record)
 
@@ -66,5 +66,5 @@ def set_lane_paused(step: Step, queue: str, name: str, *, paused: bool) -> bool:
     # U2: a queued head is held at once, and a head that only the pause holds goes on.
     head = None if lane.head is None else step.state.job(queue, lane.head)
     if head is not None and (head.state is JobState.QUEUED or head.hold == Hold.PAUSED):
-        step.put_job(head, rest(step, head))
+        step.put_job(head, as_waiting(step, head))
     return True

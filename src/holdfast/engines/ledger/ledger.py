@@ -1,17 +1,18 @@
 """The ledger: all rules of Holdfast over plain Python, deterministic.
 
-`decide` carries out a command: given the state, the command and the time it makes changes and an answer. The
-changes are applied as they are made, since a rule must see what the rule before it did; they come back as
-well, so that an engine can write them down. `apply` takes changes from elsewhere: a journal, another process.
+`decide` carries out a command: from the state, the command and the time it makes changes and an answer. Each change is
+applied at once, because the next rule must see it. With `record_changes` the decision also lists the changes, so that
+an engine can write them to a journal. `apply` applies changes that come from a journal or from another process.
 
 The memory engine is the ledger over tables in memory, the SQLite engine the ledger over a database. Engines whose rules
 run in a server decide by themselves, and `testing/oracle.py` compares their answers with the ledger's.
 
 A comment such as `# L3` names the rule of docs/contract.md, section 4, that the line carries out.
 
-Where to read what: `step.py` how a rule writes, `enqueue.py`, `claim.py`, `settle.py` a job's way through,
-`lanes.py`, `pools.py`, `parents.py`, `ends.py` what holds jobs and how they end, `leases.py` ownership, `operate.py`
-and `scopes.py` what an operator does, `prune.py` and `reading.py` the rest, `state.py` what rules ask of a store.
+The files: `state.py` is what the rules ask of a store, `step.py` how a rule writes; `enqueue.py`, `claim.py` and
+`settle.py` take a job from its enqueue to its end; `lanes.py`, `pools.py` and `parents.py` are what holds a job back,
+`ends.py` how it ends; `leases.py` is ownership; `operate.py` and `scopes.py` are the operator's verbs on jobs and on
+queues; `prune.py` and `reading.py` are the rest.
 """
 
 from collections.abc import Callable, Iterable
@@ -64,7 +65,7 @@ RULES: dict[type[Command[Any]], Callable[[Step, Any], Any]] = {
 
 
 class Decision(Struct, Generic[A], frozen=True):
-    """What came of a command: the answer, the changes it made, and the topics to notify once they are durable."""
+    """The result of a command: the answer, the changes it made, and the topics to notify once they are durable."""
 
     answer: A
     changes: tuple[Change, ...]

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import lanes, parents, pools
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.enqueue import depth_of, key_holder
-from holdfast.engines.ledger.step import Step, rest
-from holdfast.model.clocks import key_until, later
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobRecord
+from holdfast.model.lifetimes import key_until, later
 from holdfast.model.operate import (
     Amend,
     Cancel,
@@ -69,7 +69,7 @@ def requeue_one(step: Step, command: Requeue, job_id: str) -> OperateResult:
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         return OperateResult(OperateStatus.WRONG_STATE, job.state)
     if step.state.children(job.queue, job.id, 1):
-        # P7: its children get this end before it lives again. P8: only they may have kept it.
+        # P7: its children get this end before it is requeued. P8: only its edges may have kept the record.
         parents.resolve_one(step, (job.queue, job.id))
         if step.state.job(job.queue, job.id) is None:
             return NOT_FOUND
@@ -82,7 +82,7 @@ def requeue_one(step: Step, command: Requeue, job_id: str) -> OperateResult:
     if after.lane is not None:
         # L6: at the tail.
         after, _ = lanes.admit(step, after)
-    after = rest(step, after)
+    after = as_waiting(step, after)
     step.put_job(job, after)
     return OperateResult(OperateStatus.DONE, after.state)
 
@@ -141,7 +141,7 @@ def trigger_one(step: Step, command: Trigger, job_id: str) -> OperateResult:
         return OperateResult(OperateStatus.DONE, job.state)
     if job.state not in (JobState.SCHEDULED, JobState.RETRYING):
         return OperateResult(OperateStatus.WRONG_STATE, job.state)
-    after = rest(step, replace(job, due=step.now))
+    after = as_waiting(step, replace(job, due=step.now))
     step.put_job(job, after)
     return OperateResult(OperateStatus.DONE, after.state)
 
@@ -179,7 +179,7 @@ def amend_one(step: Step, command: Amend, job_id: str) -> OperateResult:
         return OperateResult(OperateStatus.WRONG_STATE, job.state)
     if command.due is not None and (job.state not in WAITING or job.state is JobState.QUEUED):
         return OperateResult(OperateStatus.WRONG_STATE, job.state)
-    # AM1, AM3: on an ended job the clocks, on a live one `given` and `reply`.
+    # AM1, AM3: on an ended job the lifetimes, on a live one `given` and `reply`.
     after = _amend_ended(job, command, step.now) if ended else _amend_live(step, job, command)
     if after != job:
         step.put_job(job, after)
@@ -187,7 +187,7 @@ def amend_one(step: Step, command: Amend, job_id: str) -> OperateResult:
 
 
 def _amend_ended(job: JobRecord, command: Amend, now: int) -> JobRecord:
-    """Set the clocks anew from the end of the job; the key follows the result if its scope says so."""
+    """Compute the lifetimes again from the end of the job; the key follows the result if its scope says so."""
     assert job.finished is not None
     visible, result = job.visible_until, job.result_until
     if command.retention is not None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import Name
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.limits import MOST_RESOLVED
 from holdfast.model.produce import Parent
@@ -32,7 +32,7 @@ def link(step: Step, child: JobKey, arrival: int, parents: tuple[Parent, ...]) -
             step.put(None, Edge(parent.job, child, arrival, parent.any_end))
             left += 1
         elif not parent.any_end and (job is None or job.state is not JobState.SUCCEEDED):
-            # P3: it failed or was cancelled. No record: it was cancelled in this group, and kept for no time.
+            # P3: it failed or was cancelled. No record: it was cancelled in this group, and its lifetimes are 0.
             failed = True
     return left, failed
 
@@ -52,14 +52,14 @@ def resolve_one(step: Step, name: Name, budget: int | None = None) -> int:
     for edge in edges:
         step.put(edge, None)
         resolve_edge(step, parent, edge)
-    # P8: the last edge is gone.
+    # P8: the last edge is resolved.
     if parent.kept_until <= step.now and not step.state.children(*name, 1):
         step.drop_job(parent)
     return len(edges)
 
 
 def resolve_edge(step: Step, parent: JobRecord, edge: Edge) -> None:
-    # P9: an edge says nothing to a later life of that id.
+    # P9: an edge does not apply to a later job of that id.
     child = step.state.job(edge.child.queue, edge.child.id)
     if child is None or child.arrival != edge.arrival or not child.hold & Hold.PARENTS:
         return
@@ -71,4 +71,4 @@ def resolve_edge(step: Step, parent: JobRecord, edge: Edge) -> None:
     # P4: the hold ends with the last parent.
     left = child.parents_left - 1
     hold = child.hold if left else child.hold & ~Hold.PARENTS
-    step.put_job(child, rest(step, replace(child, parents_left=left, hold=hold)))
+    step.put_job(child, as_waiting(step, replace(child, parents_left=left, hold=hold)))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobRecord
 from holdfast.model.operate import PoolAnswer, Pools, PoolsAnswer, PutPool, Resize
 from holdfast.model.produce import NewJob, PoolPlace
@@ -74,7 +74,7 @@ def leave_pool(step: Step, job: JobRecord) -> None:
 
 
 def recount(step: Step, name: str) -> None:
-    """Count the jobs of the older size anew, after a record was lost that cannot be read any more."""
+    """Count the jobs of the older size again, after a record could not be read and was replaced."""
     pool = step.state.pool(name)
     if pool is not None and pool.old_live:
         _set_old(step, pool, sum(1 for job in step.state.live_jobs(name, None) if 0 < job.epoch < pool.epoch))
@@ -89,7 +89,7 @@ def _set_old(step: Step, pool: PoolRecord, count: int) -> None:
 def release_held(step: Step, jobs: Iterable[JobRecord]) -> None:
     """Release jobs that waited for an older size."""
     for held in jobs:
-        step.put_job(held, rest(step, replace(held, hold=held.hold & ~Hold.EPOCH)))
+        step.put_job(held, as_waiting(step, replace(held, hold=held.hold & ~Hold.EPOCH)))
 
 
 def declare_pool(step: Step, name: str, lanes: int) -> PoolRecord:

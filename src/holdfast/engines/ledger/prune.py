@@ -1,4 +1,4 @@
-"""Prune: delete and cancel what its time has passed, in bounded pieces.
+"""Prune: delete ended jobs past their lifetimes and cancel jobs past `expires`, a limited number per call.
 
 Any number of callers may prune at once, and each may take any part of what may go.
 """
@@ -7,7 +7,7 @@ from holdfast.engines.ledger import parents
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.pools import is_pool_lane
 from holdfast.engines.ledger.step import Step
-from holdfast.model.clocks import RETENTION
+from holdfast.model.lifetimes import RETENTION
 from holdfast.model.limits import SILENT_AFTER_INTERVALS, SILENT_AT_LEAST
 from holdfast.model.observe import Prune, PruneAnswer
 from holdfast.model.records import WorkerRecord
@@ -24,14 +24,14 @@ def prune(step: Step, command: Prune, chosen: PruneAnswer | None = None) -> Prun
         if job is not None and job.waiting:  # not cancelled already by a parent before it
             cancel_waiting(step, job, Reason.EXPIRED)
     parents.resolve(step)
-    # PR1, K6: ended jobs whose three clocks have passed, and that no edge keeps.
+    # PR1, K6: ended jobs whose three lifetimes have passed, and that no edge keeps.
     over = [job.job_key for job in step.state.ended(step.now, command.limit + 1)]
     deleted = tuple(sorted(over[: command.limit] if chosen is None else chosen.deleted))
     for key in deleted:
         job = step.state.job(key.queue, key.id)
         assert job is not None
         step.drop_job(job)
-    # PR2: workers that stopped without a word, and lanes that have been empty for a day.
+    # PR2: workers without heartbeats, and lanes that have been empty for a day.
     silent = tuple(worker for worker in step.state.workers() if is_silent(worker, step.now))
     for worker in silent:
         step.put(worker, None)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import parents
 from holdfast.engines.ledger.claim import claim
 from holdfast.engines.ledger.ends import end_attempt, finish
-from holdfast.engines.ledger.step import Step, rest
+from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.states import ENDS_A_RUN, TERMINAL, JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Start, StartStatus
@@ -104,7 +104,7 @@ def apply_settlement(
     job = replace(job, token=None, lease_expires=None, reason=reason, note=note)
     if target is JobState.QUEUED:
         # W3: a release keeps its due time.
-        step.put_job(before, rest(step, job))
+        step.put_job(before, as_waiting(step, job))
     else:
         # W1: written as retrying or scheduled, also if it is due at once.
         due = step.now + settlement.delay if settlement.due is None else max(step.now, settlement.due)

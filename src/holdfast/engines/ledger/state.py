@@ -2,7 +2,7 @@
 
 A **change** replaces one record with another: `before` with `after`, None for "no record". It needs no clock, no random
 number and no search, so a list of changes can be written to a journal and applied later, or by another process, with
-the same result; and the same change turned round undoes it.
+the same result. A change with `before` and `after` exchanged undoes it.
 
 `State` lists the questions of the rules. A store that answers them, in the order promised, can run the rules: the
 memory engine answers from dictionaries and heaps (`engines/tables/`), the SQLite engine from tables and indexes. A
@@ -91,19 +91,19 @@ class State(ABC):
         """Every live job of a queue or lane, latest arrival first."""
 
     def to_clear(self, queue: str, lane: str | None) -> list[JobRecord]:
-        """The same, to be ended. A store may answer a first piece, if it ends the rest before the command ends."""
+        """The same, to be ended. A store may answer a first chunk, if it ends the rest before the command ends."""
         return self.live_jobs(queue, lane)
 
     @abstractmethod
     def held_by_epoch(self, queue: str) -> list[JobRecord]:
         """Jobs that wait for an older size of their pool, in arrival order. Read once per resize.
 
-        A store may answer a first piece, as for `to_clear`.
+        A store may answer a first chunk, as for `to_clear`.
         """
 
     @abstractmethod
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
-        """Jobs in one state, latest arrival first, from below an arrival on."""
+        """Jobs in one state whose arrival is below `below`, latest arrival first."""
 
     @abstractmethod
     def expiring(self, now: int, limit: int) -> list[JobRecord]:
@@ -111,7 +111,7 @@ class State(ABC):
 
     @abstractmethod
     def ended(self, now: int, limit: int) -> list[JobRecord]:
-        """Ended jobs whose three clocks have passed and that no edge keeps, of all queues."""
+        """Ended jobs whose three lifetimes have passed and that no edge keeps, of all queues."""
 
     # Leases
 
@@ -141,11 +141,11 @@ class State(ABC):
 
     @abstractmethod
     def depth(self, queue: str) -> int:
-        """The number of live jobs. Kept, not counted."""
+        """The number of live jobs. From a stored counter, without counting jobs."""
 
     @abstractmethod
     def counts(self, queue: str) -> Mapping[JobState, int]:
-        """How many jobs per state, without zeros. Kept, not counted."""
+        """How many jobs per state, without zeros. From stored counters, without counting jobs."""
 
     @abstractmethod
     def oldest_ready(self, queue: str) -> int | None:
@@ -206,7 +206,7 @@ class State(ABC):
 
     @abstractmethod
     def problems(self, now: int) -> Iterator[str]:
-        """The audit: build everything derived anew from the records, and compare."""
+        """The audit: compute indexes and counters from the records again, and compare."""
 
 
 def claim_of(token: str) -> str:

@@ -20,7 +20,7 @@ from holdfast.model.records import (
     ScheduleRecord,
     WorkerRecord,
 )
-from holdfast.model.states import EDGES, Hold, JobState, legal
+from holdfast.model.states import TRANSITIONS, Hold, JobState, legal
 from holdfast.model.work import LaneName
 
 QUEUED = JobState.QUEUED
@@ -75,19 +75,19 @@ class Step:
     def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
         """Write a job. The change of state must be in the table; anything else is a defect in a rule."""
         old, new = None if before is None else before.state, after.state
-        if old is not new and new not in EDGES[old]:
-            self._check_new_life(before, after)
+        if old is not new and new not in TRANSITIONS[old]:
+            self._check_generation(before, after)
         self.state.swap_job(before, after)
         if self.changes is not None:
             self.changes.append(Change(before, after))
         if new is QUEUED and old is not QUEUED:
             self.topics.add("queue:" + after.queue)  # N1
 
-    def _check_new_life(self, before: JobRecord | None, after: JobRecord) -> None:
+    def _check_generation(self, before: JobRecord | None, after: JobRecord) -> None:
         old = None if before is None else before.state
         same = before is None or before.generation == after.generation
         if not legal(old, after.state, same_generation=same):
-            raise AssertionError(f"job {after.id!r} of queue {after.queue!r}: {old} → {after.state} is no edge")
+            raise AssertionError(f"job {after.id!r} of queue {after.queue!r}: {old} → {after.state} is no transition")
 
     def drop_job(self, job: JobRecord) -> None:
         """Delete a record."""
@@ -108,8 +108,8 @@ class Step:
         self._ended.clear()
 
 
-def rest(step: Step, job: JobRecord) -> JobRecord:
-    """The job as it waits from now on."""
+def as_waiting(step: Step, job: JobRecord) -> JobRecord:
+    """The job with the state and hold in which it waits from now on."""
     # E4: blocked if something holds it, else scheduled until it is due, else queued.
     if job.hold is FREE and job.lane is None:
         state = QUEUED if job.due <= step.now else JobState.SCHEDULED

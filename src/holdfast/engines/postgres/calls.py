@@ -13,7 +13,7 @@ import asyncpg
 from holdfast.engines.postgres import encode_calls, failures
 from holdfast.engines.postgres.claim_cursor import ClaimCursors, Cursor
 from holdfast.engines.postgres.connections import Connections
-from holdfast.engines.postgres.fast_paths import TRUSTING
+from holdfast.engines.postgres.fast_paths import FRESH_ID_FUNCTIONS
 from holdfast.engines.postgres.messages import Call, Read, Reply, Rows
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.model import operate, work
@@ -30,11 +30,11 @@ Notify = Callable[[frozenset[str], bool], None]
 
 
 @dataclass(slots=True)
-class Sent:
-    """How far a call has come."""
+class CallProgress:
+    """How far one try of a call has come."""
 
-    over: bool = False
-    """What may take effect has gone out, or is about to."""
+    may_have_committed: bool = False
+    """The statement that commits was sent, or is about to be sent."""
 
 
 class Caller:
@@ -72,51 +72,51 @@ class Caller:
         return answer
 
     async def _clear(self, command: operate.Clear, connections: Connections) -> operate.ScopeAnswer:
-        """Piece by piece. Meanwhile nothing of the queue is claimed, and nothing that came later is touched."""
+        """Chunk by chunk. Meanwhile nothing of the queue is claimed; jobs that arrive after the first chunk stay."""
         count, up_to = 0, None
         while True:
             try:
-                call = encode_calls.piece_of(command, up_to, fast=self._fast)
-                piece: encode_calls.Piece = await self._persist(command, call, connections)
+                call = encode_calls.chunk_call(command, up_to, fast=self._fast)
+                chunk: encode_calls.ClearChunk = await self._persist(command, call, connections)
             except HoldfastError as error:
                 if up_to is None:
                     raise
                 message = f"Only a part of {command.queue!r} has been cleared: {error} Clear it again for the rest."
                 raise OutcomeUnknown(message, verb="clear", engine=failures.SCHEME) from error
-            count, up_to = count + piece.count, piece.up_to
-            if not piece.more:
-                return operate.ScopeAnswer(at=piece.at, count=count)
+            count, up_to = count + chunk.count, chunk.up_to
+            if not chunk.more:
+                return operate.ScopeAnswer(at=chunk.at, count=count)
 
     async def _persist(self, command: Command[Any], call: Call, connections: Connections) -> Any:
         reads = type(command) in READS
         attempt = 0
         while True:
             attempt += 1
-            sent = Sent()
+            progress = CallProgress()
             try:
                 async with connections.one() as connection:
-                    return await self._make(connection, call, sent)
+                    return await self._make(connection, call, progress)
             except HoldfastError:
                 raise
             except failures.FAILURES as error:
-                if isinstance(error, asyncpg.UniqueViolationError) and call.function in TRUSTING:
+                if isinstance(error, asyncpg.UniqueViolationError) and call.function in FRESH_ID_FUNCTIONS:
                     call = encode_calls.enqueue(command, fast=self._fast)  # an id is not new: look up each of them
                     continue
-                unknown = sent.over and not failures.wrote_nothing(error, shared=self._shared)
+                unknown = progress.may_have_committed and not failures.wrote_nothing(error, shared=self._shared)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
                     await self._runtime.sleep(self._runtime.random() * PAUSE_S * attempt)
                     continue
                 raise failures.of_call(error, command, self._place, reads=reads, unknown=unknown) from error
 
-    async def _make(self, connection: asyncpg.Connection, call: Call, sent: Sent) -> Any:
+    async def _make(self, connection: asyncpg.Connection, call: Call, progress: CallProgress) -> Any:
         sql = self._statements.get(call.function) or self._statement(call)
         arguments = (*call.arguments, *self._times())
         if self._shared:
             async with connection.transaction(isolation="read_committed"):
                 rows = await connection.fetch(sql, *arguments)
-                sent.over = True  # the COMMIT
+                progress.may_have_committed = True  # the end of this block sends COMMIT
         else:
-            sent.over = True
+            progress.may_have_committed = True
             rows = await connection.fetch(sql, *arguments)
         reply = call.read(rows)
         self._note_time(reply.answer.at.wall)
@@ -125,23 +125,23 @@ class Caller:
         return reply.answer
 
     def _statement(self, call: Call) -> str:
-        marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
-        made = self._statements[call.function] = f"SELECT * FROM {self._rules}.{call.function}({marks})"
-        return made
+        placeholders = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
+        statement = self._statements[call.function] = f"SELECT * FROM {self._rules}.{call.function}({placeholders})"
+        return statement
 
     def _call_of(self, command: Command[Any]) -> Call:
         if not isinstance(command, work.Exchange) or command.claim is None or not self._fast:
             return encode_calls.call_of(command, fast=self._fast)
         cursors = self._cursors.of(command.claim, self._runtime.monotonic())
         call = encode_calls.call_of(command, cursors, fast=self._fast)
-        return call._replace(read=self._learning(call.read, command.claim, cursors))
+        return call._replace(read=self._read_and_move_cursors(call.read, command.claim, cursors))
 
-    def _learning(self, read: Read, claim: work.Claim, used: dict[str, Cursor]) -> Read:
-        """The same, and the next claims of these queues learn where to begin."""
+    def _read_and_move_cursors(self, read: Read, claim: work.Claim, used: dict[str, Cursor]) -> Read:
+        """A function that reads the reply and sets where the next claims of these queues begin."""
 
-        def reading(rows: Rows) -> Reply[Any]:
+        def read_reply(rows: Rows) -> Reply[Any]:
             reply = read(rows)
             self._cursors.learn(claim, used, reply.answer, reply.scanned, self._runtime.monotonic())
             return reply
 
-        return reading
+        return read_reply

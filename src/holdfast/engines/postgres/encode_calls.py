@@ -60,23 +60,23 @@ def reader(command: type[Command[Any]]) -> Read:
 # Clear
 
 
-class Piece(Answer, frozen=True, gc=False, kw_only=True):
-    """A part of a clear: how many jobs ended, and whether there is more among those that had arrived by then."""
+class ClearChunk(Answer, frozen=True, gc=False, kw_only=True):
+    """The answer to one chunk of a clear: how many jobs ended, and whether jobs that arrived before it are left."""
 
     count: int
     more: bool
     up_to: int
 
 
-PIECE = 1_000
-"""Jobs that one call clears: other calls shall not wait long for what it locks."""
-_read_piece = of_text(msgspec.json.Decoder(Reply[Piece]).decode)
+CHUNK_JOBS = 1_000  # CL2
+"""Jobs that one call clears: other calls wait for what it locks."""
+_read_chunk = of_text(msgspec.json.Decoder(Reply[ClearChunk]).decode)
 
 
-def piece_of(command: Clear, up_to: int | None, *, fast: bool) -> Call:
-    """The call that clears the next piece."""
-    request = {**msgspec.to_builtins(command), "chunk": PIECE, "up_to": up_to, "fast": fast}
-    return Call("clear", (encode(request).decode(),), _read_piece)
+def chunk_call(command: Clear, up_to: int | None, *, fast: bool) -> Call:
+    """The call that clears the next chunk."""
+    request = {**msgspec.to_builtins(command), "chunk": CHUNK_JOBS, "up_to": up_to, "fast": fast}
+    return Call("clear", (encode(request).decode(),), _read_chunk)
 
 
 # Enqueue

@@ -124,7 +124,7 @@ class PostgresEngine(Engine):
         receives = not self._connect_notifier.pooled if notifier is None else notifier.receives
         return CAPABILITIES if receives and self._notify else WITHOUT_PUSH
 
-    # Life
+    # Opening and closing
 
     async def open(self) -> None:
         if self._pid == os.getpid():
@@ -266,9 +266,9 @@ class PostgresEngine(Engine):
         if self._notifier is not None:
             self._notifier.feed.publish(message)
 
-    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
         if self._notifier is not None:
-            self._notifier.feed.listen(kinds, hear)
+            self._notifier.feed.listen(kinds, on_message)
 
     @property
     def clock_offset(self) -> int:

@@ -2,7 +2,7 @@
 
 The question that matters: is it certain that nothing was written? If the server answers a statement with an error, it
 rolled back the transaction. If the connection breaks after the request was sent, nothing is certain, unless the server
-said before that it ends this session: then it did not commit.
+announced before that it ends this session: then it did not commit.
 """
 
 from collections.abc import Iterable

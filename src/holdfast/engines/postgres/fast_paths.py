@@ -19,8 +19,9 @@ from holdfast.model.produce import Accepted, Enqueue, EnqueueAnswer, EnqueueStat
 from holdfast.model.states import JobState
 from holdfast.model.work import Settlement
 
-TRUSTING = ("enqueue_alike", "enqueue_fast")
-"""Functions that believe a producer that an id is new. If it is not, the insert fails and the general one is called."""
+FRESH_ID_FUNCTIONS = ("enqueue_alike", "enqueue_fast")
+"""Functions that do not look up ids that producers call fresh. If one is stored, the insert fails and `enqueue` is
+called instead."""
 
 # Enqueue
 

@@ -1,11 +1,11 @@
 """The feed on PostgreSQL: messages about events, sent to other processes by NOTIFY.
 
 A process that listens to the feed announces the kinds of messages it wants: when it begins, with every probe of its
-notifier, and when another process asks. The others forget it when its announcements stop. So a process knows whether
-it must publish a message at all.
+notifier, and when another process requests it. The others forget it when its announcements stop. So a process knows
+whether it must publish a message at all.
 
 A process that listens also holds a lock, shared, for as long as its session does. A new process tests the lock: if a
-session holds it, the new process asks for announcements and waits for the first one, because it may end soon after its
+session holds it, the new process requests announcements and waits for the first one, because it may end soon after its
 first messages.
 
 Messages may be lost. The notifier sends them, over its connection.
@@ -26,7 +26,7 @@ ANNOUNCEMENT_TIMEOUT_S = 2.0  # how long a new process waits for the announcemen
 MAX_PENDING_MESSAGES = 100  # more are dropped: they may be lost, and must not fill the memory
 
 REQUEST = "?"
-"""On the channel of the listeners: announce yourselves."""
+"""The payload, on the channel of the listeners, that requests announcements."""
 
 LOCK_SHARED = "SELECT pg_advisory_lock_shared(hashtextextended($1, 0))"
 LOCK_IS_FREE = """
@@ -115,7 +115,7 @@ class FeedChannels:
         self._holds_lock = False
 
     def announce(self) -> None:
-        """Tell the other processes what this one listens for, if it does."""
+        """Send the kinds that this process listens for to the other processes, if it listens."""
         if self._own_kinds:
             self._send_announcement()
 

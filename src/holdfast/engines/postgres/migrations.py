@@ -125,7 +125,7 @@ def _after_install(namespace: str, version: Rules) -> tuple[str, ...]:
 
 
 async def migrate(connection: asyncpg.Connection, namespace: str, version: Rules = PRESENT) -> tuple[str, ...]:
-    """Bring tables and rules up to date. Answers the steps taken, and which old rules went or stayed."""
+    """Bring tables and rules up to date. Answers the steps taken, and which old rules were dropped or kept."""
     taken = []
     async with connection.transaction():
         await connection.execute(_prelude(namespace))

@@ -27,7 +27,7 @@ from msgspec.structs import fields
 from holdfast.engines.postgres import columns
 from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.templates import fill
-from holdfast.model import clocks, history, limits, states
+from holdfast.model import history, lifetimes, limits, states
 from holdfast.model.instants import FOREVER, MINUTE
 from holdfast.model.observe import Find, Prune
 from holdfast.model.work import Expired, TaskClaim
@@ -114,9 +114,9 @@ def _values(namespace: str, version: int) -> dict[str, str]:
 def _of_the_model() -> dict[str, str]:
     numbers = {
         "forever": FOREVER,
-        "result_ttl": clocks.RESULT_TTL,
-        "retention": clocks.RETENTION,
-        "failed_retention": clocks.FAILED_RETENTION,
+        "result_ttl": lifetimes.RESULT_TTL,
+        "retention": lifetimes.RETENTION,
+        "failed_retention": lifetimes.FAILED_RETENTION,
         "most_promoted": limits.MOST_PROMOTED,
         "most_expired": limits.MOST_EXPIRED,
         "most_resolved": limits.MOST_RESOLVED,

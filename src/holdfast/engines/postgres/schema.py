@@ -43,7 +43,7 @@ class Schema:
         self._auto_migrate = auto_migrate
 
     async def check(self, connection: asyncpg.Connection) -> None:
-        """See that everything is there that this release calls."""
+        """Check that the tables and rules of this release are installed."""
         async with self._explaining("look at"):
             found = await self._installed(connection)
         if self._is_enough(found):

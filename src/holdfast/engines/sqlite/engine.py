@@ -247,10 +247,10 @@ class SqliteEngine(Engine):
         if processes is not None:
             processes.feed.publish(message)
 
-    def listen_to_feed(self, kinds: Iterable[str], hear: Callable[[bytes], None]) -> None:
+    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
         processes = self._processes
         if processes is not None:
-            processes.feed.listen_to_feed(kinds, hear)
+            processes.feed.listen_to_feed(kinds, on_message)
 
     @property
     def process_name(self) -> str:

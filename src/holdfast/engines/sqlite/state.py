@@ -73,7 +73,7 @@ class SqliteState(UnfinishedRecords):
         self.arrival = 0
         """The last arrival number in use: read when a transaction begins, written when it ends."""
 
-    # The life of a transaction
+    # Begin, roll back and end a transaction
 
     def begin(self) -> None:
         """Called when a write transaction has begun: another connection may have written since the last one."""

@@ -13,7 +13,7 @@ from holdfast.engines.templates import fill
 from holdfast.model.states import BY_DUE, LIVE, TERMINAL, UNSUCCESSFUL, JobState
 
 HEADING = "-- name: "
-"""LazyTransaction a statement; the rest of the line is its name."""
+"""Begins a statement; the rest of the line is its name."""
 
 
 @cache

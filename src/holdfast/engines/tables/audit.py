@@ -1,4 +1,4 @@
-"""The audit of the tables: build every index anew from the records and compare it with the one that is there."""
+"""The audit of the tables: build every index again from the records and compare it with the stored one."""
 
 from collections.abc import Iterator
 

@@ -2,7 +2,7 @@
 
 Ready jobs, due jobs, jobs that wait in a lane and ended jobs are each kept in order by such a heap. When a job leaves
 (claimed, cancelled, paused), its entry is not searched for: it is stale from then on, and is dropped when it comes to
-the top. When more than half of the entries are stale, the heap is built anew. So stale entries never outnumber the
+the top. When more than half of the entries are stale, the heap is built again. So stale entries never outnumber the
 current ones by much, and every operation costs what it costs on a heap, amortised.
 """
 
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 E = TypeVar("E", bound=tuple[object, ...])
 
 REBUILD_FROM = 64
-"""Stale entries. With fewer of them a heap is not built anew: it would cost more than it saves."""
+"""Stale entries. With fewer of them a heap is not built again: it would cost more than it saves."""
 
 
 class LazyHeap(Generic[E]):

@@ -40,7 +40,7 @@ class InLane(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Finished jobs of all queues, by the last of their clocks."""
+    """Ended jobs of all queues, by the end of their last lifetime."""
 
     kept_until: int
     queue: str

@@ -1,7 +1,7 @@
 """The state in plain Python: records in dictionaries, and indexes that follow from them.
 
 `_leave` removes a job from the indexes of its old record, `_enter` adds it to those of its new one. No rule touches an
-index directly, so records and indexes stay equal; `audit.py` builds the indexes anew and compares.
+index directly, so records and indexes stay equal; `audit.py` builds the indexes again and compares.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -105,7 +105,7 @@ class AllVerbsCaller(RandomCaller):
     def some(self) -> tuple[str, tuple[str, ...]]:
         queue = self.pick(QUEUES)
         ids = [name.id for name in self.shared.names[-60:] if name.queue == queue]
-        return queue, tuple(self.pick(ids) for _ in range(1 + self.dice.below(3))) if ids else ("nobody",)
+        return queue, tuple(self.pick(ids) for _ in range(1 + self.dice.below(3))) if ids else ("absent",)
 
     async def cancel(self) -> None:
         queue, ids = self.some()

@@ -52,7 +52,7 @@ class Shared:
     history: History
     names: list[JobKey] = field(default_factory=list)
     ended: list[JobKey] = field(default_factory=list)
-    """Jobs that have failed or were cancelled, as far as an answer said so."""
+    """Jobs that have failed or were cancelled, as far as an answer showed it."""
 
 
 async def overlap(

@@ -147,7 +147,7 @@ def _grant(history: History, grant: Grant) -> list[str]:
     for answer in grant.answers:
         if answer.status in (SettleStatus.LOST, SettleStatus.GONE) and not _may_be_lost(history, grant, answer):
             problems.append(
-                f"{name}: {answer.call.caller} was answered {answer.status}, and nobody had taken the lease"
+                f"{name}: {answer.call.caller} was answered {answer.status}, and no caller had taken the lease"
             )
     for answer in reaps:
         problems += _renewed(history, grant, answer, name)
@@ -246,11 +246,11 @@ def _token(generations: Generations, call: RecordedCall, token: str, *, held: bo
     """Check that a lease was held (or not) at some point during the call."""
     grant = generations.grants.get(token)
     if grant is None:
-        return [f"{call.caller}: {token} was {verb}, and nobody was given it"]
+        return [f"{call.caller}: {token} was {verb}, and no caller got it"]
     if held and grant.end is not None and grant.end.precedes(call.ticks):
         return [f"{call.caller}: {token} was {verb} after it had ended"]
     if not held and (grant.end is None or call.ticks.precedes(grant.end)):
-        return [f"{call.caller}: {token} was not {verb}, and nobody had taken it"]
+        return [f"{call.caller}: {token} was not {verb}, and no caller had taken it"]
     return []
 
 
@@ -265,7 +265,7 @@ def _cancel(
             for generation in generations
             for grant in generation.grants
         )
-        return [] if held else [f"{name}, and nobody held it"]
+        return [] if held else [f"{name}, and no caller held it"]
     if status is CancelStatus.FINISHED:
         ended = any(
             generation.may_have_ended(ticks) and (generation.vague or generation.ended_as is state)

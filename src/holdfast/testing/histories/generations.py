@@ -70,7 +70,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Generation:
-    """One generation of a job. `job` is as its producer asked for it; arrival and state as answered, if they were."""
+    """One generation of a job. `job` is what its producer sent; arrival and state come from the answer, if any."""
 
     key: JobKey
     number: int
@@ -207,7 +207,7 @@ def _settlements(history: History, generations: Generations) -> None:
             for settlement, status in zip(call.command.settlements, call.answer.settled, strict=True):
                 grant = generations.grants.get(settlement.token)
                 if grant is None:
-                    generations.problems.append(f"the token {settlement.token} was settled, and nobody was given it")
+                    generations.problems.append(f"the token {settlement.token} was settled, and no caller got it")
                 else:
                     grant.answers.append(SettlementAnswer(call, settlement, status))
 

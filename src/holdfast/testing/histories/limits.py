@@ -75,7 +75,7 @@ def _kept(generations: Generations, queue: str, limit: DepthLimit) -> Iterator[s
 
 
 def _full(generations: Generations, call: RecordedCall, group: Group, answer: GroupFull) -> Iterator[str]:
-    """At some point during the call there may have been so many live jobs that the group did not fit."""
+    """True if, at some point during the call, the live jobs and the group may have exceeded the limit."""
     there = sum(
         generation.may_live(call.ticks) and (answer.lane is None or generation.lane in (None, answer.lane))
         for generation in generations.in_queue(answer.queue)
@@ -154,7 +154,7 @@ def _result(generation: Generation) -> bytes | None:
 def _emptied(generations: Generations, call: RecordedCall, lane: LaneName) -> Iterator[str]:
     for generation in generations.in_queue(lane.queue):
         if generation.lane == lane.lane and generation.surely_live(call.ticks):
-            yield f"{call.caller} was told that lane {lane.lane} of {lane.queue} is empty, with {generation} in it"
+            yield f"{call.caller} was answered that lane {lane.lane} of {lane.queue} is empty, with {generation} in it"
 
 
 def _stats(generations: Generations, call: RecordedCall, stats: QueueStats) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _the_end(history: History, generations: Generations) -> Iterator[str]:
         mine = generations.of(key)
         if not mine:
             if record is not None:
-                yield f"{key.queue}/{key.id} is there, and nobody created it"
+                yield f"{key.queue}/{key.id} is stored, and no caller created it"
             continue
         last = mine[-1]
         gone = last.job.given.retention == 0 and last.job.given.result_ttl == 0

@@ -209,7 +209,7 @@ def _passed_over(
         for place, wanted in enumerate(claim.queues):
             if wanted.queue in touched:
                 continue
-            seen["claims beside nobody"] += 1
+            seen["claims alone"] += 1
             tasks = {task.task for task in wanted.tasks}
             for one in ready[wanted.queue]:
                 if (

@@ -1,4 +1,4 @@
--- The audit: everything that is derived is worked out anew from the jobs and compared with what is stored. It reads
+-- The audit: everything that is derived is computed again from the jobs and compared with what is stored. It reads
 -- every row, as of one moment, and locks nothing. Work that a user's transaction has deferred is no problem.
 
 -- The jobs that lanes and pools count: admitted, and not known to have ended.
@@ -39,7 +39,7 @@ CREATE FUNCTION audit_jobs() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         CASE WHEN (parents_left > 0) <> (hold & {{hold.parents}} = {{hold.parents}})
             THEN parents_left || ' parents left and held by ' || hold END,
         CASE WHEN is_terminal(state) <> (finished IS NOT NULL)
-            THEN 'finished at a time without being finished or the other way round' END,
+            THEN 'it has a finish time and has not ended, or it has ended without one' END,
         CASE WHEN attempt < 0 OR losses < 0 THEN 'attempt ' || attempt || ' and losses ' || losses END,
         CASE WHEN result IS NOT NULL AND state <> 'succeeded' THEN 'a result without success' END,
         CASE WHEN jsonb_array_length(history) > {{history.length}} THEN 'a history without bounds' END,
@@ -98,7 +98,7 @@ CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('an edge from job %L of queue %L, which %s', e.parent_id, e.parent_queue, CASE
         WHEN p.id IS NULL THEN 'does not exist'
         WHEN is_terminal(p.state) THEN 'has ended, and no call will resolve it'
-        ELSE 'knows of no children' END)
+        ELSE 'is not marked as awaited' END)
     FROM edge AS e
     LEFT JOIN job AS p ON p.queue = e.parent_queue AND p.id = e.parent_id
     WHERE NOT EXISTS (

@@ -99,7 +99,7 @@ BEGIN
             AND due <= p_now FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         v_from := j.state;
-        j := rest(j, (SELECT paused FROM lane WHERE queue = p_queue AND lane = v.lane), p_now);
+        j := as_waiting(j, (SELECT paused FROM lane WHERE queue = p_queue AND lane = v.lane), p_now);
         PERFORM put_job(v_from, j);
     END LOOP;
 END $$;

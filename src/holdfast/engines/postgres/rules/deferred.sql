@@ -16,7 +16,7 @@ BEGIN
     IF v_left > 0 THEN
         UPDATE job SET parents_left = v_left, hold = hold | {{hold.parents}} WHERE queue = j.queue AND id = j.id;
     END IF;
-    IF n.pool IS NOT NULL THEN  -- a pool's very first job declares it: later ones find it there, and lock nothing
+    IF n.pool IS NOT NULL THEN  -- the first job of a pool declares it; later ones lock nothing
         PERFORM declare_pool(j.queue, (n.pool ->> 'lanes')::bigint);
     END IF;
     INSERT INTO deferred (kind, queue, lane, id, arrival) VALUES ('arrive', j.queue, j.lane, j.id, j.arrival);
@@ -24,7 +24,7 @@ BEGIN
 END $$;
 
 -- Run the deferred work of a queue. One call at a time does, so that jobs are admitted in the order in which they
--- came. With `p_wait` a call waits for its turn; else it leaves the work to the call that is at it.
+-- came. With `p_wait` a call waits for its turn; else it leaves the work to the call that holds the lock.
 CREATE FUNCTION run_deferred(p_queue text, p_wait boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_lock bigint := hashtextextended('{{namespace}} deferred ' || p_queue, 0);
@@ -48,8 +48,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same, and no other call runs deferred work of this queue until the end of this one. For verbs that take ended
--- jobs away: their lanes and pools must have counted the end before.
+-- The same, and no other call runs deferred work of this queue until the end of this one. For verbs that delete
+-- or replace ended jobs: their lanes and pools must have counted the end before.
 CREATE FUNCTION run_all_deferred(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} deferred ' || p_queue, 0));
@@ -89,7 +89,7 @@ BEGIN
         PERFORM lock_lane(c.queue, c.lane, p_now);
     END IF;
     SELECT * INTO j FROM job WHERE queue = c.queue AND id = c.id FOR UPDATE;
-    IF j.arrival IS DISTINCT FROM c.arrival OR j.hold & {{hold.arriving}} = 0 THEN  -- it has ended, or lives again
+    IF j.arrival IS DISTINCT FROM c.arrival OR j.hold & {{hold.arriving}} = 0 THEN  -- ended or replaced
         DELETE FROM edge WHERE child_queue = c.queue AND child_id = c.id AND arrival = c.arrival;
         RETURN;
     END IF;
@@ -112,7 +112,7 @@ BEGIN
     IF j.lane IS NOT NULL THEN
         j := admit(j, p_now);
     ELSE
-        j := rest(j, false, p_now);
+        j := as_waiting(j, false, p_now);
     END IF;
     PERFORM put_job('blocked', j);
 END $$;

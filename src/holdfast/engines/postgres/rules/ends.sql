@@ -1,6 +1,6 @@
--- How jobs end. Every way to a terminal state leads through `finish`, except the fast paths.
+-- How jobs end. Every change to a terminal state is made by `finish`, except by the fast paths.
 
--- When the last of the three clocks has passed.
+-- When the last of the three lifetimes ends.
 CREATE FUNCTION kept_until(j job) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(j.visible_until, j.result_until, j.key_until)
 $$;
@@ -31,8 +31,8 @@ BEGIN
     END IF;
 END $$;
 
--- End a job: void its lease, set its clocks, free its lane, notify. `j` has what the end changes besides. The caller
--- has locked the job's lane.
+-- End a job: void its lease, set its lifetimes, free its lane, notify. `j` has the other changes of this end: attempt,
+-- losses, history, last error. The caller has locked the job's lane.
 -- K1, K2, K3, K4, K5, W4: in `ended_record`.
 -- K6, P8, N2, N3: in `after_end`.
 CREATE FUNCTION finish(
@@ -53,11 +53,11 @@ BEGIN
     END IF;
 END $$;
 
--- What follows from an end that is written: the job leaves its lane and its pool, if they had admitted it; its
--- children are next.
+-- What follows from an end that is written: the job leaves its lane and its pool, if they had admitted it; the edges to
+-- its children are resolved later in the call.
 -- N2: producers that wait for room.
 -- N3: callers that wait for the job.
--- K6, P8: the record is deleted if no clock and no child keeps it.
+-- K6, P8: the record is deleted if no lifetime and no child keeps it.
 CREATE FUNCTION after_end(j job, p_admitted boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_reply text;
@@ -80,7 +80,7 @@ BEGIN
 END $$;
 
 -- The record of a job that ends.
--- K4: each clock counts from now, except a window.
+-- K4: each lifetime counts from now, except a window.
 -- K5: a lifetime given at enqueue wins over the settlement's, and that over the default.
 -- W4: no token, no lease expiry and no hold.
 CREATE FUNCTION ended_record(

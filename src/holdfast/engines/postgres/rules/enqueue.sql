@@ -1,9 +1,9 @@
--- Enqueue: groups of jobs come in, each whole or not at all. A group is written as it is decided, inside a savepoint:
--- a refusal takes all of it back. For jobs that cannot conflict see `fast_enqueue.sql`.
+-- Enqueue: each group of jobs is accepted whole or refused whole. A group is written while it is decided, inside a
+-- savepoint: a refusal rolls all of it back. For jobs that cannot conflict see `fast_enqueue.sql`.
 --
 -- Locks: stored jobs that have ended and keys, in the order of their names; then pools; then lanes.
 
--- A new record, as its producer asks for it.
+-- A new record, from the producer's request.
 -- E4: a due time in the past counts as now.
 -- D11: the default scope of a key is `incomplete`, that of an id `result`.
 -- D4: a replacement counts its generation and its fence on; see `insert_job`.
@@ -116,7 +116,7 @@ DECLARE
     v_new boolean[] := '{}';
     v_answers text[] := '{}';
     v_lanes text[];
-    v_inserted jsonb := '{}';  -- answers of jobs that ended as they came: their records may be gone
+    v_inserted jsonb := '{}';  -- answers of jobs that ended in this insert: their records may be deleted
     v_answer jsonb;
     n new_job;
     v_place int := 0;
@@ -231,13 +231,13 @@ BEGIN
     RAISE EXCEPTION SQLSTATE 'HF001' USING MESSAGE = p_answer::text;
 END $$;
 
--- True if a record turns away a new job of its id or key.
--- D3, D7: a live job does; a succeeded one until the instant; a failed or cancelled one does not.
+-- True if a record keeps its id or key, so that a new job is a duplicate.
+-- D3, D7: a live job keeps it; a succeeded one until that instant; a failed or cancelled one does not.
 CREATE FUNCTION is_taken(j job, p_until bigint, p_now bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT NOT is_terminal(j.state) OR (j.state = 'succeeded' AND p_now < p_until)
 $$;
 
--- The id of the job that turns away a new one of this key.
+-- The id of the job that keeps this key, so that a new job is a duplicate. Null: the key is free.
 -- S1, D10: a live holder, or a succeeded one until its `key_until`.
 CREATE FUNCTION key_holder(p_queue text, p_task text, p_key text, p_now bigint) RETURNS text LANGUAGE sql AS $$
     SELECT j.id FROM unique_key AS k JOIN job AS j ON j.queue = k.queue AND j.id = k.id
@@ -358,7 +358,7 @@ $$;
 
 -- Write a new job, or replace a record of its id that has lapsed, failed or been cancelled. `p_arriving`: it gets its
 -- place and its arrival when the lanes of its group are locked. Answers how the replaced job had ended.
--- D2, D4, D7: no record of that id turned it away.
+-- D2, D4, D7: no record keeps that id.
 -- P7: the children get the end of the old job, not that of the new one.
 -- N1: workers that wait look again when the job is due.
 CREATE FUNCTION insert_job(n new_job, p_arriving boolean, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
@@ -443,7 +443,7 @@ BEGIN
     RETURN v_lanes;
 END $$;
 
--- Bring an inserted job to its place, and answer for it. Its lane is locked.
+-- Admit an inserted job to its lane and pool, and make its answer. Its lane is locked.
 -- P3: created, and cancelled at once.
 CREATE FUNCTION place_new(
     n new_job, p_held boolean, p_lane text, p_was jsonb, p_user_transaction boolean, p_now bigint
@@ -468,7 +468,7 @@ BEGIN
             END IF;
         END IF;
         IF p_lane IS NULL THEN
-            j := rest(j, false, p_now);
+            j := as_waiting(j, false, p_now);
         ELSE
             v_position := lane_depth(j.queue, p_lane);
             j := admit(j, p_now);
@@ -499,7 +499,7 @@ DECLARE
     v_completed boolean;
 BEGIN
     SELECT * INTO j FROM job WHERE queue = n.queue AND id = p_id;
-    IF j.id IS NULL AND p_inserted ? v_name THEN  -- the first of the two ended as it came, and its record is gone
+    IF j.id IS NULL AND p_inserted ? v_name THEN  -- the first of the two ended in its insert, and its record is deleted
         RETURN (p_inserted -> v_name) || '{"status": "duplicate", "position": null, "depth": null}';
     ELSIF (j.id IS NULL OR j.state IN ({{unsuccessful}})) AND NOT p_inserted ? v_name THEN
         RAISE unique_violation;  -- it has ended since, and can be replaced: look again

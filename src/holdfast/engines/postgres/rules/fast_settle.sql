@@ -1,7 +1,7 @@
 -- Fast path: plain successes, all in one statement. `settle` does the same one by one, and takes what is left.
 
 -- Settle running jobs whose end concerns no lane, pool or child. With `p_gone` some may be deleted in the finishing
--- write, because no clock keeps them.
+-- write, because no lifetime keeps them.
 --
 -- Each job is found by its token, one by one (index job_token): LIMIT keeps the planner from turning that round, and
 -- `IS TRUE` from reading all running jobs of the queue, or dead versions under the job's name. Whether a job may be

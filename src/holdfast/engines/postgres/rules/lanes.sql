@@ -50,7 +50,7 @@ BEGIN
         j.hold := j.hold | {{hold.lane}};
     END IF;
     UPDATE lane SET depth = depth + 1, head = coalesce(head, j.id) WHERE queue = j.queue AND lane = j.lane;
-    j := rest(j, l.paused, p_now);
+    j := as_waiting(j, l.paused, p_now);
 END $$;
 
 -- The job that becomes the head when the head has ended; index job_lane_next. The caller has locked the lane.
@@ -101,7 +101,7 @@ BEGIN
         IF v_next.id IS NOT NULL THEN
             v_from := v_next.state;
             v_next.hold := v_next.hold & ~{{hold.lane}};
-            v_next := rest(v_next, l.paused, p_now);
+            v_next := as_waiting(v_next, l.paused, p_now);
             PERFORM put_job(v_from, v_next);
         END IF;
     END IF;
@@ -126,7 +126,7 @@ BEGIN
     WHERE queue = p_queue AND id = v_head AND (state = 'queued' OR hold = {{hold.paused}}) FOR UPDATE;
     IF FOUND THEN
         v_from := j.state;
-        j := rest(j, p_paused, p_now);
+        j := as_waiting(j, p_paused, p_now);
         PERFORM put_job(v_from, j);
     END IF;
     RETURN true;

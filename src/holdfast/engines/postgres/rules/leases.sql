@@ -28,7 +28,7 @@ BEGIN
     UPDATE job AS j SET
         lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)
     FROM held AS h WHERE j.queue = h.queue AND j.id = h.id;
-    -- In a statement of its own: the one above sees a lease that was lost while it ran as it was before.
+    -- In a statement of its own: the one above does not see that a lease was lost while it ran.
     SELECT json_agg(json_build_object('status', CASE
             WHEN j.id IS NULL THEN 'lost'
             WHEN j.cancel_asked THEN 'cancel'
@@ -147,7 +147,7 @@ BEGIN
     RETURN reply(call_time(p_offset, p_not_before_us), '"found":' || v_found);
 END $$;
 
--- WK1: a worker that ends takes its record with it.
+-- WK1: a worker that ends removes its record.
 CREATE FUNCTION forget_worker(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE

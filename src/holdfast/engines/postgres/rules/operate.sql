@@ -1,5 +1,5 @@
 -- What an operator does to single jobs: cancel, requeue, trigger, delete, amend. Each answers per job, in the order
--- asked.
+-- of the request.
 --
 -- Locks: cancel and trigger take lanes, then jobs. Requeue brings a job, and takes what an enqueue takes, in its
 -- order: ended jobs, keys, pools, lanes. Delete and amend move no job in a lane, and take jobs alone.
@@ -27,7 +27,7 @@ BEGIN
 END $$;
 
 -- Lock lanes and jobs, those that no other call has locked, and answer which. Null: none is free, or not all are and
--- all were wanted.
+-- all were requested.
 --
 -- A user's transaction may hold a job for long. So no call waits for a job while it holds a lane that others would
 -- wait for in turn. The end of the block releases the lanes.
@@ -86,8 +86,8 @@ BEGIN
     RETURN call_time(p_offset, v_now);
 END $$;
 
--- Lock ended jobs that are to be deleted or to live again, after their lanes and pools have counted their ends. Answers
--- the time of the call.
+-- Lock ended jobs that are to be deleted or requeued, after their lanes and pools have counted their ends. Answers the
+-- time of the call.
 CREATE FUNCTION lock_ended(p_queue text, p_ids text[], p_offset bigint, p_not_before_us bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -177,8 +177,8 @@ BEGIN
 END $$;
 
 -- RQ1: failed or cancelled jobs whose key is free and for which there is room.
--- P7: the children get this end before the job lives again.
--- P8: only they may have kept it.
+-- P7: the children get this end before the job is requeued.
+-- P8: only its edges may have kept the record.
 -- L6: at the tail.
 CREATE FUNCTION requeue_one(p_queue text, p_id text, p_limits jsonb, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -218,7 +218,7 @@ BEGIN
         PERFORM lock_lane(j.queue, j.lane, p_now);
         j := admit(j, p_now);
     ELSE
-        j := rest(j, false, p_now);
+        j := as_waiting(j, false, p_now);
     END IF;
     PERFORM put_job(v_from, j);
     IF j.unique_key IS NOT NULL THEN
@@ -227,8 +227,8 @@ BEGIN
     RETURN operator_answer('done', j.state);
 END $$;
 
--- The record of a job that begins another life.
--- RQ2: what the last life has left goes, except the history.
+-- The record of a job that is requeued: its next generation.
+-- RQ2: everything about the last generation is cleared, except the history.
 -- H3, P9, T3, W5: so history and last error stay, the child has no parents, and its fence grows.
 CREATE FUNCTION revive(INOUT j job, p_now bigint) LANGUAGE plpgsql AS $$
 BEGIN
@@ -308,7 +308,7 @@ BEGIN
         RETURN operator_answer('wrong_state', v_from);
     END IF;
     j.due := p_now;
-    j := rest(j, lane_paused(j.queue, j.lane), p_now);
+    j := as_waiting(j, lane_paused(j.queue, j.lane), p_now);
     PERFORM put_job(v_from, j);
     RETURN operator_answer('done', j.state);
 END $$;
@@ -368,8 +368,8 @@ BEGIN
 END $$;
 
 -- AM4: if one part is refused, nothing of that job changes.
--- AM1: the clocks of an ended job count anew from when it finished. A key that has lapsed stays free: another job may
--- have taken it.
+-- AM1: the lifetimes of an ended job are counted again from its finish. A key that has lapsed stays free: another job
+-- may have taken it.
 -- AM2: the priority of a live job; the due time of one that is not ready.
 -- AM3: a reply address is added to a live job.
 CREATE FUNCTION amend_one(p_queue text, p_id text, p_request jsonb, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
@@ -388,7 +388,7 @@ BEGIN
     THEN
         RETURN operator_answer('wrong_state', j.state);
     END IF;
-    IF is_terminal(j.state) THEN  -- its clocks run anew from when it finished; the key follows if its scope says so
+    IF is_terminal(j.state) THEN  -- its lifetimes count again from its finish; the key follows if its scope says so
         IF v_retention IS NOT NULL THEN
             j.visible_until := later(j.finished, v_retention);
         END IF;

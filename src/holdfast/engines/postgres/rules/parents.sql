@@ -1,4 +1,4 @@
--- Parents: jobs that come after other jobs. An edge stands from the child's enqueue until its parent has ended.
+-- Parents: jobs that wait for other jobs to end. An edge exists from the child's enqueue until its parent has ended.
 
 -- Lock a job, its lane first, which is the order everywhere. Null fields: there is no such job.
 CREATE FUNCTION lock_job(p_queue text, p_id text) RETURNS job LANGUAGE plpgsql AS $$
@@ -125,7 +125,7 @@ BEGIN
 END $$;
 
 -- A parent has ended: the child goes on, or is cancelled.
--- P9: an edge says nothing to a later life of that id.
+-- P9: an edge does not apply to a later job of that id.
 -- P5: an end without success cancels the child, unless the edge accepts any end.
 -- P4: the hold ends with the last parent.
 CREATE FUNCTION resolve_edge(e edge, p_parent_state text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -144,12 +144,12 @@ BEGIN
     IF j.parents_left = 0 THEN
         j.hold := j.hold & ~{{hold.parents}};
     END IF;
-    j := rest(j, CASE WHEN j.lane IS NULL THEN false ELSE lane_paused(j.queue, j.lane) END, p_now);
+    j := as_waiting(j, CASE WHEN j.lane IS NULL THEN false ELSE lane_paused(j.queue, j.lane) END, p_now);
     PERFORM put_job(v_from, j);
 END $$;
 
--- Resolve all edges of an ended job before its record is deleted or lives again. False: only the edges had kept the
--- record, and it is gone.
+-- Resolve all edges of an ended job before its record is deleted, replaced or requeued. False: only the edges had kept
+-- the record, and it is deleted now.
 CREATE FUNCTION resolve_children(j job, p_now bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM edge WHERE parent_queue = j.queue AND parent_id = j.id) THEN

@@ -152,7 +152,7 @@ BEGIN
         LOOP
             v_from := v_held.state;
             v_held.hold := v_held.hold & ~{{hold.epoch}};
-            v_held := rest(v_held, lane_paused(v_held.queue, v_held.lane), p_now);
+            v_held := as_waiting(v_held, lane_paused(v_held.queue, v_held.lane), p_now);
             PERFORM put_job(v_from, v_held);
         END LOOP;
     END IF;

@@ -1,7 +1,7 @@
--- Prune: delete what has passed, in bounded pieces, and fold the counters. Any number of callers may prune at once:
+-- Prune: delete what is past its lifetime, a limited number per call, and fold the counters. Many may prune at once:
 -- each takes what no other call has locked, and waits for nothing.
 
--- PR1, K6: waiting jobs past their `expires`, then ended jobs whose clocks have passed and that no edge keeps.
+-- PR1, K6: waiting jobs past their `expires`, then ended jobs whose lifetimes have passed and that no edge keeps.
 -- PR2: silent workers.
 -- L9: lanes that have long been empty; the queue's totals have counted their jobs.
 CREATE FUNCTION prune(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
@@ -78,7 +78,7 @@ BEGIN
     p_expired := to_json(v_names);
 END $$;
 
--- Ended jobs go when the last of their three clocks has passed (index job_ended); not while children wait for them,
+-- Delete ended jobs whose last lifetime has passed (index job_ended); not while children wait for them,
 -- nor while an end in a user's transaction is deferred.
 CREATE FUNCTION prune_ended(p_limit bigint, p_now bigint, OUT p_deleted json, OUT p_more boolean)
 LANGUAGE plpgsql AS $$
@@ -126,7 +126,7 @@ CREATE FUNCTION prune_workers(p_now bigint) RETURNS json LANGUAGE sql AS $$
 $$;
 
 -- Lanes that have been empty for as long as a record is kept. Looks at the next lanes after `lane_cursor`; if another
--- call is at it, it leaves them to that.
+-- call does so, it looks at none.
 CREATE FUNCTION prune_lanes(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c_lanes CONSTANT int := 1000;  -- in one call

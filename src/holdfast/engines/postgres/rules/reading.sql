@@ -34,7 +34,7 @@ END $$;
 --
 -- Rows are fetched one by one, with one more than wanted, to know whether there is more. Leased jobs, never more than
 -- there are slots, are not in the index by state but in the one by token; a plain condition on the queue would lead
--- the planner to read all of it. The statement is planned anew each time: a plan for any limit would sort everything.
+-- the planner to read all of it. The statement is planned again each time: a plan for any limit would sort everything.
 CREATE FUNCTION find(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$

@@ -166,10 +166,10 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Keep claims away until the next chunk comes, or let them in again.
+-- Stop claims until the next chunk comes, or allow them again.
 CREATE FUNCTION set_clearing(p_queue text, p_more boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    c_wait CONSTANT bigint := 10 * 1000000;  -- microseconds in which the next piece has to come
+    c_wait CONSTANT bigint := 10 * 1000000;  -- microseconds in which the next chunk has to come
 BEGIN
     IF p_more THEN
         INSERT INTO queue AS q (queue, clearing) VALUES (p_queue, p_now + c_wait)

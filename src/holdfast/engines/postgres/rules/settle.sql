@@ -260,7 +260,7 @@ BEGIN
     j.reason := p_reason;
     j.note := p_note;
     IF p_target = 'queued' THEN
-        j := rest(j, (SELECT paused FROM lane WHERE queue = j.queue AND lane = j.lane), p_now);
+        j := as_waiting(j, (SELECT paused FROM lane WHERE queue = j.queue AND lane = j.lane), p_now);
     ELSE
         j.state := p_target;
         j.due := CASE WHEN s.due IS NULL THEN p_now + coalesce(s.delay, 0) ELSE greatest(p_now, s.due) END;

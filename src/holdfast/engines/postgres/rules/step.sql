@@ -1,4 +1,4 @@
--- One call being carried out: its time, what it has moved, what it will notify. All other files build on these.
+-- One call being carried out: its time, the state changes it counts, the topics it will notify. All other files use it.
 --
 -- The rules are those of `engines/ledger`, file by file; the differential machine compares the two, answer by answer.
 -- A comment such as `L3:` names the rule of docs/contract.md, section 4, that the function carries out.
@@ -123,10 +123,11 @@ BEGIN
         || CASE p_fields WHEN '' THEN '' ELSE ',' || p_fields END || '}}';
 END $$;
 
--- The job as it waits from now on. The caller reads `p_lane_paused` under the lane's lock.
+-- The job with the state and hold in which it waits from now on. The caller reads `p_lane_paused` under the lane's
+-- lock.
 -- E4: blocked if something holds it, else scheduled until it is due, else queued.
 -- U2: the head of a paused lane is held from the time it would be queued; its due time runs on.
-CREATE FUNCTION rest(INOUT j job, p_lane_paused boolean, p_now bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION as_waiting(INOUT j job, p_lane_paused boolean, p_now bigint) LANGUAGE plpgsql AS $$
 BEGIN
     j.hold := j.hold & ~{{hold.paused}};
     IF j.hold <> 0 THEN

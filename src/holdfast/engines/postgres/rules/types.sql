@@ -1,6 +1,6 @@
 -- The composite types that functions pass to each other. Their attributes are the fields of the model.
 
--- A job as a producer asks for it.
+-- A job as a producer sends it.
 CREATE TYPE new_job AS (
     {{new_job.attributes}}
 );
@@ -16,7 +16,7 @@ CREATE TYPE exchange_row AS (
     answer text
 );
 
--- Where the jobs stand that a claim has locked, in claim order, and which of its tasks each job is of.
+-- The jobs that a claim has locked, in claim order: the place of each row (ctid), and the number of its task.
 CREATE TYPE picked AS (rows tid[], tasks int[]);
 
 -- Successes that the fast path has settled: their places in the request; the queues of those that stay and of those

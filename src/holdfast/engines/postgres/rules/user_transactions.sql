@@ -3,7 +3,7 @@
 --
 -- A request is one text, so that any driver can carry it.
 
--- Notify when the user's transaction commits, and never if it does not. `p_notify` false: commits shall not notify.
+-- Notify when the user's transaction commits, and never if it does not. `p_notify` false: do not use pg_notify.
 CREATE FUNCTION send_notifications(p_notify boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_notify THEN

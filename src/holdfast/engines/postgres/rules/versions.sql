@@ -1,9 +1,9 @@
--- What `open` and `migrate` ask: which tables and rules are installed, and which versions of the rules go.
+-- For `open` and `migrate`: which tables and rules are installed, and which versions of the rules are dropped.
 --
 -- `migrate` calls the last two functions as the owner of the schema; they have no rights of their own.
 
 -- The number of the newest tables, and the checksum of this version of the rules. A role without rights on tables may
--- ask.
+-- call it.
 CREATE FUNCTION installed(OUT p_tables integer, OUT p_checksum text) LANGUAGE sql STABLE {{entry}} AS $$
     SELECT (SELECT max(number) FROM migration), (SELECT checksum FROM rules WHERE version = {{rules_version}})
 $$;

@@ -1,5 +1,5 @@
--- Tables, sequences, views over tables and indexes. What happens in them is written in `rules/`, which is installed
--- apart and may change with every release; this file never does once it is released.
+-- Tables, sequences, views over tables and indexes. The functions that use them are in `rules/`, which is installed
+-- separately and may change with every release; this file never changes once it is released.
 --
 -- Instants and durations are microseconds. Text is compared as bytes, so the order is the same on every server.
 --
@@ -98,7 +98,7 @@ CREATE INDEX job_lane_live ON job (queue, lane, arrival)
 CREATE SEQUENCE arrival;
 
 -- The job that took a key last. A row per key and not a unique index on jobs: a key is free again before its record
--- goes.
+-- is deleted.
 CREATE TABLE unique_key (
     queue text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
@@ -122,7 +122,7 @@ CREATE INDEX edge_child ON edge (child_queue, child_id);
 CREATE TABLE queue (
     queue text COLLATE "C" PRIMARY KEY,
     paused boolean NOT NULL DEFAULT false,
-    clearing bigint NOT NULL DEFAULT 0,   -- nothing is claimed until then: a clear is under way, piece by piece
+    clearing bigint NOT NULL DEFAULT 0,   -- nothing is claimed until then: a clear is under way, chunk by chunk
     emptied_at bigint NOT NULL DEFAULT 0
 );
 

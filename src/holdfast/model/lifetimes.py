@@ -1,4 +1,4 @@
-"""The three lifetimes of a finished job: how long its record, its result and its key are kept.
+"""The three lifetimes of an ended job: how long its record, its result and its key are kept.
 
 They are independent: the record can be looked at until `visible_until`, a caller or a duplicate is answered with the
 result until `result_until`, and the id or key stays taken until `key_until`. When all three have passed, the record is

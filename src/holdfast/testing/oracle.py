@@ -5,17 +5,16 @@ and compares. With one caller at a time nearly everything follows from the rules
 every field of every answer. What an engine is free in, and how the ledger follows it:
 
 * **time**: the ledger takes the answer's `at`. It may stand still, it may not go back.
-* **arrival numbers**: each engine counts as it likes. Only the order counts, inside a queue, and the oracle
-  keeps the two numberings side by side (`Arrivals`). Cursors of `find` are arrival numbers too.
-* **expired**: any order, and any of the expired leases where there are more than `limit`.
-* **prune**: any part of what may go. The ledger lets go of the same jobs, so that both remember the same ones
-  afterwards; `more` must say whether something was left.
+* **arrival numbers**: only their order inside a queue is compared. The oracle maps the engine's numbers to the
+  ledger's (`Arrivals`). Cursors of `find` are arrival numbers too.
+* **expired**: any order, and any of the expired leases if there are more than `limit`.
+* **prune**: any of the jobs that may be deleted. The ledger then deletes the same ones; `more` must say whether some
+  are left.
 
 Notifications are hints and not compared. Tokens follow from claim id and rank, fences from the time, so both are exact.
 
-**One call after the other.** Where calls overlap their order is open, and a claim may pass over a job that another call
-has in hand. An engine that serves several callers at once is judged for that elsewhere, by what must be true whatever
-the order was (`holdfast.testing.histories`), and without the ledger.
+**One call after the other.** If calls overlap, their order is not known, and a claim may pass over a job that another
+call has locked. Overlapping calls are checked by `holdfast.testing.histories`, without the ledger.
 """
 
 from bisect import bisect_left

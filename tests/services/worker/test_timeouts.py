@@ -188,4 +188,4 @@ async def test_a_handler_that_swallows_the_cancellation_keeps_its_slot_and_count
         gate.set()
     job = await app.look(id)
     assert (job.state, job.reason) == (JobState.FAILED, Reason.TIMEOUT)
-    assert caplog.text.count("was told to stop (timeout) and still runs") == 1
+    assert caplog.text.count("was aborted (timeout) and still runs") == 1

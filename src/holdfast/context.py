@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 from holdfast.errors import Aborted, InvalidOption, UsageError
-from holdfast.model.job import JobRecord, Progress
+from holdfast.model.job import JobRecord, ProgressRecord
 from holdfast.model.states import JobState
 from holdfast.model.text import clean
 from holdfast.model.work import Lease, lease_of
@@ -51,7 +51,7 @@ class AttemptView(Protocol):
     """The attempt behind a context. A worker's running attempt is one."""
 
     abort_reason: AbortReason | None
-    progress: Progress | None
+    progress: ProgressRecord | None
 
     @property
     def lease(self) -> Lease: ...
@@ -184,7 +184,7 @@ class Context(Generic[S]):
         value: object = fraction
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidOption("`fraction` must be a number from 0 to 1.", option="fraction")
-        self._attempt.progress = Progress(float(fraction), clean(note, NOTE_BYTES))
+        self._attempt.progress = ProgressRecord(float(fraction), clean(note, NOTE_BYTES))
 
     # Transactions
 
@@ -246,7 +246,7 @@ class _Detached:
         self.state = state
         self.worker = ""
         self.abort_reason: AbortReason | None = None
-        self.progress: Progress | None = None
+        self.progress: ProgressRecord | None = None
         self.context: Context[Any] = Context(self)
 
     @property

@@ -215,7 +215,7 @@ def _common(job: JobRecord | Lease) -> dict[str, Any]:
     }
 
 
-def _progress(progress: stored.Progress | None) -> Progress | None:
+def _progress(progress: stored.ProgressRecord | None) -> Progress | None:
     return None if progress is None else Progress(progress.fraction, progress.note)
 
 

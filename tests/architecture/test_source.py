@@ -92,3 +92,21 @@ def test_a_newcomer_is_sent_through_files_that_exist_and_are_few() -> None:
     files = reading_order()
     assert len(files) > 5
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= READING_ORDER_LINES
+
+
+TWO_MEANINGS = {
+    "Cancel": "the command of the model; for users, an exception that a handler raises",
+    "Lease": "the answer of a claim; for users, a claimed job with its methods",
+}
+"""Class names that stand twice, with the reason."""
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """Events are left out: their names are used behind their namespace, such as `events.Started`."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCE:
+        if path.parts[-2:] != ("telemetry", "events.py"):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(name(path))
+    assert {key: found for key, found in places.items() if len(found) > 1 and key not in TWO_MEANINGS} == {}

@@ -56,7 +56,7 @@ class Given(Struct, frozen=True, gc=False, array_like=True):
 NOTHING_GIVEN = Given()
 
 
-class Progress(Struct, frozen=True, gc=False, array_like=True):
+class ProgressRecord(Struct, frozen=True, gc=False, array_like=True):
     """The latest progress that a handler reported; lease renewals transport it."""
 
     fraction: float
@@ -138,7 +138,7 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     started: Instant | None = None
     """The first start of this generation."""
     last_started: Instant | None = None
-    progress: Progress | None = None
+    progress: ProgressRecord | None = None
     cancel_asked: bool = False
     cancel_note: str = ""
     settled_token: str | None = None

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import Instant, Micros
-from holdfast.model.job import Given, JobKey, JobRecord, Progress
+from holdfast.model.job import Given, JobKey, JobRecord, ProgressRecord
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
@@ -172,7 +172,7 @@ class Renewal(Struct, frozen=True, gc=False):
     queue: str
     id: str
     token: str
-    progress: Progress | None = None
+    progress: ProgressRecord | None = None
 
 
 class RenewStatus(StrEnum):

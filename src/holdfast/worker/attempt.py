@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.context import AbortReason, Context
 from holdfast.errors import UsageError
 from holdfast.model.instants import SECOND, Micros
-from holdfast.model.job import Progress
+from holdfast.model.job import ProgressRecord
 from holdfast.model.work import Lease, Settlement
 from holdfast.worker.execution_plan import ExecutionPlan
 
@@ -59,8 +59,8 @@ class LeasedAttempt:
         self.committed = False
         """True once that transaction is known to be committed: the job has ended."""
         self.abort_reason: AbortReason | None = None
-        self.progress: Progress | None = None
-        self.sent_progress: Progress | None = None
+        self.progress: ProgressRecord | None = None
+        self.sent_progress: ProgressRecord | None = None
         self._context: Context[Any] | None = None
 
     @property
@@ -72,11 +72,11 @@ class LeasedAttempt:
     @property
     def transactions(self) -> "AttemptTransactions":
         if self.used_transactions is None:
-            if self.plan.transaction_support is None:
+            if self.plan.transaction_environment is None:
                 raise UsageError("There is no worker here to make transactions. Use `lease.complete(transaction=...)`.")
             from holdfast.worker.transaction import AttemptTransactions
 
-            self.used_transactions = AttemptTransactions(self, self.plan.transaction_support)
+            self.used_transactions = AttemptTransactions(self, self.plan.transaction_environment)
         return self.used_transactions
 
     @property

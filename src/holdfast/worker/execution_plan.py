@@ -8,7 +8,7 @@ from holdfast.worker.middleware import Call, compose
 from holdfast.worker.protocols import HandledTask
 
 if TYPE_CHECKING:
-    from holdfast.worker.transaction import TransactionSupport
+    from holdfast.worker.transaction import TransactionEnvironment
 
 
 class ExecutionPlan:
@@ -28,7 +28,7 @@ class ExecutionPlan:
         "suspends",
         "task",
         "timeout_us",
-        "transaction_support",
+        "transaction_environment",
         "worker",
     )
 
@@ -40,14 +40,14 @@ class ExecutionPlan:
         state: Any,
         middleware: Any,
         handler_threads: HandlerThreads,
-        transaction_support: "TransactionSupport | None" = None,
+        transaction_environment: "TransactionEnvironment | None" = None,
     ) -> None:
         self.task = task
         self.policy = task.policy
         self.name = task.policy.name
         self.worker = worker
         self.state = state
-        self.transaction_support = transaction_support
+        self.transaction_environment = transaction_environment
         """What transactions are made with. None: no handler runs here (bare payloads)."""
         self.decode = task.decode_arguments
         self.encode = task.encode_result

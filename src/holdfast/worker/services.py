@@ -55,7 +55,7 @@ from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
 from holdfast.worker.stop_request import StopRequest
-from holdfast.worker.transaction import TransactionSupport
+from holdfast.worker.transaction import TransactionEnvironment
 from holdfast.worker.unknown_tasks import UnknownTasks
 
 ABORT_TIMEOUT_S: Seconds = 2.0
@@ -105,7 +105,7 @@ class WorkerServices:
                 state=state,
                 middleware=app.middlewares,
                 handler_threads=self._handler_threads,
-                transaction_support=TransactionSupport(engine, runtime),
+                transaction_environment=TransactionEnvironment(engine, runtime),
             )
             for name, task in app.registry.items()
             if not task.policy.remote

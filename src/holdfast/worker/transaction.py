@@ -42,7 +42,7 @@ TAKE_BACK_AFTER_BUDGETS = 5
 _logger = logging.getLogger("holdfast.worker")
 
 
-class TransactionSupport(NamedTuple):
+class TransactionEnvironment(NamedTuple):
     """What transactions are made with."""
 
     engine: Engine
@@ -67,9 +67,9 @@ def on_loop() -> bool:
 class AttemptTransactions:
     """The transactions of one attempt. Its handler and its executor use it; the loop watcher's thread checks it."""
 
-    def __init__(self, attempt: "LeasedAttempt", support: TransactionSupport) -> None:
+    def __init__(self, attempt: "LeasedAttempt", environment: TransactionEnvironment) -> None:
         self._attempt = attempt
-        self._support = support
+        self._environment = environment
         self._opened: OpenTransaction | None = None
         self._in_block = False
         self._by_tx = False
@@ -134,12 +134,12 @@ class AttemptTransactions:
         return getattr(self._attempt.plan.policy, "transaction", False)
 
     async def _open(self) -> OpenTransaction:
-        source, support = self._source, self._support
+        source, environment = self._source, self._environment
         if callable(source):
             self._opened = await open_session(source)
         else:
-            self._opened = await open_on_engine(support.engine)
-        self._opened.began_at = support.runtime.monotonic()
+            self._opened = await open_on_engine(environment.engine)
+        self._opened.began_at = environment.runtime.monotonic()
         self._has_settlement = False
         return self._opened
 
@@ -187,7 +187,7 @@ class AttemptTransactions:
         attempt, before = self._attempt, self._attempt.transaction_settlement
         attempt.transaction_settlement = settlement
         try:
-            answer = await self._support.engine.in_transaction(Exchange(settlements=(settlement,)), user)
+            answer = await self._environment.engine.in_transaction(Exchange(settlements=(settlement,)), user)
             if answer.settled[0] is not SettleStatus.APPLIED:
                 raise LeaseLost(job_id=settlement.id, queue=settlement.queue)
         except BaseException:
@@ -225,7 +225,7 @@ class AttemptTransactions:
         attempt, lease = self._attempt, self._attempt.lease
         committed = False
         try:
-            (record,) = (await self._support.engine.get(lease.job_key)).jobs
+            (record,) = (await self._environment.engine.get(lease.job_key)).jobs
             settled = record is not None and record.settled_token == lease.token
             committed = record is None or (settled and record.state is JobState.SUCCEEDED)
         except Exception as trouble:  # if the job has ended, the worker's own settlement changes nothing
@@ -246,10 +246,10 @@ class AttemptTransactions:
 
     def watch(self) -> None:
         """Warn about a transaction that blocks all other writers; roll it back if it goes on. Call from any thread."""
-        opened, budget = self._opened, self._support.engine.transaction_budget_s
+        opened, budget = self._opened, self._environment.engine.transaction_budget_s
         if opened is None or budget is None or not opened.is_engines:
             return
-        age_s = (self._support.runtime.monotonic() - opened.began_at) / SECOND
+        age_s = (self._environment.runtime.monotonic() - opened.began_at) / SECOND
         if age_s > budget and not opened.warned:
             opened.warned = True
             _logger.warning(

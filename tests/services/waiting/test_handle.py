@@ -21,7 +21,7 @@ from holdfast import (
     events,
 )
 from holdfast.core.enqueue import enqueue
-from holdfast.model.job import AttemptOutcome, Progress
+from holdfast.model.job import AttemptOutcome, ProgressRecord
 from holdfast.model.produce import NewJob
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo
@@ -183,7 +183,7 @@ def test_refresh_shows_the_job_as_it_is(jobs: App[object], resize: Task[[str], I
 
     async def run_a_while() -> None:
         lease = await take(jobs, resize)
-        await jobs.engine.renew(Renewal(lease.queue, lease.id, lease.token, Progress(0.5, "half")))
+        await jobs.engine.renew(Renewal(lease.queue, lease.id, lease.token, ProgressRecord(0.5, "half")))
 
     asyncio.run(run_a_while())
     job = handle.refresh()

@@ -17,7 +17,7 @@ from holdfast import events
 from holdfast.context import AbortReason, Context
 from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
-from holdfast.model.job import Progress
+from holdfast.model.job import ProgressRecord
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, Heartbeat, QueueClaim, Renew, RenewStatus, TaskClaim
 from holdfast.runtime import SystemRuntime
@@ -117,7 +117,7 @@ async def test_progress_rides_on_the_renewal_and_is_sent_once() -> None:
     attempt.context.progress(0.5, "half way")
     bench.runtime.advance(10)
     bench.keeper.run_once()
-    assert (await bench.app.look("a")).progress == Progress(0.5, "half way")
+    assert (await bench.app.look("a")).progress == ProgressRecord(0.5, "half way")
     bench.runtime.advance(10)
     bench.keeper.run_once()
     last = [command for command in bench.engine.commands if isinstance(command, Renew)][-1]
@@ -324,5 +324,5 @@ async def test_progress_of_a_running_job_can_be_seen() -> None:
         assert worker._services is not None
         worker._services.keeper.renew_now()
         await renewed.calls(1)
-        assert (await app.look(id)).progress == Progress(0.25, "first quarter")
+        assert (await app.look(id)).progress == ProgressRecord(0.25, "first quarter")
         gate.set()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.engines.audit import problems_of_queue
 from holdfast.engines.ledger.state import claim_of
-from holdfast.engines.tables.indexes import ByTime, Ended, InLane, Queue, Ready
+from holdfast.engines.tables.indexes import ByTime, Ended, InLane, QueueTables, Ready
 from holdfast.engines.tables.tables import Tables
 from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState
@@ -28,7 +28,7 @@ def _jobs(tables: Tables) -> Iterator[JobRecord]:
         yield from queue.jobs.values()
 
 
-def _queue_problems(queue: Queue) -> Iterator[str]:
+def _queue_problems(queue: QueueTables) -> Iterator[str]:
     jobs = queue.jobs.values()
     for state, listed in queue.by_state.items():
         if listed != {job.arrival: job.id for job in jobs if job.state is state}:
@@ -53,14 +53,14 @@ def _queue_problems(queue: Queue) -> Iterator[str]:
         yield f"queue {queue.name!r} has jobs and no record"
 
 
-def _waiting_problems(queue: Queue) -> Iterator[str]:
+def _waiting_problems(queue: QueueTables) -> Iterator[str]:
     for name, lane in queue.lanes.items():
         held = (job for job in queue.jobs.values() if job.lane == name and job.hold & Hold.LANE)
         if lane.waiting.current_entries() != {InLane(-job.priority, job.arrival, job.id) for job in held}:
             yield f"lane {name!r} of queue {queue.name!r}: the jobs that wait are not those of the records"
 
 
-def _key_problems(queue: Queue, now: int) -> Iterator[str]:
+def _key_problems(queue: QueueTables, now: int) -> Iterator[str]:
     for (task, key), job_id in queue.keys.items():
         job = queue.jobs.get(job_id)
         if job is None or (job.task, job.unique_key) != (task, key):

@@ -47,7 +47,7 @@ class Ended(NamedTuple):
     id: str
 
 
-class Lane:
+class LaneTables:
     """A lane's record, and the jobs that wait behind its head."""
 
     def __init__(self, record: LaneRecord, jobs: dict[str, JobRecord]) -> None:
@@ -65,7 +65,7 @@ class Lane:
         self.waiting: LazyHeap[InLane] = LazyHeap(is_current)
 
 
-class Queue:
+class QueueTables:
     """A queue: its jobs by id, and the orders in which the rules read them."""
 
     def __init__(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Queue:
         self.expiring: LazyHeap[ByTime] = LazyHeap(self._is_expiring)
         self.keys: dict[tuple[str, str], str] = {}
         """(task, unique_key) → the id of the job that took it last."""
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, LaneTables] = {}
 
     def ready_of(self, task: str) -> LazyHeap[Ready]:
         heap = self.ready.get(task)

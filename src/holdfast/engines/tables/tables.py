@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.engines.ledger.state import Name, Record, State, claim_of
 from holdfast.engines.tables.heap import LazyHeap
-from holdfast.engines.tables.indexes import ABOVE_ALL, LAST, ByTime, Ended, InLane, Lane, Queue, Ready
+from holdfast.engines.tables.indexes import ABOVE_ALL, LAST, ByTime, Ended, InLane, LaneTables, QueueTables, Ready
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
 from holdfast.model.states import BY_DUE, LIVE, TERMINAL, WAITING, Hold, JobState
@@ -23,7 +23,7 @@ class Tables(State):
     """All records of an engine."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, QueueTables] = {}
         self._leases: dict[Name, JobRecord] = {}
         """Every leased job. All of them are visited to find expired ones: there are as many as slots, not as jobs."""
         self._claims: dict[str, dict[Name, None]] = {}
@@ -36,10 +36,10 @@ class Tables(State):
         self._schedules: dict[str, ScheduleRecord] = {}
         self._last_arrival = 0
 
-    def _queue(self, name: str) -> Queue:
+    def _queue(self, name: str) -> QueueTables:
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = Queue(name)
+            queue = self._queues[name] = QueueTables(name)
         return queue
 
     def _is_ended(self, entry: Ended) -> bool:
@@ -135,7 +135,7 @@ class Tables(State):
         if not there:
             del queue.lanes[record.lane]
         elif lane is None:
-            queue.lanes[record.lane] = Lane(record, queue.jobs)
+            queue.lanes[record.lane] = LaneTables(record, queue.jobs)
         else:
             lane.record = record
 

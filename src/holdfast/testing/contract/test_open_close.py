@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.engine import Engine
-from holdfast.model.job import Progress
+from holdfast.model.job import ProgressRecord
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import RenewStatus
 from holdfast.runtime import SystemRuntime
@@ -58,14 +58,14 @@ async def test_the_renewal_connection_renews_from_another_thread(bench: Bench) -
     renewal_connection = bench.engine.renewal_connection()
     runtime = SystemRuntime()
 
-    answer = await runtime.run_blocking(renewal_connection.renew, [renewal(lease, progress=Progress(0.5))])
+    answer = await runtime.run_blocking(renewal_connection.renew, [renewal(lease, progress=ProgressRecord(0.5))])
     await bench.settle(succeed(lease))
     late_answer = await runtime.run_blocking(renewal_connection.renew, [renewal(lease)])
     await runtime.run_blocking(renewal_connection.close)
 
     assert (answer.jobs[0].status, answer.jobs[0].lease_expires) == (RenewStatus.HELD, answer.at.lease + LEASE)
     assert late_answer.jobs[0].status is RenewStatus.LOST
-    assert (await bench.get()).progress == Progress(0.5)
+    assert (await bench.get()).progress == ProgressRecord(0.5)
 
 
 @guarantee(Guarantee.OPEN_CLOSE)

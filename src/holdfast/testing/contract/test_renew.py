@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.model.instants import HOUR, MINUTE, SECOND
-from holdfast.model.job import Given, Progress
+from holdfast.model.job import Given, ProgressRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import Renewal, RenewResult, RenewStatus, SettleStatus
 from holdfast.testing.contract.bench import Bench
@@ -90,7 +90,7 @@ async def test_a_late_owner_cannot_renew_the_lease_of_the_next_owner(bench: Benc
     before = await bench.get()
     bench.clock.advance(10)
 
-    answer = await bench.engine.renew(Renewal(QUEUE, "a", first.token, Progress(0.9, "mine")))
+    answer = await bench.engine.renew(Renewal(QUEUE, "a", first.token, ProgressRecord(0.9, "mine")))
 
     assert answer.jobs == (LOST,)
     assert await bench.get() == before
@@ -204,21 +204,21 @@ async def test_the_progress_of_a_renewal_is_stored_and_kept(bench: Bench) -> Non
     lease = await bench.take_one()
     assert (await bench.get()).progress is None
 
-    await bench.engine.renew(renewal(lease, progress=Progress(0.25, "a quarter")))
+    await bench.engine.renew(renewal(lease, progress=ProgressRecord(0.25, "a quarter")))
     first = (await bench.get()).progress
     await bench.engine.renew(renewal(lease))
     unchanged = (await bench.get()).progress
-    await bench.engine.renew(renewal(lease, progress=Progress(0.5)))
+    await bench.engine.renew(renewal(lease, progress=ProgressRecord(0.5)))
 
-    assert first == unchanged == Progress(0.25, "a quarter")
-    assert (await bench.get()).progress == Progress(0.5, "")
+    assert first == unchanged == ProgressRecord(0.25, "a quarter")
+    assert (await bench.get()).progress == ProgressRecord(0.5, "")
 
 
 @guarantee(Guarantee.LEASES)
 async def test_a_new_attempt_starts_without_progress(bench: Bench) -> None:
     await bench.put(new_job())
     lease = await bench.take_one()
-    await bench.engine.renew(renewal(lease, progress=Progress(0.9)))
+    await bench.engine.renew(renewal(lease, progress=ProgressRecord(0.9)))
     await bench.settle(retry(lease))
 
     await bench.take_one()

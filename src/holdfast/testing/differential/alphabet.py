@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.command import Command
 from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND
-from holdfast.model.job import Progress
+from holdfast.model.job import ProgressRecord
 from holdfast.model.operate import DropSchedule, Pools, PutPool, PutSchedule, Resize, Schedules
 from holdfast.model.produce import DepthLimit
 from holdfast.model.records import ScheduleRecord, WorkerRecord
@@ -97,7 +97,7 @@ LOSSES: tuple[Trait, ...] = (
 )
 losses = st.sampled_from(LOSSES)
 
-progresses = st.sampled_from([None, Progress(0.5), Progress(1.0, "nearly")])
+progresses = st.sampled_from([None, ProgressRecord(0.5), ProgressRecord(1.0, "nearly")])
 
 # --- Operators and readers ---
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from holdfast.engine import Engine
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Command
-from holdfast.model.job import Progress
+from holdfast.model.job import ProgressRecord
 from holdfast.model.states import JobState
 from holdfast.testing.differential import alphabet as abc
 from holdfast.testing.differential import jobs
@@ -197,7 +197,7 @@ class Differential(RuleBasedStateMachine):
     # Leases
 
     @rule(one=leases, other=leases, progress=abc.progresses)
-    def renew(self, one: work.Lease, other: work.Lease, progress: Progress | None) -> None:
+    def renew(self, one: work.Lease, other: work.Lease, progress: ProgressRecord | None) -> None:
         self.ask(
             work.Renew(
                 jobs=(

@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import pytest
 from postgres import PostgresServer
-from postgres_stock import Store
+from postgres_stock import Store, drop_namespace, open_once, unused_name
 from postgres_stories import Stores, opened
 
-from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group
@@ -67,16 +67,22 @@ async def test_a_connection_that_stopped_receiving_is_replaced(store: Store, mon
         assert len(connections) > 1
 
 
-async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(store: Store) -> None:
-    async with opened(store) as engine:
+@pytest.fixture
+def unused_store(store: Store, postgres_server: PostgresServer) -> Iterator[Store]:
+    """A namespace that no earlier test has used, so that none of their sessions can still subscribe in it."""
+    unused = store._replace(namespace=unused_name())
+    open_once(unused.url, unused.namespace)
+    yield unused
+    drop_namespace(postgres_server, unused.namespace)
+
+
+async def test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues(unused_store: Store) -> None:
+    async with opened(unused_store) as engine:
         payloads: asyncio.Queue[str] = asyncio.Queue()
-        observer = await asyncpg.connect(store.url)
-        # A session of an earlier test may still be ending, and hold the lock of subscribers: wait for the lock.
-        await observer.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", listeners_lock(store.namespace))
-        await observer.execute("SELECT pg_advisory_unlock_all()")
-        await observer.add_listener(f"holdfast_{store.namespace}", lambda *event: payloads.put_nowait(event[3]))
+        observer = await asyncpg.connect(unused_store.url)
+        await observer.add_listener(f"holdfast_{unused_store.namespace}", lambda *event: payloads.put_nowait(event[3]))
         await engine.enqueue(Group((new_job("a", fresh_id=True, queue="unnoticed"),)))
-        async with opened(store) as other:
+        async with opened(unused_store) as other:
             with other.subscribe(f"queue:{QUEUE}") as subscription:
                 await engine.enqueue(Group((new_job("b", fresh_id=True),)))
                 assert await subscription.wait(30) == {f"queue:{QUEUE}"}

@@ -1,7 +1,7 @@
-"""Time, chance, tasks, threads, processes and files have one door: `holdfast.runtime`.
+"""Time, random numbers, tasks, threads, processes and files are used through `holdfast.runtime` only.
 
-Ruff bans the rest while one types. This test reads the same list, follows aliases itself, and closes what ruff's
-rule leaves open: methods, imports by name, and the files that are exempt from the rule as a whole.
+Ruff bans the other ways in the editor. This test reads the same list, follows aliases, and finds what ruff's rule does
+not: methods, imports by name, and the files that are exempt from the rule as a whole.
 """
 
 import ast

@@ -164,11 +164,16 @@ class LoopThread:
             call.lock.release()
 
     def _main(self) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._stop = asyncio.Event()
-            self._loop.call_soon(self._ready.set)
-            runner.run(self._until_stopped())
+        try:
+            with asyncio.Runner() as runner:
+                self._loop = runner.get_loop()
+                self._stop = asyncio.Event()
+                self._loop.call_soon(self._ready.set)
+                runner.run(self._until_stopped())
+        except RuntimeError as error:
+            # Python 3.12 on, if the interpreter ends: asyncio cannot start the thread that joins the loop's executor.
+            if "interpreter shutdown" not in str(error):
+                raise
         for call in tuple(self._calls):
             self._end(call, cancelled=True)
 

@@ -98,7 +98,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
 
     def _begin(self) -> OwnConnection:
         try:
-            gate = self._runtime.fs.gate(self._store.gate_path)
+            gate = self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)
         except OSError as error:
             raise EngineUnavailable(f"{self.path} cannot be opened for writing ({error}).") from error
         try:

@@ -235,5 +235,5 @@ def _resolve(future: "asyncio.Future[None]") -> None:
 
 
 def back_off(failures: int, draw: float = 1.0) -> float:
-    """Seconds to wait after this number of failures in a row. `draw`, from 0 to 1, spreads the tries of many workers."""
+    """Seconds to wait after this number of failures in a row. `draw`, from 0 to 1, spreads the tries of workers."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S) * (0.5 + 0.5 * draw)

@@ -66,7 +66,7 @@ class Keeper:
         self._ended.set()
         self._stopping = False
         self._failures = 0
-        self._heartbeat_at = runtime.boot() + HEARTBEAT_US  # the worker sends the first one when it starts
+        self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
         self._ended.clear()
@@ -161,8 +161,9 @@ class Keeper:
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
         if renew_all or now >= self._heartbeat_at:
-            self._heartbeat_at = now + HEARTBEAT_US
-            if self._open_connection().heartbeat(self._record()).stop:
+            stop = self._open_connection().heartbeat(self._record()).stop
+            self._heartbeat_at = now + HEARTBEAT_US  # not earlier: one that failed is sent again soon
+            if stop:
                 self._on_stop_requested()
 
     # The connection

@@ -253,7 +253,7 @@ class PostgresEngine(Engine):
         return await self._user_transactions.aperform_in(command, user, self._offset, self._not_before_us)
 
     def transaction(self) -> OwnTransaction:
-        return OwnTransaction(self._connection_for_user, self._url)
+        return OwnTransaction(self._connection_for_user, self._connect.blocking_transaction)
 
     @asynccontextmanager
     async def _connection_for_user(self) -> AsyncIterator[asyncpg.Connection]:

@@ -25,6 +25,7 @@ from holdfast.errors import Unsupported
 CONNECT_TIMEOUT_S = 10.0  # a server that accepts no connection for this long counts as unreachable
 STATEMENT_TIMEOUT_S = 60.0  # our statements take milliseconds: one that takes this long is stuck
 
+BACKEND_PID = "SELECT pg_backend_pid()"
 ISOLATION = {"default_transaction_isolation": "read committed"}
 TCP_OPTIONS = {
     "TCP_KEEPIDLE": 15,  # seconds
@@ -97,6 +98,27 @@ class Connector:
             raise failures.of_connecting(error, self._place, login_worked=self.login_worked) from error
         _set_tcp_options(connection)
         return connection
+
+    async def check_session(self, connection: asyncpg.Connection) -> None:
+        """Refuse a proxy that shares sessions, if the settings do not say that there is one.
+
+        The server's process is then another one than the handshake named, and two open connections have the same.
+        """
+        if self.pooled:
+            return
+        try:
+            pid = await connection.fetchval(BACKEND_PID)
+            if pid == connection.get_server_pid():
+                return
+            other = await self()
+            try:
+                shared = pid == await other.fetchval(BACKEND_PID)
+            finally:
+                other.terminate()
+        except failures.FAILURES as error:
+            raise failures.of_opening(error, self._place) from error
+        if shared:
+            raise failures.shared_session(self._place, "two connections have one session")
 
     @contextmanager
     def blocking_transaction(self) -> Iterator[Any]:

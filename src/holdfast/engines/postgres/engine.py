@@ -142,6 +142,7 @@ class PostgresEngine(Engine):
                     wanted=str(OLDEST_SERVER),
                     engine=self.scheme,
                 )
+            await self._connect.check_session(connection)
             await self._schema.check(connection)
             await self._durability.check(connection)
         finally:

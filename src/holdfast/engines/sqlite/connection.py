@@ -59,6 +59,13 @@ def connect(
     return db
 
 
+def keep_for_ever(db: sqlite3.Connection) -> None:
+    """In a forked child: never close this connection of the parent, not even when the interpreter ends."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
+
 def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
     """The error that a caller gets for an error of the driver. Nothing was written, unless the text says otherwise."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -5,11 +5,15 @@ writer checkpoints while it holds the gate. `synchronous` follows from the durab
 thread at a time, in one process.
 """
 
+import logging
 import os
 import sqlite3
 
 from holdfast.engines.sqlite.store import StoreOptions
+from holdfast.engines.sqlite.store_file import identity_of
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
+
+log = logging.getLogger("holdfast")
 
 MIN_VERSION = (3, 37, 0)
 """The first version with STRICT tables."""
@@ -33,6 +37,8 @@ def connect(
             wanted="3.37",
             engine="sqlite",
         )
+    store.file.check()  # otherwise SQLite would make a new, empty file
+    before = identity_of(store.path)
     try:
         db = sqlite3.connect(
             store.path,
@@ -53,10 +59,23 @@ def connect(
         db.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             db.execute("PRAGMA query_only = ON")
+        store.file.remember(before)
     except sqlite3.Error as error:
         sqlite3.Connection.close(db)  # `factory` may have another `close`
         raise translate(error, store.path) from error
+    except EngineUnavailable:
+        sqlite3.Connection.close(db)
+        raise
     return db
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """End the transaction, if there is one. Raises nothing: the caller reports the error that came before."""
+    if db.in_transaction:
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            log.debug("A rollback failed: %s", error)
 
 
 def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:

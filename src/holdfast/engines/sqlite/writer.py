@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.sqlite.connection import connect, translate
+from holdfast.engines.sqlite.connection import connect, roll_back, translate
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -26,6 +26,7 @@ from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
+from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import Command
@@ -66,6 +67,7 @@ class Writer:
         self._sql = load("statements.sql", store.namespace)
         self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
         self._ledger = Ledger(self._state)
+        self._log_file = LogFile(store.path + "-wal")
         self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
 
     def close(self) -> None:
@@ -154,6 +156,7 @@ class Writer:
 
     def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate:
+            self._check_files(log=self._log_file.was_lost)
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work()
@@ -161,13 +164,31 @@ class Writer:
             except BaseException:
                 self._rollback()
                 raise
-            self._checkpoint()
+            try:
+                log_bytes = self._check_files()
+            except EngineUnavailable as error:  # a write is acknowledged only if other processes can find it
+                raise OutcomeUnknown(
+                    f"{self._store.path} or its log was moved or replaced while this was written. The write is in "
+                    "the old file.",
+                    verb="commit",
+                    engine="sqlite",
+                ) from error
+            self._checkpoint(log_bytes)
         return result
 
-    def _checkpoint(self) -> None:
+    def _check_files(self, *, log: bool = True) -> int:
+        """Refuse files that are not at their paths any more. Answers the size of the log in bytes."""
+        self._store.file.check()
+        if not log:
+            return 0
+        log_bytes = self._log_file.size()
+        if log_bytes is None:
+            raise self._store.file.error("-wal")
+        return log_bytes
+
+    def _checkpoint(self, log_bytes: int) -> None:
         """Move the log's pages into the database once it has grown. If this fails, the commit is still valid."""
-        size = self._runtime.fs.size(self._store.path + "-wal")
-        if size < self._checkpoint_at_bytes:
+        if log_bytes < self._checkpoint_at_bytes:
             return
         try:
             _, pages, moved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -175,7 +196,7 @@ class Writer:
             log.warning("%s: a checkpoint failed (%s). It will be tried again.", self._store.path, error)
             pages, moved = 1, 0
         # An open reader may keep pages in the log: then the next try comes after the same growth again.
-        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES if moved == pages else size + CHECKPOINT_AT_BYTES
+        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES if moved == pages else log_bytes + CHECKPOINT_AT_BYTES
 
     def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[CommandResult], list[tuple[int, UnfinishedWork]]]:
         """The results, and the work that commands have begun and not finished, each with the index of its command."""
@@ -277,6 +298,5 @@ class Writer:
         self._state.after_commit()
 
     def _rollback(self) -> None:
-        if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")
-        self._state.clear_cache(numbers=True)
+        roll_back(self.connection)
+        self._state.clear_cache()

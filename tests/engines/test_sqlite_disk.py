@@ -1,18 +1,24 @@
 """The disk under a SQLite store: a file that was moved or replaced, a full disk. No acknowledged job is lost."""
 
+import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from opened_engine import opened_engine
-from sqlite_store import a_claim, job, store, writer_of
+from sqlite_store import a_claim, job, store, success, writer_of
 
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.engines.sqlite.reserve import Reserve
+from holdfast.errors import EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.job import JobKey
 from holdfast.model.records import WorkerRecord
+from holdfast.model.work import SettleStatus
 
 
 def ids_in(path: Path) -> set[str]:
@@ -138,3 +144,76 @@ async def test_queues_of_a_store_that_was_restored_to_an_earlier_state_are_not_m
         await engine.enqueue(job("d", queue="first"))
         assert await engine.audit() == ()
         assert [lease.id for lease in (await engine.claim(a_claim("w", queue="first"))).leases] == ["d"]
+
+
+# --- A full disk ---
+
+
+class FullDisk(NamedTuple):
+    accepted: list[str]
+    settled: int
+    errors: dict[str, int]
+    recovered: bool
+    messages: dict[str, str]
+
+
+def play_full_disk(path: Path, what: str) -> FullDisk:
+    program = Path(__file__).parents[1] / "support" / "full_disk_app.py"
+    played = subprocess.run(
+        [sys.executable, program, path, what], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert played.returncode == 0, played.stderr
+    return FullDisk(*json.loads(played.stdout))
+
+
+def test_a_full_disk_refuses_jobs_as_storage_full_and_keeps_every_accepted_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    played = play_full_disk(path, "enqueue")
+    assert set(played.errors) == {"StorageFull"}
+    assert "Nothing was written" in played.messages["StorageFull"]
+    assert played.recovered
+    assert ids_in(path) == set(played.accepted)
+
+
+def test_jobs_are_still_claimed_and_settled_while_the_disk_is_full(tmp_path: Path) -> None:
+    played = play_full_disk(tmp_path / "x.db", "settle")
+    assert (set(played.errors), played.recovered) == ({"StorageFull"}, True)
+    assert played.settled == len(played.accepted) - 1  # one is enqueued at the end
+
+
+async def test_no_process_enqueues_while_the_reserve_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine, opened_engine(store(path)) as other:
+        await engine.enqueue(job("before"))
+        writer_of(engine)._reserve.release()
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(Reserve, "_grow", lambda reserve, wanted_bytes: False)
+            for refusing in (engine, other):
+                with pytest.raises(StorageFull, match="Nothing was written"):
+                    await refusing.enqueue(job("refused"))
+            (lease,) = (await other.claim(a_claim("w"))).leases
+            assert (await engine.settle(success(lease))).settled == (SettleStatus.APPLIED,)
+        for number, accepting in enumerate((engine, other)):
+            writer_of(accepting)._reserve._refill_at_us = 0
+            await accepting.enqueue(job(f"after-{number}"))
+        assert (tmp_path / "x.db-reserve").stat().st_size > 0
+        assert await engine.audit() == ()
+
+
+def test_a_handlers_transaction_on_a_full_disk_is_not_an_unknown_outcome(tmp_path: Path) -> None:
+    errors = play_full_disk(tmp_path / "x.db", "transaction").errors
+    assert not [name for name in errors if "OutcomeUnknown" in name]
+    assert [name for name in errors if name.startswith("transaction")]
+
+
+async def test_the_reserve_covers_what_the_log_has_to_move_into_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        for number in range(4):
+            await engine.enqueue(job(f"{number}", payload=b"x" * 1_000_000))
+        with closing(sqlite3.connect(path)) as db:
+            pages, page_bytes = db.execute("SELECT * FROM pragma_page_count, pragma_page_size").fetchone()
+        missing = pages * page_bytes - path.stat().st_size
+        reserve = (tmp_path / "x.db-reserve").stat()
+        assert reserve.st_size >= missing > 3_000_000
+        assert reserve.st_blocks * 512 >= missing  # it occupies the space

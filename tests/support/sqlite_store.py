@@ -7,10 +7,9 @@ from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.model.instants import SECOND
-from holdfast.model.job import JobRecord
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, QueueClaim, Settlement, TaskClaim
+from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, TaskClaim
 
 QUEUE = "q"
 
@@ -36,7 +35,6 @@ def a_claim(worker: str, number: int = 0, *, queue: str = QUEUE, limit: int = 10
     return Claim(claim_id=f"{worker}-{number:030d}", worker=worker, queues=(QueueClaim(queue, tasks),), limit=limit)
 
 
-def success(job: JobRecord, result: bytes | None = None) -> Settlement:
+def success(lease: Lease) -> Settlement:
     """The settlement of a lease that has succeeded."""
-    assert job.token is not None
-    return Settlement(queue=job.queue, id=job.id, token=job.token, target=JobState.SUCCEEDED, result=result)
+    return Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)

@@ -78,6 +78,23 @@ def roll_back(db: sqlite3.Connection) -> None:
             log.debug("A rollback failed: %s", error)
 
 
+def is_not_committed(error: sqlite3.Error) -> bool:
+    """True if a COMMIT that failed with this error has certainly written nothing.
+
+    A write into the log has failed, so the last page of the transaction, which commits it, is not there. After other
+    errors it may be: a failed sync, for example, leaves the page in the log, and SQLite may find it after a crash.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF == sqlite3.SQLITE_FULL
+
+
+def storage_full(path: str) -> StorageFull:
+    return StorageFull(
+        f"The disk has no space left for {os.path.abspath(path)}. Nothing was written. Free some disk space. Meanwhile "
+        "no job is accepted, and stored jobs can still be settled."
+    )
+
+
 def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
     """The error that a caller gets for an error of the driver. Nothing was written, unless the text says otherwise."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -89,7 +106,7 @@ def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
                 "Find the program that keeps a transaction open."
             )
         case sqlite3.SQLITE_FULL:
-            return StorageFull(f"The disk has no space left for {file}. Nothing was written. Free some disk space.")
+            return storage_full(path)
         case sqlite3.SQLITE_READONLY:
             return EngineUnavailable(f"{file} cannot be written to: the file or its folder is read-only.")
         case sqlite3.SQLITE_CANTOPEN:

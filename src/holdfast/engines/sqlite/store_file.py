@@ -1,9 +1,9 @@
 """The database file of an engine: is it still the file at its path?
 
-A process keeps a database file open. If an operator moves the file away, or puts another one at its path, SQLite goes on
-writing into the file that no other process will open again. So every transaction compares the file at the path with
-the file that the engine has opened: before it writes, and again before its writes are acknowledged. The log
-(`…-wal`) is compared before the acknowledgement, too, because the latest commits are only there.
+A process keeps a database file open. If an operator moves the file away, or puts another one at its path, SQLite goes
+on writing into the file that no other process will open again. So every transaction compares the file at the path with
+the file that the engine has opened: before it writes, and again before its writes are acknowledged. The log (`…-wal`)
+is compared before the acknowledgement, too, because the latest commits are only there.
 
 An engine never changes to the other file by itself: the log may belong to the old one, and SQLite would mix the two.
 """

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from types import TracebackType
 
 from holdfast import forks
-from holdfast.engines.sqlite.connection import connect, keep_for_ever, translate
+from holdfast.engines.sqlite.connection import connect, is_not_committed, keep_for_ever, roll_back, translate
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, UsageError
@@ -152,8 +152,8 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
             connection.set_authorizer(None)
             if commit:
                 self._commit(connection)
-            elif connection.in_transaction:
-                connection.execute("ROLLBACK")
+            else:
+                roll_back(connection)
         finally:
             connection.really_close()
             if gate is not None:
@@ -169,8 +169,8 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
             if not was_open:  # SQLite has rolled it back, which it does if the disk is full
                 message = f"SQLite has rolled this transaction on {self.path} back. Nothing was written."
                 raise EngineUnavailable(message) from error
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            if connection.in_transaction or is_not_committed(error):
+                roll_back(connection)
                 raise translate(error, self.path) from error
             message = f"SQLite failed while committing ({error}). The transaction may or may not have been written."
             raise OutcomeUnknown(message, verb="commit", engine="sqlite") from error

@@ -110,6 +110,7 @@ class SqliteUserTransactions:
 
     def _has_to_begin(self, db: sqlite3.Connection) -> bool:
         """True if a transaction must be begun. Refuses a connection to another file, or one that autocommits."""
+        self._store.file.check()
         file = main_file(db)
         if not file or file_identity(file) != file_identity(self._store.path):
             raise WrongDatabase(expected=self._store.path, found=file or "a SQLite database in memory")

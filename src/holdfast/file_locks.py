@@ -76,11 +76,30 @@ class Gate(FileLock):
     that wait has no limit, and the caller waits for the thread. Used by one thread at a time.
     """
 
-    def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float, guarded: str | os.PathLike[str]) -> None:
+        """`guarded` is the file behind the gate: a user who may write to it may pass the gate."""
         super().__init__(path)
         self._path = os.fspath(path)
         self._timeout_s = timeout_s
         self._waiter: _KernelWaiter | None = None
+        if sys.platform != "win32":
+            self._allow_writers_of(guarded)
+
+    def _allow_writers_of(self, guarded: str | os.PathLike[str]) -> None:
+        """Give each class of users read and write rights if it has write rights for `guarded`, and else none.
+
+        Users who may only read get none: a process that can open the gate can lock it.
+        """
+        try:
+            file = os.stat(guarded)
+        except FileNotFoundError:
+            return  # not created yet: only we may pass until the next opening
+        writers = file.st_mode & 0o222
+        mode, gate = writers | writers << 1, os.fstat(self.fd)
+        if os.geteuid() == 0 and (gate.st_uid, gate.st_gid) != (file.st_uid, file.st_gid):
+            os.fchown(self.fd, file.st_uid, file.st_gid)  # as SQLite does with its own files
+        if os.geteuid() in (0, gate.st_uid) and gate.st_mode & 0o777 != mode:
+            os.fchmod(self.fd, mode)
 
     # PF1
     def __enter__(self) -> Self:

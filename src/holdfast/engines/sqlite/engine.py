@@ -36,8 +36,41 @@ from holdfast.transactions import UserConnection
 log = logging.getLogger("holdfast")
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "orangefs",
+        "ocfs2",
+        "gfs2",
+        "virtiofs",
+        "vboxsf",
+        "vmhgfs",
+        "prl_fs",
+    ]
 )
+"""Their locks and shared memory do not reach every process that opens a file, or are not known to."""
+LOCAL_FUSE = frozenset(
+    [
+        "fuse.fuse-overlayfs",
+        "fuse.bindfs",
+        "fuse.gocryptfs",
+        "fuse.encfs",
+        "fuse.cryfs",
+        "fuse.mergerfs",
+        "fuse.ntfs-3g",
+    ]
+)
+"""File systems of user programs over a local disk. Every other `fuse.…` counts as a network file system."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -135,7 +168,7 @@ class SqliteEngine(Engine):
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
         kind = self._runtime.fs.file_system_type(folder)
-        if kind in NETWORK_FILE_SYSTEMS:
+        if kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in LOCAL_FUSE):
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
                 "or PostgreSQL.",

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate
+from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -56,15 +56,14 @@ class Writer:
         self._store = store
         self._runtime = runtime
         self._clock = clock
-        try:
-            self._gate = runtime.fs.gate(store.gate_path, store.busy_timeout_s)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"{store.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
-                "process may write to it."
-            ) from error
+        self._gate = store.open_gate(runtime)
         try:
             self.connection = connect(store)
+            try:
+                use_wal(self.connection, store, runtime)
+            except BaseException:
+                self.connection.close()
+                raise
         except BaseException:
             self._gate.close()
             raise

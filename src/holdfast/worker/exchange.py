@@ -24,7 +24,7 @@ from holdfast.worker.claims import Claims
 from holdfast.worker.execute import Executor
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.resend import Resender
+from holdfast.worker.resend import BusySettlements, Resender
 from holdfast.worker.runner import AttemptRunner
 from holdfast.worker.slots import Slots
 from holdfast.worker.unsettled import UnsettledAttempts
@@ -73,6 +73,7 @@ class Exchanger(Service):
             runtime, Executor(runtime, on_done=self.attempt_ended, watch_deadline=watch_deadline)
         )
         self._unsettled = UnsettledAttempts()
+        self.busy_settlements = BusySettlements(runtime, resender, self._report_answer)
         self._started: list[LeasedAttempt] = []
         self._accepting = True
         self._in_flight = 0
@@ -88,7 +89,8 @@ class Exchanger(Service):
     @property
     def has_unsettled(self) -> bool:
         """True while an ended attempt is not settled, an exchange is in flight, or its events are being reported."""
-        return bool(self._unsettled) or self._in_flight > 0 or self._reports_in_flight > 0
+        unsettled = len(self._unsettled) + len(self.busy_settlements)
+        return unsettled > 0 or self._in_flight > 0 or self._reports_in_flight > 0
 
     def engine_now(self) -> Instant:
         """The engine's wall clock, computed from its last answer and the time since."""
@@ -193,6 +195,17 @@ class Exchanger(Service):
         for attempt, status in zip(started, answer.started, strict=True):
             self._apply_start_status(attempt, status)
         self._start_leases(answer.leases, sent_at)
+        await self._report_empty(settlements, answer)
+        return self._next_poll(claim, answer)
+
+    async def _report_answer(
+        self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
+    ) -> None:
+        """The engine has answered settlements that were busy before."""
+        self._report_settled(batch, settlements, answer)
+        await self._report_empty(settlements, answer)
+
+    async def _report_empty(self, settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
         self._reports_in_flight += 1
         try:
             await self._reporter.after_exchange(settlements, answer)
@@ -200,7 +213,6 @@ class Exchanger(Service):
             self._reports_in_flight -= 1
         if self.on_progress is not None:
             self.on_progress()
-        return self._next_poll(claim, answer)
 
     def _report_settled(
         self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
@@ -208,6 +220,9 @@ class Exchanger(Service):
         attempts, reporter = self._slots.attempts, self._reporter
         has_listeners = reporter.has_listeners
         for attempt, settlement, status in zip(batch, settlements, answer.settled, strict=True):
+            if status is SettleStatus.BUSY:
+                self.busy_settlements.put(attempt)  # the keeper renews its lease meanwhile
+                continue
             attempts.pop(settlement.token, None)
             if has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
                 reporter.settled(attempt, settlement, status, answer.at.wall)
@@ -218,6 +233,8 @@ class Exchanger(Service):
             self.abort(attempt, AbortReason.OWNERSHIP_LOST)
         elif status is StartStatus.CANCEL:
             self.abort(attempt, AbortReason.CANCEL)
+        elif status is StartStatus.BUSY:
+            self._started.append(attempt)  # the next exchange sends it again
 
     def _start_leases(self, leases: Sequence[Lease], sent_at: Micros) -> None:
         if not leases:
@@ -248,7 +265,7 @@ class Exchanger(Service):
             self._runner.run(startable)
 
     def _check_idle(self) -> None:
-        if self._on_idle is None or self._in_flight or self._unsettled:
+        if self._on_idle is None or self._in_flight or self._unsettled or self.busy_settlements:
             return
         if self._accepting and self._slots.idle:
             self._on_idle()

@@ -2,6 +2,7 @@
 
     services, ticked by the supervisor on the event loop:
         exchange        settles and claims; a second one claims in parallel where the store takes several writers
+        busy settlements    sends outcomes again whose jobs another transaction has locked
         deadlines       aborts attempts after their timeout
         listener        wakes the others when a notification comes
         hooks           runs the users' dead-letter hooks
@@ -32,7 +33,7 @@ from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
-from holdfast.model.work import RenewStatus
+from holdfast.model.work import RenewStatus, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, Supervisor
 from holdfast.telemetry import events
@@ -64,6 +65,8 @@ FLUSH_TIMEOUT_S: Seconds = 5.0
 """The last outcomes must reach the store within this time."""
 IMMEDIATE_TIMEOUT_S: Seconds = 0.5
 """Replaces both of the above when the worker is to stop at once."""
+RELEASE_TIMEOUT_S: Seconds = 5.0
+"""Jobs that still run are released within this time; else their leases expire."""
 KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Stopping waits this long for the keeper's thread."""
 POLL_WITHOUT_PUSH_S: Seconds = 0.25
@@ -173,6 +176,7 @@ class WorkerServices:
             runtime,
             (
                 *exchanges,
+                self.exchanger.busy_settlements,
                 self._deadlines,
                 self._listener,
                 self._hooks,
@@ -241,7 +245,7 @@ class WorkerServices:
                 self._mark(attempt, AbortReason.CANCEL)
             case RenewStatus.HOLD:
                 self._on_loop(self.exchanger.release_unstarted, attempt)
-            case RenewStatus.HELD:
+            case RenewStatus.HELD | RenewStatus.BUSY:
                 pass
 
     def _mark(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
@@ -335,9 +339,30 @@ class WorkerServices:
                 _logger.warning("Job %s (%s) still runs; it is released.", attempt.lease.id, attempt.lease.task)
                 attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)
         settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
+        if settlements:
+            # PF1: stopping waits for no lock and for no store without a limit.
+            release = self._runtime.spawn(self._release(settlements), name="holdfast release")
+            _, late = await asyncio.wait({release}, timeout=RELEASE_TIMEOUT_S)
+            if late:
+                release.cancel()
+                _logger.error(
+                    "The store did not release %d jobs within %g s. Their leases will expire.",
+                    len(settlements),
+                    RELEASE_TIMEOUT_S,
+                )
+        return len(settlements)
+
+    async def _release(self, settlements: Sequence[Settlement]) -> None:
         try:
             for start in range(0, len(settlements), MAX_SETTLEMENTS):
-                await self._engine.settle(*settlements[start : start + MAX_SETTLEMENTS])
+                batch = settlements[start : start + MAX_SETTLEMENTS]
+                answer = await self._engine.settle(*batch)
+                for settlement, status in zip(batch, answer.settled, strict=True):
+                    if status is SettleStatus.BUSY:
+                        _logger.error(
+                            "Job %s cannot be released, because another transaction has locked it. Its lease will "
+                            "expire.",
+                            settlement.id,
+                        )
         except Exception as error:
             _logger.error("%d jobs could not be released: %s Their leases will expire.", len(settlements), error)
-        return len(settlements)

@@ -164,6 +164,10 @@ class Engine(TransactionSupport, ABC):
         """
         return None
 
+    async def blocked_by(self) -> str:
+        """What keeps every write of every process waiting, in words for an operator. Empty: nothing that is known."""
+        return ""
+
     @classmethod
     def shown_address(cls, url: str) -> str:
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
@@ -71,6 +72,8 @@ LOCAL_FUSE = frozenset(
     ]
 )
 """File systems of user programs over a local disk. Every other `fuse.…` counts as a network file system."""
+BLOCKED_AFTER_S = 1.0
+"""A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -297,6 +300,14 @@ class SqliteEngine(Engine):
         records = (await self.workers()).workers
         ended = {name for name in {record.process for record in records} if processes.has_ended(name)}
         return tuple(record.worker for record in records if record.process in ended)
+
+    async def blocked_by(self) -> str:
+        return await self._runtime.run_blocking(self._blocked_by)
+
+    def _blocked_by(self) -> str:
+        with closing(self._store.open_gate(self._runtime)) as gate:
+            obstacle = gate.obstacle(BLOCKED_AFTER_S)
+        return f"{self._store.path}-gate is locked. {obstacle}" if obstacle else ""
 
     def renewal_connection(self) -> RenewalConnection:
         return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)

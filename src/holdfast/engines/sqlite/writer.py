@@ -45,6 +45,8 @@ CHECKPOINT_AT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log from which on its pages are moved into the database. Readers slow down as it grows."""
 WRITE_ERRORS = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE})
 """What SQLite reports where a quota or a size limit is reached, and also for a broken disk."""
+CLOSING_GATE_TIMEOUT_S = 2.0
+"""How long a writer waits at the gate while its store is being closed: a process that ends must not wait for long."""
 LANES_PER_PRUNE = 1_000
 """Lanes whose heads one prune checks."""
 
@@ -73,6 +75,10 @@ class Writer:
         self._log_file = LogFile(store.path + "-wal")
         self._reserve = Reserve(store.path, runtime)
         self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
+
+    def shorten_waits(self) -> None:
+        """The store is being closed. Called by another thread."""
+        self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
 
     def close(self) -> None:
         self.connection.close()

@@ -13,8 +13,8 @@ from pathlib import Path
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
-from holdfast.errors import UsageError
-from holdfast.model.produce import Group, NewJob
+from holdfast.errors import EngineUnavailable, UsageError
+from holdfast.model.produce import Enqueue, Group, NewJob
 
 LIMIT_S = 20
 """Far more than a write takes, far less than the children here live."""
@@ -130,3 +130,86 @@ def test_a_forked_child_cannot_use_or_commit_the_transaction_of_its_parent(tmp_p
     engine.close_now()
     with closing(sqlite3.connect(tmp_path / "x.db")) as db:
         assert db.execute("SELECT * FROM mine").fetchall() == []
+
+
+def read_ids(path: Path) -> set[str]:
+    """Read by another process: what is in the file, not what a connection of ours believes."""
+    program = (
+        f"import sqlite3; print(*[r[0] for r in sqlite3.connect({str(path)!r}).execute('SELECT id FROM holdfast_job')])"
+    )
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def enqueue_now(engine: SqliteEngine, name: str) -> None:
+    engine.perform_now(Enqueue(groups=(Group((NewJob(queue="q", id=name, task="t"),)),)))
+
+
+def test_what_a_forked_child_was_acknowledged_survives_the_end_of_its_parent(tmp_path: Path) -> None:
+    """SQLite counts its locks per process. A child that kept its parent's connections would believe that it holds locks
+    which only its parent has: the last close of the parent would remove the log that the child writes to."""
+    path = tmp_path / "x.db"
+    parent_engine = opened(path)
+    enqueue_now(parent_engine, "parent")
+    parent_closed, close_parent = os.pipe()
+    child_wrote, tell_parent = os.pipe()
+    child = os.fork()
+    if child == 0:
+        engine = opened(path)
+        enqueue_now(engine, "first")
+        os.write(tell_parent, b"x")
+        os.read(parent_closed, 1)
+        enqueue_now(engine, "second")
+        os._exit(0)  # killed, as it were: it does not close
+    os.read(child_wrote, 1)
+    parent_engine.close_now()
+    os.write(close_parent, b"x")
+    assert exit_code_of_child(child) == 0
+    assert read_ids(path) == {"parent", "first", "second"}
+
+
+def test_a_child_forked_inside_a_transaction_is_refused_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    engine = opened(path)
+    with engine.transaction():
+        child = os.fork()
+        if child == 0:
+            try:
+                opened(path)
+            except EngineUnavailable as error:
+                os._exit(0 if "forked while its parent had a transaction" in str(error) else 1)
+            os._exit(2)
+    assert exit_code_of_child(child) == 0
+    enqueue_now(engine, "parent")
+    engine.close_now()
+    assert read_ids(path) == {"parent"}
+
+
+async def test_children_forked_from_a_busy_process_can_write(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    engine = opened(path)
+    stop = asyncio.Event()
+    written: set[str] = set()
+
+    async def producer(name: str) -> None:
+        while not stop.is_set():
+            job = f"{name}-{len(written)}"
+            await enqueue(engine, job)
+            written.add(job)
+
+    producers = [asyncio.ensure_future(producer(f"producer{number}")) for number in range(4)]
+    for number in range(10):
+        await asyncio.sleep(0.02)
+        child = os.fork()
+        if child == 0:
+            own = opened(path)
+            enqueue_now(own, f"child-{number}")
+            os._exit(0)
+        assert await asyncio.to_thread(exit_code_of_child, child) == 0
+        written.add(f"child-{number}")
+    stop.set()
+    await asyncio.gather(*producers)
+    assert await engine.audit() == ()
+    engine.close_now()
+    assert read_ids(path) == written

@@ -31,6 +31,8 @@ HEARTBEAT_US: Micros = 5 * SECOND
 """The worker's record is written this often. Operators count a worker as dead after three missed heartbeats."""
 MAX_PAUSE_US: Micros = SECOND // 2
 """The keeper checks at least this often: a new lease can come at any time and may be only two seconds long."""
+BUSY_PAUSE_S: Seconds = 0.1
+"""Pause before a lease is renewed again whose job another transaction has locked."""
 MAX_RENEWALS_PER_CALL = 1_000
 """Leases in one call, so that a call stays short."""
 
@@ -52,13 +54,16 @@ class Keeper:
         record: Callable[[], WorkerRecord],
         on_status: OnStatus,
         on_stop_requested: Callable[[], None],
+        on_recovered: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed."""
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
         self._record = record
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
+        self._on_recovered = on_recovered
         self._connection: RenewalConnection | None = None
         self._wake = runtime.event()
         self._renew_all = False
@@ -66,7 +71,8 @@ class Keeper:
         self._ended.set()
         self._stopping = False
         self._failures = 0
-        self._heartbeat_at = runtime.boot() + HEARTBEAT_US  # the worker sends the first one when it starts
+        self._met_busy = False
+        self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
         self._ended.clear()
@@ -108,13 +114,16 @@ class Keeper:
             self._renew_all = renew_all or self._renew_all
             self._close()
             return pause
-        self._failures = 0
+        if self._failures:
+            self._failures = 0
+            self._on_recovered()
         return self._seconds_to_next()
 
     # Renewing
 
     def _renew(self, everything: bool) -> None:
         now = self._runtime.boot()
+        self._met_busy = False
         due = [
             attempt for attempt in list(self._slots.attempts.values()) if self._wants_renewal(attempt, now, everything)
         ]
@@ -142,6 +151,9 @@ class Keeper:
         sent_at = self._runtime.boot()
         answer = self._open_connection().renew(renewals)
         for attempt, latest, result in zip(attempts, progress, answer.jobs, strict=True):
+            if result.status is RenewStatus.BUSY:
+                self._met_busy = True  # T9: the lease runs on as it was, and the fence counts from its last renewal
+                continue
             if result.status is not RenewStatus.LOST:
                 attempt.renewed_at = sent_at
                 attempt.sent_progress = latest
@@ -154,15 +166,16 @@ class Keeper:
         for attempt in list(self._slots.attempts.values()):
             if attempt.renewable:
                 next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
-        return max(0.0, (next_at - now) / SECOND)
+        return max(BUSY_PAUSE_S if self._met_busy else 0.0, (next_at - now) / SECOND)
 
     # The heartbeat
 
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
         if renew_all or now >= self._heartbeat_at:
-            self._heartbeat_at = now + HEARTBEAT_US
-            if self._open_connection().heartbeat(self._record()).stop:
+            stop = self._open_connection().heartbeat(self._record()).stop
+            self._heartbeat_at = now + HEARTBEAT_US  # not earlier: one that failed is sent again soon
+            if stop:
                 self._on_stop_requested()
 
     # The connection

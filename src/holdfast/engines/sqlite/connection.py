@@ -69,6 +69,13 @@ def connect(
     return db
 
 
+def keep_for_ever(db: sqlite3.Connection) -> None:
+    """In a forked child: never close this connection of the parent, not even when the interpreter ends."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
+
 def roll_back(db: sqlite3.Connection) -> None:
     """End the transaction, if there is one. Raises nothing: the caller reports the error that came before."""
     if db.in_transaction:

@@ -62,7 +62,7 @@ class Writer:
         self._runtime = runtime
         self._clock = clock
         try:
-            self._gate = runtime.fs.gate(store.gate_path)
+            self._gate = runtime.fs.gate(store.gate_path, store.busy_timeout_s)
         except OSError as error:
             raise EngineUnavailable(
                 f"{store.path} cannot be opened for writing ({error}). Check that its folder exists and that this "

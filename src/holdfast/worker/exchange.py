@@ -348,6 +348,13 @@ class Exchanger(Service):
         if attempt.settlement is None and self._slots.take_back(attempt):
             self.settle_unstarted(attempt)
 
+    async def take_unanswered(self) -> None:
+        """Get the leases of claims whose call was cancelled, so that they can be released. The worker ends."""
+        while self._unanswered_claims:
+            await self._exchange([], [], self._next_claim())
+        if self._unusable:
+            await self._give_back_unusable()
+
     def stop_accepting(self) -> None:
         """Claim nothing more, and release the attempts that have not started."""
         self._accepting = False

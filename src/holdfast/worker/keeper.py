@@ -52,13 +52,16 @@ class Keeper:
         record: Callable[[], WorkerRecord],
         on_status: OnStatus,
         on_stop_requested: Callable[[], None],
+        on_recovered: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed."""
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
         self._record = record
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
+        self._on_recovered = on_recovered
         self._connection: RenewalConnection | None = None
         self._wake = runtime.event()
         self._renew_all = False
@@ -108,7 +111,9 @@ class Keeper:
             self._renew_all = renew_all or self._renew_all
             self._close()
             return pause
-        self._failures = 0
+        if self._failures:
+            self._failures = 0
+            self._on_recovered()
         return self._seconds_to_next()
 
     # Renewing

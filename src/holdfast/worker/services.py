@@ -370,9 +370,7 @@ class WorkerServices:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.exchanger.take_unanswered()
         except Exception as error:
-            _logger.error(
-                "Jobs claimed while the worker stopped may stay leased until they expire: %r", error
-            )
+            _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
         rest: Sequence[LeasedAttempt] = [
             attempt
             for attempt in self.slots.attempts.values()

@@ -148,15 +148,18 @@ class PostgresEngine(Engine):
         finally:
             connection.terminate()
         self._connect.login_worked = True
-        self._pid = os.getpid()
+        notifier = None
         if self._notify:
-            notifier = self._notifier = Notifier(
+            notifier = Notifier(
                 self._connect_notifier,
                 self._namespace,
                 self._topics,
                 self._runtime,
                 send_only=self._connect_notifier.pooled,
             )
+        self._notifier = notifier
+        self._pid = os.getpid()
+        if notifier is not None:
             await self._runtime.run_blocking(notifier.wait_ready)
 
     def _leave_to_parent(self) -> None:

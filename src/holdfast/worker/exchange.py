@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 
 from holdfast.context import AbortReason
 from holdfast.model.instants import SECOND, At, Instant, Micros, Seconds
-from holdfast.model.outcome import CancelledByHandler, NotRetryable, Outcome, Released, Returned, decide
+from holdfast.model.outcome import (
+    LOSSES_REPORTED_UP_TO_ATTEMPT,
+    CancelledByHandler,
+    LostLease,
+    NotRetryable,
+    Outcome,
+    Released,
+    Returned,
+    decide,
+)
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
@@ -101,7 +110,7 @@ class Exchanger(Service):
         attempt.loop_task = None
         self._slots.end(attempt)
         if attempt.abort_reason is AbortReason.OWNERSHIP_LOST and not attempt.committed:
-            self._slots.drop(attempt)  # the worker that has the job now will settle it
+            self._report_loss(attempt, LostLease())
         elif attempt.settlement is None:  # else the stopping worker has released it already
             if self._reporter.has_listeners and attempt.began_at is not None:
                 attempt.ran_us = self.runtime.monotonic() - attempt.began_at
@@ -110,6 +119,16 @@ class Exchanger(Service):
         self.waker.wake()
         if self.on_progress is not None:
             self.on_progress()
+
+    def _report_loss(self, attempt: LeasedAttempt, loss: LostLease) -> None:
+        """The lease could not be kept, but the worker lives: that is no death of a worker (A8)."""
+        if attempt.lease.attempt > LOSSES_REPORTED_UP_TO_ATTEMPT:
+            self._slots.drop(attempt)  # A9: a reaper settles it
+            return
+        self._slots.attempts[attempt.lease.token] = attempt
+        attempt.settlement = self._decide(attempt, loss)
+        self._unsettled.put(attempt)
+        self.waker.wake()
 
     def settle_unstarted(self, attempt: LeasedAttempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
         """Settle a lease whose handler never started."""
@@ -209,7 +228,11 @@ class Exchanger(Service):
         has_listeners = reporter.has_listeners
         for attempt, settlement, status in zip(batch, settlements, answer.settled, strict=True):
             attempts.pop(settlement.token, None)
-            if has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
+            if status is SettleStatus.LOST and attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:
+                reporter.ownership_lost(attempt, answer.at.wall)
+                attempt.abort_reason = AbortReason.OWNERSHIP_LOST
+                self._report_loss(attempt, LostLease(started=attempt.began_at is not None))
+            elif has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
                 reporter.settled(attempt, settlement, status, answer.at.wall)
 
     def _apply_start_status(self, attempt: LeasedAttempt, status: StartStatus) -> None:
@@ -248,7 +271,7 @@ class Exchanger(Service):
             self._runner.run(startable)
 
     def _check_idle(self) -> None:
-        if self._on_idle is None or self._in_flight or self._unsettled:
+        if self._on_idle is None or self._in_flight or self._unsettled or self._claims.is_paused():
             return
         if self._accepting and self._slots.idle:
             self._on_idle()
@@ -278,7 +301,7 @@ class Exchanger(Service):
             self._reporter.ownership_lost(attempt, self.engine_now())
         if self._slots.take_back(attempt):
             if lost:
-                self._slots.drop(attempt)
+                self._report_loss(attempt, LostLease(started=False))
             else:
                 cancelled = attempt.abort_reason is AbortReason.CANCEL
                 self.settle_unstarted(attempt, CancelledByHandler() if cancelled else Released())

@@ -123,6 +123,7 @@ class WorkerServices:
             slots=self.slots,
             prefetch=settings.prefetch,
             strict=spec.strict,
+            is_paused=lambda: self.keeper.problem is not None,
         )
         self.exchanger = Exchanger(
             runtime,
@@ -148,6 +149,8 @@ class WorkerServices:
             record=self.record,
             on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
+            on_recovered=lambda: self._on_loop(self.exchanger.wake),
+            shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
         self._listener = NotificationListener(

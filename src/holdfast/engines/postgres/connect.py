@@ -22,6 +22,7 @@ CONNECT_TIMEOUT_S = 10.0  # a server that accepts no connection for this long co
 STATEMENT_TIMEOUT_S = 60.0  # our statements take milliseconds: one that takes this long is stuck
 
 ISOLATION = {"default_transaction_isolation": "read committed"}
+NO_SETTINGS: dict[str, str] = {}
 TCP_OPTIONS = {
     "TCP_KEEPIDLE": 15,  # seconds
     "TCP_KEEPINTVL": 5,  # seconds
@@ -68,13 +69,15 @@ class Connector:
         """A connection for migrations: a statement may take as long as it needs."""
         return await self.connect(None)
 
-    async def connect(self, statement_timeout_s: float | None) -> asyncpg.Connection:
+    async def connect(
+        self, statement_timeout_s: float | None, own_settings: dict[str, str] = NO_SETTINGS
+    ) -> asyncpg.Connection:
         settings = {"application_name": "holdfast"}
         options: dict[str, Any] = {}
         if self.pooled:
             options = {"statement_cache_size": 0, "connection_class": SharedSession}
         else:
-            settings |= ISOLATION | self._durability.settings
+            settings |= ISOLATION | self._durability.settings | own_settings
         connect_s = CONNECT_TIMEOUT_S if statement_timeout_s is None else min(CONNECT_TIMEOUT_S, statement_timeout_s)
         try:
             connection: asyncpg.Connection = await asyncpg.connect(

@@ -265,7 +265,10 @@ class SqliteEngine(Engine):
         return tuple(record.worker for record in records if record.process in ended)
 
     def renewal_connection(self) -> RenewalConnection:
-        return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)
+        # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
+        # commit of class durable syncs the same log.
+        store = self._store._replace(durability="fast") if self._store.durability == "durable" else self._store
+        return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod
     def shown_address(cls, url: str) -> str:

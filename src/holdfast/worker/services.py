@@ -132,7 +132,7 @@ class WorkerServices:
             claims=claims,
             plans=self._plans,
             reporter=self._reporter,
-            poll_s=poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
+            poll_s=lambda: poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
             watch_deadline=self._deadlines.watch,
             on_abort=self._deadlines.on_abort,
             on_idle=stop_request.request if until_empty else None,

@@ -200,7 +200,7 @@ async def run_service(service: Service) -> None:
             except (Exception, asyncio.CancelledError, SystemExit) as error:
                 if service.stopping:
                     raise
-                _accept_cancellation()
+                ignore_cancellation()  # PF3: it did not come from the supervisor
                 failures += 1
                 pause_s, store_failed = back_off(failures, service.runtime.random()), isinstance(error, EngineError)
                 _report_failure(service, error, pause_s)
@@ -208,8 +208,8 @@ async def run_service(service: Service) -> None:
         service.waker.close()
 
 
-def _accept_cancellation() -> None:
-    """PF3: the cancellation did not come from the supervisor. The task goes on as if it had not been cancelled."""
+def ignore_cancellation() -> None:
+    """The running task goes on as if it had not been cancelled."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()

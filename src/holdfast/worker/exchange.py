@@ -18,7 +18,6 @@ from holdfast.model.outcome import (
     LOSSES_REPORTED_UP_TO_ATTEMPT,
     CancelledByHandler,
     LostLease,
-    NotRetryable,
     Outcome,
     Released,
     Returned,
@@ -26,8 +25,7 @@ from holdfast.model.outcome import (
     decide,
 )
 from holdfast.model.retry import RetryPolicy
-from holdfast.model.states import JobState, Reason
-from holdfast.model.text import describe
+from holdfast.model.states import JobState
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, yield_to_loop
@@ -35,8 +33,9 @@ from holdfast.worker.attempt import LeasedAttempt, fence_age
 from holdfast.worker.claims import Claims
 from holdfast.worker.execute import Executor
 from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.outcomes import settlement_of
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.resend import Resender
+from holdfast.worker.resend import BusySettlements, Resender
 from holdfast.worker.runner import AttemptRunner
 from holdfast.worker.slots import Slots
 from holdfast.worker.unsettled import UnsettledAttempts
@@ -87,6 +86,7 @@ class Exchanger(Service):
             runtime, Executor(runtime, on_done=self.attempt_ended, watch_deadline=watch_deadline)
         )
         self._unsettled = UnsettledAttempts()
+        self.busy_settlements = BusySettlements(runtime, resender, self._report_answer)
         self._unusable: list[Settlement] = []
         """Give back the leases that could not become attempts."""
         self._unanswered_claims: list[Claim] = []
@@ -106,7 +106,7 @@ class Exchanger(Service):
     @property
     def has_unsettled(self) -> bool:
         """True while an ended attempt is not settled, an exchange is in flight, or its events are being reported."""
-        waiting = self._unsettled or self._unanswered_claims or self._unusable
+        waiting = self._unsettled or self._unanswered_claims or self._unusable or self.busy_settlements
         return bool(waiting) or self._in_flight > 0 or self._reports_in_flight > 0
 
     def engine_now(self) -> Instant:
@@ -133,40 +133,20 @@ class Exchanger(Service):
     def _report_loss(self, attempt: LeasedAttempt, loss: LostLease) -> None:
         """The lease could not be kept, but the worker lives: that is no death of a worker (A8)."""
         if attempt.lease.attempt > LOSSES_REPORTED_UP_TO_ATTEMPT:
-            self._slots.drop(attempt)  # A9: a reaper settles it
-            return
+            return self._slots.drop(attempt)  # A9: a reaper settles it
         self._slots.attempts[attempt.lease.token] = attempt
-        attempt.settlement = self._decide(attempt, loss)
-        self._unsettled.put(attempt)
-        self.waker.wake()
+        self.settle_unstarted(attempt, loss)
 
     def settle_unstarted(self, attempt: LeasedAttempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
-        """Settle a lease whose handler never started."""
+        """Settle a lease whose handler never started, or has no outcome that counts."""
         attempt.settlement = self._decide(attempt, outcome)
         self._unsettled.put(attempt)
         self.waker.wake()
 
     def _decide(self, attempt: LeasedAttempt, outcome: Outcome) -> Settlement:
-        if attempt.committed and attempt.transaction_settlement is not None:
-            return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
-        policy = attempt.plan.policy
-        simple = type(outcome) is Returned  # then the clock and the random number are not used
-        try:
-            return decide(
-                outcome,
-                attempt.lease,
-                policy.retry,
-                now=0 if simple else self.engine_now(),
-                draw=0.0 if simple else self.runtime.random(),
-                result_ttl=policy.result_ttl,
-                retention=policy.retention,
-                failed_retention=policy.failed_retention,
-            )
-        except BaseException as error:  # such as an exception class whose comparison raises
-            _logger.exception(
-                "Job %s: the retry policy could not be applied to its outcome, so it fails.", attempt.lease.id
-            )
-            return decide(NotRetryable(Reason.ERROR, describe(error)), attempt.lease, policy.retry, now=0, draw=0.0)
+        if type(outcome) is Returned:  # then the clock and the random number are not used
+            return settlement_of(attempt, outcome, now=0, draw=0.0)
+        return settlement_of(attempt, outcome, now=self.engine_now(), draw=self.runtime.random())
 
     # One exchange
 
@@ -235,6 +215,18 @@ class Exchanger(Service):
         for attempt, status in zip(started, answer.started, strict=True):
             self._apply_start_status(attempt, status)
         self._start_leases(answer.leases, sent_at)
+        await self._report_empty(settlements, answer)
+        return self._next_poll(claim, answer)
+
+    async def _report_answer(
+        self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
+    ) -> None:
+        """The engine has answered settlements that were busy before."""
+        self._report_settled(batch, settlements, answer)
+        await self._report_empty(settlements, answer)
+        self.waker.wake()  # the worker may be idle now
+
+    async def _report_empty(self, settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
         self._reports_in_flight += 1
         try:
             await self._reporter.after_exchange(settlements, answer)
@@ -242,7 +234,6 @@ class Exchanger(Service):
             self._reports_in_flight -= 1
         if self.on_progress is not None:
             self.on_progress()
-        return self._next_poll(claim, answer)
 
     def _report_settled(
         self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
@@ -250,6 +241,9 @@ class Exchanger(Service):
         attempts, reporter = self._slots.attempts, self._reporter
         has_listeners = reporter.has_listeners
         for attempt, settlement, status in zip(batch, settlements, answer.settled, strict=True):
+            if status is SettleStatus.BUSY:
+                self.busy_settlements.put(attempt)  # the keeper renews its lease meanwhile
+                continue
             attempts.pop(settlement.token, None)
             if status is SettleStatus.LOST and attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:
                 reporter.ownership_lost(attempt, answer.at.wall)
@@ -267,6 +261,8 @@ class Exchanger(Service):
             self.abort(attempt, AbortReason.OWNERSHIP_LOST)
         elif status is StartStatus.CANCEL:
             self.abort(attempt, AbortReason.CANCEL)
+        elif status is StartStatus.BUSY:
+            self._started.append(attempt)  # the next exchange sends it again
 
     def _start_leases(self, leases: Sequence[Lease], sent_at: Micros) -> None:
         if not leases:
@@ -371,6 +367,13 @@ class Exchanger(Service):
         """Its queue or lane is paused: release it if its handler has not started."""
         if attempt.settlement is None and self._slots.take_back(attempt):
             self.settle_unstarted(attempt)
+
+    async def take_unanswered(self) -> None:
+        """Get the leases of claims whose call was cancelled, so that they can be released. The worker ends."""
+        while self._unanswered_claims:
+            await self._exchange([], [], self._next_claim())
+        if self._unusable:
+            await self._give_back_unusable()
 
     def stop_accepting(self) -> None:
         """Claim nothing more, and release the attempts that have not started."""

@@ -36,6 +36,8 @@ HEARTBEAT_US: Micros = 5 * SECOND
 """The worker's record is written this often. Operators count a worker as dead after three missed heartbeats."""
 MAX_PAUSE_US: Micros = SECOND // 2
 """The keeper checks at least this often: a new lease can come at any time and may be only two seconds long."""
+BUSY_PAUSE_S: Seconds = 0.1
+"""Pause before a lease is renewed again whose job another transaction has locked."""
 MAX_RENEWALS_PER_CALL = 1_000
 """Leases in one call, so that a call stays short."""
 
@@ -64,6 +66,10 @@ class Keeper:
         on_recovered: Callable[[], None] = lambda: None,
         shortest_lease_us: Micros = 30 * SECOND,
     ) -> None:
+        """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed or was slow.
+
+        `shortest_lease_us`: of the tasks of this worker.
+        """
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
@@ -71,7 +77,6 @@ class Keeper:
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
         self._on_recovered = on_recovered
-        """Called in the keeper's thread when renewals work: the worker may claim (again)."""
         self._max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
         """A call that takes longer comes too late for the shortest lease."""
         self._call_sent_at: Micros | None = None
@@ -84,12 +89,12 @@ class Keeper:
         self._ended.set()
         self._stopping = False
         self._failures = 0
-        self._heartbeat_at = runtime.boot() + HEARTBEAT_US  # the worker sends the first one when it starts
+        self._met_busy = False
+        self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
         """Start the thread. Until its first heartbeat has been answered, that is the `problem`."""
         self._problem = NOT_CONNECTED
-        self._heartbeat_at = self._runtime.boot()
         self._ended.clear()
         self._runtime.thread(self._work, name="holdfast keeper")
 
@@ -145,7 +150,7 @@ class Keeper:
     def _note_problem(self, problem: str | None) -> None:
         before, self._problem = self._problem, problem
         if problem is not None:
-            self._heartbeat_at = self._runtime.boot()  # the next call shows whether it is over
+            self._heartbeat_at = self._runtime.boot()  # the next one shows whether the problem is over
             level = logging.WARNING if before is None or self._failures == 1 else logging.DEBUG
             _logger.log(level, "Leases cannot be kept, so no job is claimed until they can: %s", problem)
         elif before is not None:
@@ -168,6 +173,7 @@ class Keeper:
 
     def _renew(self, everything: bool) -> None:
         now = self._runtime.boot()
+        self._met_busy = False
         due = [
             attempt for attempt in list(self._slots.attempts.values()) if self._wants_renewal(attempt, now, everything)
         ]
@@ -195,6 +201,9 @@ class Keeper:
         sent_at = self._runtime.boot()
         answer = self._call(lambda connection: connection.renew(renewals))
         for attempt, latest, result in zip(attempts, progress, answer.jobs, strict=True):
+            if result.status is RenewStatus.BUSY:
+                self._met_busy = True  # T9: the lease runs on as it was, and the fence counts from its last renewal
+                continue
             if result.status is not RenewStatus.LOST:
                 attempt.renewed_at = sent_at
                 attempt.sent_progress = latest
@@ -207,16 +216,18 @@ class Keeper:
         for attempt in list(self._slots.attempts.values()):
             if attempt.renewable:
                 next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
-        pause_us = max(0, next_at - now)
-        return (pause_us if self._problem is None else max(pause_us, MAX_PAUSE_US)) / SECOND
+        busy_us = round(BUSY_PAUSE_S * SECOND) if self._met_busy else 0
+        return max(next_at - now, busy_us, 0 if self._problem is None else MAX_PAUSE_US) / SECOND
 
     # The heartbeat
 
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
         if renew_all or now >= self._heartbeat_at:
-            self._heartbeat_at = now + HEARTBEAT_US
-            if self._call(lambda connection: connection.heartbeat(self._record())).stop:
+            stop = self._call(lambda connection: connection.heartbeat(self._record())).stop
+            if self._problem is None:
+                self._heartbeat_at = now + HEARTBEAT_US
+            if stop:
                 self._on_stop_requested()
 
     # The connection

@@ -21,20 +21,25 @@ from holdfast.model.command import A, Answer, Command
 from holdfast.model.hashing import key_hash
 from holdfast.model.operate import Clear
 from holdfast.model.produce import Enqueue, Group, NewJob
-from holdfast.model.work import Exchange, Expired
+from holdfast.model.work import Exchange, Expired, Heartbeat
 
 
-def call_of(command: Command[A], cursors: Mapping[str, Cursor] = {}, *, fast: bool = True) -> Call:
-    """The call that carries out a command. The caller adds the offset of the clock and the earliest time to answer."""
+def call_of(command: Command[A], cursors: Mapping[str, Cursor] = {}, *, fast: bool = True, wait: bool = True) -> Call:
+    """The call that carries out a command. The caller adds the offset of the clock and the earliest time to answer.
+
+    `wait` false: an exchange waits for no lock.
+    """
     match command:
         case Exchange():
-            return exchange(command, cursors, fast=fast)
+            return exchange(command, cursors, fast=fast, wait=wait)
         case Enqueue():
             return (fast_paths.enqueue(command) if fast else None) or enqueue(command, fast=fast)
         case Expired():
             turn = crc32(command.worker.encode())
             request = encode({**msgspec.to_builtins(command), "turn": turn}).decode()
             return Call("expired", (request,), reader(type(command)))
+        case Heartbeat():
+            return Call("heartbeat", (encode(command).decode(),), reader(Heartbeat))
         case _:
             return Call(verb_of(type(command)), (encode(command).decode(),), reader(type(command)))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.engines.postgres.rules import LOCK_WAIT_S
 from holdfast.errors import (
     Busy,
     ConfigError,
@@ -40,6 +41,8 @@ one, never between a commit and its answer."""
 _NO_SCHEMA = frozenset({"3F000", "42P01", "42883"})
 _WRONG_LOGIN = frozenset({"28000", "28P01", "3D000"})
 _PROTOCOL_VIOLATION = "08P01"
+_OTHER_SESSION = frozenset({"26000", "42P05"})
+"""A prepared statement is missing, or exists already: this call reached another session than the one before it."""
 _TOO_MANY_CONNECTIONS = "53300"
 _DISK_FULL = "53100"
 _DAMAGED = frozenset({"XX001", "XX002"})
@@ -51,8 +54,6 @@ _CANCELLED = "57014"
 _RETRYING_COMMANDS = (Exchange, Renew, Expired, Disown, Heartbeat, ForgetWorker)
 """Commands of workers, which repeat them until they are answered. To them a lock timeout must not look like a
 refusal."""
-_LOCK_WAIT_S = 2.0
-"""How long the functions of the server wait for a lock of another transaction."""
 
 
 def may_try_again(error: BaseException, *, reads: bool, unknown: bool) -> bool:
@@ -113,20 +114,42 @@ def of_connecting(error: BaseException, place: str, *, login_worked: bool = Fals
     if state in _WRONG_LOGIN and not login_worked:
         return ConfigError(f"PostgreSQL at {place} refused the login: {text}.", key="url")
     if state == _PROTOCOL_VIOLATION and "startup parameter" in text:
-        return ConfigError(
-            f"At {place} answers a proxy that shares sessions ({text}). Set `[postgres] pooled = true`.",
-            key="postgres.pooled",
-        )
+        return shared_session(place, text)
     if state == _TOO_MANY_CONNECTIONS:
         text = f"{text}. Raise its max_connections, lower `[postgres] pool_size`, or use a proxy such as PgBouncer"
     return EngineUnavailable(f"PostgreSQL at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)
 
 
-def of_call(error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool) -> HoldfastError:
-    """The error when a call failed for good. `unknown`: it may have been carried out all the same."""
+def shared_session(place: str, text: str) -> ConfigError:
+    """The error when a proxy shares sessions and the settings do not say so."""
+    return ConfigError(
+        f"At {place} answers a proxy that shares sessions ({text}). Set `[postgres] pooled = true`.",
+        key="postgres.pooled",
+    )
+
+
+def of_other_session(error: BaseException, place: str) -> ConfigError | None:
+    """The error if a statement reached another session than the one before it; else None."""
+    return shared_session(place, _text(error)) if _sqlstate(error) in _OTHER_SESSION else None
+
+
+def of_opening(error: BaseException, place: str) -> HoldfastError:
+    """The error when the first statements of a connection failed; they only read."""
+    return of_other_session(error, place) or EngineUnavailable(
+        f"PostgreSQL at {place} cannot be used: {_text(error)}. Nothing was written.", engine=SCHEME
+    )
+
+
+def of_call(
+    error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool, lock_holders: str = ""
+) -> HoldfastError:
+    """The error when a call failed for good. `unknown`: it may have been carried out all the same.
+
+    `lock_holders`: after a lock timeout, a sentence that names the sessions that may hold the lock.
+    """
     verb, text = type(command).__name__.lower(), _text(error)
     if isinstance(error, asyncpg.PostgresError) and not _is_broken(error):
-        return _of_server(error, command, place, verb)
+        return _of_server(error, command, place, verb, f"{lock_holders} " if lock_holders else "")
     if isinstance(error, ValueError):  # raised by the driver before it sends: it cannot encode a value
         return InvalidArguments(f"{verb}: a value cannot be stored: {text}. Nothing was written.")
     if reads or not unknown:
@@ -146,9 +169,13 @@ def of_call(error: BaseException, command: Command[Any], place: str, *, reads: b
     )
 
 
-def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, verb: str) -> HoldfastError:
+def _of_server(
+    error: asyncpg.PostgresError, command: Command[Any], place: str, verb: str, holders: str
+) -> HoldfastError:
     """The error when the server refused a statement: it rolled back the transaction."""
     state, text = _sqlstate(error), _text(error)
+    if (shared := of_other_session(error, place)) is not None:
+        return shared
     if state.startswith(("22", "23", "54")) and state not in _RETRY_AT_ONCE:
         return InvalidArguments(
             f"PostgreSQL at {place} cannot store the values of this {verb}: {text}. Nothing was written."
@@ -157,9 +184,9 @@ def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, 
         queue = _queue(command)
         return Busy(
             f"{verb} waited too long for a lock in queue {queue!r}: an open transaction holds the same "
-            "id, key or job. Nothing was written. Commit or roll back that transaction, then try again.",
+            f"id, key or job. {holders}Nothing was written. Commit or roll back that transaction, then try again.",
             queue=queue,
-            waited=_LOCK_WAIT_S,
+            waited=LOCK_WAIT_S,
         )
     if state in _NO_SCHEMA:
         return SchemaMismatch(
@@ -191,7 +218,7 @@ def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, 
     if state in (_CANCELLED, _LOCK_TIMEOUT, _READ_ONLY) or state in _RETRY_AT_ONCE or state.startswith("53"):
         why = "This server is a standby, or is set to accept no writes. " if state == _READ_ONLY else ""
         return EngineUnavailable(
-            f"PostgreSQL at {place} did not complete {verb}: {text}. {why}Nothing was written. Try again.",
+            f"PostgreSQL at {place} did not complete {verb}: {text}. {why}{holders}Nothing was written. Try again.",
             engine=SCHEME,
         )
     return EngineError(f"PostgreSQL at {place} refused {verb}: {text} ({state}). Nothing was written.", engine=SCHEME)

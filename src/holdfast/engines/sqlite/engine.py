@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
@@ -154,6 +155,7 @@ class SqliteEngine(Engine):
             if part is not None:
                 part.close()
         self._writer = self._reader = self._processes = self._poller = None
+        self._store.file.forget()
         self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:
@@ -267,7 +269,7 @@ class SqliteEngine(Engine):
     def renewal_connection(self) -> RenewalConnection:
         # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
         # commit of class durable syncs the same log.
-        store = self._store._replace(durability="fast") if self._store.durability == "durable" else self._store
+        store = replace(self._store, durability="fast") if self._store.durability == "durable" else self._store
         return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod

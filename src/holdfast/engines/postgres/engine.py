@@ -243,7 +243,9 @@ class PostgresEngine(Engine):
         )
 
     def renewal_connection(self) -> RenewalConnection:
-        connect = partial(self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S)
+        connect = partial(
+            self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S, renewal_connection.SESSION_SETTINGS
+        )
         return renewal_connection.PostgresRenewalConnection(
             Connections(connect, 1), self._caller.perform, pooled=self._connect.pooled
         )

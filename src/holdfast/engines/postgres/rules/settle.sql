@@ -248,6 +248,9 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'gone';
         END IF;
+        IF NOT v_reap AND s.reason = 'worker_lost' AND j.reaped_token = s.token THEN
+            PERFORM give_back_loss(s.queue, s.id, s.token);
+        END IF;
         -- Sent again, it has been applied. Not so in a user's transaction: its other writes were not.
         RETURN CASE WHEN NOT v_reap AND j.settled_token = s.token
             AND NOT current_setting('holdfast.user_transaction')::boolean THEN 'applied' ELSE 'lost' END;
@@ -273,9 +276,20 @@ BEGIN
     RETURN 'applied';
 END $$;
 
+-- The owner of a reaped lease reports that it lives. A job that another call has locked keeps the loss: nothing waits.
+-- A8: the loss does not count any more; a job that has ended stays as it is.
+CREATE FUNCTION give_back_loss(p_queue text, p_id text, p_token text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM job WHERE queue = p_queue AND id = p_id AND reaped_token = p_token AND NOT is_terminal(state)
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        UPDATE job SET losses = losses - 1, reaped_token = NULL WHERE queue = p_queue AND id = p_id;
+    END IF;
+END $$;
+
 -- H1: a counted run that did not succeed is written into the history.
 -- H2: by the reason first, then by the target.
--- A4, A6, G7, W5: attempt, losses, settled token, last error and result.
+-- A4, A6, A8, G7, W5: attempt, losses, tokens, last error and result.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
 CREATE FUNCTION apply_settlement(
@@ -296,6 +310,7 @@ BEGIN
     j.attempt := j.attempt - v_refund;
     IF v_reap THEN
         j.losses := j.losses + 1;
+        j.reaped_token := s.token;
     ELSE
         j.settled_token := s.token;
     END IF;

@@ -144,8 +144,8 @@ def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return CorruptRecord(
-                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy; "
-                "`sqlite3 FILE .recover` may save a part of it.",
+                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy. "
+                "The guide to SQLite, section Recover a damaged file, says what can be saved.",
                 where=file,
                 engine="sqlite",
             )

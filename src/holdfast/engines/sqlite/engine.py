@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
@@ -310,7 +311,10 @@ class SqliteEngine(Engine):
         return f"{self._store.path}-gate is locked. {obstacle}" if obstacle else ""
 
     def renewal_connection(self) -> RenewalConnection:
-        return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)
+        # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
+        # commit of class durable syncs the same log.
+        store = replace(self._store, durability="fast") if self._store.durability == "durable" else self._store
+        return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod
     def shown_address(cls, url: str) -> str:

@@ -24,7 +24,7 @@ from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import translate
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
-from holdfast.engines.sqlite.rows import BrokenLane, DamagedRow
+from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
@@ -188,7 +188,7 @@ class SqliteUserTransactions:
         began_us = self._runtime.monotonic()
         try:
             yield
-        except (DamagedRow, BrokenLane) as error:
+        except (DamagedRow, BrokenLane, DamagedIndex) as error:
             raise CorruptRecord(where=str(error), engine="sqlite") from error
         except sqlite3.ProgrammingError as error:
             raise UsageError(f"The connection given as `transaction` cannot be used: {error}") from error

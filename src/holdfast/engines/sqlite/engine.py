@@ -313,7 +313,10 @@ class SqliteEngine(Engine):
     def renewal_connection(self) -> RenewalConnection:
         # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
         # commit of class durable syncs the same log.
-        store = replace(self._store, durability="fast") if self._store.durability == "durable" else self._store
+        store = self._store
+        if store.durability == "durable":
+            store = replace(store, durability="fast")
+            store.file = self._store.file  # the same file for all connections of the engine
         return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+from eventually import eventually
+
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
@@ -213,3 +216,110 @@ async def test_children_forked_from_a_busy_process_can_write(tmp_path: Path) -> 
     assert await engine.audit() == ()
     engine.close_now()
     assert read_ids(path) == written
+
+
+SATURATED = """
+import asyncio, os, sys, time
+from holdfast.engines import open_engine
+from holdfast.model.produce import Group, NewJob
+from holdfast.model.records import WorkerRecord
+
+async def main():
+    engine = open_engine(sys.argv[1])
+    await engine.open()
+    await engine.heartbeat(WorkerRecord(worker=sys.argv[2], process=engine.process_name))
+
+    async def produce():
+        while True:
+            name = engine._runtime.new_id()
+            await engine.enqueue(Group((NewJob(queue="q", id=name, task="t"),)))
+            os.write(1, f"{name}\\n".encode())
+
+    producers = [asyncio.ensure_future(produce()) for _ in range(50)]
+    await asyncio.sleep(0.2)
+    child = os.fork()
+    if child == 0:
+        time.sleep(120)
+        os._exit(0)
+    os.write(1, f"child {child}\\n".encode())
+    await asyncio.gather(*producers)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.chaos
+async def test_twenty_saturated_writers_are_killed_while_their_children_live(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    engine = opened(path)
+    acknowledged: set[str] = set()
+    worst_s = 0.0
+    for number in range(20):
+        with open(tmp_path / "acknowledged", "w+b") as log:
+            command = [sys.executable, "-c", SATURATED, f"sqlite:///{path}", f"doomed-{number}"]
+            with subprocess.Popen(command, stdout=log) as parent:
+                await eventually(lambda: b"child" in (tmp_path / "acknowledged").read_bytes(), limit_s=60)
+                await asyncio.sleep(number * 0.003)
+                parent.kill()
+            log.seek(0)
+            lines = [line.split() for line in log.read().decode().splitlines(keepends=True) if line.endswith("\n")]
+        acknowledged |= {words[0] for words in lines if words[0] != "child"}
+        (child,) = [int(words[1]) for words in lines if words[0] == "child"]
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await enqueue(engine, f"after-{number}")
+            worst_s = max(worst_s, asyncio.get_running_loop().time() - began_s)
+            assert f"doomed-{number}" in await engine.ended_workers()
+            os.kill(child, 0)  # it still lives
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert await engine.audit() == ()
+    engine.close_now()
+    assert acknowledged <= read_ids(path)
+    print(f"{len(acknowledged)} jobs acknowledged by killed writers; a write after a kill took {worst_s:.2f} s at most")
+
+
+FORKING_WORKER = """
+import os, sys, time
+from holdfast import App, Context
+
+jobs = App(sys.argv[1])
+
+@jobs.task(name="fork")
+def fork(ctx: Context) -> None:
+    with ctx.transaction():
+        child = os.fork()
+        if child == 0:
+            time.sleep(120)
+            os._exit(0)
+    with open(sys.argv[2], "a") as log:
+        log.write(f"{child}\\n")
+
+@jobs.task(name="plain")
+def plain() -> None: ...
+
+jobs.worker(signals=True, until_empty=True).run()
+"""
+
+
+@pytest.mark.chaos
+async def test_handlers_that_fork_inside_their_transaction_stop_no_other_job(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "x.db")
+    for number in range(40):
+        task = "fork" if number % 2 else "plain"
+        group = Group((NewJob(queue="default", id=f"{task}-{number}", task=task, payload=b"[[],{}]"),))
+        await engine.enqueue(group)
+    began_s = asyncio.get_running_loop().time()
+    command = [sys.executable, "-c", FORKING_WORKER, f"sqlite:///{tmp_path}/x.db", str(tmp_path / "children")]
+    worker = subprocess.Popen(command)
+    try:
+        assert await asyncio.to_thread(worker.wait, 100) == 0
+        print(f"40 jobs, 20 of them forked: {asyncio.get_running_loop().time() - began_s:.1f} s")
+        totals = (await engine.stats("default")).queues[0].totals
+        assert (totals.succeeded, totals.failed) == (40, 0)
+        assert await engine.audit() == ()
+    finally:
+        worker.kill()
+        for line in (tmp_path / "children").read_text().split():
+            os.kill(int(line), signal.SIGKILL)
+        engine.close_now()

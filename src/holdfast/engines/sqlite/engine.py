@@ -76,7 +76,7 @@ class SqliteEngine(Engine):
         self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
-        self._clock = EngineClock(runtime)
+        self._clock = EngineClock(runtime, path_of(url))
         self._pid = 0
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None

@@ -1,11 +1,19 @@
 """What all connections of one engine share: the options of the store, its clock, and the form of a result."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.engines.sqlite.store_file import StoreFile
-from holdfast.model.instants import At
+from holdfast.model.instants import MINUTE, SECOND, At
 from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
+
+MAX_LEAD_US = 5 * SECOND
+"""A clock that is slewed, or set by a time service that works, is never further behind than this."""
+MAX_STEP_US = 5 * MINUTE
+"""A step forward that is logged. A slewed clock gains less between two writes, unless they are days apart."""
 
 
 @dataclass(slots=True)
@@ -31,15 +39,55 @@ class StoreOptions:
 
 
 class EngineClock:
-    """The clock of one engine. Engine time never goes back, so the latest answered time is kept."""
+    """The clock of one engine. Wall time does not go back behind the latest answer or the last commit in the file.
 
-    def __init__(self, runtime: Runtime) -> None:
+    A lead of more than a few seconds is dropped: the clock was wrong before, and due times would stand still until it
+    has caught up. Leases use the boot clock alone, which cannot be set (PF4).
+    """
+
+    def __init__(self, runtime: Runtime, path: str = "") -> None:
         self._runtime = runtime
-        self.last = At(0, 0)
-        """The latest time in an answer of any connection of this process."""
+        self._path = path
+        self._last_wall = 0
+        """The latest wall time in an answer of any connection of this process."""
+        self._reported = 0
+        """The stored time whose lead or step was logged: a reader finds it again until the next write."""
 
     def now(self) -> At:
         return At(self._runtime.wall(), self._runtime.boot())
+
+    def earliest(self, stored: At) -> At:
+        """The earliest time of a transaction that has begun; `stored` is the time of the last commit in the file."""
+        now = self.now()
+        self._report(stored, now)
+        kept = [wall for wall in (stored.wall, self._last_wall) if wall - now.wall <= MAX_LEAD_US]  # TM3
+        return At(max(kept, default=0), 0)
+
+    def answered(self, at: At) -> None:
+        if at.wall > self._last_wall or self._last_wall - at.wall > MAX_LEAD_US:
+            self._last_wall = at.wall
+
+    def _report(self, stored: At, now: At) -> None:
+        lead_us = stored.wall - now.wall
+        step_us = (now.wall - now.lease) - (stored.wall - stored.lease)
+        if stored.wall == self._reported or not stored.lease:
+            return
+        if lead_us > MAX_LEAD_US:
+            self._reported = stored.wall
+            log.warning(
+                "%s: the last write has a time that is %.0f s ahead of this host's clock. Its lead is dropped: engine "
+                "time goes back, and due times follow the clock.",
+                self._path,
+                lead_us / SECOND,
+            )
+        elif step_us > MAX_STEP_US and now.lease >= stored.lease:
+            self._reported = stored.wall
+            log.warning(
+                "%s: this host's clock was set forward by %.0f s since the last write. Jobs become due and records are "
+                "pruned that much earlier.",
+                self._path,
+                step_us / SECOND,
+            )
 
 
 class CommandResult(NamedTuple):

@@ -97,10 +97,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         return connection
 
     def _begin(self) -> OwnConnection:
-        try:
-            gate = self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)
-        except OSError as error:
-            raise EngineUnavailable(f"{self.path} cannot be opened for writing ({error}).") from error
+        gate = self._store.open_gate(self._runtime)
         try:
             gate.__enter__()
             with self._lock:
@@ -174,6 +171,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
                 raise translate(error, self.path) from error
             message = f"SQLite failed while committing ({error}). The transaction may or may not have been written."
             raise OutcomeUnknown(message, verb="commit", engine="sqlite") from error
+        self._store.file.check_after_commit()
 
     def _notify(self, connection: OwnConnection) -> None:
         for callback in connection.user.callbacks:

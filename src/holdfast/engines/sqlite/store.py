@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.engines.sqlite.store_file import StoreFile
+from holdfast.errors import EngineUnavailable
+from holdfast.file_locks import Gate
 from holdfast.model.instants import MINUTE, SECOND, At
 from holdfast.runtime import Runtime
 
@@ -24,7 +26,7 @@ class StoreOptions:
     namespace: str
     durability: str
     busy_timeout_s: float
-    """How long a statement waits for a program that locked the file without passing the gate."""
+    """How long a writer waits at the gate, and a statement for a program that locked the file without passing it."""
 
     fast_paths: bool = True
     """False turns off `fast_state.py`, for tests."""
@@ -33,23 +35,29 @@ class StoreOptions:
     def __post_init__(self) -> None:
         self.file = StoreFile(self.path)
 
-    @property
-    def gate_path(self) -> str:
-        return self.path + "-gate"
+    def open_gate(self, runtime: Runtime) -> Gate:
+        """The gate of all writers of the file, in all processes. Each user of it opens it for itself."""
+        try:
+            return runtime.fs.gate(self.path + "-gate", self.busy_timeout_s, guarded=self.path)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"{self.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
+                "process may write to it."
+            ) from error
 
 
 class EngineClock:
-    """The clock of one engine. Wall time does not go back behind the latest answer or the last commit in the file.
+    """The clock of one engine. Its time does not go back behind the latest answer or the last commit in the file.
 
     A lead of more than a few seconds is dropped: the clock was wrong before, and due times would stand still until it
-    has caught up. Leases use the boot clock alone, which cannot be set (PF4).
+    has caught up. Leases use the boot clock alone. It cannot be set, so only another boot can be ahead of it (PF4).
     """
 
     def __init__(self, runtime: Runtime, path: str = "") -> None:
         self._runtime = runtime
         self._path = path
-        self._last_wall = 0
-        """The latest wall time in an answer of any connection of this process."""
+        self._last = At(0, 0)
+        """The time of the latest answer of any connection of this process."""
         self._reported = 0
         """The stored time whose lead or step was logged: a reader finds it again until the next write."""
 
@@ -60,12 +68,12 @@ class EngineClock:
         """The earliest time of a transaction that has begun; `stored` is the time of the last commit in the file."""
         now = self.now()
         self._report(stored, now)
-        kept = [wall for wall in (stored.wall, self._last_wall) if wall - now.wall <= MAX_LEAD_US]  # TM3
-        return At(max(kept, default=0), 0)
+        walls = [last for last in (stored.wall, self._last.wall) if last - now.wall <= MAX_LEAD_US]
+        leases = [last for last in (stored.lease, self._last.lease) if last - now.lease <= MAX_LEAD_US]
+        return At(max(walls, default=0), max(leases, default=0))  # TM3
 
     def answered(self, at: At) -> None:
-        if at.wall > self._last_wall or self._last_wall - at.wall > MAX_LEAD_US:
-            self._last_wall = at.wall
+        self._last = at
 
     def _report(self, stored: At, now: At) -> None:
         lead_us = stored.wall - now.wall

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate
+from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -46,6 +46,8 @@ CHECKPOINT_AT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log from which on its pages are moved into the database. Readers slow down as it grows."""
 WRITE_ERRORS = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE})
 """What SQLite reports where a quota or a size limit is reached, and also for a broken disk."""
+CLOSING_GATE_TIMEOUT_S = 2.0
+"""How long a writer waits at the gate while its store is being closed: a process that ends must not wait for long."""
 LANES_PER_PRUNE = 1_000
 """Lanes whose heads one prune checks."""
 READY_ENTRIES_PER_PRUNE = 5_000
@@ -61,15 +63,14 @@ class Writer:
         self._store = store
         self._runtime = runtime
         self._clock = clock
-        try:
-            self._gate = runtime.fs.gate(store.gate_path, store.busy_timeout_s)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"{store.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
-                "process may write to it."
-            ) from error
+        self._gate = store.open_gate(runtime)
         try:
             self.connection = connect(store)
+            try:
+                use_wal(self.connection, store, runtime)
+            except BaseException:
+                self.connection.close()
+                raise
         except BaseException:
             self._gate.close()
             raise
@@ -80,6 +81,10 @@ class Writer:
         self._log_file = LogFile(store.path + "-wal")
         self._reserve = Reserve(store.path, runtime)
         self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
+
+    def shorten_waits(self) -> None:
+        """The store is being closed. Called by another thread."""
+        self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
 
     def close(self) -> None:
         self.connection.close()
@@ -221,13 +226,8 @@ class Writer:
                 raise
             try:
                 log_bytes = self._check_files()
-            except EngineUnavailable as error:  # a write is acknowledged only if other processes can find it
-                raise OutcomeUnknown(
-                    f"{self._store.path} or its log was moved or replaced while this was written. The write is in "
-                    "the old file.",
-                    verb="commit",
-                    engine="sqlite",
-                ) from error
+            except EngineUnavailable as error:
+                raise self._store.file.unknown_outcome() from error
             if not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use:
                 log_bytes = MAX_INTEGER  # the database must not need more space than the reserve has
             self._checkpoint(log_bytes)

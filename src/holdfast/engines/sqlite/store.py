@@ -1,7 +1,7 @@
 """What all connections of one engine share: the options of the store, its clock, and the form of a result."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from holdfast.engines.sqlite.store_file import StoreFile
@@ -34,6 +34,12 @@ class StoreOptions:
 
     def __post_init__(self) -> None:
         self.file = StoreFile(self.path)
+
+    def with_durability(self, durability: str) -> "StoreOptions":
+        """The same store, of another class."""
+        options = replace(self, durability=durability)
+        options.file = self.file
+        return options
 
     def open_gate(self, runtime: Runtime) -> Gate:
         """The gate of all writers of the file, in all processes. Each user of it opens it for itself."""

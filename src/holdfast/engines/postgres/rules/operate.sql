@@ -245,6 +245,7 @@ BEGIN
     j.hold := 0;
     j.attempt := 0;
     j.losses := 0;
+    j.reaped_token := NULL;
     j.started := NULL;
     j.last_started := NULL;
     j.progress := NULL;

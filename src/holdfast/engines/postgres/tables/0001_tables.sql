@@ -64,6 +64,7 @@ CREATE TABLE job (
     progress jsonb,
     cancel_note text NOT NULL DEFAULT '',
     settled_token text COLLATE "C",
+    reaped_token text COLLATE "C",
     -- The end
     finished bigint,
     reason text COLLATE "C",

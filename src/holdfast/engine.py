@@ -155,6 +155,14 @@ class Engine(TransactionSupport, ABC):
         """Workers on this host whose process has certainly ended. Always empty on an engine that cannot check."""
         return ()
 
+    async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
+        """Disown workers whose session has ended (WK3); the number of leases of each. None: no sessions are known."""
+        return None
+
+    async def blocked_by(self) -> str:
+        """What keeps every write of every process waiting, in words for an operator. Empty: nothing that is known."""
+        return ""
+
     @classmethod
     def shown_address(cls, url: str) -> str:
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""

@@ -20,8 +20,10 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from holdfast import forks
 from holdfast.engines.topics import EVERY_TOPIC
-from holdfast.runtime import FileLock, Runtime
+from holdfast.file_locks import FileLock
+from holdfast.runtime import Runtime
 
 MAX_DATAGRAM_BYTES = 32_768
 """Longer than the topics of almost every batch. A longer list of topics is sent as `EVERY_TOPIC`."""
@@ -51,6 +53,7 @@ class DatagramListener:
         except OSError:
             self._socket.close()
             raise
+        forks.call_in_child(self._socket.close)  # PF2: else the socket of a dead process would still accept datagrams
         self._thread = runtime.thread(self._receive, name=thread_name)
 
     def _receive(self) -> None:
@@ -80,20 +83,21 @@ class ProcessRecords:
         self._runtime = runtime
         folder_name = blake2b(identity.encode(), digest_size=8).hexdigest()
         self._folder = RecordFolder(runtime.fs.private_folder(folder_name), runtime)
-        self.name = f"{os.getpid()}-{runtime.token_bytes(4).hex()}"
-        self._lock = self._take_record()
+        self.name, self._lock = self._take_record()
 
     def _path(self, suffix: str, name: str | None = None) -> Path:
         return self._folder.path / f"{name or self.name}.{suffix}"
 
-    def _take_record(self) -> FileLock:
-        """Lock our record. Another process may remove the file between its creation and the lock: then try again."""
+    def _take_record(self) -> tuple[str, FileLock]:
+        """Lock a new record. Another process may lock or remove the file before we lock it: then take another name."""
         while True:
-            lock = self._runtime.fs.lock(self._path("lock"))
-            assert lock is not None
-            if self._runtime.fs.exists(self._path("lock")):
-                return lock
-            lock.close()
+            name = f"{os.getpid()}-{self._runtime.token_bytes(4).hex()}"
+            path = self._folder.path / f"{name}.lock"
+            lock = self._runtime.fs.lock(path)
+            if lock is not None and self._runtime.fs.exists(path):
+                return name, lock
+            if lock is not None:
+                lock.close()
 
     def names(self) -> list[str]:
         """The processes that have a record, ended ones too."""
@@ -103,7 +107,7 @@ class ProcessRecords:
         """True if the process of this record has certainly ended."""
         if not name or name == self.name or not self._runtime.fs.exists(self._path("lock", name)):
             return False
-        lock = self._runtime.fs.lock(self._path("lock", name), wait=False)
+        lock = self._runtime.fs.lock(self._path("lock", name))
         if lock is None:
             return False
         lock.close()

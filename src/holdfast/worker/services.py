@@ -7,7 +7,7 @@
         listener        wakes the others when a notification comes
         hooks           runs the users' dead-letter hooks
         reaper          settles jobs whose lease has expired
-        dead workers    disowns workers of this host whose process has ended
+        dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
     threads of their own:
@@ -22,20 +22,18 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.config import WorkerSettings
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
-from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Micros, Seconds
-from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
-from holdfast.model.work import RenewStatus, Settlement, SettleStatus
+from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
-from holdfast.service import Service, Supervisor
+from holdfast.service import Service, StoreOutage, Supervisor
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import LeasedAttempt
@@ -52,6 +50,7 @@ from holdfast.worker.loop_watcher import LoopWatcher
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
@@ -65,10 +64,12 @@ FLUSH_TIMEOUT_S: Seconds = 5.0
 """The last outcomes must reach the store within this time."""
 IMMEDIATE_TIMEOUT_S: Seconds = 0.5
 """Replaces both of the above when the worker is to stop at once."""
-RELEASE_TIMEOUT_S: Seconds = 5.0
-"""Jobs that still run are released within this time; else their leases expire."""
 KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Stopping waits this long for the keeper's thread."""
+FORGET_TIMEOUT_S: Seconds = 2.0
+"""Removing the worker's record may take this long; then it expires."""
+END_STEP_TRIES = 3
+"""A step of the end that is cancelled is tried this often."""
 POLL_WITHOUT_PUSH_S: Seconds = 0.25
 """Poll at least this often where the store cannot notify."""
 
@@ -99,6 +100,7 @@ class WorkerServices:
         self._stop_request = stop_request
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
+        self._released = 0
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
         self._plans = {
@@ -117,7 +119,7 @@ class WorkerServices:
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
-        poll_s = settings.poll_interval
+        poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
             runtime,
             worker=spec.worker,
@@ -126,10 +128,11 @@ class WorkerServices:
             slots=self.slots,
             prefetch=settings.prefetch,
             strict=spec.strict,
+            is_paused=lambda: self.keeper.problem is not None,
         )
         self.exchanger = Exchanger(
             runtime,
-            resender=Resender(runtime, engine),
+            resender=Resender(runtime, engine, outage),
             slots=self.slots,
             claims=claims,
             plans=self._plans,
@@ -151,6 +154,8 @@ class WorkerServices:
             record=self.record,
             on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
+            on_recovered=lambda: self._on_renewals_recovered(outage),
+            shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
         self._listener = NotificationListener(
@@ -172,9 +177,15 @@ class WorkerServices:
             on_freed=self.exchanger.wake,
             interval_s=settings.reap_interval,
         )
+        self._ended_service = ""
+        self.failed = False
+        """True: the worker ends because of an error of its own, not because it was told to."""
+        """The name of a service that ended although it was not stopped."""
         self.supervisor = Supervisor(
             runtime,
-            (
+            outage=outage,
+            on_ended=self._on_service_ended,
+            services=(
                 *exchanges,
                 self.exchanger.busy_settlements,
                 self._deadlines,
@@ -237,6 +248,10 @@ class WorkerServices:
         except RuntimeError:
             _logger.debug("The event loop was closed before its threads ended.")
 
+    def _on_renewals_recovered(self, outage: StoreOutage) -> None:
+        self._on_loop(outage.end)
+        self._on_loop(self.exchanger.wake)
+
     def _on_renew_status(self, attempt: LeasedAttempt, status: RenewStatus) -> None:
         match status:
             case RenewStatus.LOST:
@@ -287,6 +302,14 @@ class WorkerServices:
             raise
         finally:
             await self._stop_working()
+        if self._ended_service:
+            raise RuntimeError(f"The worker has stopped because its service {self._ended_service!r} ended.")
+
+    def _on_service_ended(self, service: Service) -> None:
+        """PF3: without this service the worker would hold jobs and not run them, so it stops."""
+        self._ended_service = service.name
+        self.failed = True
+        self._stop_request.request()
 
     async def _stop_working(self) -> None:
         """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
@@ -304,65 +327,59 @@ class WorkerServices:
         await stop_request.wait_until(lambda: not self.slots.busy)
         timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else ABORT_TIMEOUT_S
         for attempt in list(self.slots.attempts.values()):
-            self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
+            if not self.failed:  # else an abort would release the job, and it may be the cause
+                self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
         await stop_request.wait_until(lambda: not self.slots.busy, timeout_s)
         timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else FLUSH_TIMEOUT_S
         await stop_request.wait_until(lambda: not self.exchanger.has_unsettled, timeout_s)
         await stop_request.wait_until(lambda: not self._hooks.pending, timeout_s)
 
     async def end(self) -> None:
-        """Stop all services and threads, then release what still runs."""
+        """Stop all services and threads, then release what still runs. A cancellation does not skip a step."""
         self._listener.close()
-        await self.supervisor.stop()
         self._watcher.stop()
+        cancelled = await self._try_step(self.supervisor.stop)
         self.keeper.stop()
-        await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
-        released = await self._release_rest()
-        try:
-            await self._engine.forget_worker(self._spec.worker)
-        except Exception as error:
-            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+        cancelled |= await self._try_step(self._wait_for_keeper)
+        cancelled |= await self._try_step(self._release_rest)
+        cancelled |= await self._try_step(self._forget_worker)
         self._handler_threads.close()
         _logger.info("Worker %s has stopped.", self._spec.worker)
-        self._bus.emit(events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=released))
+        stopped = events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=self._released)
+        self._bus.emit(stopped)
+        if cancelled:
+            raise asyncio.CancelledError
 
-    async def _release_rest(self) -> int:
-        rest: Sequence[LeasedAttempt] = [
-            attempt
-            for attempt in self.slots.attempts.values()
-            if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST
-        ]
-        for attempt in rest:
-            if attempt.used_transactions is not None:
-                attempt.used_transactions.abandon()
-            if attempt.settlement is None:
-                _logger.warning("Job %s (%s) still runs; it is released.", attempt.lease.id, attempt.lease.task)
-                attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)
-        settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
-        if settlements:
-            # PF1: stopping waits for no lock and for no store without a limit.
-            release = self._runtime.spawn(self._release(settlements), name="holdfast release")
-            _, late = await asyncio.wait({release}, timeout=RELEASE_TIMEOUT_S)
-            if late:
-                release.cancel()
-                _logger.error(
-                    "The store did not release %d jobs within %g s. Their leases will expire.",
-                    len(settlements),
-                    RELEASE_TIMEOUT_S,
-                )
-        return len(settlements)
+    async def _try_step(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Carry out one step of the end, again if it is cancelled. True if it was cancelled."""
+        cancelled = False
+        for _ in range(END_STEP_TRIES):
+            try:
+                await step()
+                break
+            except asyncio.CancelledError:
+                cancelled = True
+            except Exception:
+                _logger.exception("A step of the end of worker %s failed.", self._spec.worker)
+                break
+        return cancelled
 
-    async def _release(self, settlements: Sequence[Settlement]) -> None:
+    async def _wait_for_keeper(self) -> None:
+        await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
+
+    async def _forget_worker(self) -> None:
         try:
-            for start in range(0, len(settlements), MAX_SETTLEMENTS):
-                batch = settlements[start : start + MAX_SETTLEMENTS]
-                answer = await self._engine.settle(*batch)
-                for settlement, status in zip(batch, answer.settled, strict=True):
-                    if status is SettleStatus.BUSY:
-                        _logger.error(
-                            "Job %s cannot be released, because another transaction has locked it. Its lease will "
-                            "expire.",
-                            settlement.id,
-                        )
+            async with asyncio.timeout(FORGET_TIMEOUT_S):
+                await self._engine.forget_worker(self._spec.worker)
         except Exception as error:
-            _logger.error("%d jobs could not be released: %s Their leases will expire.", len(settlements), error)
+            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+
+    async def _release_rest(self) -> None:
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self.exchanger.take_unanswered()
+        except Exception as error:
+            _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
+        self._released = await release_rest(
+            self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed
+        )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import asyncpg
 
 from holdfast.engines.postgres import rules
-from holdfast.engines.postgres.failures import FAILURES, SCHEME
+from holdfast.engines.postgres.failures import FAILURES, SCHEME, of_other_session
 from holdfast.engines.postgres.migrations import PRESENT, Rules, migrate, newest, script
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HoldfastError, SchemaMismatch
 
@@ -78,7 +78,12 @@ class Schema:
         """The number of the newest tables, as far as this role may read it."""
         try:
             number = await connection.fetchval(f"SELECT max(number) FROM {self.namespace}.migration")
-        except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError, asyncpg.InsufficientPrivilegeError):
+        except (
+            asyncpg.InvalidSchemaNameError,
+            asyncpg.UndefinedTableError,
+            asyncpg.UndefinedColumnError,  # a table of others: `migrate` refuses the schema
+            asyncpg.InsufficientPrivilegeError,
+        ):
             return 0
         return number or 0
 
@@ -125,10 +130,14 @@ class Schema:
             raise self._explained(verb, error) from error
 
     def _explained(self, verb: str, error: BaseException) -> HoldfastError:
+        if (shared := of_other_session(error, self._place)) is not None:
+            return shared
         message = f"The attempt to {verb} the schema {self.namespace!r} at {self._place} failed: {error}."
         if not isinstance(error, asyncpg.PostgresError) or (error.sqlstate or "").startswith(("57P", "08")):
             return EngineUnavailable(f"{message} It may be repeated.", engine=SCHEME)
         message += " Nothing was changed."
+        if isinstance(error, asyncpg.DuplicateSchemaError):
+            return ConfigError(f"{message} Choose another `namespace`.", key="namespace")
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
             command = "holdfast migrate --grant ROLE" if verb == "look at" else "the command"
             message += f" The role that Holdfast uses may not do that. Let the owner of the schema run {command}."

@@ -1,15 +1,21 @@
 """How connections are opened, and what SQLite's errors mean.
 
-The journal is a write-ahead log, so that readers never wait for the writer. Automatic checkpoints are off, because the
-writer checkpoints while it holds the gate. `synchronous` follows from the durability class. A connection is used by one
-thread at a time, in one process.
+The journal is a write-ahead log (`use_wal`), so that readers never wait for the writer. Automatic checkpoints are off,
+because the writer checkpoints while it holds the gate. `synchronous` follows from the durability class. A connection is
+used by one thread at a time, in one process.
 """
 
+import logging
 import os
 import sqlite3
 
 from holdfast.engines.sqlite.store import StoreOptions
+from holdfast.engines.sqlite.store_file import identity_of
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
+from holdfast.model.instants import SECOND
+from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
 
 MIN_VERSION = (3, 37, 0)
 """The first version with STRICT tables."""
@@ -19,6 +25,8 @@ CACHED_STATEMENTS = 256
 """Prepared statements per connection: more than `statements.sql` has, so that none is prepared twice."""
 MAX_WAL_BYTES = 1024 * 1024
 """After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk."""
+WAL_RETRY_S = 0.005
+"""Pause between two tries to switch a new file to the write-ahead log. A switch takes about a millisecond."""
 CACHE_KIB = 8_000
 """Page cache per connection, at most."""
 
@@ -33,6 +41,8 @@ def connect(
             wanted="3.37",
             engine="sqlite",
         )
+    store.file.check()  # otherwise SQLite would make a new, empty file
+    before = identity_of(store.path)
     try:
         db = sqlite3.connect(
             store.path,
@@ -45,7 +55,6 @@ def connect(
     except sqlite3.Error as error:
         raise translate(error, store.path) from error
     try:
-        db.execute("PRAGMA journal_mode = WAL").fetchone()
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[store.durability]}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
@@ -53,10 +62,68 @@ def connect(
         db.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             db.execute("PRAGMA query_only = ON")
+        store.file.remember(before)
     except sqlite3.Error as error:
         sqlite3.Connection.close(db)  # `factory` may have another `close`
         raise translate(error, store.path) from error
+    except EngineUnavailable:
+        sqlite3.Connection.close(db)
+        raise
     return db
+
+
+def use_wal(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime) -> None:
+    """Switch the file to the write-ahead log. It stays switched, so one connection of an engine does it.
+
+    SQLite does not wait here for other connections that open the file at the same time, so the switch is tried again.
+    """
+    pause = runtime.event()  # never set
+    give_up_at_us = runtime.monotonic() + round(store.busy_timeout_s * SECOND)
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.Error as error:
+            if not is_busy(error) or runtime.monotonic() >= give_up_at_us:
+                raise translate(error, store.path) from error
+        pause.wait(WAL_RETRY_S)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def keep_for_ever(db: sqlite3.Connection) -> None:
+    """In a forked child: never close this connection of the parent, not even when the interpreter ends."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """End the transaction, if there is one. Raises nothing: the caller reports the error that came before."""
+    if db.in_transaction:
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            log.debug("A rollback failed: %s", error)
+
+
+def is_not_committed(error: sqlite3.Error) -> bool:
+    """True if a COMMIT that failed with this error has certainly written nothing.
+
+    A write into the log has failed, so the last page of the transaction, which commits it, is not there. After other
+    errors it may be: a failed sync, for example, leaves the page in the log, and SQLite may find it after a crash.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF == sqlite3.SQLITE_FULL
+
+
+def storage_full(path: str) -> StorageFull:
+    return StorageFull(
+        f"The disk has no space left for {os.path.abspath(path)}. Nothing was written. Free some disk space. Meanwhile "
+        "no job is accepted, and stored jobs can still be settled."
+    )
 
 
 def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
@@ -70,7 +137,7 @@ def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
                 "Find the program that keeps a transaction open."
             )
         case sqlite3.SQLITE_FULL:
-            return StorageFull(f"The disk has no space left for {file}. Nothing was written. Free some disk space.")
+            return storage_full(path)
         case sqlite3.SQLITE_READONLY:
             return EngineUnavailable(f"{file} cannot be written to: the file or its folder is read-only.")
         case sqlite3.SQLITE_CANTOPEN:
@@ -79,8 +146,8 @@ def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return CorruptRecord(
-                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy; "
-                "`sqlite3 FILE .recover` may save a part of it.",
+                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy. "
+                "The guide to SQLite, section Recover a damaged file, says what can be saved.",
                 where=file,
                 engine="sqlite",
             )

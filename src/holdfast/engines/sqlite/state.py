@@ -21,6 +21,7 @@ from holdfast.engines.sqlite.rows import (
     STATE_NUMBERS,
     STATES_BY_NUMBER,
     BrokenLane,
+    DamagedIndex,
     job_row,
     pack,
     read_job,
@@ -83,8 +84,9 @@ class SqliteState(UnfinishedRecords):
     def after_commit(self) -> None:
         self.clear_cache()
 
-    def clear_cache(self, *, numbers: bool = False) -> None:
-        """Drop everything that another connection may change; after a rollback also the numbers of names."""
+    def clear_cache(self) -> None:
+        """Drop everything that a rollback undoes or another connection may change. That includes the numbers of names,
+        because a restored backup may have others."""
         self._jobs = {}
         self._dirty = {}
         self._queues = {}
@@ -93,8 +95,7 @@ class SqliteState(UnfinishedRecords):
         self._unfinished = None
         self._complete_lanes.clear()
         self.db.written = False
-        if numbers:
-            self.db.forget_numbers()
+        self.db.forget_numbers()
 
     def flush(self) -> None:
         """Write the changed jobs."""
@@ -240,7 +241,11 @@ class SqliteState(UnfinishedRecords):
         count = min(about, MAX_READY_ROWS)
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
-            yield from (job for job in self._read(rows) if job.lane is None or job.lane not in cleared)
+            jobs = self._read(rows)
+            for (_, rank, due, _), job in zip(rows, jobs, strict=True):
+                if job.due != due or job.priority != -rank or job.state is not JobState.QUEUED:
+                    raise DamagedIndex(queue)
+            yield from (job for job in jobs if job.lane is None or job.lane not in cleared)
             if len(rows) < count:
                 return
             arrival, rank, due, _ = rows[-1]

@@ -25,6 +25,7 @@ CREATE FUNCTION claim(
     p_queue text, p_room bigint, p_cursor bigint[], p_tasks text[], p_shares bigint[], p_now bigint
 ) RETURNS picked LANGUAGE plpgsql AS $$
 DECLARE
+    c_rounds CONSTANT int := 50;  -- each of them locks twice as many heads as the one before
     c_beginning CONSTANT bigint[] := '{-32768, 0, 0}';
     v_cursor bigint[] := CASE WHEN p_cursor[1] IS NULL THEN c_beginning ELSE p_cursor END;
     v_heads bigint := p_room;  -- how many of the best heads to lock; more than are taken if others are locked
@@ -39,7 +40,8 @@ DECLARE
     v_cancelled int := 0;
     v_picked picked := ('{}', '{}');
 BEGIN
-    LOOP
+    -- Each further round has cancelled a job, has met jobs that others have locked, or begins at the beginning.
+    FOR i IN 1 .. {{most_expired}} + c_rounds LOOP
         v_met := '{}';
         IF cardinality(p_tasks) = 1 THEN
             SELECT array_agg(row), array_agg(1), array_agg(over) INTO v_rows, v_of, v_over FROM (

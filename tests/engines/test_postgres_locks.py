@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -15,7 +15,7 @@ from postgres_stories import Stores, opened
 from holdfast.engines.ledger.ledger import RULES
 from holdfast.engines.postgres.encode_calls import call_of
 from holdfast.engines.postgres.engine import PostgresEngine
-from holdfast.engines.postgres.rules import schema_of
+from holdfast.engines.postgres.rules import EXCHANGE_LOCK_WAIT_S, schema_of
 from holdfast.errors import Busy, EngineUnavailable
 from holdfast.model.command import Command
 from holdfast.model.instants import HOUR, SECOND
@@ -38,6 +38,7 @@ from holdfast.model.work import (
     StartStatus,
     TaskClaim,
 )
+from holdfast.testing.histories import AllVerbsCaller, Load, check_roughly, overlap
 
 LIMIT_S = 20.0  # several waits of at most 2 s each, on a busy machine
 TABLES = ("job", "lane", "queue", "unique_key", "edge", "worker", "schedule", "pool", "counter", "tally", "deferred")
@@ -295,3 +296,43 @@ async def test_a_claim_takes_nothing_of_a_queue_that_is_being_cleared_in_pieces(
         assert (answer.leases, answer.next_due) == ((), None)
         assert (await engine.clear("q")).count == 3
         assert [lease.id for lease in await take(engine, "later")] == ["later"]
+
+
+# Random calls beside locks
+
+
+async def lock_some_jobs(store: Store, times: int) -> None:
+    """Another session locks jobs and lanes for a while, again and again, longer than an exchange waits."""
+    connection: Any = await asyncpg.connect(store.url, server_settings={"application_name": "forgotten"})
+    try:
+        for _ in range(times):
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL search_path = {store.namespace}")
+                await connection.execute("SELECT FROM job WHERE random() < 0.3 FOR UPDATE SKIP LOCKED")
+                await connection.execute("SELECT FROM lane WHERE random() < 0.3 FOR UPDATE SKIP LOCKED")
+                await asyncio.sleep(1.5 * EXCHANGE_LOCK_WAIT_S)
+            await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
+
+
+async def calls_beside_locks(store: Store, seed: int, load: Load, times: int) -> None:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(opened(store, notify=False)) for _ in range(load.callers)]
+        locks = asyncio.create_task(lock_some_jobs(store, times))
+        verdict = check_roughly(await overlap(engines, seed, load, kind=AllVerbsCaller))
+        await locks
+        assert verdict.problems == [], f"seed {seed}:\n" + "\n".join(verdict.problems)
+
+
+async def test_callers_beside_a_session_that_locks_jobs_are_answered_and_leave_a_sound_store(store: Store) -> None:
+    # PF1
+    await calls_beside_locks(store, 1, Load(callers=6, calls=40), times=5)
+
+
+@pytest.mark.chaos
+@pytest.mark.time_limit(600)
+@pytest.mark.parametrize("seed", range(10, 20))
+async def test_many_callers_beside_a_session_that_locks_jobs_are_answered(store: Store, seed: int) -> None:
+    # PF1
+    await calls_beside_locks(store, seed, Load(callers=10, calls=200), times=30)

@@ -159,6 +159,10 @@ class Engine(TransactionSupport, ABC):
         """Disown workers whose session has ended (WK3); the number of leases of each. None: no sessions are known."""
         return None
 
+    async def blocked_by(self) -> str:
+        """What keeps every write of every process waiting, in words for an operator. Empty: nothing that is known."""
+        return ""
+
     @classmethod
     def shown_address(cls, url: str) -> str:
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""

@@ -21,6 +21,7 @@ from holdfast.engines.sqlite.rows import (
     STATE_NUMBERS,
     STATES_BY_NUMBER,
     BrokenLane,
+    DamagedRow,
     job_row,
     pack,
     read_job,
@@ -240,7 +241,11 @@ class SqliteState(UnfinishedRecords):
         count = min(about, MAX_READY_ROWS)
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
-            yield from (job for job in self._read(rows) if job.lane is None or job.lane not in cleared)
+            for job, row in zip(self._read(rows), rows, strict=True):
+                if job.task != task or job.queue != queue:  # the index says otherwise
+                    raise DamagedRow(row[0])
+                if job.lane is None or job.lane not in cleared:
+                    yield job
             if len(rows) < count:
                 return
             arrival, rank, due, _ = rows[-1]

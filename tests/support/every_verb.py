@@ -6,18 +6,22 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.model.command import A, Command
 from holdfast.model.instants import DAY, HOUR, SECOND
 from holdfast.model.job import JobKey
-from holdfast.model.observe import Audit, Find, Get, Lanes, Prune, Stats
+from holdfast.model.observe import Audit, Find, Get, Lanes, Now, Prune, Stats
 from holdfast.model.operate import (
     Amend,
     Cancel,
     Clear,
     Delete,
+    DropSchedule,
     Emptied,
     Pause,
+    Pools,
     PutPool,
     PutSchedule,
     Requeue,
+    Resize,
     Resume,
+    Schedules,
     Trigger,
 )
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob
@@ -30,6 +34,7 @@ from holdfast.model.work import (
     Exchange,
     Expired,
     ExpiredLease,
+    ForgetWorker,
     Heartbeat,
     Lease,
     QueueClaim,
@@ -39,6 +44,7 @@ from holdfast.model.work import (
     Start,
     StopWorker,
     TaskClaim,
+    Workers,
 )
 from holdfast.testing.oracle import Oracle
 
@@ -63,6 +69,46 @@ def claim(claim_id: str, limit: int, prefetch: int = 0) -> Exchange:
 def settle(lease: Lease | ExpiredLease, target: JobState, **fields: Any) -> Exchange:
     fields = {"queue": lease.queue, "id": lease.id, "token": lease.token, "target": target, **fields}
     return Exchange(settlements=(Settlement(**fields),))
+
+
+ONE_OF_EACH: tuple[Command[Any], ...] = (
+    group(new("a", lane="x")),
+    Exchange(
+        settlements=(Settlement(queue="q", id="b", token="c1.0", target=JobState.RETRYING, reason=Reason.ERROR),),
+        starts=(Start("q", "c", "c1.1"),),
+        claim=claim("c2", limit=2).claim,
+    ),
+    Renew(jobs=(Renewal("q", "b", "c1.0"),)),
+    Expired(worker="r"),
+    Disown(workers=("w",)),
+    Heartbeat(worker=WorkerRecord(worker="w")),
+    Workers(),
+    StopWorker(worker="w"),
+    ForgetWorker(worker="w"),
+    Cancel(queue="q", ids=("a",)),
+    Requeue(queue="q", ids=("a",)),
+    Trigger(queue="q", ids=("a",)),
+    Delete(queue="q", ids=("a",)),
+    Amend(queue="q", ids=("a",), priority=3),
+    Pause(queue="q", lane="x"),
+    Resume(queue="q", lane="x"),
+    Clear(queue="q"),
+    Emptied(queue="q"),
+    PutPool(name="p", lanes=2),
+    Resize(name="p", lanes=3),
+    Pools(),
+    PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h")),
+    DropSchedule(name="s"),
+    Schedules(),
+    EVERY_JOB,
+    Find(queue="q", state=JobState.QUEUED),
+    Stats(queues=("q",)),
+    Lanes(queue="q"),
+    Prune(),
+    Audit(),
+    Now(),
+)
+"""A command of every verb, on the jobs a, b and c; `c1` is a claim of b and c, of which c is assigned."""
 
 
 def use_every_verb(engine: MemoryEngine) -> None:

@@ -7,7 +7,7 @@
         listener        wakes the others when a notification comes
         hooks           runs the users' dead-letter hooks
         reaper          settles jobs whose lease has expired
-        dead workers    disowns workers of this host whose process has ended
+        dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
     threads of their own:

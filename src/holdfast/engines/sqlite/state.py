@@ -21,6 +21,7 @@ from holdfast.engines.sqlite.rows import (
     STATE_NUMBERS,
     STATES_BY_NUMBER,
     BrokenLane,
+    DamagedIndex,
     DamagedRow,
     job_row,
     pack,
@@ -241,11 +242,13 @@ class SqliteState(UnfinishedRecords):
         count = min(about, MAX_READY_ROWS)
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
-            for job, row in zip(self._read(rows), rows, strict=True):
-                if job.task != task or job.queue != queue:  # the index says otherwise
-                    raise DamagedRow(row[0])
-                if job.lane is None or job.lane not in cleared:
-                    yield job
+            jobs = self._read(rows)
+            for (arrival, rank, due, _), job in zip(rows, jobs, strict=True):
+                if job.task != task or job.queue != queue:
+                    raise DamagedRow(arrival)
+                if job.due != due or job.priority != -rank or job.state is not JobState.QUEUED:
+                    raise DamagedIndex(queue)
+            yield from (job for job in jobs if job.lane is None or job.lane not in cleared)
             if len(rows) < count:
                 return
             arrival, rank, due, _ = rows[-1]

@@ -24,6 +24,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 SET plan_cache_mode = force_generic_plan SET lock_timeout = {{exchange_lock_wait_ms}} AS $$
 DECLARE
     v_none text := begin_call();
+    v_clock bigint;
     v_now bigint;
     v_size int;
     v_done settled_fast := ('{}', '{}', '{}', '{}');
@@ -45,7 +46,8 @@ BEGIN
     IF p_lanes AND p_wait THEN
         PERFORM lock_lanes(p_rest);
     END IF;
-    v_now := call_time(p_offset, p_not_before_us);
+    v_clock := clock_time(p_offset);
+    v_now := answer_time(v_clock, p_not_before_us);
     IF p_ids IS NOT NULL THEN
         v_size := cardinality(p_tokens);
         p_queues := for_all(p_queues, v_size);
@@ -55,7 +57,7 @@ BEGIN
         v_done := settle_fast(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions, p_gone, v_now);
         IF cardinality(v_done.places) < v_size THEN
             SELECT json_agg(CASE WHEN s.place = ANY (v_done.places) THEN 'applied' ELSE settle(
-                {{success}}::settlement, v_now) END ORDER BY s.place)
+                {{success}}::settlement, v_now, v_clock) END ORDER BY s.place)
             INTO v_plain FROM unnest(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions)
                 WITH ORDINALITY AS s (queue, id, token, result, result_ttl, retention, place);
         END IF;
@@ -64,7 +66,8 @@ BEGIN
         END LOOP;
     END IF;
     IF p_rest IS NOT NULL THEN
-        v_settled := CASE WHEN p_wait THEN settle_all(p_rest, v_now) ELSE settle_unlocked(p_rest, v_now) END;
+        v_settled := CASE WHEN p_wait THEN settle_all(p_rest, v_now, v_clock)
+            ELSE settle_unlocked(p_rest, v_now, v_clock) END;
     END IF;
     -- T2: a claim sent again answers the leases it still holds, in rank order, and takes nothing new.
     IF p_claim_id IS NOT NULL THEN
@@ -119,7 +122,7 @@ BEGIN
                 fence = greatest(j.fence + 1, v_now, CASE WHEN j.lane IS NULL THEN 0 ELSE (
                     SELECT fence + 1 FROM lane WHERE lane.queue = j.queue AND lane.lane = j.lane) END),
                 lease_len = coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
-                lease_expires = v_now + coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
+                lease_expires = v_clock + coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
                 max_attempts = coalesce(
                     j.given_max_attempts, p_attempts[p_begins[i] + g.task - 1], {{task_claim.max_attempts}}),
                 max_losses = coalesce(
@@ -147,21 +150,21 @@ BEGIN
     v_none := write_tally();
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
         || ',"emptied":' || lines_of('holdfast.emptied')
-        || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_scanned);
+        || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_scanned, v_clock);
     RETURN NEXT v_answer;
 END $$;
 
 -- Settlements one by one, in the order given.
-CREATE FUNCTION settle_all(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle_all(p_settlements json, p_now bigint, p_clock bigint) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
-        SELECT json_agg(settle(json_populate_record(NULL::settlement, s.value), p_now) ORDER BY s.ordinality)
+        SELECT json_agg(settle(json_populate_record(NULL::settlement, s.value), p_now, p_clock) ORDER BY s.ordinality)
         FROM json_array_elements(p_settlements) WITH ORDINALITY AS s);
 END $$;
 
 -- The same, but what another transaction has locked is answered `busy`: a job, its lane, or the next job of the lane.
 -- Each block that meets a lock is rolled back, and so releases the locks that it has taken.
-CREATE FUNCTION settle_unlocked(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql
+CREATE FUNCTION settle_unlocked(p_settlements json, p_now bigint, p_clock bigint) RETURNS json LANGUAGE plpgsql
 SET lock_timeout = {{busy_after_ms}} AS $$
 DECLARE
     v_settlement json;
@@ -170,7 +173,7 @@ BEGIN
     FOR v_settlement IN SELECT value FROM json_array_elements(p_settlements) LOOP
         BEGIN
             PERFORM lock_lanes(json_build_array(v_settlement));
-            v_answers := v_answers || settle(json_populate_record(NULL::settlement, v_settlement), p_now);
+            v_answers := v_answers || settle(json_populate_record(NULL::settlement, v_settlement), p_now, p_clock);
         EXCEPTION WHEN lock_not_available THEN
             v_answers := v_answers || 'busy'::text;
         END;
@@ -218,14 +221,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- One settlement of any kind. Lanes are locked.
+-- One settlement of any kind. Lanes are locked. `p_clock` is the time of leases.
 -- G1: there is no record.
 -- G2: only the current token settles; the owner's last one is answered again.
 -- G3: the lease was renewed or began to run after the reaper listed it.
 -- A3: settling an assigned job implies its start, except for a release and a reap.
 -- G4: a job with a cancel request does not run again.
 -- G5: cancelling without a note of its own keeps the note of the cancel request.
-CREATE FUNCTION settle(s settlement, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle(s settlement, p_now bigint, p_clock bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job;
     v_reap boolean := s.listed_expiry IS NOT NULL;
@@ -251,7 +254,7 @@ BEGIN
         IF coalesce(s.refund, false) AND j.state = 'running' THEN
             RETURN 'lost';  -- it has begun since it was listed: its attempt counts
         END IF;
-        IF j.lease_expires <> s.listed_expiry OR s.listed_expiry > p_now THEN
+        IF j.lease_expires <> s.listed_expiry OR s.listed_expiry > p_clock THEN
             RETURN 'lost';  -- it was renewed since it was listed
         END IF;
     ELSIF j.state = 'assigned' AND s.target <> 'queued' THEN

@@ -12,13 +12,17 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakMethod
 
 _logger = logging.getLogger("holdfast")
 
 no_fork = threading.RLock()
 """While a thread holds it, no other thread forks. Held from the opening of a file until its object is registered."""
+
+depth = 0
+"""How many forks are between the process that loaded this module and this one. Code that calls a function of the user
+compares it before and after, to notice that it has returned in a child."""
 
 _in_child: set[WeakMethod[Callable[[], Any]]] = set()
 
@@ -34,7 +38,24 @@ def call_in_child(method: Callable[[], object]) -> None:
         _in_child.add(WeakMethod(method))
 
 
+def end_child(error: BaseException | None = None) -> NoReturn:
+    """End this child: a function of the user has returned, or raised, in the child that it has forked.
+
+    What follows belongs to the parent: the worker's event loop, its leases, its connections. Buffered output is not
+    written, because the parent writes it, too.
+    """
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        code = 1
+        _logger.error("A process that a handler has forked ends with this error.", exc_info=error)
+    os._exit(code)
+
+
 def _after_fork_in_child() -> None:
+    global depth  # noqa: PLW0603 - there is one process
+    depth += 1
     no_fork.release()
     methods = [reference() for reference in _in_child.copy()]  # all: one method may drop the object of another
     for method in methods:

@@ -251,7 +251,6 @@ class SqliteState(UnfinishedRecords):
             yield from (job for job in jobs if job.lane is None or job.lane not in cleared)
             if len(rows) < count:
                 return
-            arrival, rank, due, _ = rows[-1]
             after = (rank, due, arrival)
 
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:

@@ -32,6 +32,7 @@ DECLARE
     v_settled text := '[]';
     v_started text := '[]';
     v_process text;
+    v_queue text;
     v_picked picked;
     v_taken bigint := 0;
     v_got bigint;
@@ -90,7 +91,7 @@ BEGIN
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
     FOR i IN 1 .. coalesce(cardinality(p_sources), 0) LOOP  -- S3: in the order given
         SELECT EXISTS (SELECT 1 FROM queue WHERE queue = p_sources[i] AND (paused OR clearing > v_now)),
-            EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'end') AND queue = p_sources[i]),
+            EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'link', 'end') AND queue = p_sources[i]),
             (SELECT due FROM job WHERE queue = p_sources[i] AND state IN ({{by_due}}) ORDER BY due LIMIT 1)
         INTO v_still, v_deferred, v_due;
         CONTINUE WHEN v_still;  -- C5, U1: no job and no `next_due` of a paused queue
@@ -143,10 +144,11 @@ BEGIN
         p_room := p_room - v_got;
     END LOOP;
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass) - v_scanned;
-    WHILE v_done.ended <> '{}' OR v_done.gone <> '{}' LOOP
-        v_none := count_exchange(coalesce(v_done.ended[1], v_done.gone[1]), v_done, 0, 0);
-        v_done := without_queue(coalesce(v_done.ended[1], v_done.gone[1]), v_done);
-    END LOOP;
+    IF v_done.ended <> '{}' OR v_done.gone <> '{}' THEN
+        FOR v_queue IN SELECT DISTINCT unnest(v_done.ended || v_done.gone) LOOP
+            v_none := count_exchange(v_queue, v_done, 0, 0);
+        END LOOP;
+    END IF;
     v_none := write_tally();
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
         || ',"emptied":' || lines_of('holdfast.emptied')

@@ -443,8 +443,8 @@ async def test_a_report_that_raises_does_not_keep_the_other_jobs_from_starting()
         def broken(*args: object) -> None:
             raise RuntimeError("broken")
 
-        worker._services._reporter.started = broken  # type: ignore[method-assign]
-        worker._services._reporter.settled = broken  # type: ignore[method-assign]
+        worker._services._reporter.started = broken  # type: ignore[method-assign, assignment]
+        worker._services._reporter.settled = broken  # type: ignore[method-assign, assignment]
         await app.put(*(app.job("noop") for _ in range(5)))
 
         async def all_done() -> bool:

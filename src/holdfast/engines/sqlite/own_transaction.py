@@ -171,6 +171,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
                 raise translate(error, self.path) from error
             message = f"SQLite failed while committing ({error}). The transaction may or may not have been written."
             raise OutcomeUnknown(message, verb="commit", engine="sqlite") from error
+        self._store.file.check_after_commit()
 
     def _notify(self, connection: OwnConnection) -> None:
         for callback in connection.user.callbacks:

@@ -54,10 +54,10 @@ class Reader:
         self.connection.execute("BEGIN")
         try:
             _, wall, lease, _ = self.connection.execute(self._sql["begin_meta"]).fetchone()
-            self._ledger.clock = At(wall, lease).after(self._clock.last)
+            self._ledger.clock = self._clock.earliest(At(wall, lease))
             now = self._clock.now()
             answers = [self._ledger.decide(command, now).answer for command in commands]
-            self._clock.last = self._ledger.clock.after(self._clock.last)
+            self._clock.answered(self._ledger.clock)
             return [CommandResult(answer, None, frozenset()) for answer in answers]
         finally:
             roll_back(self.connection)

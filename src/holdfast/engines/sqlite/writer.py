@@ -232,13 +232,8 @@ class Writer:
                 raise
             try:
                 log_bytes = self._check_files()
-            except EngineUnavailable as error:  # a write is acknowledged only if other processes can find it
-                raise OutcomeUnknown(
-                    f"{self._store.path} or its log was moved or replaced while this was written. The write is in "
-                    "the old file.",
-                    verb="commit",
-                    engine="sqlite",
-                ) from error
+            except EngineUnavailable as error:
+                raise self._store.file.unknown_outcome() from error
             if not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use:
                 log_bytes = MAX_INTEGER  # the database must not need more space than the reserve has
             self._checkpoint(log_bytes)
@@ -274,7 +269,7 @@ class Writer:
     def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[CommandResult], list[tuple[int, UnfinishedWork]]]:
         """The results, and the work that commands have begun and not finished, each with the index of its command."""
         state, ledger = self._state, self._ledger
-        ledger.clock = self._begin().after(self._clock.last)
+        ledger.clock = self._begin()
         results: list[CommandResult] = []
         begun: list[tuple[int, UnfinishedWork]] = []
         for command in commands:
@@ -291,17 +286,17 @@ class Writer:
         for work in state.abandoned(ledger.clock.wall):
             chunk = do_chunk(state, work, ledger.clock, keep_time=True)
             results[-1] = results[-1]._replace(topics=results[-1].topics | chunk.topics)
-        self._clock.last = ledger.clock.after(self._clock.last)
+        self._clock.answered(ledger.clock)
         state.finish()
         if state.db.written:
             self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
         return results, begun
 
     def _begin(self) -> At:
-        """Read what other connections have written; answer the latest time in the file."""
+        """Read what other connections have written; answer the earliest time that this transaction may have."""
         self._state.begin()
         _, wall, lease, self._state.arrival = self.connection.execute(self._sql["begin_meta"]).fetchone()
-        return At(wall, lease)
+        return self._clock.earliest(At(wall, lease))
 
     # Work of several transactions
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, roll_back, translate
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
@@ -22,6 +23,7 @@ class Reader:
         self._store = store
         self._clock = clock
         self.connection = connect(store, read_only=True)
+        self._in_use = CONNECTIONS.in_use(self.connection)
         self._sql = load("statements.sql", store.namespace)
         self._state = SqliteState(self.connection, self._sql)
         self._ledger = Ledger(self._state)
@@ -30,12 +32,14 @@ class Reader:
         """It waits for nothing."""
 
     def close(self) -> None:
-        self.connection.close()
+        with self._in_use:
+            self.connection.close()
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         """Run the commands in one transaction; if one of them fails, each in a transaction of its own."""
         try:
-            return self._read(commands)
+            with self._in_use:
+                return self._read(commands)
         except sqlite3.Error as error:
             return [CommandResult(None, translate(error, self._store.path), frozenset())] * len(commands)
         except Exception as error:

@@ -11,6 +11,7 @@ runs in a transaction of its own.
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import msgspec
 
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -66,8 +68,10 @@ class Writer:
         self._gate = store.open_gate(runtime)
         try:
             self.connection = connect(store)
+            self._in_use = CONNECTIONS.in_use(self.connection)
             try:
-                use_wal(self.connection, store, runtime)
+                with self._in_use:
+                    use_wal(self.connection, store, runtime)
             except BaseException:
                 self.connection.close()
                 raise
@@ -87,16 +91,18 @@ class Writer:
         self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
 
     def close(self) -> None:
-        self.connection.close()
+        with self._in_use:
+            self.connection.close()
         self._gate.close()
 
     # Opening
 
     def prepare(self, *, auto_migrate: bool) -> tuple[str, ...]:
         """Migrate if `auto_migrate`, refuse a schema that does not fit, expire the leases of an earlier boot."""
-        if self._is_prepared():  # then opening does not wait for the gate
-            return ()
-        with self._gate:
+        with self._in_use:
+            if self._is_prepared():  # then opening does not wait for the gate
+                return ()
+        with self._gate, self._in_use:
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
                 namespace = self._store.namespace
@@ -159,7 +165,7 @@ class Writer:
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:
             log.error("%s: the disk is full. No job is accepted; stored jobs can still be settled.", self._store.path)
-        with self._gate:
+        with suppress(EngineUnavailable), self._gate, self._in_use:
             self._reserve.release()
             self._checkpoint(MAX_INTEGER)
 
@@ -215,7 +221,7 @@ class Writer:
                 repaired.add(str(problem))
 
     def _transaction(self, work: Callable[[], T]) -> T:
-        with self._gate:
+        with self._gate, self._in_use:
             self._check_files(log=self._log_file.was_lost)
             self.connection.execute("BEGIN IMMEDIATE")
             try:

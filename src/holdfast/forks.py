@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakMethod
 
 _logger = logging.getLogger("holdfast")
@@ -27,6 +27,10 @@ OPENING_LIMIT_S = 5.0
 
 no_fork = threading.RLock()
 """While a thread holds it, no other thread forks. Held from the opening of a file until its object is registered."""
+
+depth = 0
+"""How many forks are between the process that loaded this module and this one. Code that calls a function of the user
+compares it before and after, to notice that it has returned in a child."""
 
 
 class AtFork:
@@ -70,7 +74,24 @@ def _after_fork_in_parent() -> None:
         no_fork.release()
 
 
+def end_child(error: BaseException | None = None) -> NoReturn:
+    """End this child: a function of the user has returned, or raised, in the child that it has forked.
+
+    What follows belongs to the parent: the worker's event loop, its leases, its connections. Buffered output is not
+    written, because the parent writes it, too.
+    """
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        code = 1
+        _logger.error("A process that a handler has forked ends with this error.", exc_info=error)
+    os._exit(code)
+
+
 def _after_fork_in_child() -> None:
+    global depth  # noqa: PLW0603 - there is one process
+    depth += 1
     no_fork._at_fork_reinit()  # type: ignore[attr-defined]  # the standard library's own way: a dead thread may hold it
     methods = [reference() for reference in _in_child.copy()]  # all: one method may drop the object of another
     for participant in _around:

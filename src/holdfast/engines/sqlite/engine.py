@@ -28,6 +28,7 @@ from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.model import work
+from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
 from holdfast.model.reads import READS
 from holdfast.model.records import WorkerRecord
@@ -359,15 +360,17 @@ def path_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc:
         raise ConfigError(
-            f"{url!r} contains a host. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
+            f"{mask_password(url)!r} contains a host. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
             key="url",
         )
     if parts.query or parts.fragment:
-        raise ConfigError(f"{url!r}: a SQLite address takes no options ({parse_qs(parts.query)}).", key="url")
+        raise ConfigError(
+            f"{mask_password(url)!r}: a SQLite address takes no options ({parse_qs(parts.query)}).", key="url"
+        )
     path = unquote(parts.path)
     path = path[1:] if path.startswith("/") and url.startswith("sqlite://") else path
     if not path or path == ":memory:":
-        raise ConfigError(f"{url!r} names no file. For a store in memory use memory://", key="url")
+        raise ConfigError(f"{mask_password(url)!r} names no file. For a store in memory use memory://", key="url")
     return os.path.abspath(path)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from holdfast.context import AbortReason, Context
 from holdfast.errors import EngineUnavailable
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange
+from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
 
 
@@ -293,3 +295,35 @@ async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> N
     await life
     assert waits.started.seen == []
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
+
+
+# Threads of `asyncio.to_thread`
+
+
+def test_a_thread_that_does_not_return_does_not_delay_the_end_of_the_worker() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        await asyncio.to_thread(lambda: (entered.set(), release.wait(60)))
+
+    app = MinimalApp(MinimalTask(blocks), grace=0.2)
+    asyncio.run(app.enqueue("blocks"))
+    try:
+        with app.worker():
+            assert entered.wait(20)
+            began = time.monotonic()
+        assert time.monotonic() - began < 20
+    finally:
+        release.set()
+
+
+async def test_a_blocking_call_of_ours_does_not_queue_behind_threads_of_handlers() -> None:
+    release = threading.Event()
+    blocked = [asyncio.create_task(asyncio.to_thread(release.wait, 60)) for _ in range(100)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(20):
+            assert await SystemRuntime().run_blocking(lambda: "done") == "done"
+    finally:
+        release.set()
+        await asyncio.gather(*blocked)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from every_verb import every_verb
 from opened_engine import opened_engine
 from postgres import PostgresServer
 from postgres_roles import app_role
@@ -19,10 +20,10 @@ from holdfast.engines.postgres.rules import RULES_VERSION, Rule, listed
 from holdfast.errors import ConfigError, SchemaMismatch
 from holdfast.model import states
 from holdfast.model.instants import SECOND
-from holdfast.model.produce import Group
+from holdfast.model.produce import Enqueue, Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import Hold, JobState
-from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
+from holdfast.testing.contract.builders import QUEUE, after, claim, new_job, succeed
 
 Stores = Callable[[], Store]
 
@@ -55,6 +56,38 @@ def test_a_rule_takes_numbers_and_sets_from_the_model(rule: Rule) -> None:
 )
 def test_a_bare_literal_is_found(planted: str) -> None:
     assert bare_literals(f"SELECT {planted};") != []
+
+
+def unbounded_loops(text: str) -> list[str]:
+    """Loops that are not over numbers, rows or elements: nothing says that they end."""
+    code = re.sub(r"--.*", "", text).replace("END LOOP;", ";")
+    heads = [code[: found.start()].split(";")[-1] for found in re.finditer(r"\bLOOP\b", code)]
+    words = [re.findall(r"\b(FOR|FOREACH|WHILE|LOOP)\b(?! UPDATE)", head) for head in heads]
+    return [" ".join(head.split())[-60:] for head, found in zip(heads, words, strict=True) if not _is_for(found)]
+
+
+def _is_for(words: list[str]) -> bool:
+    return bool(words) and words[-1] in ("FOR", "FOREACH")
+
+
+# PF1
+@pytest.mark.parametrize("rule", rules.source(), ids=lambda rule: rule.stem)
+def test_every_loop_of_a_rule_is_bounded(rule: Rule) -> None:
+    assert unbounded_loops(rule.text) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "count"),
+    [
+        ("BEGIN LOOP x := 1; END LOOP;", 1),
+        ("BEGIN WHILE NOT FOUND LOOP x := 1; END LOOP;", 1),
+        ("BEGIN FOR i IN 1 .. 9 LOOP LOOP x := 1; END LOOP; END LOOP;", 1),
+        ("PERFORM 1 FROM a FOR UPDATE; LOOP x := 1; END LOOP;", 1),
+        ("BEGIN FOR i IN SELECT 1 FROM a FOR UPDATE LOOP x := 1; END LOOP; FOREACH v IN ARRAY w LOOP END LOOP;", 0),
+    ],
+)
+def test_an_unbounded_loop_is_found(planted: str, count: int) -> None:
+    assert len(unbounded_loops(planted)) == count
 
 
 def test_a_name_that_the_model_does_not_have_is_refused() -> None:
@@ -201,6 +234,37 @@ async def test_two_releases_work_on_one_queue_and_then_the_old_one_goes(
     await new.open()
     await new.close()
     assert schemas(postgres_server, name) == [2, 3]
+
+
+TABLES = ("job", "edge", "queue", "lane", "pool", "unique_key", "worker", "schedule", "deferred", "tally", "counter")
+
+
+@pytest.mark.parametrize("fast_paths", [True, False], ids=["fast", "general"])
+async def test_a_column_that_a_later_release_adds_does_not_stop_this_one(
+    postgres_server: PostgresServer, name: str, release: Release, *, fast_paths: bool
+) -> None:
+    engine = release(1, fast_paths=fast_paths)
+    await engine.migrate()
+    for table in TABLES:
+        postgres_server.execute(f"ALTER TABLE {name}.{table} ADD COLUMN later bigint NOT NULL DEFAULT 7")
+    async with opened_engine(engine):
+        verbs = every_verb(engine)
+        command = next(verbs)
+        for _ in range(200):
+            answer = await engine.perform(command)
+            try:
+                command = verbs.send(answer)
+            except StopIteration:
+                break
+        parent = new_job("a", unique_key="k")
+        await engine.enqueue(Group((parent, new_job("b", parents=after("a")), new_job("c", lane="x"))))
+        async with engine.transaction() as connection:
+            await engine.in_transaction(
+                Enqueue(groups=(Group((new_job("d", lane="x", parents=after("a")),)),)), connection
+            )
+        assert {lease.id for lease in (await engine.claim(claim("one", limit=9))).leases} == {"a", "c"}
+        assert await engine.audit() == ()
+    assert postgres_server.execute(f"SELECT DISTINCT later FROM {name}.job") == [(7,)]
 
 
 async def test_a_version_that_a_live_worker_uses_is_kept_and_named(

@@ -501,3 +501,15 @@ async def test_a_failing_checkpoint_does_not_undo_a_commit(tmp_path: Path, monke
             answer = await engine.enqueue(job("a"))
             assert isinstance(answer.groups[0], GroupAccepted)
         reader.close()
+
+
+# PF3
+async def test_an_unexpected_error_fails_the_batch_and_not_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "run", lambda writer, commands: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await engine.enqueue(job("a"))
+        await engine.enqueue(job("b"))

@@ -19,7 +19,7 @@ from holdfast.context import AbortReason
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
-from holdfast.errors import EngineError, OutcomeUnknown, UsageError
+from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown, UsageError
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.outcome import Released, decide
@@ -32,7 +32,7 @@ from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.keeper import HEARTBEAT_US, Keeper
+from holdfast.worker.keeper import HEARTBEAT_US, NOT_CONNECTED, Keeper
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
 from holdfast.worker.reporting import Reporter
@@ -154,6 +154,9 @@ class PullWorker:
         self.info.queues.add(queue)
         if not self._registered:
             await self._register(engine)
+        problem = self.keeper.problem
+        if problem is not None and problem is not NOT_CONNECTED:
+            raise EngineUnavailable(f"Leases of this process cannot be kept: {problem} Nothing was claimed.")
         retry = self.plan.policy.retry
         task_claim = TaskClaim(
             task=BARE_TASK, lease_len=lease_us, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses

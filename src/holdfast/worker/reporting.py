@@ -7,12 +7,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND, Instant
 from holdfast.model.job import JobKey
 from holdfast.model.states import TERMINAL, JobState, Reason
-from holdfast.model.text import ErrorInfo
+from holdfast.model.text import ErrorInfo, shown
 from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
@@ -62,7 +63,8 @@ class Reporter:
         lease = attempt.lease
         match status:
             case SettleStatus.LOST | SettleStatus.GONE:
-                self.ownership_lost(attempt, at)
+                if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:  # else it was reported when it was aborted
+                    self.ownership_lost(attempt, at)
                 return
             case SettleStatus.CANCELLED_INSTEAD:
                 self._emit(events.Cancelled, lease, at, reason=Reason.ASKED)
@@ -85,8 +87,8 @@ class Reporter:
         lease = attempt.lease
         _logger.warning(
             "Job %s (%s) failed at attempt %d: %s%s",
-            lease.id,
-            lease.task,
+            shown(lease.id),
+            shown(lease.task),
             lease.attempt,
             settlement.reason,
             _detail(settlement),
@@ -108,8 +110,8 @@ class Reporter:
         if settlement.reason is not Reason.RELEASED:
             _logger.info(
                 "Job %s (%s) runs again in %.1f s: %s at attempt %d%s",
-                lease.id,
-                lease.task,
+                shown(lease.id),
+                shown(lease.task),
                 delay / SECOND,
                 settlement.reason,
                 lease.attempt,
@@ -130,7 +132,10 @@ class Reporter:
     def ownership_lost(self, attempt: LeasedAttempt, at: Instant) -> None:
         lease = attempt.lease
         _logger.warning(
-            "Job %s (%s): the lease is lost; the outcome of attempt %d is dropped.", lease.id, lease.task, lease.attempt
+            "Job %s (%s): the lease is lost; the outcome of attempt %d is dropped.",
+            shown(lease.id),
+            shown(lease.task),
+            lease.attempt,
         )
         self._emit(events.OwnershipLost, lease, at)
 
@@ -155,7 +160,7 @@ class Reporter:
         try:
             answer = await self._engine.emptied(queue)
         except EngineError as error:
-            _logger.info("The store could not be asked whether queue %s is empty: %s", queue, error)
+            _logger.info("The store could not be asked whether queue %s is empty: %s", shown(queue), error)
             return
         self._finished.discard(queue)
         if answer.emptied:
@@ -183,4 +188,4 @@ class Reporter:
 def _detail(settlement: Settlement) -> str:
     if settlement.error is not None:
         return f": {settlement.error.type}: {settlement.error.message}"
-    return f": {settlement.note}" if settlement.note else ""
+    return f": {shown(settlement.note)}" if settlement.note else ""

@@ -253,6 +253,29 @@ async def test_a_job_that_cannot_even_be_set_aside_leaves_the_others_alone() -> 
 # Claims
 
 
+async def test_a_settlement_of_a_locked_job_is_sent_again_without_the_others_until_it_is_answered() -> None:
+    # G8
+    app, engine = faulty(MinimalTask(noop))
+    await app.put(*(app.job("noop", id=f"j{number}") for number in range(10)))
+    engine.locked = {"j3", "j4"}
+    refused = 0
+
+    def unlock_after_three(command: Command[Any]) -> None:
+        nonlocal refused
+        if isinstance(command, Exchange) and {one.id for one in command.settlements} & engine.locked:
+            refused += 1
+            if refused == 3:
+                engine.locked = set()
+
+    engine.before = unlock_after_three
+    await app.drain(concurrency=10)
+    first, *again = [exchange for exchange in engine.exchanges if any(s.id == "j3" for s in exchange.settlements)]
+    assert len(first.settlements) == 10
+    assert [sorted(one.id for one in exchange.settlements) for exchange in again] == [["j3", "j4"]] * 2
+    assert all(exchange.claim is None for exchange in again)
+    assert await app.counts() == {JobState.SUCCEEDED: 10}
+
+
 async def test_no_more_is_claimed_than_there_are_free_slots() -> None:
     gated = GatedHandler()
     app, engine = faulty(gated.task())

@@ -10,6 +10,10 @@
 -- without `p_wait`, and with all settlements in `p_rest`: what another transaction has locked is left out, and all
 -- else is done.
 -- G8: without `p_wait`, a settlement or start of a locked job is answered `busy`.
+--
+-- No plan may depend on statistics, which are missing or old whenever a queue has just been filled or drained. So the
+-- planner may neither sort nor read a table whole: only the index that has the order of a statement is left.
+-- R2: for a claim that is job_ready.
 -- W2: settlements, then children, then starts, then due jobs and the claim.
 -- L8: lanes that ran empty are named in the answer.
 CREATE FUNCTION exchange(
@@ -21,6 +25,7 @@ CREATE FUNCTION exchange(
     p_offset bigint, p_not_before_us bigint
 ) RETURNS SETOF exchange_row LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_memoize = off SET jit = off
+SET enable_sort = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET lock_timeout = {{exchange_lock_wait_ms}} AS $$
 DECLARE
     v_none text := begin_call();
@@ -32,6 +37,7 @@ DECLARE
     v_settled text := '[]';
     v_started text := '[]';
     v_process text;
+    v_queue text;
     v_picked picked;
     v_taken bigint := 0;
     v_got bigint;
@@ -90,7 +96,7 @@ BEGIN
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
     FOR i IN 1 .. coalesce(cardinality(p_sources), 0) LOOP  -- S3: in the order given
         SELECT EXISTS (SELECT 1 FROM queue WHERE queue = p_sources[i] AND (paused OR clearing > v_now)),
-            EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'end') AND queue = p_sources[i]),
+            EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'link', 'end') AND queue = p_sources[i]),
             (SELECT due FROM job WHERE queue = p_sources[i] AND state IN ({{by_due}}) ORDER BY due LIMIT 1)
         INTO v_still, v_deferred, v_due;
         CONTINUE WHEN v_still;  -- C5, U1: no job and no `next_due` of a paused queue
@@ -143,10 +149,11 @@ BEGIN
         p_room := p_room - v_got;
     END LOOP;
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass) - v_scanned;
-    WHILE v_done.ended <> '{}' OR v_done.gone <> '{}' LOOP
-        v_none := count_exchange(coalesce(v_done.ended[1], v_done.gone[1]), v_done, 0, 0);
-        v_done := without_queue(coalesce(v_done.ended[1], v_done.gone[1]), v_done);
-    END LOOP;
+    IF v_done.ended <> '{}' OR v_done.gone <> '{}' THEN
+        FOR v_queue IN SELECT DISTINCT unnest(v_done.ended || v_done.gone) LOOP
+            v_none := count_exchange(v_queue, v_done, 0, 0);
+        END LOOP;
+    END IF;
     v_none := write_tally();
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
         || ',"emptied":' || lines_of('holdfast.emptied')
@@ -246,6 +253,9 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'gone';
         END IF;
+        IF NOT v_reap AND s.reason = 'worker_lost' AND j.reaped_token = s.token THEN
+            PERFORM give_back_loss(s.queue, s.id, s.token);
+        END IF;
         -- Sent again, it has been applied. Not so in a user's transaction: its other writes were not.
         RETURN CASE WHEN NOT v_reap AND j.settled_token = s.token
             AND NOT current_setting('holdfast.user_transaction')::boolean THEN 'applied' ELSE 'lost' END;
@@ -271,9 +281,20 @@ BEGIN
     RETURN 'applied';
 END $$;
 
+-- The owner of a reaped lease reports that it lives. A job that another call has locked keeps the loss: nothing waits.
+-- A8: the loss does not count any more; a job that has ended stays as it is.
+CREATE FUNCTION give_back_loss(p_queue text, p_id text, p_token text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM job WHERE queue = p_queue AND id = p_id AND reaped_token = p_token AND NOT is_terminal(state)
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        UPDATE job SET losses = losses - 1, reaped_token = NULL WHERE queue = p_queue AND id = p_id;
+    END IF;
+END $$;
+
 -- H1: a counted run that did not succeed is written into the history.
 -- H2: by the reason first, then by the target.
--- A4, A6, G7, W5: attempt, losses, settled token, last error and result.
+-- A4, A6, A8, G7, W5: attempt, losses, tokens, last error and result.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
 CREATE FUNCTION apply_settlement(
@@ -294,6 +315,7 @@ BEGIN
     j.attempt := j.attempt - v_refund;
     IF v_reap THEN
         j.losses := j.losses + 1;
+        j.reaped_token := s.token;
     ELSE
         j.settled_token := s.token;
     END IF;

@@ -56,6 +56,15 @@ BEGIN
     RETURN set_config('holdfast.topics', v_topics || v_line, true);
 END $$;
 
+-- A call has looked several times, and found something changed each time. Outside of users' transactions the client
+-- calls again. A transaction that is not READ COMMITTED reads the same each time: its user has to begin it again.
+CREATE FUNCTION give_up_looking(p_what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'other transactions have changed % meanwhile', p_what USING ERRCODE = '40001',
+        DETAIL = 'The isolation level of this transaction is ' || current_setting('transaction_isolation') || '.',
+        HINT = 'Roll back and try again.';
+END $$;
+
 CREATE FUNCTION is_terminal(p_state text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT p_state IN ({{terminal}})
 $$;

@@ -372,3 +372,49 @@ def test_an_error_that_stops_the_event_loop_is_not_taken_for_a_request_to_stop()
     with pytest.raises(KeyboardInterrupt):
         run_loop(main(), lambda: failures.append("failure"))
     assert failures == ["failure", "cancelled"]
+
+
+# A second signal
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_the_worker_ends_does_not_kill_the_process(number: signal.Signals) -> None:
+    runtime = SystemRuntime()
+    ended = Probe[None]("the end")
+
+    class SlowEnd(FailingEngine):
+        async def forget_worker(self, worker: str) -> Any:
+            assert signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.01)
+            ended(None)
+            return await super().forget_worker(worker)
+
+    async def noop() -> None: ...
+
+    app = MinimalApp(MinimalTask(noop), runtime=runtime, engine=SlowEnd(runtime))
+    await app.enqueue("noop")
+    await app.worker(signals=True, until_empty=True).arun()
+    assert len(ended.seen) == 1
+    assert not (await app.engine.workers()).workers
+
+
+async def test_a_worker_that_is_cancelled_twice_still_gives_back_its_jobs() -> None:
+    waits = GatedHandler()
+    runtime = SystemRuntime()
+
+    class SlowSettle(FailingEngine):
+        async def settle(self, *settlements: Any) -> Any:
+            life.cancel()
+            await asyncio.sleep(0)
+            return await super().settle(*settlements)
+
+    app = MinimalApp(waits.task(), runtime=runtime, engine=SlowSettle(runtime))
+    id = await app.enqueue("waits")
+    life = asyncio.create_task(app.worker().arun())
+    await waits.started.calls(1)
+    life.cancel()
+    await asyncio.wait({life})
+    assert life.cancelled()
+    assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
+    assert not (await app.engine.workers()).workers

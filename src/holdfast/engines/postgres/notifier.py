@@ -6,7 +6,7 @@ topics of a namespace share one channel. The server wakes every listening sessio
 subscription has to wait until its own LISTEN is in force.
 
 A plain enqueue is notified only if a session subscribes to queues; the answer of the enqueue says so. Such a session
-holds a lock, shared, for as long as it listens. When it has got the lock, every subscription is woken once.
+holds a lock, shared, for as long as it listens. `subscribe` returns when the session holds the lock.
 
 A connection can stop receiving without an error: a proxy that gives the session to another client drops the LISTEN
 silently. So the notifier sends a probe to itself every few seconds. If the probe does not arrive, it connects again.
@@ -37,6 +37,7 @@ ROOM_INTERVAL_S = 0.1  # callers that wait for room in a queue need no notificat
 MIN_RECONNECT_PAUSE_S = 0.05  # doubled after each failure
 MAX_RECONNECT_PAUSE_S = 5.0
 LISTEN_RETRY_S = 60.0  # where LISTEN does not work: the time until the next try
+SUBSCRIBE_TIMEOUT_S = 0.2  # for the lock of a new subscription; jobs that come before it are found by polling
 START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
 CLOSE_TIMEOUT_S = 1.0  # for the notifications that are pending when the engine is closed
 TOPICS_PER_NOTIFICATION = 8  # a topic has at most 800 bytes, a payload at most 8,000
@@ -108,14 +109,13 @@ class Notifier:
             self._request_wake()
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Let other processes know that this one subscribes to these topics. It does not wait until they do.
-
-        Jobs that come before are not notified. So the subscriptions are woken once, when the lock is held.
-        """
+        """Let other processes know that this one subscribes to these topics."""
         if self._holds_lock.is_set() or not any(topic.startswith("queue:") for topic in topics):
             return
         self._wants_lock = True
         self._request_wake()
+        if self.receives:
+            self._holds_lock.wait(SUBSCRIBE_TIMEOUT_S)
 
     def close(self) -> None:
         """Send what is pending, then end. A call that hangs is cancelled."""
@@ -251,9 +251,11 @@ class Notifier:
         await self.feed.take_lock(connection)
         if not self._wants_lock or self._holds_lock.is_set():
             return
+        began_s = self._now_s()
         await connection.execute(LOCK_SHARED, self._subscribers_lock)
         self._holds_lock.set()
-        self._topics.notify_kinds("queue:")  # jobs that came before it held the lock were not notified
+        if self._now_s() - began_s > SUBSCRIBE_TIMEOUT_S / 2:
+            self._topics.notify_kinds("queue:")  # jobs that came while it waited for the lock were not notified
 
     def _set_receives(self, receives: bool) -> None:
         if not receives and not self._warned:

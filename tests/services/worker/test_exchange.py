@@ -445,8 +445,8 @@ async def test_a_report_that_raises_does_not_keep_the_other_jobs_from_starting()
         def broken(*args: object) -> None:
             raise RuntimeError("broken")
 
-        worker._services._reporter.started = broken  # type: ignore[method-assign]
-        worker._services._reporter.settled = broken  # type: ignore[method-assign]
+        worker._services._reporter.started = broken  # type: ignore[method-assign, assignment]
+        worker._services._reporter.settled = broken  # type: ignore[method-assign, assignment]
         await app.put(*(app.job("noop") for _ in range(5)))
 
         async def all_done() -> bool:
@@ -531,7 +531,7 @@ async def test_a_worker_polls_faster_while_the_store_cannot_notify() -> None:
         pushes = True
 
         @property
-        def capabilities(self) -> Any:
+        def capabilities(self) -> Any:  # type: ignore[override]
             return replace(MemoryEngine.capabilities, push=self.pushes)
 
         def subscribe(self, *topics: str) -> Any:

@@ -305,8 +305,12 @@ async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> N
 def test_a_thread_that_does_not_return_does_not_delay_the_end_of_the_worker() -> None:
     entered, release = threading.Event(), threading.Event()
 
+    def blocked() -> None:
+        entered.set()
+        release.wait(60)
+
     async def blocks() -> None:
-        await asyncio.to_thread(lambda: (entered.set(), release.wait(60)))
+        await asyncio.to_thread(blocked)
 
     app = MinimalApp(MinimalTask(blocks), grace=0.2)
     asyncio.run(app.enqueue("blocks"))

@@ -31,6 +31,7 @@ from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.records import WorkerRecord
+from holdfast.model.text import shown
 from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, StoreOutage, Supervisor
@@ -229,7 +230,7 @@ class WorkerServices:
         self.keeper.start()
         self._watcher.start()
         self.supervisor.start()
-        _logger.info("Worker %s works on %s.", self._spec.worker, ", ".join(self._spec.queues) or "nothing")
+        _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(
                 at=self._runtime.wall(),
@@ -344,7 +345,7 @@ class WorkerServices:
         cancelled |= await self._try_step(self._release_rest)
         cancelled |= await self._try_step(self._forget_worker)
         self._handler_threads.close()
-        _logger.info("Worker %s has stopped.", self._spec.worker)
+        _logger.info("Worker %s has stopped.", shown(self._spec.worker))
         stopped = events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=self._released)
         self._bus.emit(stopped)
         if cancelled:
@@ -360,7 +361,7 @@ class WorkerServices:
             except asyncio.CancelledError:
                 cancelled = True
             except Exception:
-                _logger.exception("A step of the end of worker %s failed.", self._spec.worker)
+                _logger.exception("A step of the end of worker %s failed.", shown(self._spec.worker))
                 break
         return cancelled
 
@@ -372,7 +373,7 @@ class WorkerServices:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
                 await self._engine.forget_worker(self._spec.worker)
         except Exception as error:
-            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+            _logger.info("Worker %s could not remove its record: %s", shown(self._spec.worker), error)
 
     async def _release_rest(self) -> None:
         try:

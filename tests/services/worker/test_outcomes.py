@@ -390,3 +390,31 @@ async def test_an_error_class_that_cannot_be_compared_fails_the_job() -> None:
 
     job = await attempt(fails, retry=RetryPolicy(give_up_on=(Odd,)))
     assert (job.state, job.reason) == (JobState.FAILED, Reason.ERROR)
+
+
+# Errors that are hard to handle
+
+
+@both(lambda: _raise(GeneratorExit()))
+async def test_a_generator_exit_out_of_a_handler_is_a_failure(handler: Callable[[], Any]) -> None:
+    job = await attempt(handler, retry=RetryPolicy(max_attempts=1))
+    assert job.state is JobState.FAILED
+    assert job.last_error is not None
+    assert "GeneratorExit" in job.last_error.type
+
+
+class BrokenClassError(Exception):
+    """Cannot be compared with any class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("broken")
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None: ...
+
+
+@both(lambda: _raise(BrokenClassError()))
+async def test_an_error_that_cannot_be_inspected_is_a_failure(handler: Callable[[], Any]) -> None:
+    job = await attempt(handler, retry=RetryPolicy(max_attempts=1))
+    assert job.state is JobState.FAILED

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
@@ -114,7 +113,7 @@ class SqliteEngine(Engine):
         self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
-        self._clock = EngineClock(runtime)
+        self._clock = EngineClock(runtime, path_of(url))
         self._pid = 0
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None
@@ -314,7 +313,7 @@ class SqliteEngine(Engine):
     def renewal_connection(self) -> RenewalConnection:
         # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
         # commit of class durable syncs the same log.
-        store = replace(self._store, durability="fast") if self._store.durability == "durable" else self._store
+        store = self._store.with_durability("fast") if self._store.durability == "durable" else self._store
         return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod

@@ -111,9 +111,7 @@ class Gate(FileLock):
     def __enter__(self) -> Self:
         """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
         if not self._take(self.timeout_s):
-            raise EngineUnavailable(
-                f"{self._path} was locked for {self.timeout_s:g} s, so nothing was written. {self._holder()}"
-            )
+            raise gate_error(self._path, self.timeout_s)
         return self
 
     def _take(self, timeout_s: float) -> bool:
@@ -225,6 +223,12 @@ def _flock(fd: int, *, unlock: bool = False) -> None:
         import fcntl
 
         fcntl.flock(fd, fcntl.LOCK_UN if unlock else fcntl.LOCK_EX)
+
+
+def gate_error(path: str, waited_s: float, reason: str = "") -> EngineUnavailable:
+    """The error after a wait for a gate: it names the holder."""
+    words = (f"{path} was locked for {waited_s:g} s, so nothing was written.", reason, str(LockHolder.of(path)))
+    return EngineUnavailable(" ".join(filter(None, words)))
 
 
 class LockHolder(NamedTuple):

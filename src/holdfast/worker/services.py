@@ -308,7 +308,7 @@ class WorkerServices:
     async def work(self) -> None:
         """Work until a stop is requested, then wait for the handlers. If this call is cancelled, stop at once."""
         try:
-            await self._stop_request.wait()
+            await self._stop_request.wait()  # no limit: the worker works until then
         except asyncio.CancelledError:
             self._stop_request.request(0)
             raise

@@ -303,6 +303,8 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
     assert {verb for verb, _ in found} == called | also == {*entry_functions()}
     path = f"search_path={schema_of(name)}, {name}, pg_temp"
     assert [verb for verb, settings in found if path not in settings] == []
+    # PF1
+    assert [verb for verb, settings in found if not any(one.startswith("lock_timeout=") for one in settings)] == []
 
 
 def test_the_only_dynamic_statements_have_names_in_them_that_the_server_made(

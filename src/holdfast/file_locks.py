@@ -202,7 +202,7 @@ class _KernelWaiter:
             return not self.is_waiting
 
     def _main(self) -> None:
-        while self._requests.get():
+        while self._requests.get():  # no limit: `end` puts False
             try:
                 _flock(self._fd)
             except OSError as error:
@@ -222,6 +222,7 @@ def _flock(fd: int, *, unlock: bool = False) -> None:
     if sys.platform != "win32":
         import fcntl
 
+        # no limit: this thread is here to wait; the caller waits for it with a limit
         fcntl.flock(fd, fcntl.LOCK_UN if unlock else fcntl.LOCK_EX)
 
 

@@ -462,7 +462,7 @@ async def test_a_migration_does_not_wait_for_ever_for_another(
     """PF1: the limit is one second here."""
     monkeypatch.setattr("holdfast.engines.postgres.migrations.LOCK_TIMEOUT_S", 1)
     name = fresh(postgres_server, request)
-    other = await asyncpg.connect(postgres_server.url)
+    other = await asyncpg.connect(postgres_server.url())
     try:
         async with other.transaction():
             await other.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"holdfast migrate {name}")

@@ -203,8 +203,7 @@ async def test_jobs_of_users_transactions_are_admitted_to_lanes_in_the_order_of_
             await other.execute(f"SET LOCAL search_path = {store.namespace}")
             await other.execute("SELECT FROM lane WHERE lane = 'a' FOR UPDATE")
             pruning = asyncio.create_task(engine.prune())
-            while not await other.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
-                await asyncio.sleep(0.01)
+            await eventually(lambda: other.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"))
             await other.execute("SELECT FROM lane WHERE lane = 'b' FOR UPDATE NOWAIT")
         await pruning
         assert await engine.audit() == ()

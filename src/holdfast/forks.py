@@ -56,6 +56,24 @@ def call_in_child(method: Callable[[], object]) -> None:
         _in_child.add(WeakMethod(method))
 
 
+class ChildCopy:
+    """The copy of a socket that a forked child gets. The child drops it at once.
+
+    Its number stays in use, for /dev/null: the copy of the parent's object may close that number later. `fileno`
+    answers it; below 0: the socket is closed.
+    """
+
+    def __init__(self, fileno: Callable[[], int]) -> None:
+        self._fileno = fileno
+        call_in_child(self._drop)
+
+    def _drop(self) -> None:
+        fd = self._fileno()
+        if fd >= 0:
+            with open(os.devnull, "r+b", buffering=0) as nothing:
+                os.dup2(nothing.fileno(), fd, inheritable=False)
+
+
 def call_around(participant: AtFork) -> None:
     """Call the methods of this object before and after every fork."""
     _around.append(participant)

@@ -11,9 +11,8 @@ prepared, and runs every statement inside a transaction.
 asyncpg carries all calls. psycopg is used for one purpose: the transaction of a plain (not async) handler.
 """
 
-import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -49,31 +48,16 @@ LIBPQ_OPTIONS: dict[str, Any] = {
 """The same limits, for psycopg."""
 
 
-class ChildCopy:
-    """The copy of a connection's socket that a forked child gets. The child drops it at once (PF2).
+class OwnSession(asyncpg.Connection):
+    """A connection whose socket does not survive in a forked child (PF2).
 
     Else the server would not notice that the parent has ended: its open transactions would keep their locks, and its
-    worker would not count as dead, as long as the child lives. The descriptor stays in use, as one of /dev/null: the
-    copy of the parent's connection may close it later.
+    worker would not count as dead, as long as the child lives.
     """
-
-    def __init__(self, fileno: Callable[[], int]) -> None:
-        self._fileno = fileno
-        forks.call_in_child(self._drop)
-
-    def _drop(self) -> None:
-        fd = self._fileno()
-        if fd >= 0:
-            with open(os.devnull, "r+b", buffering=0) as nothing:
-                os.dup2(nothing.fileno(), fd, inheritable=False)
-
-
-class OwnSession(asyncpg.Connection):
-    """A connection whose socket does not survive in a forked child."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._child_copy = ChildCopy(self._socket_number)
+        self._child_copy = forks.ChildCopy(self._socket_number)
 
     def _socket_number(self) -> int:
         found = socket_of(self)
@@ -176,7 +160,7 @@ class Connector:
                 engine=failures.SCHEME,
             ) from missing
         with psycopg.connect(self._url, **LIBPQ_OPTIONS) as connection:
-            child_copy = ChildCopy(connection.fileno)
+            child_copy = forks.ChildCopy(connection.fileno)
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # part of BEGIN, so a proxy keeps it
             with connection.transaction():
                 for name, value in self._durability.settings.items():

@@ -182,9 +182,9 @@ class WorkerServices:
         )
         self._attempts_at_last_check: dict[str, LeasedAttempt] = {}
         self._ended_service = ""
+        """The name of a service that ended although it was not stopped."""
         self.failed = False
         """True: the worker ends because of an error of its own, not because it was told to."""
-        """The name of a service that ended although it was not stopped."""
         self.supervisor = Supervisor(
             runtime,
             outage=outage,

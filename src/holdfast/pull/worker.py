@@ -282,6 +282,7 @@ class PullWorker:
             if self._registered:
                 await self._engine.forget_worker(self.name)
         except EngineError as error:
+            self._engine.keep_process_record()
             _logger.info("Pull worker %s could not remove its record: %s", self.name, error)
 
 

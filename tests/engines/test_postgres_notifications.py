@@ -57,7 +57,7 @@ async def test_pauses_between_reconnects_are_short_and_differ(monkeypatch: pytes
     notifier = Notifier(refuse, "n", Topics(), runtime)
     await eventually(lambda: len(pauses_s) > 12)
     notifier.close()
-    assert 1 <= min(pauses_s[8:])
+    assert min(pauses_s[8:]) >= 1
     assert max(pauses_s) <= 2
     assert len(set(pauses_s[8:])) > 1
 

@@ -37,7 +37,7 @@ async def release_rest(engine: Engine, worker: str, attempts: Iterable[LeasedAtt
     settlements: list[Settlement] = []
     disowned = released = 0
     for attempt in attempts:
-        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST:
+        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST and attempt.settlement is None:
             continue
         if attempt.used_transactions is not None:
             attempt.used_transactions.abandon()

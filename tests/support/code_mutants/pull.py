@@ -1,0 +1,127 @@
+"""Bugs in pulling: claims without a worker, streams of leases, the pull worker's upkeep."""
+
+from code_mutants.mutant import Mutant
+
+L = "tests/services/leases"
+KEPT, STREAMS, LEASE, KILLED = (
+    f"{L}/test_lease_kept.py",
+    f"{L}/test_lease_streams.py",
+    f"{L}/test_lease.py",
+    f"{L}/test_lease_killed.py",
+)
+QUEUE = "tests/services/queues/test_queue.py"
+
+MUTANTS = (
+    Mutant(
+        "a pulled lease is timed from its answer",
+        "pull/leases.py",
+        "LeasedAttempt(lease, pull_worker.plan, sent_at)",
+        "LeasedAttempt(lease, pull_worker.plan, store.runtime.boot())",
+        "A slow answer makes the caller believe that its lease lasts longer than it does.",
+        (KEPT, LEASE, QUEUE),
+    ),
+    Mutant(
+        "a waiting claim does not poll",
+        "pull/leases.py",
+        "await subscription.wait(min(left_s, poll_s))",
+        "await subscription.wait(left_s)",
+        "A lost notification makes a claim wait until its time is over.",
+        (STREAMS, QUEUE, LEASE),
+    ),
+    Mutant(
+        "a waiting claim does not know the next due time",
+        "pull/leases.py",
+        "if answer.next_due is not None:",
+        "if False:",
+        "A job that falls due is found by the next poll only.",
+        (STREAMS, QUEUE, LEASE),
+    ),
+    Mutant(
+        "a payload that cannot be read is left to its lease",
+        "pull/leases.py",
+        "await self._fail_undecodable(engine, pull_worker, attempt, error)",
+        "pass",
+        "Every claim gets the same damaged payload again, until it is a lost worker's.",
+        (QUEUE, LEASE, STREAMS),
+    ),
+    Mutant(
+        "a closed App is opened again by a claim that waited",
+        "pull/leases.py",
+        "if self._store.process is not process:",
+        "if False:",
+        "A program that has closed its App keeps a store open.",
+        (STREAMS, QUEUE),
+    ),
+    Mutant(
+        "every claim runs the upkeep",
+        "pull/worker.py",
+        "if woken or (at is not None and at <= now):",
+        "if True:",
+        "Each claim lists expired leases and prunes.",
+        (KEPT, QUEUE, STREAMS),
+    ),
+    Mutant(
+        "two threads run the upkeep at once",
+        "pull/worker.py",
+        "                self._next[service] = now + SECOND  # a claim in another thread must not run it too\n",
+        "",
+        "Claims of many threads all reap and prune.",
+        (KEPT, QUEUE, STREAMS),
+    ),
+    Mutant(
+        "the upkeep ignores a dead puller until the next reap",
+        "pull/worker.py",
+        "woken = service is self._reaper and self._reaper.woken",
+        "woken = False",
+        "The jobs of a killed puller wait for the next reap interval.",
+        (KEPT, KILLED),
+    ),
+    Mutant(
+        "a failed upkeep fails the claim",
+        "pull/worker.py",
+        '            except EngineError as error:\n                _logger.info("The upkeep',
+        '            except ZeroDivisionError as error:\n                _logger.info("The upkeep',
+        "A claim raises because old records could not be pruned.",
+        (KEPT, QUEUE, STREAMS),
+    ),
+    Mutant(
+        "a closed puller stays on record",
+        "pull/worker.py",
+        "            if self._registered:\n                await self._engine.forget_worker(self.name)\n",
+        "",
+        "Operators see pullers that are gone.",
+        (KEPT, STREAMS),
+    ),
+    Mutant(
+        "a lease past its fence looks sound",
+        "lease.py",
+        "if self._store.runtime.boot() - attempt.renewed_at >= fence_age(attempt.lease.lease_len):",
+        "if False:",
+        "Code that checks its lease works on while another process has the job.",
+        (KEPT, LEASE),
+    ),
+    Mutant(
+        "a renewed lease is timed from its answer",
+        "lease.py",
+        "attempt.renewed_at, attempt.sent_progress = sent_at, progress",
+        "attempt.renewed_at, attempt.sent_progress = self._store.runtime.boot(), progress",
+        "After a slow renewal the caller believes that its lease lasts longer than it does.",
+        (KEPT, LEASE),
+    ),
+    Mutant(
+        "an error that ends the program costs an attempt",
+        "lease.py",
+        "return raised(self._attempt, error) if isinstance(error, Exception | Interrupt) else Released()",
+        "return raised(self._attempt, error)",
+        "Ctrl-C in a loop over leases uses up an attempt of its job.",
+        (LEASE, KEPT),
+    ),
+    Mutant(
+        "a lost lease settles quietly",
+        "lease.py",
+        "        if answer.settled[0] in (SettleStatus.LOST, SettleStatus.GONE):\n            self._lose()",
+        "        if False:\n            self._lose()",
+        "The caller believes that its result was stored.",
+        (KEPT, LEASE),
+    ),
+)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from queue import SimpleQueue
@@ -146,10 +146,8 @@ class Copy:
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """End the process and those that it started: it leads a session of its own."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -54,8 +54,8 @@ MUTANTS = (
     Mutant(
         "one bad command fails its whole batch",
         "engines/sqlite/writer.py",
-        "        if len(commands) > 1:\n            return [result for command in commands for result in self.run([command])]",
-        "        if len(commands) > 1:\n            return [CommandResult(None, failure, frozenset())] * len(commands)",
+        "return [result for command in commands for result in self.run([command])]",
+        "return [CommandResult(None, failure, frozenset())] * len(commands)",
         "Callers of the same moment get the error of another caller's command.",
         (FAULTS, FAST),
     ),

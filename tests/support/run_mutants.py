@@ -13,6 +13,7 @@ the mutants are noticed. A mutant that names a reason why no test can notice it 
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -171,6 +172,8 @@ def main(words: list[str]) -> int:
     if not mutants:
         print(f"No mutant has one of these words: {' '.join(words)}")
         return 2
+    # A shell that starts this in the background lets it ignore Ctrl-C, and so would every process of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run = f"mutants{os.getpid()}"
     cluster = Cluster.of_run(run, FAST)
     try:

@@ -13,7 +13,7 @@ MUTANTS = (
         "matching(store, replace(chosen, state=state.value, limit=left))",
         "matching(store, replace(chosen, state=state.value, limit=left, since_s=None))",
         "All jobs are deleted instead of those of the last hour.",
-        (JOBS,),
+        ("tests/edges/test_cli_selection.py::test_a_verb_with_since_leaves_older_jobs_alone",),
     ),
     Mutant(
         "a list ignores --since",
@@ -21,7 +21,7 @@ MUTANTS = (
         "since = None if chosen.since_s is None else",
         "since = None if True else",
         "A list of the last hour shows all jobs.",
-        (JOBS,),
+        ("tests/edges/test_cli_selection.py::test_a_list_with_since_leaves_older_jobs_out",),
     ),
     Mutant(
         "a verb ignores --lane",
@@ -45,7 +45,7 @@ MUTANTS = (
         "            left = None if left is None else left - 1",
         "            left = left",
         "A verb with --limit 10 is applied to more than ten jobs.",
-        (JOBS,),
+        ("tests/edges/test_cli_selection.py::test_a_limit_counts_the_jobs_of_all_states_together",),
     ),
     Mutant(
         "a search ends with its first page",
@@ -53,7 +53,7 @@ MUTANTS = (
         "        cursor = page.cursor\n        if cursor is None:\n            return",
         "        return",
         "Of ten thousand failed jobs one thousand are requeued.",
-        (JOBS,),
+        ("tests/edges/test_cli_selection.py::test_a_verb_is_applied_to_the_jobs_of_every_page",),
     ),
     Mutant(
         "a short prefix is enough",
@@ -70,7 +70,7 @@ MUTANTS = (
         "    return [job_by_id(store, job_id, queue) for job_id in ids]\n    jobs: dict[tuple[str, str], Job] = {}\n"
         "    for job_id in ids:",
         "The second one is refused, and the command exits with 1 although all is done.",
-        (JOBS,),
+        ("tests/edges/test_cli_selection.py::test_an_id_given_twice_is_one_job",),
     ),
     Mutant(
         "a destructive verb by id asks nothing",
@@ -94,7 +94,7 @@ MUTANTS = (
         "    except Refused as error:\n        return VerbResult",
         "    except ZeroDivisionError as error:\n        return VerbResult",
         "One job that changed its state meanwhile keeps the verb from the others.",
-        (JOBS,),
+        ("tests/edges/test_cli_selection.py::test_a_refused_job_does_not_keep_a_verb_from_the_others",),
     ),
     Mutant(
         "a store that cannot be reached exits like a refusal",
@@ -110,7 +110,7 @@ MUTANTS = (
         'first, *rest = safe_lines(text) or [""]',
         'first, *rest = text.split("\\n") or [""]',
         "An id with control characters overwrites the terminal.",
-        (JOBS, STORES),
+        ("tests/edges/test_cli_selection.py::test_an_error_message_shows_no_control_character_of_an_id",),
     ),
     Mutant(
         "a worker's log lets control characters through",
@@ -150,6 +150,6 @@ MUTANTS = (
         "        except OSError:\n            return\n",
         "        except ZeroDivisionError:\n            return\n",
         "A worker in a pipe to head prints a traceback.",
-        (LINES, WORKER),
+        ("tests/edges/test_cli_printer.py",),
     ),
 )

@@ -36,7 +36,7 @@ MUTANTS = (
         "if self._may_wait_for_users and not _conflicts_with_none(group):",
         "if False:",
         "One key in another user's open transaction holds up all producers of the process.",
-        (MERGING,),
+        ("tests/services/producing/test_merging_alone.py",),
     ),
     Mutant(
         "one refused group fails all groups of its write",
@@ -52,7 +52,7 @@ MUTANTS = (
         "            check.group(group)  # the engine would refuse all groups of a write because of this one\n",
         "",
         "Each group of the write is sent a second time, alone.",
-        (MERGING,),
+        ("tests/services/producing/test_merging_alone.py",),
     ),
     Mutant(
         "callers that share an error share one exception",
@@ -76,7 +76,7 @@ MUTANTS = (
         "await subscription.wait(min(left_s, RETRY_FULL_QUEUE_AFTER_S))",
         "await subscription.wait(left_s)",
         "A lost notification makes a producer wait until its time is over.",
-        (QUEUE, POOL, CLIENT, "tests/services/pools/test_lane_room.py"),
+        ("tests/services/producing/test_merging_alone.py",),
     ),
     Mutant(
         "a wait for room looks once more only when it is notified",
@@ -92,7 +92,7 @@ MUTANTS = (
         "status=EnqueueStatus.DUPLICATE if job.payload_hash else EnqueueStatus.CREATED",
         "status=EnqueueStatus.CREATED",
         "After a lost answer a caller is told that it created a job of another caller.",
-        (CLIENT, MERGING),
+        ("tests/services/producing/test_merging_alone.py",),
     ),
     Mutant(
         "the soft limit warns at every job above it",
@@ -122,10 +122,10 @@ MUTANTS = (
     Mutant(
         "all waiting callers are read in one call",
         "core/waiting.py",
-        "MAX_JOBS_PER_READ = 500",
-        "MAX_JOBS_PER_READ = 500_000",
+        "await self._read(keys[start : start + MAX_JOBS_PER_READ])",
+        "await self._read(keys)",
         "A process with very many waiting callers delays every other read.",
-        (WAITING,),
+        ("tests/services/waiting/test_waiting_cost.py",),
     ),
     Mutant(
         "a read that fails ends the wait of all callers",
@@ -149,7 +149,7 @@ MUTANTS = (
         "            if not waiters:\n                self._waiters.pop(key, None)",
         "            pass",
         "The listener reads the jobs of all callers there ever were.",
-        (WAITING, HANDLE),
+        ("tests/services/waiting/test_waiting_cost.py",),
     ),
     Mutant(
         "an expired result is answered",
@@ -166,15 +166,7 @@ MUTANTS = (
         "if self._unused_tokens_pid != os.getpid():",
         "if False:",
         "Two processes enqueue different jobs under one id, and one of them is taken for a duplicate.",
-        (RUNTIME,),
-    ),
-    Mutant(
-        "the epoch of a closed App stays",
-        "core/connection.py",
-        "            self._epoch += 1  # the next call opens a new engine\n",
-        "",
-        "A call that began before the close uses the objects of the App that was opened after it.",
-        (APP, CLIENT),
+        ("tests/unit/test_runtime.py::test_a_forked_child_and_its_parent_generate_different_ids",),
     ),
     Mutant(
         "results are limited like payloads",
@@ -182,7 +174,7 @@ MUTANTS = (
         "return self._ours(kind, max(self.config.limits.payload, self.config.limits.result))",
         "return self._ours(kind, self.config.limits.payload)",
         "A result that was stored cannot be read.",
-        (HANDLE, CONFIG, APP),
+        ("tests/services/app/test_app_limits.py",),
     ),
     Mutant(
         "an empty task ends its timer late",
@@ -239,7 +231,7 @@ MUTANTS = (
         "deque(maxlen=MAX_WAITING)",
         "deque()",
         "A slow receiver fills the memory of the sender.",
-        (EVERYWHERE, BUS, "tests/services/events/test_bus_wire.py"),
+        ("tests/services/events/test_feed_queue.py",),
     ),
     # Declarations
     Mutant(
@@ -256,7 +248,7 @@ MUTANTS = (
         'raise InvalidArguments(_QUOTED.sub("value", problem), field=place.rstrip("`")) from None',
         'raise InvalidArguments(problem, field=place.rstrip("`")) from None',
         "A secret argument of a wrong type is written to the log.",
-        (ARGUMENTS,),
+        ("tests/services/app/test_app_limits.py",),
     ),
     Mutant(
         "a search skips a state when its page is full",
@@ -272,6 +264,6 @@ MUTANTS = (
         "next((index for index, pair in enumerate(pairs) if pair[0] > wanted[0]), len(pairs)), None",
         "0, None",
         "A search over pages lists the same jobs again and again.",
-        (CONTROL,),
+        ("tests/services/app/test_app_limits.py",),
     ),
 )

@@ -133,7 +133,7 @@ MUTANTS = (
         "if len({task.task for task in queue.tasks}) != len(queue.tasks):",
         "if False:",
         "A claim gets one job twice.",
-        (BAD_INPUT,),
+        ("tests/unit/test_check.py",),
     ),
     Mutant(
         "an exchange has no limit of settlements",

@@ -41,7 +41,7 @@ MUTANTS = (
         "LeasedAttempt(lease, plans[lease.task], sent_at)",
         "LeasedAttempt(lease, plans[lease.task], self.runtime.boot())",
         "A slow answer makes the worker believe that its lease lasts longer than it does.",
-        (EXCHANGE, KEEPER),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "the slots of a claim in flight count as free",
@@ -57,7 +57,7 @@ MUTANTS = (
         "            self._unsettled.put_back(batch)\n",
         "",
         "Jobs that have ended run again after a stop in the wrong moment.",
-        (EXCHANGE, STOP),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "a cancelled exchange loses its starts",
@@ -65,7 +65,7 @@ MUTANTS = (
         "            self._started = started + self._started\n",
         "",
         "The store never learns that a prefetched job runs.",
-        (PREFETCH, EXCHANGE),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "a stopping worker leaves unstarted attempts to their leases",
@@ -81,7 +81,7 @@ MUTANTS = (
         "poll_s = self._poll_s if self._polled_before else min(self._poll_s, SECOND_POLL_S)",
         "poll_s = self._poll_s",
         "A job enqueued while the worker subscribed waits for a whole poll interval.",
-        (EXCHANGE, LIFE),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "a worker that settles a full batch waits before the next",
@@ -89,7 +89,7 @@ MUTANTS = (
         "        if self._unsettled:\n            return 0\n        if claim is None",
         "        if claim is None",
         "Outcomes above the limit of a batch wait for the next notification or poll.",
-        (EXCHANGE,),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "an aborted prefetched job that lost its lease is settled",
@@ -97,7 +97,7 @@ MUTANTS = (
         "            if lost:\n                self._slots.drop(attempt)",
         "            if False:\n                self._slots.drop(attempt)",
         "A settlement with a void token is sent for each lost lease.",
-        (RACES, PREFETCH, ABORT),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "a record that is damaged is sent for ever",
@@ -117,20 +117,12 @@ MUTANTS = (
     ),
     # Slots and claims
     Mutant(
-        "a released attempt counts against its task's limit",
-        "worker/slots.py",
-        "        for attempt in waiting:\n            attempt.plan.held_count -= 1\n",
-        "",
-        "The counts of a task are wrong after a stop.",
-        (STOP, PREFETCH, EXCHANGE),
-    ),
-    Mutant(
         "a prefetched job starts above the limit of its queue",
         "worker/slots.py",
         "if not attempt.plan.full and self.queue_free_slots(attempt.lease.queue) != 0:",
         "if not attempt.plan.full:",
         "A queue takes more slots than it was given.",
-        (PREFETCH, EXCHANGE),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
         "prefetched jobs are prefetched again",
@@ -138,7 +130,7 @@ MUTANTS = (
         "prefetch = max(0, self._prefetch - len(self._slots.assigned))",
         "prefetch = self._prefetch",
         "A worker with long handlers takes all jobs of the queue away from the others.",
-        (PREFETCH,),
+        ("tests/services/worker/test_exchange_bounds.py",),
     ),
     # Renewals
     Mutant(
@@ -147,15 +139,15 @@ MUTANTS = (
         "attempt.renewed_at = sent_at",
         "attempt.renewed_at = self._runtime.boot()",
         "After a slow renewal the worker believes that its lease lasts longer than it does.",
-        (KEEPER,),
+        ("tests/services/worker/test_keeper_bounds.py",),
     ),
     Mutant(
         "one renewal carries all leases",
         "worker/keeper.py",
-        "MAX_RENEWALS_PER_CALL = 1_000",
-        "MAX_RENEWALS_PER_CALL = 1_000_000",
+        "self._renew_some(due[start : start + MAX_RENEWALS_PER_CALL])",
+        "self._renew_some(due)",
         "A worker with very many slots sends a request that takes longer than its leases.",
-        (KEEPER,),
+        ("tests/services/worker/test_keeper_bounds.py",),
     ),
     Mutant(
         "a request to renew everything is lost by an error",
@@ -163,7 +155,7 @@ MUTANTS = (
         "            self._renew_all = renew_all or self._renew_all\n",
         "",
         "A cancel request that came during an outage is noticed a third of a lease later.",
-        (KEEPER,),
+        ("tests/services/worker/test_keeper_bounds.py",),
     ),
     Mutant(
         "a renewal connection that failed is used again",
@@ -171,7 +163,7 @@ MUTANTS = (
         "            self._close()\n            return pause",
         "            return pause",
         "A broken connection is never replaced, and all leases are lost.",
-        (KEEPER,),
+        ("tests/services/worker/test_keeper_bounds.py",),
     ),
     Mutant(
         "leases are renewed one by one",
@@ -204,7 +196,7 @@ MUTANTS = (
         "if self._next is None or when < self._next:",
         "if self._next is None:",
         "A short timeout beside a long one is carried out when the long one has passed.",
-        (TIMEOUTS,),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "threads are not used again",
@@ -212,7 +204,7 @@ MUTANTS = (
         "        self._active -= 1\n        if not done.done():",
         "        if not done.done():",
         "A worker starts a thread for every job of a plain function.",
-        (RUNNER, LIFE, f"{W}/test_outcomes.py"),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "an idle thread keeps the last arguments",
@@ -220,7 +212,7 @@ MUTANTS = (
         "            del call  # an idle thread must not keep the last handler's arguments alive",
         "",
         "The arguments of the last job stay in memory until the next one.",
-        (RUNNER, LIFE),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "a blocked loop is reported once for ever",
@@ -228,7 +220,7 @@ MUTANTS = (
         "            self._reported = False\n",
         "",
         "The second handler that blocks the loop is not named.",
-        (KEEPER, LIFE),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "handlers that never suspend keep the loop",
@@ -245,7 +237,7 @@ MUTANTS = (
         "                await self._engine.forget_worker(worker)\n",
         "",
         "Each worker writes to the store four times a second because of one that has died.",
-        (REAPER, LIFE),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "the reaper is not woken for a dead worker",
@@ -253,7 +245,7 @@ MUTANTS = (
         "            self._reaper.wake()\n",
         "",
         "The jobs of a killed worker wait for the next reap interval.",
-        (REAPER,),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "a reaper with a full list pauses",
@@ -277,7 +269,7 @@ MUTANTS = (
         "        if self._first:",
         "        if False:",
         "A hundred workers that start together prune together.",
-        (f"{W}/test_pruner.py",),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "a released unknown job costs an attempt",
@@ -294,7 +286,7 @@ MUTANTS = (
         "            await self._run(*self._waiting[0])\n            self._waiting.popleft()",
         "            await self._run(*self._waiting.popleft())",
         "A dead-letter hook is cancelled in the middle when the worker stops.",
-        (REPORTING, STOP),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "a transaction of a handler outlives its worker",
@@ -318,7 +310,7 @@ MUTANTS = (
         "            return\n        self._finished.discard(queue)",
         "            self._finished.discard(queue)\n            return\n        self._finished.discard(queue)",
         "A queue that ran empty during an outage is never reported.",
-        (REPORTING,),
+        ("tests/services/worker/test_services_bounds.py",),
     ),
     Mutant(
         "the store is asked after every job whether a queue is empty",

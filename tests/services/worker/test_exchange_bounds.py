@@ -1,0 +1,164 @@
+"""The exchange when answers are slow, calls are cancelled or batches are full; slots and claims at their limits."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from eventually import idle
+from failing_engine import FailingEngine, fail_times
+from minimal_app import GatedHandler, MinimalApp, MinimalTask
+
+from holdfast.context import AbortReason
+from holdfast.model.command import Command
+from holdfast.model.instants import SECOND
+from holdfast.model.states import JobState
+from holdfast.model.work import Claim, Exchange, QueueClaim, TaskClaim
+from holdfast.runtime import SystemRuntime
+from holdfast.testing import FrozenRuntime
+from holdfast.worker.attempt import LeasedAttempt
+from holdfast.worker.exchange import SECOND_POLL_S
+from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.handler_threads import HandlerThreads
+from holdfast.worker.services import WorkerServices
+from holdfast.worker.slots import Slots
+
+
+async def noop() -> None: ...
+
+
+def faulty(*tasks: MinimalTask, runtime: SystemRuntime | None = None) -> tuple[MinimalApp, FailingEngine]:
+    runtime = SystemRuntime() if runtime is None else runtime
+    engine = FailingEngine(runtime)
+    return MinimalApp(*tasks, runtime=runtime, engine=engine), engine
+
+
+def services_of(worker: Any) -> WorkerServices:
+    services = worker._services
+    assert isinstance(services, WorkerServices)
+    return services
+
+
+async def test_a_lease_lasts_from_when_its_claim_was_sent() -> None:
+    gated, runtime = GatedHandler(), FrozenRuntime()
+    app, engine = faulty(gated.task(), runtime=runtime)
+    await app.enqueue("gated")
+    sent_at: list[int] = []
+
+    def slow(command: Command[Any]) -> None:
+        if isinstance(command, Exchange) and not sent_at:
+            sent_at.append(runtime.boot())
+            runtime.advance(0.5)
+
+    engine.after = slow
+    async with app.worker() as worker:
+        await gated.started.calls(1)
+        (attempt,) = services_of(worker).slots.attempts.values()
+        assert attempt.renewed_at == sent_at[0]
+        gated.gate.set()
+
+
+async def test_the_outcomes_of_a_cancelled_exchange_are_sent_by_the_next() -> None:
+    gated = GatedHandler()
+    app, engine = faulty(gated.task())
+    id = await app.enqueue("gated")
+    async with app.worker() as worker:
+        await gated.started.calls(1)
+        services = services_of(worker)
+        await services.supervisor.stop(services.exchanger)
+        gated.gate.set()
+        await idle()
+        engine.before = fail_times(1, Exchange, asyncio.CancelledError)
+        with pytest.raises(asyncio.CancelledError):
+            await services.exchanger.tick()
+        await services.exchanger.tick()
+        assert (await app.look(id)).state is JobState.SUCCEEDED
+
+
+async def test_the_starts_of_a_cancelled_exchange_are_sent_by_the_next() -> None:
+    first, second = GatedHandler(), GatedHandler()
+    app, engine = faulty(first.task("first"), second.task("second"))
+    await app.enqueue("first")
+    id = await app.enqueue("second")
+    async with app.worker(concurrency=1, prefetch=1) as worker:
+        await first.started.calls(1)
+        await idle()
+        services = services_of(worker)
+        await services.supervisor.stop(services.exchanger)
+        first.gate.set()
+        await idle()
+        engine.before = fail_times(1, Exchange, asyncio.CancelledError)
+        with pytest.raises(asyncio.CancelledError):
+            await services.exchanger.tick()  # settles the first and starts the second
+        assert (await app.look(id)).state is JobState.ASSIGNED
+        await services.exchanger.tick()
+        assert (await app.look(id)).state is JobState.RUNNING
+        second.gate.set()
+
+
+async def test_after_the_first_claim_that_finds_nothing_the_next_comes_soon() -> None:
+    app, _ = faulty(MinimalTask(noop))
+    async with app.worker() as worker:
+        services = services_of(worker)
+        await services.supervisor.stop(services.exchanger)
+        services.exchanger._polled_before = False
+        assert await services.exchanger.tick() == SECOND_POLL_S
+        assert await services.exchanger.tick() == app.config.worker.poll_interval
+
+
+async def test_outcomes_above_the_limit_of_a_batch_follow_at_once() -> None:
+    app, engine = faulty(MinimalTask(noop))
+    async with app.worker(concurrency=600) as worker:
+        services = services_of(worker)
+        await services.supervisor.stop(services.exchanger)
+        await app.put(*(app.job("noop") for _ in range(600)))
+        await services.exchanger.tick()
+        await idle()
+        assert await services.exchanger.tick() == 0
+        await services.exchanger.tick()
+    assert [len(exchange.settlements) for exchange in engine.exchanges if exchange.settlements] == [500, 100]
+
+
+async def test_a_prefetched_job_that_lost_its_lease_is_not_settled() -> None:
+    gated = GatedHandler()
+    app, engine = faulty(gated.task())
+    await app.put(*(app.job("gated") for _ in range(2)))
+    async with app.worker(concurrency=1, prefetch=1) as worker:
+        await gated.started.calls(1)
+        await idle()
+        services = services_of(worker)
+        (assigned,) = services.slots.assigned
+        engine.commands.clear()
+        services.exchanger.abort(assigned, AbortReason.OWNERSHIP_LOST)
+        await idle()
+        assert [exchange.settlements for exchange in engine.exchanges if exchange.settlements] == []
+        assert assigned.lease.token not in services.slots.attempts
+        gated.gate.set()
+
+
+async def test_a_worker_prefetches_no_more_than_it_was_given() -> None:
+    gated = GatedHandler()
+    app, _ = faulty(gated.task())
+    await app.put(*(app.job("gated") for _ in range(10)))
+    async with app.worker(concurrency=1, prefetch=2) as worker:
+        await gated.started.calls(1)
+        for _ in range(3):
+            services_of(worker).exchanger.wake()
+            await idle()
+        assert await app.counts() == {JobState.RUNNING: 1, JobState.ASSIGNED: 2, JobState.QUEUED: 7}
+        gated.gate.set()
+
+
+async def test_a_prefetched_job_waits_for_a_slot_of_its_queue() -> None:
+    app, engine = faulty(MinimalTask(noop))
+    await app.put(*(app.job("noop") for _ in range(2)))
+    tasks = (TaskClaim(task="noop", lease_len=30 * SECOND),)
+    claim = Claim(claim_id="c", worker="w", queues=(QueueClaim("default", tasks),), limit=0, prefetch=2)
+    threads = HandlerThreads(app.runtime)
+    plan = ExecutionPlan(app.registry["noop"], worker="w", state=None, middleware=(), handler_threads=threads)
+    slots = Slots(2, {"default": 1})
+    for lease in (await engine.claim(claim)).leases:
+        slots.admit(LeasedAttempt(lease, plan, app.runtime.boot()))
+    (first,) = slots.pop_startable()
+    assert slots.pop_startable() == []
+    slots.end(first)
+    assert len(slots.pop_startable()) == 1

@@ -18,7 +18,7 @@ MUTANTS = (
         "LeasedAttempt(lease, pull_worker.plan, sent_at)",
         "LeasedAttempt(lease, pull_worker.plan, store.runtime.boot())",
         "A slow answer makes the caller believe that its lease lasts longer than it does.",
-        (KEPT, LEASE, QUEUE),
+        ("tests/services/leases/test_lease_bounds.py::test_a_claimed_lease_lasts_from_when_its_claim_was_sent",),
     ),
     Mutant(
         "a waiting claim does not poll",
@@ -26,7 +26,7 @@ MUTANTS = (
         "await subscription.wait(min(left_s, poll_s))",
         "await subscription.wait(left_s)",
         "A lost notification makes a claim wait until its time is over.",
-        (STREAMS, QUEUE, LEASE),
+        ("tests/services/leases/test_lease_bounds.py::test_a_claim_that_waits_polls_in_case_a_notification_is_lost",),
     ),
     Mutant(
         "a waiting claim does not know the next due time",
@@ -34,7 +34,7 @@ MUTANTS = (
         "if answer.next_due is not None:",
         "if False:",
         "A job that falls due is found by the next poll only.",
-        (STREAMS, QUEUE, LEASE),
+        ("tests/services/leases/test_lease_bounds.py::test_a_claim_that_waits_wakes_when_the_next_job_falls_due",),
     ),
     Mutant(
         "a payload that cannot be read is left to its lease",
@@ -58,7 +58,7 @@ MUTANTS = (
         "if woken or (at is not None and at <= now):",
         "if True:",
         "Each claim lists expired leases and prunes.",
-        (KEPT, QUEUE, STREAMS),
+        ("tests/services/leases/test_lease_bounds.py::test_the_upkeep_runs_at_intervals_and_not_with_every_claim",),
     ),
     Mutant(
         "two threads run the upkeep at once",
@@ -66,7 +66,7 @@ MUTANTS = (
         "                self._next[service] = now + SECOND  # a claim in another thread must not run it too\n",
         "",
         "Claims of many threads all reap and prune.",
-        (KEPT, QUEUE, STREAMS),
+        ("tests/services/leases/test_lease_bounds.py::test_two_claims_at_once_run_the_upkeep_once",),
     ),
     Mutant(
         "the upkeep ignores a dead puller until the next reap",
@@ -74,7 +74,9 @@ MUTANTS = (
         "woken = service is self._reaper and self._reaper.woken",
         "woken = False",
         "The jobs of a killed puller wait for the next reap interval.",
-        (KEPT, KILLED),
+        (
+            "tests/services/leases/test_lease_bounds.py::test_a_dead_puller_s_leases_are_reaped_by_the_same_upkeep_that_finds_it",
+        ),
     ),
     Mutant(
         "a failed upkeep fails the claim",
@@ -82,7 +84,7 @@ MUTANTS = (
         '            except EngineError as error:\n                _logger.info("The upkeep',
         '            except ZeroDivisionError as error:\n                _logger.info("The upkeep',
         "A claim raises because old records could not be pruned.",
-        (KEPT, QUEUE, STREAMS),
+        ("tests/services/leases/test_lease_bounds.py::test_an_upkeep_that_fails_does_not_fail_the_claim",),
     ),
     Mutant(
         "a closed puller stays on record",
@@ -90,7 +92,7 @@ MUTANTS = (
         "            if self._registered:\n                await self._engine.forget_worker(self.name)\n",
         "",
         "Operators see pullers that are gone.",
-        (KEPT, STREAMS),
+        ("tests/services/leases/test_lease_bounds.py::test_a_puller_whose_app_is_closed_removes_its_record",),
     ),
     Mutant(
         "a lease past its fence looks sound",
@@ -106,7 +108,7 @@ MUTANTS = (
         "attempt.renewed_at, attempt.sent_progress = sent_at, progress",
         "attempt.renewed_at, attempt.sent_progress = self._store.runtime.boot(), progress",
         "After a slow renewal the caller believes that its lease lasts longer than it does.",
-        (KEPT, LEASE),
+        ("tests/services/leases/test_lease_bounds.py::test_a_renewed_lease_lasts_from_when_its_renewal_was_sent",),
     ),
     Mutant(
         "an error that ends the program costs an attempt",

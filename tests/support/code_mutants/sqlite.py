@@ -33,15 +33,9 @@ MUTANTS = (
         "ledger.clock = self._begin().after(self._clock.last)",
         "self._begin()\n        ledger.clock = self._clock.last",
         "Time goes back between the commits of two processes.",
-        (FAULTS,),
-    ),
-    Mutant(
-        "a chunk does not read the time of the file",
-        "engines/sqlite/writer.py",
-        "now = at.after(self._begin())",
-        "self._begin()\n        now = at",
-        "The later chunks of a clear end jobs before they were created.",
-        (CHUNKS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_write_has_no_earlier_time_than_the_last_write_of_another_process",
+        ),
     ),
     Mutant(
         "a command that only reads writes the time",
@@ -49,7 +43,7 @@ MUTANTS = (
         '        if state.db.written:\n            self.connection.execute(self._sql["end_meta"]',
         '        if True:\n            self.connection.execute(self._sql["end_meta"]',
         "Every claim that finds nothing costs a write and a sync.",
-        (FAULTS, FAST),
+        ("tests/engines/test_sqlite_bounds.py::test_a_claim_that_finds_nothing_writes_nothing",),
     ),
     Mutant(
         "one bad command fails its whole batch",
@@ -57,7 +51,7 @@ MUTANTS = (
         "return [result for command in commands for result in self.run([command])]",
         "return [CommandResult(None, failure, frozenset())] * len(commands)",
         "Callers of the same moment get the error of another caller's command.",
-        (FAULTS, FAST),
+        ("tests/engines/test_sqlite_bounds.py::test_a_command_that_fails_does_not_fail_the_others_of_its_batch",),
     ),
     Mutant(
         "the log is never checkpointed",
@@ -65,7 +59,7 @@ MUTANTS = (
         "if size < self._checkpoint_at_bytes:",
         "if size >= 0:",
         "The write-ahead log grows without end, and readers slow down.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_a_log_that_has_grown_is_checkpointed",),
     ),
     Mutant(
         "a checkpoint that a reader holds up is tried after every commit",
@@ -73,7 +67,9 @@ MUTANTS = (
         "CHECKPOINT_AT_BYTES if moved == pages else size + CHECKPOINT_AT_BYTES",
         "CHECKPOINT_AT_BYTES",
         "One open reader makes every commit pay for a checkpoint.",
-        (FAULTS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_checkpoint_that_a_reader_holds_up_is_tried_again_only_when_the_log_has_grown",
+        ),
     ),
     Mutant(
         "opening always waits for the gate",
@@ -81,7 +77,9 @@ MUTANTS = (
         "return bool(row[0] == self._runtime.boot_id())",
         "return False",
         "A worker cannot start, and a command cannot read, while another process writes.",
-        (FAULTS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_file_that_is_prepared_is_opened_while_another_process_holds_the_gate",
+        ),
     ),
     Mutant(
         "a reader does not read the time of the file",
@@ -89,7 +87,9 @@ MUTANTS = (
         "self._ledger.clock = At(wall, lease).after(self._clock.last)",
         "self._ledger.clock = self._clock.last",
         "A read answers an earlier time than another process has written.",
-        (FAULTS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_read_has_no_earlier_time_than_the_last_write_of_another_process",
+        ),
     ),
     Mutant(
         "the lease clock of an earlier boot stays",
@@ -114,7 +114,7 @@ MUTANTS = (
         '"PRAGMA wal_autocheckpoint = 0"',
         '"PRAGMA wal_autocheckpoint = 1000"',
         "A commit checkpoints without regard to the gate, and some versions of SQLite lose data then.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_no_connection_of_ours_checkpoints_by_itself_or_keeps_a_large_log",),
     ),
     Mutant(
         "the log file keeps its largest size",
@@ -122,7 +122,7 @@ MUTANTS = (
         "PRAGMA journal_size_limit = {MAX_WAL_BYTES}",
         "PRAGMA journal_size_limit = -1",
         "One large transaction keeps its disk space for ever.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_no_connection_of_ours_checkpoints_by_itself_or_keeps_a_large_log",),
     ),
     Mutant(
         "a reader may write",
@@ -130,7 +130,7 @@ MUTANTS = (
         "PRAGMA query_only = ON",
         "PRAGMA query_only = OFF",
         "A statement that writes by mistake is not refused on a connection that has not passed the gate.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_a_connection_that_reads_cannot_write",),
     ),
     Mutant(
         "a full disk looks like an unreachable store",
@@ -147,7 +147,9 @@ MUTANTS = (
         "while len(batch) < MAX_BATCH and not self._pending.empty():",
         "while not self._pending.empty():",
         "One transaction of a busy process holds the gate for seconds.",
-        (FAULTS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_batch_has_a_limited_number_of_commands_and_closing_runs_them_all",
+        ),
     ),
     Mutant(
         "a closing thread forgets that it has to end",
@@ -155,7 +157,9 @@ MUTANTS = (
         "                self._pending.put(None)\n                break",
         "                break",
         "Closing a busy store never returns.",
-        (FAULTS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_batch_has_a_limited_number_of_commands_and_closing_runs_them_all",
+        ),
     ),
     Mutant(
         "a cancelled caller breaks the answers of the others",
@@ -163,7 +167,9 @@ MUTANTS = (
         "        if future.done():\n            continue",
         "        if False:\n            continue",
         "Callers after a cancelled one in the batch never get their answers.",
-        (FAULTS,),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_caller_that_was_cancelled_does_not_keep_the_others_from_their_answers",
+        ),
     ),
     # The state
     Mutant(
@@ -172,7 +178,7 @@ MUTANTS = (
         "            if len(rows) < count:\n                return",
         "            if len(rows) <= count:\n                return",
         "A claim for many slots gets 256 jobs at most.",
-        (FAULTS, PLANS),
+        ("tests/engines/test_sqlite_bounds.py::test_a_claim_for_many_slots_reads_several_pages",),
     ),
     Mutant(
         "leased jobs and all others stay in the cache",
@@ -180,7 +186,7 @@ MUTANTS = (
         "if job is not None and job.token is not None}",
         "if job is not None}",
         "The memory of a process grows with every job it has ever written.",
-        (FAST,),
+        ("tests/engines/test_sqlite_bounds.py::test_only_leased_jobs_stay_in_memory",),
     ),
     Mutant(
         "the cache survives a write of another process",
@@ -221,7 +227,7 @@ MUTANTS = (
         'step.topics.add("queue:" + work.queue)',
         "pass",
         "Jobs that arrived during the clear wait for the next poll.",
-        (CHUNKS,),
+        ("tests/engines/test_sqlite_bounds.py::test_the_end_of_a_clear_in_chunks_notifies_the_workers",),
     ),
     # Users' transactions, and the engine's own
     Mutant(
@@ -230,7 +236,7 @@ MUTANTS = (
         'rows.execute(f"ROLLBACK TO {SAVEPOINT}")',
         "pass",
         "The user catches the error, commits, and half a group is stored.",
-        (USERS, "tests/services/transactions/test_enqueue.py"),
+        ("tests/engines/test_sqlite_bounds.py::test_a_command_that_fails_leaves_nothing_in_the_user_s_transaction",),
     ),
     Mutant(
         "a user's transaction does not read the time of the file",
@@ -238,7 +244,9 @@ MUTANTS = (
         "ledger.clock = At(wall, lease).after(self._clock.last)",
         "ledger.clock = self._clock.last",
         "A job enqueued in a transaction is older than one that was there before.",
-        (USERS, "tests/services/transactions/test_enqueue.py"),
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_user_s_transaction_has_no_earlier_time_than_the_last_write_of_another_process",
+        ),
     ),
     Mutant(
         "users' connections checkpoint by themselves",
@@ -270,7 +278,7 @@ MUTANTS = (
         'TOPIC_KINDS = ("queue:", "room:", "reply:")',
         'TOPIC_KINDS = ("queue:", "room:")',
         "A caller whose job was completed in a user's transaction learns of it by polling, a second later.",
-        (USERS,),
+        ("tests/engines/test_host_records.py::test_a_commit_that_only_the_counter_shows_wakes_every_kind_of_caller",),
     ),
     Mutant(
         "the poller reads the counter in every poll",
@@ -278,7 +286,7 @@ MUTANTS = (
         "                if version != last_version:\n",
         "                if True:\n",
         "An idle worker reads pages of the database forty times a second.",
-        (USERS,),
+        ("tests/engines/test_host_records.py::test_the_counter_is_read_only_after_a_commit",),
     ),
     # Damage
     Mutant(
@@ -304,7 +312,7 @@ MUTANTS = (
         "if age_s > REMOVE_RECORD_AFTER_S and self.has_ended(name):",
         "if age_s > REMOVE_RECORD_AFTER_S:",
         "A process that has run for a day gets no notifications any more.",
-        (FAULTS,),
+        ("tests/engines/test_host_records.py::test_the_old_record_of_a_living_process_stays",),
     ),
     Mutant(
         "records of ended processes stay for ever",
@@ -312,7 +320,7 @@ MUTANTS = (
         "if age_s > REMOVE_RECORD_AFTER_S and self.has_ended(name):",
         "if False:",
         "The folder of records grows with every process that was killed.",
-        (FAULTS,),
+        ("tests/engines/test_host_records.py::test_the_old_record_of_a_process_that_has_ended_is_removed",),
     ),
     Mutant(
         "a long list of topics is sent as it is",
@@ -320,7 +328,7 @@ MUTANTS = (
         "if len(data) > MAX_DATAGRAM_BYTES:",
         "if False:",
         "The notifications of a large batch do not fit a datagram, and no process gets any.",
-        (FAULTS,),
+        ("tests/engines/test_host_records.py::test_more_topics_than_a_datagram_holds_are_sent_as_every_topic",),
     ),
     Mutant(
         "a feed reaches processes of another namespace",
@@ -336,7 +344,7 @@ MUTANTS = (
         "if not self._notified and not self._closed:  # a notification may have come since the first check",
         "if True:",
         "A waiter sleeps although its notification has come.",
-        ("tests/unit/test_memory_engine.py", FAULTS),
+        ("tests/engines/test_host_records.py::test_a_notification_that_comes_while_a_wait_begins_is_not_missed",),
     ),
     Mutant(
         "a network file system is accepted",

@@ -70,7 +70,7 @@ MUTANTS = (
         '"|| (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text"',
         "\"|| ''\"",
         "A job is enqueued in a copy of the database that no worker reads.",
-        (POSTGRES,),
+        ("tests/services/transactions/test_bounds.py::test_databases_of_two_servers_have_different_identities",),
     ),
     Mutant(
         "a store in another file is accepted",
@@ -118,7 +118,7 @@ MUTANTS = (
         "if aborted or isinstance(value, Interrupt) or attempt.settlement is not None:",
         "if aborted or attempt.settlement is not None:",
         "The writes of an attempt that asks to run again are stored, and written again by the next.",
-        (COMPLETE,),
+        ("tests/services/transactions/test_bounds.py::test_an_interrupt_that_is_returned_commits_nothing",),
     ),
     Mutant(
         "a lease completed in a transaction is renewed",
@@ -126,14 +126,6 @@ MUTANTS = (
         "        self._pull_worker.drop(self._attempt)\n        self._attempt.transaction_settlement = settlement",
         "        self._attempt.transaction_settlement = settlement",
         "The keeper waits for the lock of the user's transaction, or keeps a lease that is over.",
-        (LEASE,),
-    ),
-    Mutant(
-        "a rollback leaves the settlement in the attempt",
-        "worker/transaction.py",
-        "        if _has_settlement:\n            self._attempt.transaction_settlement = None\n",
-        "",
-        "The worker asks the store about a completion that it knows to be rolled back.",
-        (COMPLETE,),
+        ("tests/services/transactions/test_bounds.py::test_a_lease_completed_in_a_transaction_is_not_renewed",),
     ),
 )

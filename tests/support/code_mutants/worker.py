@@ -294,7 +294,9 @@ MUTANTS = (
         "                attempt.used_transactions.abandon()\n",
         "                pass\n",
         "A handler that outlives the stop commits although its job was given back.",
-        ("tests/services/transactions/test_complete.py::test_a_handler_that_outlives_its_worker_commits_nothing",),
+        (
+            "tests/services/transactions/test_bounds.py::test_a_worker_that_stops_takes_the_write_lock_back_from_a_handler_that_does_not",
+        ),
     ),
     Mutant(
         "a stopped worker stays on record",

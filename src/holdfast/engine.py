@@ -155,6 +155,15 @@ class Engine(TransactionSupport, ABC):
         """Workers on this host whose process has certainly ended. Always empty on an engine that cannot check."""
         return ()
 
+    async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
+        """Disown and forget the workers that have been silent for two heartbeats and whose session has ended (WK3).
+
+        Answers how many leases of each expire now; None: this engine knows no sessions. `watched_us`: for how long the
+        caller has reached the store without a break. No more silence than that counts: after an outage all workers
+        look silent.
+        """
+        return None
+
     @classmethod
     def shown_address(cls, url: str) -> str:
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""

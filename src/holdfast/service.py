@@ -5,20 +5,23 @@ the next tick come at once. A service uses only the runtime and an engine. The l
 it waits, logs a tick that raises and goes on, backs off while ticks keep raising, and stops cleanly.
 
 A wake during a tick is not lost: the next tick follows at once.
+
+A service ends only when its supervisor stops it. A CancelledError can also come from elsewhere: a tick awaits a task
+that was cancelled, or code of the user cancels every task of the event loop. Such an error is a failure like any other.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 15.0
-"""Between ticks that keep raising."""
+LONGEST_PAUSE_S = 2.0
+"""Between ticks that keep raising. It is short, because after an outage the work goes on when it has passed."""
 CANCEL_WITHIN_S = 5.0
 """Time for a cancelled service to end: a library that swallows the cancellation must not keep the process alive."""
 
@@ -62,19 +65,48 @@ class Waker:
         if self._timer is not None:
             if not self._timer.done() and self._timer_at <= at:
                 return
-            self._timer.cancel()
+            self.close()
         self._timer_at = at
         self._timer = self._runtime.spawn(self._wake_after(seconds), name="holdfast timer")
 
     async def _wake_after(self, seconds: float) -> None:
-        await self._runtime.sleep(seconds)
-        self.wake()
+        try:
+            await self._runtime.sleep(seconds)
+        finally:  # PF3: also if other code has cancelled the timer, for nothing else would wake the waiter then
+            if self._timer is asyncio.current_task():
+                self.wake()
 
     def close(self) -> None:
         """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+
+class StoreOutage:
+    """The pauses of all parts of a process whose calls of the store fail. The first part that succeeds ends them all.
+
+    Used from the loop's thread only.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._pausing: set[Waker] = set()
+
+    async def pause(self, pause_s: float) -> None:
+        """Wait for `pause_s`, or until another part has reached the store."""
+        waker = Waker(self._runtime)
+        self._pausing.add(waker)
+        try:
+            await waker.wait(pause_s)
+        finally:
+            self._pausing.discard(waker)
+            waker.close()
+
+    def end(self) -> None:
+        """A call has succeeded after one that failed."""
+        for waker in self._pausing:
+            waker.wake()
 
 
 class Service(ABC):
@@ -85,6 +117,10 @@ class Service(ABC):
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.waker = Waker(runtime)
+        self.outage = StoreOutage(runtime)
+        """Shared by the services of a supervisor."""
+        self.stopping = False
+        """Set by the supervisor. Without it, a CancelledError in a tick is not the service's own cancellation."""
 
     @abstractmethod
     async def tick(self) -> float | None:
@@ -96,47 +132,93 @@ class Service(ABC):
 
 
 class Supervisor:
-    """Runs services concurrently until it is stopped."""
+    """Runs services concurrently until it is stopped.
 
-    def __init__(self, runtime: Runtime, services: Iterable[Service]) -> None:
+    `on_ended` is called with a service that ended although it was not stopped.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        services: Iterable[Service],
+        *,
+        outage: StoreOutage | None = None,
+        on_ended: Callable[[Service], object] | None = None,
+    ) -> None:
         self._runtime = runtime
         self.services = tuple(services)
+        self._on_ended = on_ended
         self._tasks: dict[Service, asyncio.Task[None]] = {}
+        shared = StoreOutage(runtime) if outage is None else outage
+        for service in self.services:
+            service.outage = shared
 
     def start(self) -> None:
         for service in self.services:
-            self._tasks[service] = self._runtime.spawn(run_service(service), name=f"holdfast {service.name}")
+            self._start(service)
+
+    def _start(self, service: Service) -> None:
+        task = self._tasks[service] = self._runtime.spawn(run_service(service), name=f"holdfast {service.name}")
+        task.add_done_callback(lambda task: self._check_end(service, task))
+
+    def _check_end(self, service: Service, task: "asyncio.Task[None]") -> None:
+        if service.stopping:
+            return
+        if task.cancelled():  # PF3: other code cancelled it before its first tick
+            self._start(service)
+        else:  # PF3: such as after a KeyboardInterrupt
+            _logger.critical("Service %s has ended although it was not stopped.", service.name)
+            if self._on_ended is not None:
+                self._on_ended(service)
 
     async def stop(self, *services: Service) -> None:
         """Cancel these services, or all of them: while they wait, or in the middle of a tick."""
-        cancelled = [task for service, task in self._tasks.items() if not services or service in services]
-        for task in cancelled:
+        stopped = {service: task for service, task in self._tasks.items() if not services or service in services}
+        for service, task in stopped.items():
+            service.stopping = True
             task.cancel()
-        for task in cancelled:
-            await _wait_for_end(task)
+        if stopped:
+            _, stuck = await asyncio.wait(stopped.values(), timeout=CANCEL_WITHIN_S)
+            for task in stuck:
+                _logger.error("%s did not end within its time and is abandoned.", task.get_name())
 
 
 async def run_service(service: Service) -> None:
-    """Tick until cancelled."""
-    failures = 0
+    """Tick until the supervisor stops the service."""
+    failures, pause_s, store_failed = 0, 0.0, False
     try:
-        while True:
+        while not service.stopping:
             try:
+                if failures:
+                    await (service.outage.pause(pause_s) if store_failed else service.runtime.sleep(pause_s))
                 delay = await service.tick()
                 failures = 0
-            except Exception as error:
+                if delay is None or delay > 0:
+                    await service.waker.wait(delay)
+                else:
+                    await yield_to_loop()
+            except (Exception, asyncio.CancelledError, SystemExit) as error:
+                if service.stopping:
+                    raise
+                ignore_cancellation()  # PF3: it did not come from the supervisor
                 failures += 1
-                delay = back_off(failures)
-                trace = None if isinstance(error, EngineError) else error  # the text of an engine's error is enough
-                _logger.error("Service %s failed: %s Next try in %.1f s.", service.name, error, delay, exc_info=trace)
-                await service.runtime.sleep(delay)
-                continue
-            if delay is None or delay > 0:
-                await service.waker.wait(delay)
-            else:
-                await yield_to_loop()
+                pause_s, store_failed = back_off(failures, service.runtime.random()), isinstance(error, EngineError)
+                _report_failure(service, error, pause_s)
     finally:
         service.waker.close()
+
+
+def ignore_cancellation() -> None:
+    """The running task goes on as if it had not been cancelled."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _report_failure(service: Service, error: BaseException, pause_s: float) -> None:
+    text = str(error) or type(error).__name__
+    trace = None if isinstance(error, EngineError) else error  # the text of an engine's error is enough
+    _logger.error("Service %s failed: %s Next try in %.1f s.", service.name, text, pause_s, exc_info=trace)
 
 
 async def yield_to_loop() -> None:
@@ -152,13 +234,6 @@ def _resolve(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def back_off(failures: int) -> float:
-    """Seconds to wait after this number of failures in a row."""
-    return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S)
-
-
-async def _wait_for_end(task: "asyncio.Task[None]") -> None:
-    """Wait for a cancelled task. Unlike `await task`, this raises CancelledError only if the caller is cancelled."""
-    _, stuck = await asyncio.wait({task}, timeout=CANCEL_WITHIN_S)
-    if stuck:
-        _logger.error("%s did not end within its time and is abandoned.", task.get_name())
+def back_off(failures: int, draw: float = 1.0) -> float:
+    """Seconds to wait after this number of failures in a row. `draw`, from 0 to 1, spreads the tries of workers."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S) * (0.5 + 0.5 * draw)

@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import asyncpg
 import pytest
@@ -16,11 +17,14 @@ from postgres import PostgresServer, private_server
 from postgres_stock import Store, fresh_namespace
 from postgres_stories import Stores, backends, made, opened, until_one_waits
 
+from holdfast.engines.postgres import failures
+from holdfast.engines.postgres.connect import Connector
+from holdfast.engines.postgres.durability import Durability
 from holdfast.errors import Busy, ConfigError, EngineUnavailable, InvalidArguments, OutcomeUnknown
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, Group
 from holdfast.model.states import JobState
-from holdfast.model.work import Exchange, Settlement, SettleStatus
+from holdfast.model.work import Exchange, Expired, Settlement, SettleStatus
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 
@@ -370,3 +374,67 @@ async def test_a_call_without_an_answer_raises_outcome_unknown(store: Store, mon
                 await engine.enqueue(Group((new_job("b", lane="l"),)))
             assert unknown.value.job_ids == ("b",)
         await engine.enqueue(Group((new_job("b", lane="l"),)))
+
+
+# A proxy that shares sessions, as the client sees it
+
+
+class ProxiedConnection:
+    """A connection whose session has another process than the handshake named."""
+
+    def __init__(self, pid: int, error: Exception | None = None) -> None:
+        self._pid = pid
+        self._error = error
+        self.closed = False
+
+    def get_server_pid(self) -> int:
+        return 1
+
+    async def fetchval(self, query: str) -> int:
+        if self._error is not None:
+            raise self._error
+        return self._pid
+
+    def terminate(self) -> None:
+        self.closed = True
+
+
+def connector_to(other: ProxiedConnection) -> Any:
+    class ToOther(Connector):
+        async def __call__(self) -> Any:
+            return other
+
+    return ToOther("postgresql://", "here", Durability("fast", pooled=False), pooled=False)
+
+
+async def test_two_connections_with_one_session_are_refused_by_name() -> None:
+    other = ProxiedConnection(7)
+    with pytest.raises(ConfigError, match=r"here .*shares sessions.*pooled = true"):
+        await connector_to(other).check_session(ProxiedConnection(7))
+    assert other.closed
+
+
+async def test_a_proxy_that_keeps_sessions_is_accepted() -> None:
+    other = ProxiedConnection(8)
+    await connector_to(other).check_session(ProxiedConnection(7))
+    assert other.closed
+
+
+async def test_a_statement_that_is_missing_in_the_session_names_the_proxy() -> None:
+    error = asyncpg.InvalidSQLStatementNameError('prepared statement "__asyncpg_1__" does not exist')
+    with pytest.raises(ConfigError, match="pooled = true"):
+        await connector_to(ProxiedConnection(8)).check_session(ProxiedConnection(7, error))
+    for found in (error, asyncpg.DuplicatePreparedStatementError("prepared statement already exists")):
+        failure = failures.of_call(found, Expired(worker="w"), "here", reads=True, unknown=False)
+        assert isinstance(failure, ConfigError)
+        assert "pooled = true" in str(failure)
+
+
+async def test_during_a_call_a_statement_that_is_missing_names_the_proxy(store: Store) -> None:
+    """DEALLOCATE does what a proxy does that gives the session to another client."""
+    async with opened(store, notify=False, pool_size=1) as engine:
+        await engine.stats(QUEUE)
+        async with engine._loop_connections().commands.one() as connection:
+            await connection.execute("DEALLOCATE ALL")
+        with pytest.raises(ConfigError, match="pooled = true"):
+            await engine.stats(QUEUE)

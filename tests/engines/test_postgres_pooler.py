@@ -47,6 +47,15 @@ async def test_the_error_names_the_setting_for_a_proxy(store: Store, shared: Bou
             pass
 
 
+async def test_a_proxy_that_ignores_settings_is_refused_by_name(store: Store, postgres_server: PostgresServer) -> None:
+    with (
+        Bouncer(postgres_server, "transaction", ignored_settings=IGNORED_SETTINGS) as bouncer,
+        pytest.raises(ConfigError, match="pooled = true"),
+    ):
+        async with opened(store._replace(url=bouncer.url)):
+            pass
+
+
 async def test_many_calls_share_a_few_sessions(store: Store, shared: Bouncer) -> None:
     async def drain(engine: Engine, worker: int) -> int:
         done = 0
@@ -113,7 +122,7 @@ async def test_a_proxy_that_loses_listen_is_noticed_and_logged_once(
         Bouncer(postgres_server, "transaction", ignored_settings=IGNORED_SETTINGS) as bouncer,
         caplog.at_level(logging.WARNING, "holdfast"),
     ):
-        async with opened(store._replace(url=bouncer.url)) as engine:
+        async with opened(store, listen_url=bouncer.url) as engine:
             assert not engine.capabilities.push
             for _ in range(3):  # the second try has ended when the third begins
                 assert await asyncio.to_thread(tries.acquire, timeout=30)

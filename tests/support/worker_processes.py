@@ -27,10 +27,18 @@ class Run(NamedTuple):
 
 
 class WorkerProcesses:
-    """`size` worker processes on one store. A killed one is replaced."""
+    """`size` worker processes on one store. A killed one is replaced.
 
-    def __init__(self, url: str, log: Path, *, size: int, concurrency: int = 20, seed: int = 0) -> None:
+    `hosts`: a folder. Each process keeps its record there in a folder of its own, so none sees the records of the
+    others, as if each ran on another host.
+    """
+
+    def __init__(
+        self, url: str, log: Path, *, size: int, concurrency: int = 20, seed: int = 0, hosts: Path | None = None
+    ) -> None:
         self.log = log
+        self._hosts = hosts
+        self._started = 0
         self._environment = {**os.environ, "KILL_URL": url, "KILL_LOG": str(log)}
         self._concurrency = concurrency
         self._random = Random(seed)
@@ -38,11 +46,19 @@ class WorkerProcesses:
 
     def _start(self) -> "subprocess.Popen[str]":
         program = [sys.executable, str(SUPPORT / "kill_app.py"), str(self._concurrency)]
-        return subprocess.Popen(program, env=self._environment, stdout=subprocess.PIPE, text=True)
+        environment = self._environment
+        if self._hosts is not None:
+            self._started += 1
+            folder = self._hosts / str(self._started)
+            folder.mkdir(parents=True)
+            environment = {**environment, "XDG_RUNTIME_DIR": str(folder)}
+        return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
 
-    def kill_one(self, *, replace: bool = True) -> int:
-        """Kill one at random by SIGKILL. Returns its process id."""
+    def kill_one(self, pid: int | None = None, *, replace: bool = True) -> int:
+        """Kill one, or one at random, by SIGKILL. Returns its process id."""
         index = self._random.randrange(len(self.processes))
+        if pid is not None:
+            index = [process.pid for process in self.processes].index(pid)
         victim = self.processes[index]
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=30)

@@ -20,8 +20,10 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from holdfast import forks
 from holdfast.engines.topics import EVERY_TOPIC
-from holdfast.runtime import FileLock, Runtime
+from holdfast.file_locks import FileLock
+from holdfast.runtime import Runtime
 
 MAX_DATAGRAM_BYTES = 32_768
 """Longer than the topics of almost every batch. A longer list of topics is sent as `EVERY_TOPIC`."""
@@ -51,6 +53,7 @@ class DatagramListener:
         except OSError:
             self._socket.close()
             raise
+        forks.call_in_child(self._socket.close)  # PF2: else the socket of a dead process would still accept datagrams
         self._thread = runtime.thread(self._receive, name=thread_name)
 
     def _receive(self) -> None:
@@ -70,18 +73,71 @@ class DatagramListener:
         self._socket.close()
 
 
-class HostProcesses:
-    """The record of this process, and access to the records of the others."""
+class ProcessRecords:
+    """The record of this process, and access to the records of the others that share a store.
+
+    `identity` is the same text in all of them.
+    """
+
+    def __init__(self, identity: str, runtime: Runtime) -> None:
+        self._runtime = runtime
+        folder_name = blake2b(identity.encode(), digest_size=8).hexdigest()
+        self._folder = RecordFolder(runtime.fs.private_folder(folder_name), runtime)
+        self.name, self._lock = self._take_record()
+
+    def _path(self, suffix: str, name: str | None = None) -> Path:
+        return self._folder.path / f"{name or self.name}.{suffix}"
+
+    def _take_record(self) -> tuple[str, FileLock]:
+        """Lock a new record. Another process may lock or remove the file before we lock it: then take another name."""
+        while True:
+            name = f"{os.getpid()}-{self._runtime.token_bytes(4).hex()}"
+            path = self._folder.path / f"{name}.lock"
+            lock = self._runtime.fs.lock(path)
+            if lock is not None and self._runtime.fs.exists(path):
+                return name, lock
+            if lock is not None:
+                lock.close()
+
+    def names(self) -> list[str]:
+        """The processes that have a record, ended ones too."""
+        return self._folder.names("lock")
+
+    def has_ended(self, name: str) -> bool:
+        """True if the process of this record has certainly ended."""
+        if not name or name == self.name or not self._runtime.fs.exists(self._path("lock", name)):
+            return False
+        lock = self._runtime.fs.lock(self._path("lock", name))
+        if lock is None:
+            return False
+        lock.close()
+        return True
+
+    def remove_old_records(self) -> None:
+        now_s = self._runtime.wall() / 1_000_000
+        for name in self.names():
+            with suppress(FileNotFoundError):
+                age_s = now_s - os.stat(self._path("lock", name)).st_mtime
+                if age_s > REMOVE_RECORD_AFTER_S and self.has_ended(name):
+                    self.remove_record(name)
+
+    def remove_record(self, name: str) -> None:
+        for suffix in ("kinds", "feed", "sock", "lock"):
+            self._runtime.fs.remove(self._path(suffix, name))
+
+    def close(self) -> None:
+        self.remove_record(self.name)
+        self._lock.close()
+
+
+class HostProcesses(ProcessRecords):
+    """The processes that share a file: their records, and notifications between them."""
 
     def __init__(
         self, file: str, runtime: Runtime, on_notification: Callable[[frozenset[str]], None], *, namespace: str = ""
     ) -> None:
-        self._runtime = runtime
+        super().__init__(_file_identity(file), runtime)
         self._on_notification = on_notification
-        folder_name = blake2b(_file_identity(file).encode(), digest_size=8).hexdigest()
-        self._folder = RecordFolder(runtime.fs.private_folder(folder_name), runtime)
-        self.name = f"{os.getpid()}-{runtime.token_bytes(4).hex()}"
-        self._lock = self._take_record()
         self._others: tuple[Path, ...] = ()
         self._others_version = -1
         self.feed = HostFeed(
@@ -90,27 +146,12 @@ class HostProcesses:
         try:
             self._listener = DatagramListener(self._path("sock"), runtime, self._receive, "holdfast-notifications")
         except OSError:
-            self.remove_record(self.name)
-            self._lock.close()
+            super().close()
             raise
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)
         self._other_sockets()
-        self._remove_old_records()
-
-    def _path(self, suffix: str, name: str | None = None) -> Path:
-        return self._folder.path / f"{name or self.name}.{suffix}"
-
-    def _take_record(self) -> FileLock:
-        """Lock our record. Another process may remove the file between its creation and the lock: then try again."""
-        while True:
-            lock = self._runtime.fs.lock(self._path("lock"))
-            assert lock is not None
-            if self._runtime.fs.exists(self._path("lock")):
-                return lock
-            lock.close()
-
-    # Notifications
+        self.remove_old_records()
 
     def _receive(self, data: bytes) -> None:
         topics = frozenset(data.decode("utf-8", "replace").split(SEPARATOR))
@@ -142,36 +183,11 @@ class HostProcesses:
             self.feed.refresh_listeners()
         return self._others
 
-    # Records of other processes
-
-    def _remove_old_records(self) -> None:
-        now_s = self._runtime.wall() / 1_000_000
-        for name in self._folder.names("lock"):
-            with suppress(FileNotFoundError):
-                age_s = now_s - os.stat(self._path("lock", name)).st_mtime
-                if age_s > REMOVE_RECORD_AFTER_S and self.has_ended(name):
-                    self.remove_record(name)
-
-    def has_ended(self, name: str) -> bool:
-        """True if the process of this record has certainly ended."""
-        if not name or name == self.name or not self._runtime.fs.exists(self._path("lock", name)):
-            return False
-        lock = self._runtime.fs.lock(self._path("lock", name), wait=False)
-        if lock is None:
-            return False
-        lock.close()
-        return True
-
-    def remove_record(self, name: str) -> None:
-        for suffix in ("kinds", "feed", "sock", "lock"):
-            self._runtime.fs.remove(self._path(suffix, name))
-
     def close(self) -> None:
         self.feed.close()
         self._listener.close()
         self._sender.close()
-        self.remove_record(self.name)
-        self._lock.close()
+        super().close()
 
 
 class HostFeed:

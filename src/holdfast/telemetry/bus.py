@@ -30,8 +30,9 @@ Listener = Callable[[E], object]
 
 _logger = logging.getLogger("holdfast.events")
 
-_LOGGED_ERRORS = (Exception, Interrupt, SystemExit)
-"""Errors of a listener that are only logged: all but a cancellation and KeyboardInterrupt."""
+_LOGGED_ERRORS = (Exception, Interrupt, SystemExit, asyncio.CancelledError)
+"""Errors of a listener that are only logged: all but KeyboardInterrupt. A CancelledError is one of them: a function
+cannot be cancelled, so it comes from a future or task that the listener has used."""
 
 
 class ListenerEntry(NamedTuple):
@@ -140,7 +141,10 @@ class Bus:
 async def _finish(answer: Awaitable[object], listener: Listener[Any], event: Event) -> None:
     try:
         await answer
-    except _LOGGED_ERRORS:
+    except _LOGGED_ERRORS as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
         _report(listener, event)
 
 

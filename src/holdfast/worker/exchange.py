@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.context import AbortReason
+from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, At, Instant, Micros, Seconds
-from holdfast.model.outcome import CancelledByHandler, NotRetryable, Outcome, Released, Returned, decide
+from holdfast.model.outcome import CancelledByHandler, NotRetryable, Outcome, Released, Returned, Snoozed, decide
+from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import describe
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
@@ -36,6 +38,8 @@ SECOND_POLL_S: Seconds = 0.1
 notification to it."""
 SETTLE_SEPARATELY_FROM = 32
 """From this many outcomes on, settle and claim in two parallel calls."""
+UNUSABLE_LEASE_DELAY_US: Micros = 60 * SECOND
+"""A job that this worker cannot even start is given back for this long, so that it is not claimed again at once."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -54,7 +58,7 @@ class Exchanger(Service):
         claims: Claims,
         plans: dict[str, ExecutionPlan],
         reporter: Reporter,
-        poll_s: Seconds,
+        poll_s: Callable[[], Seconds],
         watch_deadline: Callable[[LeasedAttempt], None],
         on_abort: Callable[[LeasedAttempt], None],
         on_idle: Callable[[], object] | None = None,
@@ -73,6 +77,10 @@ class Exchanger(Service):
             runtime, Executor(runtime, on_done=self.attempt_ended, watch_deadline=watch_deadline)
         )
         self._unsettled = UnsettledAttempts()
+        self._unusable: list[Settlement] = []
+        """Give back the leases that could not become attempts."""
+        self._unanswered_claims: list[Claim] = []
+        """Claims whose call was cancelled. Sent again, they return what they took. Their slots stay reserved."""
         self._started: list[LeasedAttempt] = []
         self._accepting = True
         self._in_flight = 0
@@ -88,7 +96,8 @@ class Exchanger(Service):
     @property
     def has_unsettled(self) -> bool:
         """True while an ended attempt is not settled, an exchange is in flight, or its events are being reported."""
-        return bool(self._unsettled) or self._in_flight > 0 or self._reports_in_flight > 0
+        waiting = self._unsettled or self._unanswered_claims or self._unusable
+        return bool(waiting) or self._in_flight > 0 or self._reports_in_flight > 0
 
     def engine_now(self) -> Instant:
         """The engine's wall clock, computed from its last answer and the time since."""
@@ -133,7 +142,7 @@ class Exchanger(Service):
                 retention=policy.retention,
                 failed_retention=policy.failed_retention,
             )
-        except Exception as error:  # such as an exception class whose comparison raises
+        except BaseException as error:  # such as an exception class whose comparison raises
             _logger.exception(
                 "Job %s: the retry policy could not be applied to its outcome, so it fails.", attempt.lease.id
             )
@@ -142,6 +151,8 @@ class Exchanger(Service):
     # One exchange
 
     async def tick(self) -> float | None:
+        if self._unusable:
+            await self._give_back_unusable()
         if self._accepting:
             self._start_waiting()
         in_parallel = False
@@ -151,7 +162,7 @@ class Exchanger(Service):
             await yield_to_loop()  # send the claim first: free slots wait for it
         batch = self._unsettled.next_batch()
         started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
-        claim = self._claims.make() if self._accepting and not in_parallel else None
+        claim = None if in_parallel else self._next_claim()
         if claim is None and not batch and not started:
             self._check_idle()
             return None
@@ -162,11 +173,19 @@ class Exchanger(Service):
 
     async def claim_in_parallel(self) -> None:
         """Only claim, while `tick` settles a large batch."""
-        claim = self._claims.make() if self._accepting else None
+        claim = self._next_claim()
         if claim is not None:
             await self._exchange([], [], claim)
             if self._slots.free_slots:
                 self.wake()  # fewer jobs than free slots: let `tick` decide when to poll again
+
+    def _next_claim(self) -> Claim | None:
+        """A claim whose answer was lost, or a new one. None: there is nothing to claim for."""
+        if self._unanswered_claims:
+            claim = self._unanswered_claims.pop()
+            self._slots.reserved -= claim.limit
+            return claim
+        return self._claims.make() if self._accepting else None
 
     async def _exchange(
         self, batch: list[LeasedAttempt], started: list[LeasedAttempt], claim: Claim | None
@@ -181,9 +200,12 @@ class Exchanger(Service):
         self._in_flight += 1
         try:
             answer, settlements = await self._resender.send(settlements, starts, claim)
-        except BaseException:
+        except BaseException as error:
             self._unsettled.put_back(batch)
             self._started = started + self._started
+            if claim is not None and not isinstance(error, Exception):  # cancelled: the store may have taken jobs
+                self._unanswered_claims.append(claim)
+                self._slots.reserved += reserved
             raise
         finally:
             self._in_flight -= 1
@@ -210,7 +232,10 @@ class Exchanger(Service):
         for attempt, settlement, status in zip(batch, settlements, answer.settled, strict=True):
             attempts.pop(settlement.token, None)
             if has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
-                reporter.settled(attempt, settlement, status, answer.at.wall)
+                try:
+                    reporter.settled(attempt, settlement, status, answer.at.wall)
+                except Exception:  # the other jobs of this answer do not depend on it
+                    _logger.exception("The end of job %s could not be reported.", attempt.lease.id)
 
     def _apply_start_status(self, attempt: LeasedAttempt, status: StartStatus) -> None:
         """Apply the engine's answer to the start of a prefetched job. It runs already, so a pause has no effect."""
@@ -226,7 +251,11 @@ class Exchanger(Service):
         late_us = self.runtime.boot() - sent_at
         ready: list[LeasedAttempt] = []
         for lease in leases:
-            attempt = LeasedAttempt(lease, plans[lease.task], sent_at)
+            plan = plans.get(lease.task)
+            if plan is None:
+                self._refuse(lease)
+                continue
+            attempt = LeasedAttempt(lease, plan, sent_at)
             if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):
                 slots.attempts[lease.token] = attempt
                 # The worker stops, or the answer took so long that the lease is nearly over.
@@ -234,31 +263,60 @@ class Exchanger(Service):
             elif slots.admit(attempt):
                 ready.append(attempt)
         if ready:
-            self._reporter.started(ready, self._engine_at.wall)
+            self._report_started(ready, self._engine_at.wall)
             self._runner.run(ready)
         if slots.assigned:
             self._reporter.assigned(leases, self._engine_at.wall)
+
+    def _report_started(self, attempts: list[LeasedAttempt], at: Instant) -> None:
+        try:
+            self._reporter.started(attempts, at)
+        except Exception:  # they run all the same
+            _logger.exception("The start of %d jobs could not be reported.", len(attempts))
+
+    def _refuse(self, lease: Lease) -> None:
+        """The store gave a job of a task that was not claimed: its record is damaged. Only this lease is given back."""
+        _logger.error(
+            "Job %s of queue %s was claimed, but its record names the task %r, which this worker does not have. Its "
+            "record may be damaged. It is given back, and tried again in %d s.",
+            lease.id,
+            lease.queue,
+            lease.task,
+            UNUSABLE_LEASE_DELAY_US // SECOND,
+        )
+        outcome = Snoozed(UNUSABLE_LEASE_DELAY_US, None, "The worker does not have the task that the record names.")
+        self._unusable.append(decide(outcome, lease, RetryPolicy(), now=0, draw=0.0))
+        self.waker.wake()
+
+    async def _give_back_unusable(self) -> None:
+        """In a call of their own: the store may refuse a damaged record, and then the lease expires."""
+        settlements = self._unusable[:MAX_SETTLEMENTS]
+        try:
+            await self._resender.send(settlements)
+        except Exception:
+            _logger.exception("%d leases could not be given back; they will expire.", len(settlements))
+        del self._unusable[: len(settlements)]
 
     def _start_waiting(self) -> None:
         """Start the waiting attempts that may start now. The next exchange sends their starts to the store."""
         startable = self._slots.pop_startable()
         if startable:
             self._started += [attempt for attempt in startable if attempt.lease.state is JobState.ASSIGNED]
-            self._reporter.started(startable, self.engine_now())
+            self._report_started(startable, self.engine_now())
             self._runner.run(startable)
 
     def _check_idle(self) -> None:
-        if self._on_idle is None or self._in_flight or self._unsettled:
+        if self._on_idle is None or self.has_unsettled:
             return
         if self._accepting and self._slots.idle:
             self._on_idle()
 
     def _next_poll(self, claim: Claim | None, answer: ExchangeAnswer) -> float | None:
-        if self._unsettled:
+        if self._unsettled or self._unusable:
             return 0
         if claim is None or not self._slots.free_slots:
             return None
-        poll_s = self._poll_s if self._polled_before else min(self._poll_s, SECOND_POLL_S)
+        poll_s = self._poll_s() if self._polled_before else min(self._poll_s(), SECOND_POLL_S)
         self._polled_before = True
         if answer.next_due is None:
             return poll_s
@@ -289,6 +347,13 @@ class Exchanger(Service):
         """Its queue or lane is paused: release it if its handler has not started."""
         if attempt.settlement is None and self._slots.take_back(attempt):
             self.settle_unstarted(attempt)
+
+    async def take_unanswered(self) -> None:
+        """Get the leases of claims whose call was cancelled, so that they can be released. The worker ends."""
+        while self._unanswered_claims:
+            await self._exchange([], [], self._next_claim())
+        if self._unusable:
+            await self._give_back_unusable()
 
     def stop_accepting(self) -> None:
         """Claim nothing more, and release the attempts that have not started."""

@@ -2,20 +2,24 @@
 
     decode → set the context → middleware → handler → outcome
 
-Whatever a handler returns or raises becomes an `Outcome`, and `on_done` is called with it exactly once. Only
-GeneratorExit passes through: the event loop is being closed.
+Every way out of a handler becomes an `Outcome`, and `on_done` is called with it exactly once. There is one exception:
+the event loop was closed while the handler waited.
 
 A handler may have completed its job inside a transaction of its own: then the record is read, to see if it committed.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from holdfast.errors import Aborted
-from holdfast.model.outcome import Outcome
+from holdfast.model.outcome import Outcome, Raised
+from holdfast.model.text import ErrorInfo
 from holdfast.runtime import Runtime
+from holdfast.service import ignore_cancellation
 from holdfast.worker.attempt import LeasedAttempt
-from holdfast.worker.outcomes import raised, returned, undecodable
+from holdfast.worker.outcomes import HandlerExit, raised, returned, undecodable
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -27,6 +31,7 @@ class Executor:
     """Runs the handlers of attempts."""
 
     def __init__(self, runtime: Runtime, *, on_done: OnDone, watch_deadline: Callable[[LeasedAttempt], None]) -> None:
+        self._runtime = runtime
         self._monotonic = runtime.monotonic
         self._on_done = on_done
         self._watch_deadline = watch_deadline
@@ -35,35 +40,75 @@ class Executor:
         """Run one attempt to its end. Never raises an error of the handler."""
         plan, lease = attempt.plan, attempt.lease
         attempt.began_at = self._monotonic()
-        if attempt.abort_reason is not None:  # it was aborted before it started
-            self._on_done(attempt, raised(attempt, Aborted(attempt.abort_reason.value)))
-            return
-        if plan.timeout_us is not None or lease.given.timeout is not None:
-            self._watch_deadline(attempt)
         try:
-            args, kwargs = plan.decode(lease.payload, lease.codec)
-        except Exception as error:
-            self._on_done(attempt, undecodable(error))
-            return
-        try:
-            if plan.bare_handler is not None:
-                value = await plan.bare_handler(*args, **kwargs)
-                if attempt.used_transactions is not None:
-                    await attempt.used_transactions.finish(value)
+            if attempt.abort_reason is not None:  # it was aborted before it started
+                outcome = raised(attempt, Aborted(attempt.abort_reason.value))
             else:
-                value = await plan.call(attempt, args, kwargs)
-        except GeneratorExit:
-            if attempt.used_transactions is not None:
-                attempt.used_transactions.abandon()
-            raise
+                if plan.timeout_us is not None or lease.given.timeout is not None:
+                    self._watch_deadline(attempt)
+                try:
+                    args, kwargs = plan.decode(lease.payload, lease.codec)
+                except BaseException as error:
+                    outcome = undecodable(error)
+                else:
+                    try:
+                        if plan.bare_handler is not None:
+                            value = await plan.bare_handler(*args, **kwargs)
+                            if attempt.used_transactions is not None:
+                                await attempt.used_transactions.finish(value)
+                        else:
+                            value = await plan.call(attempt, args, kwargs)
+                    except BaseException as error:
+                        if _loop_closes(error):
+                            raise
+                        outcome = await self._handler_raised(attempt, error)
+                    else:
+                        outcome = returned(attempt, value)
+                if attempt.transaction_settlement is not None and not attempt.committed:
+                    outcome = await self._confirm(attempt, outcome)
         except BaseException as error:
-            if attempt.used_transactions is not None:
-                await attempt.used_transactions.rollback(error)
-            outcome = raised(attempt, error)
-            if attempt.committed:
-                _logger.warning("Job %s was completed before its handler raised this.", lease.id, exc_info=error)
-        else:
-            outcome = returned(attempt, value)
-        if attempt.transaction_settlement is not None and not attempt.committed:
-            outcome = await attempt.transactions.confirm_outcome(outcome)
+            if _loop_closes(error):
+                if attempt.used_transactions is not None:
+                    attempt.used_transactions.abandon()
+                raise
+            outcome = _unreadable(attempt, error)
         self._on_done(attempt, outcome)
+
+    async def _handler_raised(self, attempt: LeasedAttempt, error: BaseException) -> Outcome:
+        if attempt.used_transactions is not None:
+            attempt.loop_task = None  # the handler has ended: an abort must not cancel the rollback
+            await self._to_its_end(attempt.used_transactions.rollback(error))
+        outcome = raised(attempt, error)
+        if attempt.committed:
+            _logger.warning("Job %s was completed before its handler raised this.", attempt.lease.id, exc_info=error)
+        return outcome
+
+    async def _confirm(self, attempt: LeasedAttempt, outcome: Outcome) -> Outcome:
+        attempt.loop_task = None
+        while True:
+            try:
+                return await attempt.transactions.confirm_outcome(outcome)
+            except asyncio.CancelledError:  # it was meant for the handler, which has ended: ask the store again
+                ignore_cancellation()
+
+    async def _to_its_end(self, end: Coroutine[Any, Any, None]) -> None:
+        """Await the end of a transaction. A cancellation neither stops it nor leaves this call."""
+        task = self._runtime.spawn(end, name="holdfast end of transaction")
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                ignore_cancellation()
+
+
+def _loop_closes(error: BaseException) -> bool:
+    """True if the event loop was closed while the handler waited. A handler may also raise GeneratorExit itself."""
+    return issubclass(type(error), GeneratorExit) and asyncio._get_running_loop() is None
+
+
+def _unreadable(attempt: LeasedAttempt, error: BaseException) -> Outcome:
+    """The error of the handler cannot be inspected, such as one whose `__class__` raises. It counts as a failure."""
+    kind = type.__repr__(type(error))
+    _logger.error("Job %s: its handler ended with an error that cannot be read (%s).", attempt.lease.id, kind)
+    message = f"The handler ended with an error that cannot be read: {kind}."
+    return Raised(HandlerExit(message), ErrorInfo("builtins.BaseException", message, ""))

@@ -1,5 +1,6 @@
 """The users' dead-letter hooks. They run one after the other while the worker works; an error in one is logged."""
 
+import asyncio
 import inspect
 import logging
 from collections import deque
@@ -59,6 +60,17 @@ class Hooks(Service):
             job = Job.from_lease(lease)
         else:
             return
+        # PF3: in a task of its own, so that a cancellation in the hook does not reach this service.
+        name = getattr(hook, "__qualname__", repr(hook))
+        task = self.runtime.spawn(self._call(hook, name, job, error), name=f"holdfast hook {name}")
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        if task.cancelled():  # before it began: `_call` raises no cancellation
+            raise asyncio.CancelledError
+
+    async def _call(self, hook: Hook, name: str, job: Job, error: ErrorInfo | None) -> None:
         try:
             if inspect.iscoroutinefunction(hook):
                 await hook(job, error)
@@ -66,6 +78,5 @@ class Hooks(Service):
                 answer = await self._handler_threads.run(hook, job, error)
                 if inspect.isawaitable(answer):
                     await answer
-        except (Exception, Interrupt, SystemExit):
-            name = getattr(hook, "__qualname__", repr(hook))
-            _logger.exception("The dead-letter hook %s failed for job %s. The job stays failed.", name, key.id)
+        except (Exception, Interrupt, SystemExit, asyncio.CancelledError):
+            _logger.exception("The dead-letter hook %s failed for job %s. The job stays failed.", name, job.id)

@@ -52,13 +52,16 @@ class Keeper:
         record: Callable[[], WorkerRecord],
         on_status: OnStatus,
         on_stop_requested: Callable[[], None],
+        on_recovered: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed."""
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
         self._record = record
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
+        self._on_recovered = on_recovered
         self._connection: RenewalConnection | None = None
         self._wake = runtime.event()
         self._renew_all = False
@@ -66,7 +69,7 @@ class Keeper:
         self._ended.set()
         self._stopping = False
         self._failures = 0
-        self._heartbeat_at = runtime.boot() + HEARTBEAT_US  # the worker sends the first one when it starts
+        self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
         self._ended.clear()
@@ -108,7 +111,9 @@ class Keeper:
             self._renew_all = renew_all or self._renew_all
             self._close()
             return pause
-        self._failures = 0
+        if self._failures:
+            self._failures = 0
+            self._on_recovered()
         return self._seconds_to_next()
 
     # Renewing
@@ -161,8 +166,9 @@ class Keeper:
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
         if renew_all or now >= self._heartbeat_at:
-            self._heartbeat_at = now + HEARTBEAT_US
-            if self._open_connection().heartbeat(self._record()).stop:
+            stop = self._open_connection().heartbeat(self._record()).stop
+            self._heartbeat_at = now + HEARTBEAT_US  # not earlier: one that failed is sent again soon
+            if stop:
                 self._on_stop_requested()
 
     # The connection

@@ -16,7 +16,7 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo, describe
 from holdfast.model.work import Claim, ExchangeAnswer, LaneName, Settlement, SettleStatus, Start
 from holdfast.runtime import Runtime
-from holdfast.service import back_off
+from holdfast.service import StoreOutage, back_off
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -24,9 +24,10 @@ _logger = logging.getLogger("holdfast.worker")
 class Resender:
     """Sends exchanges of one worker."""
 
-    def __init__(self, runtime: Runtime, engine: Engine) -> None:
+    def __init__(self, runtime: Runtime, engine: Engine, outage: StoreOutage | None = None) -> None:
         self._runtime = runtime
         self._engine = engine
+        self._outage = StoreOutage(runtime) if outage is None else outage
 
     async def send(
         self, settlements: Sequence[Settlement], starts: Sequence[Start] = (), claim: Claim | None = None
@@ -64,10 +65,12 @@ class Resender:
                 raise
             except EngineError as error:
                 failures += 1
-                pause_s = back_off(failures)
+                pause_s = back_off(failures, self._runtime.random())
                 _logger.warning("%s The same request is sent again in %.1f s.", error, pause_s)
-                await self._runtime.sleep(pause_s)
+                await self._outage.pause(pause_s)
             else:
+                if failures:
+                    self._outage.end()
                 return answer
 
     async def _in_parts(self, settlements: Sequence[Settlement]) -> "_Parts":

@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from contextvars import copy_context
+from functools import partial
 
 from holdfast.context import CURRENT
 from holdfast.model.instants import MILLISECOND, Micros
@@ -36,7 +37,8 @@ class AttemptRunner:
         self._runtime = runtime
         self._executor = executor
         self._ready: deque[LeasedAttempt] = deque()
-        self._chain_scheduled = False
+        self._scheduled: asyncio.Task[None] | None = None
+        """The chain that has not begun yet."""
         self._turns = 0
 
     def run(self, attempts: Iterable[LeasedAttempt]) -> None:
@@ -44,15 +46,26 @@ class AttemptRunner:
         self._turns += 1  # a chain that is suspended now sees the difference
         for attempt in attempts:
             if attempt.plan.suspends:
-                self._runtime.spawn(self._run_alone(attempt), name="holdfast attempt")
+                task = self._runtime.spawn(self._run_alone(attempt), name="holdfast attempt")
+                task.add_done_callback(partial(self._alone_ended, attempt))
             else:
                 self._ready.append(attempt)
         self._schedule_chain()
 
     def _schedule_chain(self) -> None:
-        if self._ready and not self._chain_scheduled:
-            self._chain_scheduled = True
-            self._runtime.spawn(self._chain(), name="holdfast attempts")
+        if self._ready and self._scheduled is None:
+            self._scheduled = self._runtime.spawn(self._chain(), name="holdfast attempts")
+            self._scheduled.add_done_callback(self._chain_ended)
+
+    def _alone_ended(self, attempt: LeasedAttempt, task: "asyncio.Task[None]") -> None:
+        if attempt.began_at is None and attempt.settlement is None:  # its task was cancelled before it began
+            self._ready.append(attempt)
+            self._schedule_chain()
+
+    def _chain_ended(self, task: "asyncio.Task[None]") -> None:
+        if self._scheduled is task:  # it was cancelled before it began
+            self._scheduled = None
+            self._schedule_chain()
 
     async def _run_alone(self, attempt: LeasedAttempt) -> None:
         self._turns += 1
@@ -64,11 +77,12 @@ class AttemptRunner:
             attempt.plan.suspends = False
 
     async def _chain(self) -> None:
-        self._chain_scheduled = False
+        self._scheduled = None
         self._turns += 1
         turn = self._turns
         ready, execute = self._ready, self._executor.run
         own_task = asyncio.current_task()
+        assert own_task is not None
         chain_began_at = self._runtime.monotonic()
         while ready:
             attempt = ready.popleft()
@@ -80,7 +94,7 @@ class AttemptRunner:
             if self._turns != turn:
                 attempt.plan.suspends = True
                 break
-            if copy_context() != before:
+            if copy_context() != before or own_task.cancelling():  # a cancellation would reach the next handler
                 break
             assert attempt.began_at is not None
             if attempt.began_at - chain_began_at > MAX_TURN_US:

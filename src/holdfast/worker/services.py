@@ -21,7 +21,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
-from holdfast.service import Service, Supervisor
+from holdfast.service import Service, StoreOutage, Supervisor
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import LeasedAttempt
@@ -66,6 +66,12 @@ IMMEDIATE_TIMEOUT_S: Seconds = 0.5
 """Replaces both of the above when the worker is to stop at once."""
 KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Stopping waits this long for the keeper's thread."""
+RELEASE_TIMEOUT_S: Seconds = 5.0
+"""The last call that releases jobs may take this long; then their leases expire."""
+FORGET_TIMEOUT_S: Seconds = 2.0
+"""Removing the worker's record may take this long; then it expires."""
+END_STEP_TRIES = 3
+"""A step of the end that is cancelled is tried this often."""
 POLL_WITHOUT_PUSH_S: Seconds = 0.25
 """Poll at least this often where the store cannot notify."""
 
@@ -96,6 +102,7 @@ class WorkerServices:
         self._stop_request = stop_request
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
+        self._released = 0
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
         self._plans = {
@@ -114,7 +121,7 @@ class WorkerServices:
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
-        poll_s = settings.poll_interval
+        poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
             runtime,
             worker=spec.worker,
@@ -126,12 +133,12 @@ class WorkerServices:
         )
         self.exchanger = Exchanger(
             runtime,
-            resender=Resender(runtime, engine),
+            resender=Resender(runtime, engine, outage),
             slots=self.slots,
             claims=claims,
             plans=self._plans,
             reporter=self._reporter,
-            poll_s=poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
+            poll_s=lambda: poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
             watch_deadline=self._deadlines.watch,
             on_abort=self._deadlines.on_abort,
             on_idle=stop_request.request if until_empty else None,
@@ -148,6 +155,7 @@ class WorkerServices:
             record=self.record,
             on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
+            on_recovered=lambda: self._on_loop(outage.end),
         )
         self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
         self._listener = NotificationListener(
@@ -169,9 +177,13 @@ class WorkerServices:
             on_freed=self.exchanger.wake,
             interval_s=settings.reap_interval,
         )
+        self._ended_service = ""
+        """The name of a service that ended although it was not stopped."""
         self.supervisor = Supervisor(
             runtime,
-            (
+            outage=outage,
+            on_ended=self._on_service_ended,
+            services=(
                 *exchanges,
                 self._deadlines,
                 self._listener,
@@ -283,6 +295,13 @@ class WorkerServices:
             raise
         finally:
             await self._stop_working()
+        if self._ended_service:
+            raise RuntimeError(f"The worker has stopped because its service {self._ended_service!r} ended.")
+
+    def _on_service_ended(self, service: Service) -> None:
+        """PF3: without this service the worker would hold jobs and not run them, so it stops."""
+        self._ended_service = service.name
+        self._stop_request.request()
 
     async def _stop_working(self) -> None:
         """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
@@ -307,22 +326,53 @@ class WorkerServices:
         await stop_request.wait_until(lambda: not self._hooks.pending, timeout_s)
 
     async def end(self) -> None:
-        """Stop all services and threads, then release what still runs."""
+        """Stop all services and threads, then release what still runs. A cancellation does not skip a step."""
         self._listener.close()
-        await self.supervisor.stop()
         self._watcher.stop()
+        cancelled = await self._try_step(self.supervisor.stop)
         self.keeper.stop()
-        await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
-        released = await self._release_rest()
-        try:
-            await self._engine.forget_worker(self._spec.worker)
-        except Exception as error:
-            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+        cancelled |= await self._try_step(self._wait_for_keeper)
+        cancelled |= await self._try_step(self._release_rest)
+        cancelled |= await self._try_step(self._forget_worker)
         self._handler_threads.close()
         _logger.info("Worker %s has stopped.", self._spec.worker)
-        self._bus.emit(events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=released))
+        stopped = events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=self._released)
+        self._bus.emit(stopped)
+        if cancelled:
+            raise asyncio.CancelledError
 
-    async def _release_rest(self) -> int:
+    async def _try_step(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Carry out one step of the end, again if it is cancelled. True if it was cancelled."""
+        cancelled = False
+        for _ in range(END_STEP_TRIES):
+            try:
+                await step()
+                break
+            except asyncio.CancelledError:
+                cancelled = True
+            except Exception:
+                _logger.exception("A step of the end of worker %s failed.", self._spec.worker)
+                break
+        return cancelled
+
+    async def _wait_for_keeper(self) -> None:
+        await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
+
+    async def _forget_worker(self) -> None:
+        try:
+            async with asyncio.timeout(FORGET_TIMEOUT_S):
+                await self._engine.forget_worker(self._spec.worker)
+        except Exception as error:
+            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+
+    async def _release_rest(self) -> None:
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self.exchanger.take_unanswered()
+        except Exception as error:
+            _logger.error(
+                "Jobs claimed while the worker stopped may stay leased until they expire: %r", error
+            )
         rest: Sequence[LeasedAttempt] = [
             attempt
             for attempt in self.slots.attempts.values()
@@ -335,9 +385,10 @@ class WorkerServices:
                 _logger.warning("Job %s (%s) still runs; it is released.", attempt.lease.id, attempt.lease.task)
                 attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)
         settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
+        self._released = len(settlements)
         try:
-            for start in range(0, len(settlements), MAX_SETTLEMENTS):
-                await self._engine.settle(*settlements[start : start + MAX_SETTLEMENTS])
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                for start in range(0, len(settlements), MAX_SETTLEMENTS):
+                    await self._engine.settle(*settlements[start : start + MAX_SETTLEMENTS])
         except Exception as error:
-            _logger.error("%d jobs could not be released: %s Their leases will expire.", len(settlements), error)
-        return len(settlements)
+            _logger.error("%d jobs could not be released: %r Their leases will expire.", len(settlements), error)

@@ -119,7 +119,6 @@ class Worker:
         app, settings = self._app, self._settings()
         stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
-        services: WorkerServices | None = None
         try:
             with self._signals_to(stop_request):
                 app.import_modules()
@@ -129,17 +128,16 @@ class Worker:
                         app, self._spec(settings), state, stop_request, until_empty=self._until_empty
                     )
                     self._services = services
-                    await services.begin()
-                    on_ready()
-                    await services.work()
+                    try:
+                        await services.begin()
+                        on_ready()
+                        await services.work()
+                    finally:  # with the signal handlers in place: a second signal must not end the process here
+                        await services.end()
+                        await app.bus.wait_for_listeners(LISTENER_TIMEOUT_S)
         finally:
-            try:
-                if services is not None:
-                    await services.end()
-                    await app.bus.wait_for_listeners(LISTENER_TIMEOUT_S)
-            finally:
-                stop_request.waker.close()
-                self._stop_request = self._loop = self._services = None
+            stop_request.waker.close()
+            self._stop_request = self._loop = self._services = None
 
     @asynccontextmanager
     async def _state(self) -> AsyncIterator[Any]:
@@ -207,7 +205,11 @@ class Worker:
         ready = asyncio.get_running_loop().create_future()
         work = self._work(lambda: ready.set_result(None))
         self._run_task = self._app.runtime.spawn(work, name=f"holdfast worker {self.name}")
-        await asyncio.wait({ready, self._run_task}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({ready, self._run_task}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:  # `__aexit__` is not called then
+            self._run_task.cancel()
+            raise
         if not ready.done():
             await self._run_task
         return self

@@ -157,7 +157,7 @@ async def test_an_idle_worker_is_notified_of_the_commit(
     worker = jobs.worker()
     async with worker:
         assert worker._services is not None
-        worker._services.exchanger._poll_s = 3600.0
+        worker._services.exchanger._poll_s = lambda: 3600.0
         await asyncio.to_thread(ship.enqueue, "first")
         await done.calls(1)
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
 import pytest
+from postgres_roles import new_role
 from psycopg.rows import dict_row
 from sqlalchemy import text
 from sqlalchemy.exc import DataError
@@ -160,3 +162,57 @@ def test_a_dead_transaction_leaves_the_job_to_be_tried_again(jobs: App[Any], sto
         assert work.enqueue().result(timeout=30) == 2
         assert awaited.enqueue().result(timeout=30) == 2
     assert store.effects() == {"a": 1, "b": 1}
+
+
+# The engine's own transactions
+
+
+@pytest.mark.parametrize("durability", ["durable", "fast"])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_handler_s_transaction_has_the_settings_of_the_app(
+    store: Store, postgres_server: "PostgresServer", kind: str, durability: Literal["durable", "fast"]
+) -> None:
+    role = new_role(postgres_server)
+    postgres_server.execute(f"GRANT {urlsplit(store.place).username} TO {role.name}")
+    postgres_server.execute(f"ALTER ROLE {role.name} SET default_transaction_isolation = 'repeatable read'")
+    opposite = "off" if durability == "durable" else "on"
+    postgres_server.execute(f"ALTER ROLE {role.name} SET synchronous_commit = {opposite}")
+    app: App[Any] = App(role.url, namespace=store.namespace, durability=durability)
+    query = "SELECT current_setting('transaction_isolation') || ' ' || current_setting('synchronous_commit')"
+
+    @app.task(name="plain")
+    def plain(ctx: Context) -> str:
+        with ctx.transaction() as connection:
+            return str(connection.execute(query).fetchone()[0])
+
+    @app.task(name="async")
+    async def coroutine(ctx: Context) -> str:
+        async with ctx.transaction() as connection:
+            return str(await connection.fetchval(query))
+
+    with app:
+        handle = {"plain": plain, "async": coroutine}[kind].enqueue()
+        app.worker(until_empty=True).run()
+        assert handle.result(timeout=30) == f"read committed {'on' if durability == 'durable' else 'off'}"
+
+
+def test_under_repeatable_read_a_plain_handler_that_outlives_a_renewal_succeeds(
+    store: Store, postgres_server: "PostgresServer"
+) -> None:
+    """The renewal writes the job while the handler's transaction is open, and before it completes the job."""
+    role = new_role(postgres_server)
+    postgres_server.execute(f"GRANT {urlsplit(store.place).username} TO {role.name}")
+    postgres_server.execute(f"ALTER ROLE {role.name} SET default_transaction_isolation = 'repeatable read'")
+    app: App[Any] = App(role.url, namespace=store.namespace)
+
+    @app.task(transaction=True, max_attempts=1)
+    def slow(ctx: Context) -> int:
+        ctx.tx.execute("SELECT 1")
+        place = f"{store.namespace}.job"
+        postgres_server.execute(f"UPDATE {place} SET lease_expires = lease_expires + 1 WHERE id = %s", ctx.job.id)
+        return 1
+
+    with app:
+        handle = slow.enqueue()
+        app.worker(until_empty=True).run()
+        assert handle.result(timeout=30) == 1

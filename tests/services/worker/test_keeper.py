@@ -79,6 +79,9 @@ class Bench:
         """The ids of each renewal that was sent."""
         return [[job.id for job in command.jobs] for command in self.engine.commands if isinstance(command, Renew)]
 
+    def heartbeats(self) -> int:
+        return sum(isinstance(command, Heartbeat) for command in self.engine.commands)
+
 
 async def test_a_lease_is_renewed_at_a_third_of_its_length() -> None:
     bench = Bench()
@@ -174,10 +177,11 @@ async def test_errors_of_the_engine_are_survived_and_the_next_round_comes_soon()
 async def test_the_worker_record_is_written_every_few_seconds() -> None:
     bench = Bench()
     bench.keeper.run_once()
-    beats = [command for command in bench.engine.commands if isinstance(command, Heartbeat)]
-    assert beats == []
+    bench.keeper.run_once()
+    assert bench.heartbeats() == 1
     bench.runtime.advance(HEARTBEAT_US / SECOND)
     bench.keeper.run_once()
+    assert bench.heartbeats() == 2
     (record,) = (await bench.engine.workers()).workers
     assert record.worker == "w"
     assert bench.stops == 0
@@ -185,6 +189,16 @@ async def test_the_worker_record_is_written_every_few_seconds() -> None:
     bench.keeper.renew_now()
     bench.keeper.run_once()
     assert bench.stops == 1
+
+
+# WK3
+async def test_a_heartbeat_that_failed_is_sent_again_with_the_next_round() -> None:
+    bench = Bench()
+    bench.engine.before = lambda command: EngineUnavailable() if isinstance(command, Heartbeat) else None
+    bench.keeper.run_once()
+    bench.engine.before = None
+    bench.keeper.run_once()
+    assert bench.heartbeats() == 2
 
 
 # Fencing

@@ -166,7 +166,7 @@ MUTANTS = (
         "if self._unused_tokens_pid != os.getpid():",
         "if False:",
         "Two processes enqueue different jobs under one id, and one of them is taken for a duplicate.",
-        ("tests/unit/test_runtime.py::test_a_forked_child_and_its_parent_generate_different_ids",),
+        ("tests/unit/test_runtime_ids.py::test_a_forked_child_and_its_parent_generate_different_ids",),
     ),
     Mutant(
         "results are limited like payloads",

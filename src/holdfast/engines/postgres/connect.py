@@ -7,20 +7,25 @@ connection sets READ COMMITTED, for which they are written.
 A proxy that shares sessions between its clients (`pooled`) keeps neither settings nor prepared statements for a
 connection, and gives each transaction any free session. So there a connection sets nothing, keeps no statement
 prepared, and runs every statement inside a transaction.
+
+asyncpg carries all calls. psycopg is used for one purpose: the transaction of a plain (not async) handler.
 """
 
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import asyncpg
 
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.durability import Durability
+from holdfast.errors import Unsupported
 
 CONNECT_TIMEOUT_S = 10.0  # a server that accepts no connection for this long counts as unreachable
 STATEMENT_TIMEOUT_S = 60.0  # our statements take milliseconds: one that takes this long is stuck
 
+BACKEND_PID = "SELECT pg_backend_pid()"
 ISOLATION = {"default_transaction_isolation": "read committed"}
 TCP_OPTIONS = {
     "TCP_KEEPIDLE": 15,  # seconds
@@ -29,6 +34,15 @@ TCP_OPTIONS = {
     "TCP_USER_TIMEOUT": 30_000,  # milliseconds
 }
 """Set where the system has them. A server that vanishes without closing its socket is detected within 30 seconds."""
+LIBPQ_OPTIONS: dict[str, Any] = {
+    "application_name": "holdfast",
+    "connect_timeout": round(CONNECT_TIMEOUT_S),
+    "keepalives_idle": TCP_OPTIONS["TCP_KEEPIDLE"],
+    "keepalives_interval": TCP_OPTIONS["TCP_KEEPINTVL"],
+    "keepalives_count": TCP_OPTIONS["TCP_KEEPCNT"],
+    "tcp_user_timeout": TCP_OPTIONS["TCP_USER_TIMEOUT"],
+}
+"""The same limits, for psycopg."""
 
 
 class SharedSession(asyncpg.Connection):
@@ -84,6 +98,46 @@ class Connector:
             raise failures.of_connecting(error, self._place, login_worked=self.login_worked) from error
         _set_tcp_options(connection)
         return connection
+
+    async def check_session(self, connection: asyncpg.Connection) -> None:
+        """Refuse a proxy that shares sessions, if the settings do not say that there is one.
+
+        The server's process is then another one than the handshake named, and two open connections have the same.
+        """
+        if self.pooled:
+            return
+        try:
+            pid = await connection.fetchval(BACKEND_PID)
+            if pid == connection.get_server_pid():
+                return
+            other = await self()
+            try:
+                shared = pid == await other.fetchval(BACKEND_PID)
+            finally:
+                other.terminate()
+        except failures.FAILURES as error:
+            raise failures.of_opening(error, self._place) from error
+        if shared:
+            raise failures.shared_session(self._place, "two connections have one session")
+
+    @contextmanager
+    def blocking_transaction(self) -> Iterator[Any]:
+        """A transaction over psycopg, with the settings that connections of asyncpg have."""
+        try:
+            import psycopg
+        except ModuleNotFoundError as missing:
+            raise Unsupported(
+                "A transaction in a plain (not async) handler on PostgreSQL needs psycopg. Install it with: "
+                "pip install 'psycopg[binary]', or make the handler async.",
+                capability="user_transactions",
+                engine=failures.SCHEME,
+            ) from missing
+        with psycopg.connect(self._url, **LIBPQ_OPTIONS) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # part of BEGIN, so a proxy keeps it
+            with connection.transaction():
+                for name, value in self._durability.settings.items():
+                    connection.execute("SELECT set_config(%s, %s, true)", (name, value))
+                yield connection
 
 
 def socket_of(connection: asyncpg.Connection) -> socket.socket | None:

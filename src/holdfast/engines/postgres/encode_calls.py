@@ -21,7 +21,7 @@ from holdfast.model.command import A, Answer, Command
 from holdfast.model.hashing import key_hash
 from holdfast.model.operate import Clear
 from holdfast.model.produce import Enqueue, Group, NewJob
-from holdfast.model.work import Exchange, Expired
+from holdfast.model.work import Exchange, Expired, Heartbeat
 
 
 def call_of(command: Command[A], cursors: Mapping[str, Cursor] = {}, *, fast: bool = True) -> Call:
@@ -35,6 +35,8 @@ def call_of(command: Command[A], cursors: Mapping[str, Cursor] = {}, *, fast: bo
             turn = crc32(command.worker.encode())
             request = encode({**msgspec.to_builtins(command), "turn": turn}).decode()
             return Call("expired", (request,), reader(type(command)))
+        case Heartbeat():
+            return Call("heartbeat", (encode(command).decode(),), reader(Heartbeat))
         case _:
             return Call(verb_of(type(command)), (encode(command).decode(),), reader(type(command)))
 

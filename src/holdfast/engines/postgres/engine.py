@@ -30,10 +30,11 @@ from holdfast.engines.postgres.notifier import Notifier
 from holdfast.engines.postgres.schema import Schema
 from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
+from holdfast.engines.postgres.worker_sessions import DisownSilent, EndedProcesses
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable, SchemaMismatch
 from holdfast.model.command import A, Command
-from holdfast.model.instants import MILLISECOND
+from holdfast.model.instants import MILLISECOND, Micros
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
@@ -111,6 +112,7 @@ class PostgresEngine(Engine):
         )
         self._pool_size = pool_size
         self._by_loop = ConnectionsByLoop(runtime, self._new_loop_connections)
+        self._ended_processes = EndedProcesses(runtime)
         self._inherited: list[object] = []
 
     @property
@@ -140,6 +142,7 @@ class PostgresEngine(Engine):
                     wanted=str(OLDEST_SERVER),
                     engine=self.scheme,
                 )
+            await self._connect.check_session(connection)
             await self._schema.check(connection)
             await self._durability.check(connection)
         finally:
@@ -158,7 +161,8 @@ class PostgresEngine(Engine):
 
     def _leave_to_parent(self) -> None:
         """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
-        self._inherited += [self._by_loop, self._notifier, self._topics]
+        self._inherited += [self._by_loop, self._notifier, self._topics, self._ended_processes]
+        self._ended_processes = EndedProcesses(self._runtime)
         self._pid = 0
         self._notifier = None
         self._topics = Topics()
@@ -173,6 +177,7 @@ class PostgresEngine(Engine):
             await self._runtime.run_blocking(notifier.close)
         await self._by_loop.close()
         self._topics.close()
+        self._ended_processes.close()
 
     def close_now(self) -> None:
         """Close from a thread without an event loop: when the interpreter ends, or when the App is collected."""
@@ -183,6 +188,7 @@ class PostgresEngine(Engine):
                 notifier.close()
             self._by_loop.close_now()
             self._topics.close()
+            self._ended_processes.close()
 
     async def migrate(self) -> tuple[str, ...]:
         return await self._schema.migrate()
@@ -220,7 +226,24 @@ class PostgresEngine(Engine):
 
     def renewal_connection(self) -> RenewalConnection:
         connect = partial(self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S)
-        return renewal_connection.PostgresRenewalConnection(Connections(connect, 1), self._caller.perform)
+        return renewal_connection.PostgresRenewalConnection(
+            Connections(connect, 1), self._caller.perform, pooled=self._connect.pooled
+        )
+
+    # Workers that have ended
+
+    @property
+    def process_name(self) -> str:
+        return self._ended_processes.process_name
+
+    async def ended_workers(self) -> tuple[str, ...]:
+        ended = self._ended_processes.names()
+        if not ended:
+            return ()
+        return self._ended_processes.workers_of(ended, (await self.workers()).workers)
+
+    async def disown_silent(self, watched_us: Micros) -> dict[str, int]:
+        return (await self.perform(DisownSilent(watched_us=watched_us))).leases
 
     # Transactions of users
 
@@ -231,7 +254,7 @@ class PostgresEngine(Engine):
         return await self._user_transactions.aperform_in(command, user, self._offset, self._not_before_us)
 
     def transaction(self) -> OwnTransaction:
-        return OwnTransaction(self._connection_for_user, self._url)
+        return OwnTransaction(self._connection_for_user, self._connect.blocking_transaction)
 
     @asynccontextmanager
     async def _connection_for_user(self) -> AsyncIterator[asyncpg.Connection]:

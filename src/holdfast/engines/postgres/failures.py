@@ -40,6 +40,8 @@ one, never between a commit and its answer."""
 _NO_SCHEMA = frozenset({"3F000", "42P01", "42883"})
 _WRONG_LOGIN = frozenset({"28000", "28P01", "3D000"})
 _PROTOCOL_VIOLATION = "08P01"
+_OTHER_SESSION = frozenset({"26000", "42P05"})
+"""A prepared statement is missing, or exists already: this call reached another session than the one before it."""
 _TOO_MANY_CONNECTIONS = "53300"
 _DISK_FULL = "53100"
 _DAMAGED = frozenset({"XX001", "XX002"})
@@ -113,13 +115,30 @@ def of_connecting(error: BaseException, place: str, *, login_worked: bool = Fals
     if state in _WRONG_LOGIN and not login_worked:
         return ConfigError(f"PostgreSQL at {place} refused the login: {text}.", key="url")
     if state == _PROTOCOL_VIOLATION and "startup parameter" in text:
-        return ConfigError(
-            f"At {place} answers a proxy that shares sessions ({text}). Set `[postgres] pooled = true`.",
-            key="postgres.pooled",
-        )
+        return shared_session(place, text)
     if state == _TOO_MANY_CONNECTIONS:
         text = f"{text}. Raise its max_connections, lower `[postgres] pool_size`, or use a proxy such as PgBouncer"
     return EngineUnavailable(f"PostgreSQL at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)
+
+
+def shared_session(place: str, text: str) -> ConfigError:
+    """The error when a proxy shares sessions and the settings do not say so."""
+    return ConfigError(
+        f"At {place} answers a proxy that shares sessions ({text}). Set `[postgres] pooled = true`.",
+        key="postgres.pooled",
+    )
+
+
+def of_other_session(error: BaseException, place: str) -> ConfigError | None:
+    """The error if a statement reached another session than the one before it; else None."""
+    return shared_session(place, _text(error)) if _sqlstate(error) in _OTHER_SESSION else None
+
+
+def of_opening(error: BaseException, place: str) -> HoldfastError:
+    """The error when the first statements of a connection failed; they only read."""
+    return of_other_session(error, place) or EngineUnavailable(
+        f"PostgreSQL at {place} cannot be used: {_text(error)}. Nothing was written.", engine=SCHEME
+    )
 
 
 def of_call(error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool) -> HoldfastError:
@@ -149,6 +168,8 @@ def of_call(error: BaseException, command: Command[Any], place: str, *, reads: b
 def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, verb: str) -> HoldfastError:
     """The error when the server refused a statement: it rolled back the transaction."""
     state, text = _sqlstate(error), _text(error)
+    if (shared := of_other_session(error, place)) is not None:
+        return shared
     if state.startswith(("22", "23", "54")) and state not in _RETRY_AT_ONCE:
         return InvalidArguments(
             f"PostgreSQL at {place} cannot store the values of this {verb}: {text}. Nothing was written."

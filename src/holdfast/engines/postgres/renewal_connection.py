@@ -2,6 +2,8 @@
 
 Its timeout is shorter than that of other calls: a renewal on a dead connection must fail early enough for a second try
 before the lease expires.
+
+The worker's session with the server is that of this connection: see `worker_sessions.py`.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ from typing import Any
 
 from holdfast.engine import RenewalConnection
 from holdfast.engines.postgres.connections import Connections
+from holdfast.engines.postgres.worker_sessions import SessionHeartbeat
 from holdfast.model import work
 from holdfast.model.command import A, Command
 from holdfast.model.records import WorkerRecord
@@ -20,25 +23,33 @@ Perform = Callable[[Command[Any], Connections], Awaitable[Any]]
 
 
 class PostgresRenewalConnection(RenewalConnection):
-    """Created and used in the thread of the keeper. Its event loop runs only during a call."""
+    """Created and used in the thread of the keeper. Its event loop runs only during a call.
 
-    def __init__(self, connections: Connections, perform: Perform) -> None:
+    `connections` holds one. `pooled`: the server's session is not this connection's own.
+    """
+
+    def __init__(self, connections: Connections, perform: Perform, *, pooled: bool) -> None:
         self._connections = connections
         self._perform = perform
+        self._pooled = pooled
         self._runner = asyncio.Runner()
 
-    def _run(self, command: Command[A]) -> A:
-        async def perform() -> A:
-            answer: A = await self._perform(command, self._connections)
-            return answer
-
-        return self._runner.run(perform())
-
     def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
-        return self._run(work.Renew(jobs=tuple(jobs)))
+        return self._runner.run(self._answer(work.Renew(jobs=tuple(jobs))))
 
     def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
-        return self._run(work.Heartbeat(worker=worker))
+        return self._runner.run(self._heartbeat(worker))
+
+    async def _heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
+        if self._pooled:
+            return await self._answer(work.Heartbeat(worker=worker))
+        async with self._connections.one() as connection:  # the next call takes the same one
+            session_pid: int = connection.get_server_pid()
+        return await self._answer(SessionHeartbeat(worker=worker, session_pid=session_pid))
+
+    async def _answer(self, command: Command[A]) -> A:
+        answer: A = await self._perform(command, self._connections)
+        return answer
 
     def close(self) -> None:
         async def close() -> None:

@@ -43,6 +43,9 @@ LIVE_FOR_INTERVALS = 5
 when its host is busy, and it is not waited for like a dead one that prune removes after ten."""
 LIVE_AT_LEAST = MINUTE
 """Microseconds, for workers with a very short interval."""
+ENDED_AFTER_INTERVALS = 2
+"""Heartbeat intervals. A worker that is silent for longer and has no session with the server has ended: a living one
+whose connection was cut connects again for its next heartbeat."""
 
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _ENTRY = re.compile(r"^CREATE FUNCTION (\w+)\((?:(?!^CREATE |\$\$).)*?\{\{entry\}\}", re.MULTILINE | re.DOTALL)
@@ -125,6 +128,7 @@ def _of_the_model() -> dict[str, str]:
         "silent_at_least": limits.SILENT_AT_LEAST,
         "live_for_intervals": LIVE_FOR_INTERVALS,
         "live_at_least": LIVE_AT_LEAST,
+        "ended_after_intervals": ENDED_AFTER_INTERVALS,
         "kept_versions": KEPT_VERSIONS,
         "history.first": history.KEEP_FIRST,
         "history.length": history.KEEP_FIRST + history.KEEP_LAST,

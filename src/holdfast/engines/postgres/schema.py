@@ -11,7 +11,7 @@ from typing import NamedTuple
 import asyncpg
 
 from holdfast.engines.postgres import rules
-from holdfast.engines.postgres.failures import FAILURES, SCHEME
+from holdfast.engines.postgres.failures import FAILURES, SCHEME, of_other_session
 from holdfast.engines.postgres.migrations import PRESENT, Rules, migrate, newest, script
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HoldfastError, SchemaMismatch
 
@@ -125,6 +125,8 @@ class Schema:
             raise self._explained(verb, error) from error
 
     def _explained(self, verb: str, error: BaseException) -> HoldfastError:
+        if (shared := of_other_session(error, self._place)) is not None:
+            return shared
         message = f"The attempt to {verb} the schema {self.namespace!r} at {self._place} failed: {error}."
         if not isinstance(error, asyncpg.PostgresError) or (error.sqlstate or "").startswith(("57P", "08")):
             return EngineUnavailable(f"{message} It may be repeated.", engine=SCHEME)

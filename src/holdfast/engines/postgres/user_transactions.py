@@ -5,15 +5,15 @@ deferred: the next call that comes by after the commit carries them out; see `ru
 out with the commit: by NOTIFY inside the transaction, or by the session's own hook where it has one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 
 from holdfast.engines.postgres.encode_calls import user_transaction_call_of
 from holdfast.engines.postgres.messages import Call, Reply
-from holdfast.errors import Unsupported, WrongDatabase
+from holdfast.errors import WrongDatabase
 from holdfast.model.command import A, Command
 from holdfast.transactions import UserConnection
 from holdfast.transactions.postgresql import IDENTITY
@@ -90,9 +90,9 @@ class UserTransactions:
 class OwnTransaction:
     """A transaction of the engine's own: on an event loop over asyncpg, in a thread over psycopg."""
 
-    def __init__(self, lend: Callable[[], Any], url: str) -> None:
+    def __init__(self, lend: Callable[[], Any], begin_blocking: Callable[[], Any]) -> None:
         self._lend = lend
-        self._url = url
+        self._begin_blocking = begin_blocking
         self._open: Any = None
 
     async def __aenter__(self) -> asyncpg.Connection:
@@ -104,7 +104,7 @@ class OwnTransaction:
         await self._open.__aexit__(*exc)
 
     def __enter__(self) -> Any:
-        self._open = self._connected()
+        self._open = self._begin_blocking()
         return self._open.__enter__()
 
     def __exit__(self, *exc: Any) -> None:
@@ -112,19 +112,5 @@ class OwnTransaction:
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[asyncpg.Connection]:
-        async with self._lend() as connection, connection.transaction():
-            yield connection
-
-    @contextmanager
-    def _connected(self) -> Iterator[Any]:
-        try:
-            import psycopg
-        except ModuleNotFoundError as missing:
-            raise Unsupported(
-                "A transaction in a plain (not async) handler on PostgreSQL needs psycopg. Install it with: "
-                "pip install 'psycopg[binary]', or make the handler async.",
-                capability="user_transactions",
-                engine="postgresql",
-            ) from missing
-        with psycopg.connect(self._url) as connection, connection.transaction():
+        async with self._lend() as connection, connection.transaction(isolation="read_committed"):
             yield connection

@@ -5,11 +5,15 @@ writer checkpoints while it holds the gate. `synchronous` follows from the durab
 thread at a time, in one process.
 """
 
+import logging
 import os
 import sqlite3
 
 from holdfast.engines.sqlite.store import StoreOptions
+from holdfast.engines.sqlite.store_file import identity_of
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
+
+log = logging.getLogger("holdfast")
 
 MIN_VERSION = (3, 37, 0)
 """The first version with STRICT tables."""
@@ -33,6 +37,8 @@ def connect(
             wanted="3.37",
             engine="sqlite",
         )
+    store.file.check()  # otherwise SQLite would make a new, empty file
+    before = identity_of(store.path)
     try:
         db = sqlite3.connect(
             store.path,
@@ -53,10 +59,47 @@ def connect(
         db.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             db.execute("PRAGMA query_only = ON")
+        store.file.remember(before)
     except sqlite3.Error as error:
         sqlite3.Connection.close(db)  # `factory` may have another `close`
         raise translate(error, store.path) from error
+    except EngineUnavailable:
+        sqlite3.Connection.close(db)
+        raise
     return db
+
+
+def keep_for_ever(db: sqlite3.Connection) -> None:
+    """In a forked child: never close this connection of the parent, not even when the interpreter ends."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """End the transaction, if there is one. Raises nothing: the caller reports the error that came before."""
+    if db.in_transaction:
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            log.debug("A rollback failed: %s", error)
+
+
+def is_not_committed(error: sqlite3.Error) -> bool:
+    """True if a COMMIT that failed with this error has certainly written nothing.
+
+    A write into the log has failed, so the last page of the transaction, which commits it, is not there. After other
+    errors it may be: a failed sync, for example, leaves the page in the log, and SQLite may find it after a crash.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF == sqlite3.SQLITE_FULL
+
+
+def storage_full(path: str) -> StorageFull:
+    return StorageFull(
+        f"The disk has no space left for {os.path.abspath(path)}. Nothing was written. Free some disk space. Meanwhile "
+        "no job is accepted, and stored jobs can still be settled."
+    )
 
 
 def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
@@ -70,7 +113,7 @@ def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
                 "Find the program that keeps a transaction open."
             )
         case sqlite3.SQLITE_FULL:
-            return StorageFull(f"The disk has no space left for {file}. Nothing was written. Free some disk space.")
+            return storage_full(path)
         case sqlite3.SQLITE_READONLY:
             return EngineUnavailable(f"{file} cannot be written to: the file or its folder is read-only.")
         case sqlite3.SQLITE_CANTOPEN:

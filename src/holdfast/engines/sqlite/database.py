@@ -9,7 +9,7 @@ NO_NUMBER = 0
 
 
 class Database:
-    """Runs statements by name. The number of a name never changes once it is committed, so numbers are cached."""
+    """Runs statements by name. Caches the numbers of names."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
         self.connection = connection
@@ -41,7 +41,6 @@ class Database:
     # Numbers of names
 
     def forget_numbers(self) -> None:
-        """After a rollback: the cache may have numbers that were never committed."""
         self._queue_numbers.clear()
         self._task_numbers.clear()
 

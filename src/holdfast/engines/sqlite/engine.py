@@ -154,6 +154,7 @@ class SqliteEngine(Engine):
             if part is not None:
                 part.close()
         self._writer = self._reader = self._processes = self._poller = None
+        self._store.file.forget()
         self._topics.close()
 
     async def migrate(self) -> tuple[str, ...]:

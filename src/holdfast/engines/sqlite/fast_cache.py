@@ -26,6 +26,6 @@ class CacheBetweenTransactions(SqliteState):
         self._jobs = {name: job for name, job in self._jobs.items() if job is not None and job.token is not None}
         self.db.written = False
 
-    def clear_cache(self, *, numbers: bool = False) -> None:
-        super().clear_cache(numbers=numbers)
+    def clear_cache(self) -> None:
+        super().clear_cache()
         self._data_version = NO_VERSION

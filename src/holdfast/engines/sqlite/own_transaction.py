@@ -13,11 +13,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from types import TracebackType
 
-from holdfast.engines.sqlite.connection import connect, translate
+from holdfast import forks
+from holdfast.engines.sqlite.connection import connect, is_not_committed, keep_for_ever, roll_back, translate
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, UsageError
-from holdfast.runtime import Gate, Runtime
+from holdfast.file_locks import Gate
+from holdfast.runtime import Runtime
 from holdfast.transactions.sqlite import OwnConnection
 
 BUDGET_S = 2.0
@@ -26,6 +28,11 @@ BUDGET_S = 2.0
 TAKEN_BACK = (
     "This attempt held SQLite's only write lock for too long, so its transaction was taken back. Nothing of it was "
     "written. Do slow things before `ctx.transaction()` or the first use of `ctx.tx`."
+)
+
+FORKED = (
+    "This transaction belongs to the parent process, which forked inside it. A child process can neither use it nor "
+    "end it. Fork before or after the transaction."
 )
 
 log = logging.getLogger("holdfast")
@@ -54,11 +61,23 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         self._gate: Gate | None = None
         self._connection: OwnConnection | None = None
         self._abandoned = False
+        self._forked = False
         self.path = store.path
+        forks.call_in_child(self._forget_in_child)
 
     @property
     def is_open(self) -> bool:
         return self._gate is not None
+
+    def _forget_in_child(self) -> None:
+        """PF2. The parent's connection is left as it is: even closing it here could damage the file."""
+        connection = self._connection
+        self._lock = self._runtime.lock()  # another thread of the parent may have held it
+        self._connection = self._gate = None
+        self._forked = True
+        if connection is not None:
+            connection.revoked = FORKED
+            keep_for_ever(connection)
 
     # Beginning
 
@@ -79,7 +98,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
 
     def _begin(self) -> OwnConnection:
         try:
-            gate = self._runtime.fs.gate(self._store.gate_path)
+            gate = self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)
         except OSError as error:
             raise EngineUnavailable(f"{self.path} cannot be opened for writing ({error}).") from error
         try:
@@ -121,6 +140,8 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         with self._lock:
             connection, gate = self._connection, self._gate
             self._connection = self._gate = None
+        if self._forked and commit:
+            raise UsageError(FORKED)
         if connection is None:
             return
         try:
@@ -131,8 +152,8 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
             connection.set_authorizer(None)
             if commit:
                 self._commit(connection)
-            elif connection.in_transaction:
-                connection.execute("ROLLBACK")
+            else:
+                roll_back(connection)
         finally:
             connection.really_close()
             if gate is not None:
@@ -148,8 +169,8 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
             if not was_open:  # SQLite has rolled it back, which it does if the disk is full
                 message = f"SQLite has rolled this transaction on {self.path} back. Nothing was written."
                 raise EngineUnavailable(message) from error
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            if connection.in_transaction or is_not_committed(error):
+                roll_back(connection)
                 raise translate(error, self.path) from error
             message = f"SQLite failed while committing ({error}). The transaction may or may not have been written."
             raise OutcomeUnknown(message, verb="commit", engine="sqlite") from error

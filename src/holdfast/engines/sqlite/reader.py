@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.sqlite.connection import connect, translate
+from holdfast.engines.sqlite.connection import connect, roll_back, translate
 from holdfast.engines.sqlite.rows import BrokenLane, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
@@ -43,6 +43,7 @@ class Reader:
         return [result for command in commands for result in self.run([command])]
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        self._store.file.check()
         self.connection.execute("BEGIN")
         try:
             _, wall, lease, _ = self.connection.execute(self._sql["begin_meta"]).fetchone()
@@ -52,5 +53,5 @@ class Reader:
             self._clock.last = self._ledger.clock.after(self._clock.last)
             return [CommandResult(answer, None, frozenset()) for answer in answers]
         finally:
-            self.connection.execute("ROLLBACK")
+            roll_back(self.connection)
             self._state.clear_cache()

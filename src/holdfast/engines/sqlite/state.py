@@ -83,8 +83,9 @@ class SqliteState(UnfinishedRecords):
     def after_commit(self) -> None:
         self.clear_cache()
 
-    def clear_cache(self, *, numbers: bool = False) -> None:
-        """Drop everything that another connection may change; after a rollback also the numbers of names."""
+    def clear_cache(self) -> None:
+        """Drop everything that a rollback undoes or another connection may change. That includes the numbers of names,
+        because a restored backup may have others."""
         self._jobs = {}
         self._dirty = {}
         self._queues = {}
@@ -93,8 +94,7 @@ class SqliteState(UnfinishedRecords):
         self._unfinished = None
         self._complete_lanes.clear()
         self.db.written = False
-        if numbers:
-            self.db.forget_numbers()
+        self.db.forget_numbers()
 
     def flush(self) -> None:
         """Write the changed jobs."""

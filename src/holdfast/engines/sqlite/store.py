@@ -1,12 +1,15 @@
 """What all connections of one engine share: the options of the store, its clock, and the form of a result."""
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.engines.sqlite.store_file import StoreFile
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
 
 
-class StoreOptions(NamedTuple):
+@dataclass(slots=True)
+class StoreOptions:
     """Which database file, and how it is opened."""
 
     path: str
@@ -17,6 +20,10 @@ class StoreOptions(NamedTuple):
 
     fast_paths: bool = True
     """False turns off `fast_state.py`, for tests."""
+    file: StoreFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.file = StoreFile(self.path)
 
     @property
     def gate_path(self) -> str:

@@ -77,7 +77,7 @@ class SqliteUserTransactions:
         with self._translated_errors(command):
             begins = connection.run(self._has_to_begin)
             if begins:
-                with closing(self._runtime.fs.gate(self._store.gate_path)) as gate, gate:
+                with closing(self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)) as gate, gate:
                     connection.run(_begin)
             result = connection.run(lambda db: self._decide(command, db, begins))
             if not self._notifies_after_commit(result, connection):
@@ -91,7 +91,9 @@ class SqliteUserTransactions:
         with self._translated_errors(command):
             begins = await connection.arun(self._has_to_begin)
             if begins:
-                with closing(self._runtime.fs.gate(self._store.gate_path)) as gate:  # closing it releases the gate
+                with closing(
+                    self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)
+                ) as gate:  # closing it releases the gate
                     await self._gate_queue.run(gate.__enter__)
                     await connection.arun(_begin)
             result = await connection.arun(lambda db: self._decide(command, db, begins))
@@ -108,6 +110,7 @@ class SqliteUserTransactions:
 
     def _has_to_begin(self, db: sqlite3.Connection) -> bool:
         """True if a transaction must be begun. Refuses a connection to another file, or one that autocommits."""
+        self._store.file.check()
         file = main_file(db)
         if not file or file_identity(file) != file_identity(self._store.path):
             raise WrongDatabase(expected=self._store.path, found=file or "a SQLite database in memory")

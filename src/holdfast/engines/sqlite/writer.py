@@ -17,21 +17,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.sqlite.connection import connect, translate
+from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
 from holdfast.engines.sqlite.repair import repair_lane, repair_row
+from holdfast.engines.sqlite.reserve import Reserve
 from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
+from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
-from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
+from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.model.observe import Prune
 from holdfast.model.operate import ScopeAnswer
+from holdfast.model.produce import Enqueue
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
@@ -40,6 +43,8 @@ T = TypeVar("T")
 
 CHECKPOINT_AT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log from which on its pages are moved into the database. Readers slow down as it grows."""
+WRITE_ERRORS = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE})
+"""What SQLite reports where a quota or a size limit is reached, and also for a broken disk."""
 LANES_PER_PRUNE = 1_000
 """Lanes whose heads one prune checks."""
 
@@ -52,7 +57,7 @@ class Writer:
         self._runtime = runtime
         self._clock = clock
         try:
-            self._gate = runtime.fs.gate(store.gate_path)
+            self._gate = runtime.fs.gate(store.gate_path, store.busy_timeout_s)
         except OSError as error:
             raise EngineUnavailable(
                 f"{store.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
@@ -66,6 +71,8 @@ class Writer:
         self._sql = load("statements.sql", store.namespace)
         self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
         self._ledger = Ledger(self._state)
+        self._log_file = LogFile(store.path + "-wal")
+        self._reserve = Reserve(store.path, runtime)
         self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
 
     def close(self) -> None:
@@ -117,11 +124,42 @@ class Writer:
     # Commands
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        """Run the commands. While the disk is full no job is accepted, and the other commands use the reserve."""
+        results: list[CommandResult] = []
+        if not (self._may_be_full(commands) and self._reserve.is_released()):
+            results = self._run(commands)
+            if not any(isinstance(result.error, StorageFull) for result in results):
+                return results
+            self._use_reserve()
+        full = CommandResult(None, storage_full(self._store.path), frozenset())
+        results = results or [full] * len(commands)
+        again = [
+            index
+            for index, command in enumerate(commands)
+            if isinstance(results[index].error, StorageFull) and not isinstance(command, Enqueue)
+        ]
+        for index, result in zip(again, self._run([commands[index] for index in again]), strict=True):
+            results[index] = result
+        return results
+
+    def _may_be_full(self, commands: Sequence[Command[Any]]) -> bool:
+        return self._reserve.in_use or any(type(command) is Enqueue for command in commands)
+
+    def _use_reserve(self) -> None:
+        if not self._reserve.in_use:
+            log.error("%s: the disk is full. No job is accepted; stored jobs can still be settled.", self._store.path)
+        with self._gate:
+            self._reserve.release()
+            self._checkpoint(MAX_INTEGER)
+
+    def _run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         """Run the commands in order in one transaction; if it fails, each in a transaction of its own."""
+        if not commands:
+            return []
         try:
             results, begun = self._transaction_after_repairs(lambda: self._decide(commands))
         except (sqlite3.Error, EngineError) as error:
-            failure: BaseException = translate(error, self._store.path) if isinstance(error, sqlite3.Error) else error
+            failure: BaseException = self._translate(error) if isinstance(error, sqlite3.Error) else error
             if isinstance(error, EngineError) or not isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
                 # The store itself fails: every single command would meet the same error.
                 return [CommandResult(None, failure, frozenset())] * len(commands)
@@ -132,9 +170,9 @@ class Writer:
                 results[index] = self._do_rest(results[index], work)
             return results
         if len(commands) > 1:
-            return [result for command in commands for result in self.run([command])]
+            return [result for command in commands for result in self._run([command])]
         if isinstance(failure, EngineError) and self._state.trusts_fresh_ids:
-            return with_look_ups(self._state, lambda: self.run(commands))
+            return with_look_ups(self._state, lambda: self._run(commands))
         return [CommandResult(None, failure, frozenset())]
 
     def _transaction_after_repairs(self, work: Callable[[], T]) -> T:
@@ -154,6 +192,7 @@ class Writer:
 
     def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate:
+            self._check_files(log=self._log_file.was_lost)
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work()
@@ -161,13 +200,38 @@ class Writer:
             except BaseException:
                 self._rollback()
                 raise
-            self._checkpoint()
+            try:
+                log_bytes = self._check_files()
+            except EngineUnavailable as error:  # a write is acknowledged only if other processes can find it
+                raise OutcomeUnknown(
+                    f"{self._store.path} or its log was moved or replaced while this was written. The write is in "
+                    "the old file.",
+                    verb="commit",
+                    engine="sqlite",
+                ) from error
+            if not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use:
+                log_bytes = MAX_INTEGER  # the database must not need more space than the reserve has
+            self._checkpoint(log_bytes)
         return result
 
-    def _checkpoint(self) -> None:
+    def _translate(self, error: sqlite3.Error) -> Exception:
+        if getattr(error, "sqlite_errorcode", 0) in WRITE_ERRORS and self._reserve.has_no_space():
+            return storage_full(self._store.path)
+        return translate(error, self._store.path)
+
+    def _check_files(self, *, log: bool = True) -> int:
+        """Refuse files that are not at their paths any more. Answers the size of the log in bytes."""
+        self._store.file.check()
+        if not log:
+            return 0
+        log_bytes = self._log_file.size()
+        if log_bytes is None:
+            raise self._store.file.error("-wal")
+        return log_bytes
+
+    def _checkpoint(self, log_bytes: int) -> None:
         """Move the log's pages into the database once it has grown. If this fails, the commit is still valid."""
-        size = self._runtime.fs.size(self._store.path + "-wal")
-        if size < self._checkpoint_at_bytes:
+        if log_bytes < self._checkpoint_at_bytes:
             return
         try:
             _, pages, moved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -175,7 +239,7 @@ class Writer:
             log.warning("%s: a checkpoint failed (%s). It will be tried again.", self._store.path, error)
             pages, moved = 1, 0
         # An open reader may keep pages in the log: then the next try comes after the same growth again.
-        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES if moved == pages else size + CHECKPOINT_AT_BYTES
+        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES if moved == pages else log_bytes + CHECKPOINT_AT_BYTES
 
     def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[CommandResult], list[tuple[int, UnfinishedWork]]]:
         """The results, and the work that commands have begun and not finished, each with the index of its command."""
@@ -266,8 +330,8 @@ class Writer:
         try:
             self.connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self.connection.in_transaction:
-                raise  # it is not committed, and will be rolled back
+            if self.connection.in_transaction or is_not_committed(error):
+                raise  # the caller rolls back
             raise OutcomeUnknown(
                 f"SQLite failed while committing ({error}). The jobs may or may not have been written: "
                 "look them up by id.",
@@ -277,6 +341,5 @@ class Writer:
         self._state.after_commit()
 
     def _rollback(self) -> None:
-        if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")
-        self._state.clear_cache(numbers=True)
+        roll_back(self.connection)
+        self._state.clear_cache()

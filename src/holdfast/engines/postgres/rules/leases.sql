@@ -92,30 +92,84 @@ DECLARE
     v_leases json;
 BEGIN
     PERFORM begin_call();
-    WITH orphan AS MATERIALIZED (
-        SELECT queue, id FROM job WHERE token IS NOT NULL AND owner = ANY (v_workers) FOR UPDATE SKIP LOCKED
-    ), expired AS (
-        UPDATE job AS j SET lease_expires = v_now FROM orphan AS o
-        WHERE j.queue = o.queue AND j.id = o.id AND j.lease_expires > v_now
-    )
-    SELECT json_agg(json_build_object('queue', queue, 'id', id) ORDER BY queue, id) INTO v_leases FROM orphan;
+    SELECT json_agg(json_build_object('queue', queue, 'id', id) ORDER BY queue, id) INTO v_leases
+    FROM expire_leases(v_workers, v_now);
     RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
+END $$;
+
+-- The leases of these workers, which expire now; all but those of locked jobs.
+CREATE FUNCTION expire_leases(p_workers text[], p_now bigint) RETURNS TABLE (queue text, id text, owner text)
+LANGUAGE sql AS $$
+    WITH orphan AS MATERIALIZED (
+        SELECT queue, id, owner FROM job WHERE token IS NOT NULL AND owner = ANY (p_workers) FOR UPDATE SKIP LOCKED
+    ), expired AS (
+        UPDATE job AS j SET lease_expires = p_now FROM orphan AS o
+        WHERE j.queue = o.queue AND j.id = o.id AND j.lease_expires > p_now
+    )
+    SELECT queue, id, owner FROM orphan
+$$;
+
+-- The lock that the session of a worker's keeper holds, shared, as long as the session lasts.
+CREATE FUNCTION session_lock(p_worker text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT hashtextextended('{{namespace}} worker ' || p_worker, 0)
+$$;
+
+-- WK3: disown the workers whose session has ended and that have been silent for two heartbeats, and forget them. The
+-- server's clock decides; `watched_us` limits how much silence counts, because after an outage all workers look silent.
+-- Test and effect are one step: a heartbeat locks the worker's row, so it comes before this call, and the worker is not
+-- silent, or after it. The lock that is taken here keeps the worker from getting its session lock back in between.
+CREATE FUNCTION disown_silent(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}}
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    v_now bigint := call_time(p_offset, 0);
+    v_watched_us bigint := (p_request ->> 'watched_us')::bigint;
+    v_worker text;
+    v_ended text[] := '{}';
+    v_leases json := '{}';
+BEGIN
+    PERFORM begin_call();
+    FOR v_worker IN
+        SELECT worker FROM worker
+        WHERE has_session
+            AND least(v_now - seen, v_watched_us) > {{ended_after_intervals}} * (record ->> 'interval')::bigint
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        IF pg_try_advisory_xact_lock(session_lock(v_worker)) THEN
+            v_ended := v_ended || v_worker;
+        END IF;
+    END LOOP;
+    IF v_ended <> '{}' THEN
+        WITH lease AS (SELECT owner FROM expire_leases(v_ended, v_now))
+        SELECT json_object_agg(e.worker, (SELECT count(*) FROM lease AS l WHERE l.owner = e.worker)) INTO v_leases
+        FROM unnest(v_ended) AS e (worker);
+        DELETE FROM worker WHERE worker = ANY (v_ended);
+    END IF;
+    RETURN reply(call_time(p_offset, p_not_before_us), '"leases":' || v_leases);
 END $$;
 
 -- Write the record of a worker, and the version of the rules that it calls.
 -- WK1: as sent, except `seen` and `stop_asked`, which are the engine's.
+-- WK3: a heartbeat over a session of the worker's own names the session's process, and takes a lock that the session
+-- keeps. Behind a proxy the process is another one than the client was told: then the session may be shared, and its
+-- end says nothing about the worker. The session counts its locks; the first one has the effect.
 CREATE FUNCTION heartbeat(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_now bigint := call_time(p_offset, p_not_before_us);
     v_record jsonb := p_request -> 'worker';
+    v_has_session boolean := coalesce((p_request ->> 'session_pid')::int = pg_backend_pid(), false);
     v_stop boolean;
 BEGIN
     PERFORM begin_call();
-    INSERT INTO worker AS w (worker, record, seen, rules_version)
-    VALUES (v_record ->> 'worker', v_record, v_now, {{rules_version}})
+    IF v_has_session THEN
+        PERFORM pg_advisory_lock_shared(session_lock(v_record ->> 'worker'));
+    END IF;
+    INSERT INTO worker AS w (worker, record, seen, rules_version, has_session)
+    VALUES (v_record ->> 'worker', v_record, v_now, {{rules_version}}, v_has_session)
     ON CONFLICT (worker) DO UPDATE SET
-        record = excluded.record, seen = excluded.seen, rules_version = excluded.rules_version
+        record = excluded.record, seen = excluded.seen, rules_version = excluded.rules_version,
+        has_session = excluded.has_session
     RETURNING w.stop_asked INTO v_stop;
     RETURN reply(v_now, '"stop":' || v_stop);
 END $$;

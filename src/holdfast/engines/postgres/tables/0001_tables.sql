@@ -176,7 +176,8 @@ CREATE TABLE worker (
     record jsonb NOT NULL,
     seen bigint NOT NULL,
     stop_asked boolean NOT NULL DEFAULT false,
-    rules_version integer NOT NULL DEFAULT 0   -- whose `heartbeat` it called: migrate keeps that version
+    rules_version integer NOT NULL DEFAULT 0,  -- whose `heartbeat` it called: migrate keeps that version
+    has_session boolean NOT NULL DEFAULT false -- its heartbeats come over a session that holds a lock for it
 ) WITH (fillfactor = 50);
 
 CREATE TABLE schedule (

@@ -1,0 +1,234 @@
+"""File locks: the record of a living process, and the gate that all writers of a SQLite file pass.
+
+They are locks of the kind `flock`: the kernel releases one when its file is closed or its process ends. The lock
+belongs to the opening. So two threads of one process exclude each other, too, and closing another opening of the file
+releases nothing, unlike with POSIX locks. A forked child shares the opening: see `forks.py`.
+"""
+
+import os
+import sys
+import threading
+from queue import SimpleQueue
+from typing import NamedTuple, Self
+
+from holdfast import forks
+from holdfast.errors import EngineUnavailable
+
+OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Descriptor:
+    """An open file that closes at the end of a `with` block."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FileLock(Descriptor):
+    """A file, created if missing, that can be locked against other openings of it."""
+
+    def __init__(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
+        with forks.no_fork:
+            super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, mode))
+            forks.call_in_child(self._close_in_child)
+
+    def try_lock(self) -> bool:
+        """Lock it. False: another opening has locked it."""
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def unlock(self) -> None:
+        if sys.platform != "win32" and self.fd >= 0:
+            import fcntl
+
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        self.unlock()  # closing is not enough: a child that was forked by C code may have a copy of the descriptor
+        super().close()
+
+    def _close_in_child(self) -> None:
+        """PF2. Without unlocking, which would release the lock of the parent."""
+        super().close()
+
+
+class Gate(FileLock):
+    """A file lock that threads and processes wait for, in about the order of their requests, for a limited time.
+
+    A free gate costs one system call. If another opening has it, a thread of the gate waits for it in the kernel, since
+    that wait has no limit, and the caller waits for the thread. Used by one thread at a time.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
+        super().__init__(path)
+        self._path = os.fspath(path)
+        self._timeout_s = timeout_s
+        self._waiter: _KernelWaiter | None = None
+
+    # PF1
+    def __enter__(self) -> Self:
+        """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
+        waiter = self._waiter
+        if (waiter is None or not waiter.is_waiting) and self.try_lock():
+            return self
+        if waiter is None:
+            waiter = self._waiter = _KernelWaiter(self.fd)
+        if not waiter.wait(self._timeout_s):
+            raise EngineUnavailable(
+                f"{self._path} was locked for {self._timeout_s:g} s, so nothing was written. {self.holder()}"
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unlock()
+
+    def holder(self) -> "LockHolder":
+        """Who holds it now, as far as the system says."""
+        return LockHolder.of(self._path)
+
+    def close(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or waiter.end():
+            super().close()
+        else:
+            self.fd = -1  # the waiter closes it
+
+    def _close_in_child(self) -> None:
+        self._waiter = None  # its thread does not exist in the child
+        super()._close_in_child()
+
+
+class _KernelWaiter:
+    """A thread that waits in the kernel for a lock, and hands it to the thread that waits here.
+
+    If that one stops waiting, the thread stays in the kernel's queue. When it gets the lock, it gives it to the next
+    caller of `wait`, or back.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._changes = threading.Lock()
+        self._handed_over = threading.Semaphore(0)
+        self._requests: SimpleQueue[bool] = SimpleQueue()
+        self.is_waiting = False
+        """The thread is in the kernel's queue."""
+        self._wanted = False
+        self._ended = False
+        self._error: OSError | None = None
+        threading.Thread(target=self._main, name="holdfast-gate", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """True: the caller has the lock."""
+        with self._changes:
+            self._wanted = True
+            if not self.is_waiting:
+                self.is_waiting = True
+                self._requests.put(True)
+        received = False
+        try:
+            received = self._handed_over.acquire(timeout=timeout_s)
+        finally:
+            if not received:  # the time is over, or a signal handler has raised an error
+                with self._changes:
+                    received = not self._wanted and self._handed_over.acquire(blocking=False)
+                    self._wanted = False
+                    if received and sys.exc_info()[0] is not None:
+                        _flock(self._fd, unlock=True)
+        if self._error is not None:
+            raise self._error
+        return received
+
+    def end(self) -> bool:
+        """End the thread. True: the caller closes the file. False: the thread closes it, after its wait."""
+        with self._changes:
+            self._wanted = False
+            self._ended = True
+            self._requests.put(False)
+            return not self.is_waiting
+
+    def _main(self) -> None:
+        while self._requests.get():
+            try:
+                _flock(self._fd)
+            except OSError as error:
+                self._error = error
+            with self._changes:
+                self.is_waiting = False
+                if self._wanted:
+                    self._wanted = False
+                    self._handed_over.release()
+                elif self._ended:
+                    os.close(self._fd)
+                else:
+                    _flock(self._fd, unlock=True)
+
+
+def _flock(fd: int, *, unlock: bool = False) -> None:
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN if unlock else fcntl.LOCK_EX)
+
+
+class LockHolder(NamedTuple):
+    """The process that holds a lock. `pid` is 0 if the system does not say."""
+
+    pid: int
+    program: str
+    state: str
+    """The letter of `/proc/PID/stat`: T is stopped, D waits for a device. Empty if the process has ended."""
+
+    @classmethod
+    def of(cls, path: str) -> "LockHolder":
+        try:
+            status = os.stat(path)
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+            with open("/proc/locks", encoding="ascii", errors="replace") as table:
+                lines = [line.split() for line in table]
+        except OSError:  # no such file on macOS
+            return cls(0, "", "")
+        # 3: FLOCK  ADVISORY  WRITE 13862 fe:00:2146570 0 EOF; a line of a waiting process has an arrow after the number
+        pids = [int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == f"{device}:{status.st_ino}"]
+        return cls.of_process(pids[0]) if pids and pids[0] > 0 else cls(0, "", "")
+
+    @classmethod
+    def of_process(cls, pid: int) -> "LockHolder":
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                before, _, after = file.read().rpartition(")")
+        except OSError:
+            return cls(pid, "", "")
+        return cls(pid, before.partition("(")[2], after.split()[0])
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state in ("T", "t")
+
+    def __str__(self) -> str:
+        process = f"Process {self.pid} ({self.program})"
+        if self.pid == 0:
+            return "Another process holds it. Find the process that is stopped or has a long transaction."
+        if self.pid == os.getpid():
+            return "A transaction of this process holds it. Do slow things before `ctx.transaction()` or `ctx.tx`."
+        if self.is_stopped:
+            return f"{process} holds it and is stopped. Continue it with `kill -CONT {self.pid}`, or end it."
+        if self.state in ("", "Z", "X"):
+            return f"Process {self.pid} took it and has ended; a child of it that still runs holds it. End the child."
+        return f"{process} holds it and runs: it has a long transaction, or its disk is slow."

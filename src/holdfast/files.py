@@ -1,0 +1,137 @@
+"""Files, folders and file locks. Use them through `holdfast.runtime`: `runtime.fs` is the only instance in use."""
+
+import os
+import sys
+from pathlib import Path
+
+from holdfast.errors import EngineUnavailable, Unsupported
+from holdfast.file_locks import OPEN_FLAGS, Descriptor, FileLock, Gate
+
+# Files are created with mode 0600, folders with 0700. A path whose last part is a symbolic link is not followed:
+# another user with write access to the folder could redirect it.
+
+
+def _sync(fd: int) -> None:
+    """Write the file to the disk. On macOS a plain fsync leaves the data in the drive's cache."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+class AppendFile(Descriptor):
+    """A file that data is only appended to."""
+
+    def append(self, data: bytes) -> int:
+        """Append `data`. Answers the offset of its first byte, if no other opening appends at the same time."""
+        _write_all(self.fd, data)
+        return os.lseek(self.fd, 0, os.SEEK_CUR) - len(data)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def sync(self) -> None:
+        """When this returns, everything that was appended is on the disk."""
+        _sync(self.fd)
+
+
+class Files:
+    """File operations."""
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        return os.path.lexists(path)
+
+    def listdir(self, path: str | os.PathLike[str]) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Make the folder and its parents. A folder that exists is left as it is."""
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def remove(self, path: str | os.PathLike[str]) -> None:
+        """Remove the file. No error if it does not exist."""
+        Path(path).unlink(missing_ok=True)
+
+    def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
+        with open(os.open(path, os.O_RDONLY | OPEN_FLAGS), "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str | os.PathLike[str], data: bytes) -> None:
+        """Replace the content. Readers see the old content or the new one, never a part; also after a power failure."""
+        target = Path(path)
+        temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
+        try:
+            with Descriptor(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)) as file:
+                _write_all(file.fd, data)
+                _sync(file.fd)
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self.sync_folder(target.parent)
+
+    def sync_folder(self, path: str | os.PathLike[str]) -> None:
+        """Write the folder to the disk. New, renamed and removed files are durable only after this."""
+        if sys.platform != "win32":
+            with Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | OPEN_FLAGS)) as folder:
+                _sync(folder.fd)
+
+    def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
+        return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))
+
+    def gate(self, path: str | os.PathLike[str], timeout_s: float) -> Gate:
+        """Open a gate. A `with` block waits for it, at most `timeout_s`, and holds it. On Windows it does not lock."""
+        return Gate(path, timeout_s)
+
+    def private_folder(self, name: str) -> Path:
+        """A folder of this user for files that belong to running processes: sockets, records, locks."""
+        import tempfile  # slow to import, and used only here
+
+        base = os.environ.get("XDG_RUNTIME_DIR", "")
+        user = os.getuid() if hasattr(os, "getuid") else 0
+        root = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
+        folder = root / f"holdfast-{user}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink() or (hasattr(os, "getuid") and folder.stat().st_uid != user):
+            raise EngineUnavailable(f"{folder} belongs to another user. Remove it, or set XDG_RUNTIME_DIR.")
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+        return folder / name
+
+    def size(self, path: str | os.PathLike[str]) -> int:
+        """Bytes; 0 if the file does not exist."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def file_system_type(self, path: str | os.PathLike[str]) -> str:
+        """The type of the file system of `path`, such as `ext4` or `nfs`; empty if the system does not say."""
+        try:
+            with open("/proc/self/mounts", encoding="utf-8", errors="replace") as table:
+                mounts = [line.split(" ")[1:3] for line in table]
+        except OSError:
+            return ""
+        real = os.path.realpath(path)
+        containing = [
+            (folder, kind) for folder, kind in mounts if real == folder or real.startswith(folder.rstrip("/") + "/")
+        ]
+        return max(containing, key=lambda mount: len(mount[0]), default=("", ""))[1]
+
+    def lock(self, path: str | os.PathLike[str]) -> FileLock | None:
+        """Lock a file, created if missing, against other openings of it. None: it is locked. A forked child has no part
+        in the lock."""
+        if sys.platform == "win32":
+            raise Unsupported("Windows has no file locks of this kind. Use SQLite.", capability="flock", engine="file")
+        lock = FileLock(path)
+        if lock.try_lock():
+            return lock
+        lock.close()
+        return None

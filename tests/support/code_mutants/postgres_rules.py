@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "disowning waits for a locked job",
         "engines/postgres/rules/leases.sql",
-        "owner = ANY (v_workers) FOR UPDATE SKIP LOCKED",
-        "owner = ANY (v_workers) FOR UPDATE",
+        "owner = ANY (p_workers) FOR UPDATE SKIP LOCKED",
+        "owner = ANY (p_workers) FOR UPDATE",
         "One job in an open transaction keeps the jobs of a dead worker from running again.",
         (WAITING, FAULTS),
     ),

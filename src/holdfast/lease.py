@@ -27,6 +27,7 @@ from holdfast.declare.payload import PayloadTask
 from holdfast.errors import (
     Aborted,
     BlockingCall,
+    Busy,
     Cancel,
     GiveUp,
     HoldfastError,
@@ -194,6 +195,8 @@ class Lease(Generic[T]):
         if renewed.status is RenewStatus.LOST:
             self._lose()
             self._check_open("renew")
+        if renewed.status is RenewStatus.BUSY:
+            raise Busy.locked(lease.id, lease.queue)
         attempt.renewed_at, attempt.sent_progress = sent_at, progress
         if renewed.status is RenewStatus.CANCEL:
             attempt.mark(AbortReason.CANCEL)
@@ -221,6 +224,8 @@ class Lease(Generic[T]):
         following = self._following()  # the next lease starts with the same write
         starts = () if following is None else (following._start,)
         answer = await engine.exchange((settlement,), starts)
+        if answer.settled[0] is SettleStatus.BUSY:
+            raise Busy.locked(settlement.id, settlement.queue)
         self._verb = verb
         self._pull_worker.drop(attempt)
         attempt.settlement = settlement
@@ -312,6 +317,8 @@ class Lease(Generic[T]):
                 await self._settle("cancelled", CancelledByHandler())
             case StartStatus.HOLD:
                 await self.arelease()
+            case StartStatus.BUSY:
+                raise Busy.locked(self._start.id, self._start.queue)
         return False
 
     # A block

@@ -128,6 +128,8 @@ class SettleStatus(StrEnum):
     """The token is not the current one: the late settlement is refused."""
     GONE = "gone"
     """There is no such job."""
+    BUSY = "busy"
+    """Another transaction has locked the job or its lane: nothing was written. Send the settlement again."""
 
 
 class Start(Struct, frozen=True, gc=False):
@@ -145,6 +147,8 @@ class StartStatus(StrEnum):
     """A cancel was requested: settle it instead."""
     HOLD = "hold"
     """Its queue or lane is paused: release it instead."""
+    BUSY = "busy"
+    """Another transaction has locked the job: nothing was written. Send the start again."""
 
 
 class LaneName(Struct, frozen=True, gc=False, order=True):
@@ -182,6 +186,8 @@ class RenewStatus(StrEnum):
     """Held, and a cancel was requested."""
     HOLD = "hold"
     """Held, assigned, and its queue or lane is paused: release it."""
+    BUSY = "busy"
+    """Held but not extended, because another transaction has locked the job: renew it again soon."""
 
 
 class RenewResult(Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ from holdfast.worker.claims import Claims
 from holdfast.worker.execute import Executor
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.resend import Resender
+from holdfast.worker.resend import BusySettlements, Resender
 from holdfast.worker.runner import AttemptRunner
 from holdfast.worker.slots import Slots
 from holdfast.worker.unsettled import UnsettledAttempts
@@ -77,6 +77,7 @@ class Exchanger(Service):
             runtime, Executor(runtime, on_done=self.attempt_ended, watch_deadline=watch_deadline)
         )
         self._unsettled = UnsettledAttempts()
+        self.busy_settlements = BusySettlements(runtime, resender, self._report_answer)
         self._unusable: list[Settlement] = []
         """Give back the leases that could not become attempts."""
         self._unanswered_claims: list[Claim] = []
@@ -96,7 +97,7 @@ class Exchanger(Service):
     @property
     def has_unsettled(self) -> bool:
         """True while an ended attempt is not settled, an exchange is in flight, or its events are being reported."""
-        waiting = self._unsettled or self._unanswered_claims or self._unusable
+        waiting = self._unsettled or self._unanswered_claims or self._unusable or self.busy_settlements
         return bool(waiting) or self._in_flight > 0 or self._reports_in_flight > 0
 
     def engine_now(self) -> Instant:
@@ -215,6 +216,18 @@ class Exchanger(Service):
         for attempt, status in zip(started, answer.started, strict=True):
             self._apply_start_status(attempt, status)
         self._start_leases(answer.leases, sent_at)
+        await self._report_empty(settlements, answer)
+        return self._next_poll(claim, answer)
+
+    async def _report_answer(
+        self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
+    ) -> None:
+        """The engine has answered settlements that were busy before."""
+        self._report_settled(batch, settlements, answer)
+        await self._report_empty(settlements, answer)
+        self.waker.wake()  # the worker may be idle now
+
+    async def _report_empty(self, settlements: Sequence[Settlement], answer: ExchangeAnswer) -> None:
         self._reports_in_flight += 1
         try:
             await self._reporter.after_exchange(settlements, answer)
@@ -222,7 +235,6 @@ class Exchanger(Service):
             self._reports_in_flight -= 1
         if self.on_progress is not None:
             self.on_progress()
-        return self._next_poll(claim, answer)
 
     def _report_settled(
         self, batch: list[LeasedAttempt], settlements: Sequence[Settlement], answer: ExchangeAnswer
@@ -230,6 +242,9 @@ class Exchanger(Service):
         attempts, reporter = self._slots.attempts, self._reporter
         has_listeners = reporter.has_listeners
         for attempt, settlement, status in zip(batch, settlements, answer.settled, strict=True):
+            if status is SettleStatus.BUSY:
+                self.busy_settlements.put(attempt)  # the keeper renews its lease meanwhile
+                continue
             attempts.pop(settlement.token, None)
             if has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
                 try:
@@ -243,6 +258,8 @@ class Exchanger(Service):
             self.abort(attempt, AbortReason.OWNERSHIP_LOST)
         elif status is StartStatus.CANCEL:
             self.abort(attempt, AbortReason.CANCEL)
+        elif status is StartStatus.BUSY:
+            self._started.append(attempt)  # the next exchange sends it again
 
     def _start_leases(self, leases: Sequence[Lease], sent_at: Micros) -> None:
         if not leases:

@@ -31,6 +31,8 @@ HEARTBEAT_US: Micros = 5 * SECOND
 """The worker's record is written this often. Operators count a worker as dead after three missed heartbeats."""
 MAX_PAUSE_US: Micros = SECOND // 2
 """The keeper checks at least this often: a new lease can come at any time and may be only two seconds long."""
+BUSY_PAUSE_S: Seconds = 0.1
+"""Pause before a lease is renewed again whose job another transaction has locked."""
 MAX_RENEWALS_PER_CALL = 1_000
 """Leases in one call, so that a call stays short."""
 
@@ -69,6 +71,7 @@ class Keeper:
         self._ended.set()
         self._stopping = False
         self._failures = 0
+        self._met_busy = False
         self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
@@ -120,6 +123,7 @@ class Keeper:
 
     def _renew(self, everything: bool) -> None:
         now = self._runtime.boot()
+        self._met_busy = False
         due = [
             attempt for attempt in list(self._slots.attempts.values()) if self._wants_renewal(attempt, now, everything)
         ]
@@ -147,6 +151,9 @@ class Keeper:
         sent_at = self._runtime.boot()
         answer = self._open_connection().renew(renewals)
         for attempt, latest, result in zip(attempts, progress, answer.jobs, strict=True):
+            if result.status is RenewStatus.BUSY:
+                self._met_busy = True  # T9: the lease runs on as it was, and the fence counts from its last renewal
+                continue
             if result.status is not RenewStatus.LOST:
                 attempt.renewed_at = sent_at
                 attempt.sent_progress = latest
@@ -159,7 +166,7 @@ class Keeper:
         for attempt in list(self._slots.attempts.values()):
             if attempt.renewable:
                 next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
-        return max(0.0, (next_at - now) / SECOND)
+        return max(BUSY_PAUSE_S if self._met_busy else 0.0, (next_at - now) / SECOND)
 
     # The heartbeat
 

@@ -67,6 +67,8 @@ class Reporter:
             case SettleStatus.CANCELLED_INSTEAD:
                 self._emit(events.Cancelled, lease, at, reason=Reason.ASKED)
                 return
+            case SettleStatus.BUSY:
+                return  # it is sent again
             case SettleStatus.APPLIED:
                 pass
         match settlement.target:

@@ -4,19 +4,28 @@ There are two kinds of failure. If the engine cannot be reached, or its answer w
 with the same claim id and the same settlements; the engine recognises both. If the engine refuses the data, the batch
 is halved until one settlement is left that it refuses: that job ends as failed(unstorable), and the others are settled
 normally.
+
+A settlement that the engine answers `busy` is no failure: another transaction has locked its job, and may do so for
+long. `BusySettlements` sends it again, without the others, until it gets another answer.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.engine import Engine
 from holdfast.errors import CorruptRecord, EngineError
+from holdfast.model.check import MAX_SETTLEMENTS
+from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo, describe
 from holdfast.model.work import Claim, ExchangeAnswer, LaneName, Settlement, SettleStatus, Start
 from holdfast.runtime import Runtime
-from holdfast.service import StoreOutage, back_off
+from holdfast.service import Service, StoreOutage, back_off
+from holdfast.worker.attempt import LeasedAttempt
+
+LONGEST_BUSY_PAUSE_S: Seconds = 2.0
+"""Between two tries of busy settlements: a lock that is released is noticed within this time."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -110,3 +119,55 @@ class _Parts(NamedTuple):
 
     settled: list[tuple[Settlement, SettleStatus]]
     emptied: tuple[LaneName, ...]
+
+
+class BusySettlements(Service):
+    """Sends settlements of locked jobs again, all of them in one call, while the exchange goes on with the others."""
+
+    name = "busy settlements"
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        resender: Resender,
+        on_answer: Callable[[list[LeasedAttempt], Sequence[Settlement], ExchangeAnswer], Awaitable[None]],
+    ) -> None:
+        super().__init__(runtime)
+        self._resender = resender
+        self._on_answer = on_answer
+        self._waiting: dict[LeasedAttempt, Micros] = {}
+        """Since when each of them is busy, on the monotonic clock."""
+        self._tries = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, attempt: LeasedAttempt) -> None:
+        """The engine answered `busy`."""
+        if attempt not in self._waiting:
+            self._waiting[attempt] = self.runtime.monotonic()
+            self._tries = 0
+            _logger.warning(
+                "Job %s (%s) has ended, but another transaction has locked it: its outcome is sent again until the "
+                "lock is free.",
+                attempt.lease.id,
+                attempt.lease.task,
+            )
+            self.waker.wake()
+
+    async def tick(self) -> float | None:
+        if not self._waiting:
+            return None
+        self._tries += 1
+        await self.runtime.sleep(min(back_off(self._tries), LONGEST_BUSY_PAUSE_S))
+        batch = [attempt for attempt in self._waiting if attempt.settlement is not None][:MAX_SETTLEMENTS]
+        answer, settlements = await self._resender.send([a.settlement for a in batch if a.settlement is not None])
+        for attempt, status in zip(batch, answer.settled, strict=True):
+            since = self._waiting.pop(attempt)
+            if status is SettleStatus.BUSY:
+                self._waiting[attempt] = since  # at the end: if there are many, each of them gets its turn
+            else:
+                waited_s = (self.runtime.monotonic() - since) / SECOND
+                _logger.info("Job %s is no longer locked, after %.1f s: %s.", attempt.lease.id, waited_s, status)
+        await self._on_answer(batch, settlements, answer)
+        return 0 if self._waiting else None

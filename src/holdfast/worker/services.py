@@ -2,6 +2,7 @@
 
     services, ticked by the supervisor on the event loop:
         exchange        settles and claims; a second one claims in parallel where the store takes several writers
+        busy settlements    sends outcomes again whose jobs another transaction has locked
         deadlines       aborts attempts after their timeout
         listener        wakes the others when a notification comes
         hooks           runs the users' dead-letter hooks
@@ -32,7 +33,7 @@ from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
-from holdfast.model.work import RenewStatus
+from holdfast.model.work import RenewStatus, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, StoreOutage, Supervisor
 from holdfast.telemetry import events
@@ -185,6 +186,7 @@ class WorkerServices:
             on_ended=self._on_service_ended,
             services=(
                 *exchanges,
+                self.exchanger.busy_settlements,
                 self._deadlines,
                 self._listener,
                 self._hooks,
@@ -253,7 +255,7 @@ class WorkerServices:
                 self._mark(attempt, AbortReason.CANCEL)
             case RenewStatus.HOLD:
                 self._on_loop(self.exchanger.release_unstarted, attempt)
-            case RenewStatus.HELD:
+            case RenewStatus.HELD | RenewStatus.BUSY:
                 pass
 
     def _mark(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
@@ -370,9 +372,7 @@ class WorkerServices:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.exchanger.take_unanswered()
         except Exception as error:
-            _logger.error(
-                "Jobs claimed while the worker stopped may stay leased until they expire: %r", error
-            )
+            _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
         rest: Sequence[LeasedAttempt] = [
             attempt
             for attempt in self.slots.attempts.values()
@@ -387,8 +387,17 @@ class WorkerServices:
         settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
         self._released = len(settlements)
         try:
-            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):  # PF1: stopping waits for no lock without a limit
                 for start in range(0, len(settlements), MAX_SETTLEMENTS):
-                    await self._engine.settle(*settlements[start : start + MAX_SETTLEMENTS])
+                    await self._release(settlements[start : start + MAX_SETTLEMENTS])
         except Exception as error:
             _logger.error("%d jobs could not be released: %r Their leases will expire.", len(settlements), error)
+
+    async def _release(self, settlements: Sequence[Settlement]) -> None:
+        answer = await self._engine.settle(*settlements)
+        for settlement, status in zip(settlements, answer.settled, strict=True):
+            if status is SettleStatus.BUSY:
+                _logger.error(
+                    "Job %s cannot be released, because another transaction has locked it. Its lease will expire.",
+                    settlement.id,
+                )

@@ -1,5 +1,7 @@
 """What is special about transactions on PostgreSQL: drivers in many moods, other databases, dead transactions."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from sqlalchemy.exc import DataError
 from user_transactions import Store
 
 from holdfast import App, Context, UsageError, WrongDatabase, fixed
+from holdfast.testing import Probe
 from holdfast.transactions import adapt
 
 if TYPE_CHECKING:
@@ -216,3 +219,40 @@ def test_under_repeatable_read_a_plain_handler_that_outlives_a_renewal_succeeds(
         handle = slow.enqueue()
         app.worker(until_empty=True).run()
         assert handle.result(timeout=30) == 1
+
+
+# A transaction that stays open
+
+
+async def test_a_completion_that_is_left_open_delays_no_other_job_and_no_stop(jobs: App[Any], store: Store) -> None:
+    """Its row stays locked. The worker goes on with the other jobs, and sends this outcome again without them."""
+    ran: Probe[int] = Probe("the other jobs")
+    forgotten = asyncio.Event()
+    connection = await asyncpg.connect(store.place)
+    transaction = connection.transaction()
+    await transaction.start()
+
+    @jobs.task(max_attempts=3, backoff=fixed(0))
+    async def forgets(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            await ctx.acomplete("early", transaction=connection)
+            forgotten.set()
+        return "late"
+
+    @jobs.task
+    async def other(number: int) -> None:
+        ran(number)
+
+    async with jobs.worker(concurrency=2, grace=1):
+        handle = await forgets.aenqueue()
+        await asyncio.wait_for(forgotten.wait(), 30)
+        for number in range(10):
+            await other.aenqueue(number)
+        await ran.calls(10, timeout=10)
+        stopping_since = time.monotonic()
+    assert time.monotonic() - stopping_since < 30  # PF1: waiting for the row took a minute
+    await transaction.rollback()
+    await connection.close()
+    async with jobs.worker(concurrency=2):
+        assert await handle.aresult(timeout=60) == "late"
+    await jobs.aclose()

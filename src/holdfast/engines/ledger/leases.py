@@ -35,6 +35,7 @@ from holdfast.model.work import (
 
 def renew(step: Step, command: Renew) -> RenewAnswer:
     # T4: accepted while the token is the current one, also after the expiry.
+    # T9: commands run one after the other here, so no job is locked and nothing is `busy`.
     # T5: extended, also if the answer is `cancel` or `hold`.
     return RenewAnswer(at=step.at, jobs=tuple([_renew(step, renewal) for renewal in command.jobs]))
 

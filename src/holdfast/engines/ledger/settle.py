@@ -19,6 +19,7 @@ from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStat
 
 
 def exchange(step: Step, command: Exchange) -> ExchangeAnswer:
+    # G8: commands run one after the other here, so no job is locked and nothing is `busy`.
     # W2: settlements, then children, then starts, then due jobs and the claim.
     settled = tuple([settle(step, settlement) for settlement in command.settlements])
     parents.resolve(step)

@@ -4,6 +4,7 @@ A call goes out as one statement that commits by itself. Behind a proxy that sha
 several statements; there, a failure before the COMMIT has certainly written nothing.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,10 @@ from holdfast.runtime import Runtime
 
 TRIES = 5
 PAUSE_S = 0.02
+HOLDERS_TIMEOUT_S = 2.0
+"""For the question who holds a lock: it waits for no lock itself."""
+
+_logger = logging.getLogger("holdfast.postgres")
 
 Times = Callable[[], tuple[int, int]]
 Notify = Callable[[frozenset[str], bool], None]
@@ -35,6 +40,8 @@ class CallProgress:
 
     may_have_committed: bool = False
     """The statement that commits was sent, or is about to be sent."""
+    lock_holders: str = ""
+    """After a lock timeout: the sessions that may hold the lock."""
 
 
 class Caller:
@@ -89,24 +96,40 @@ class Caller:
 
     async def _persist(self, command: Command[Any], call: Call, connections: Connections) -> Any:
         reads = type(command) in READS
+        wait = True
         attempt = 0
         while True:
             attempt += 1
             progress = CallProgress()
             try:
                 async with connections.one() as connection:
-                    return await self._make(connection, call, progress)
+                    try:
+                        return await self._make(connection, call, progress)
+                    except asyncpg.LockNotAvailableError:
+                        progress.lock_holders = await self._lock_holders(connection)
+                        raise
             except HoldfastError:
                 raise
             except failures.FAILURES as error:
                 if isinstance(error, asyncpg.UniqueViolationError) and call.function in FRESH_ID_FUNCTIONS:
                     call = encode_calls.enqueue(command, fast=self._fast)  # an id is not new: look up each of them
                     continue
+                if isinstance(error, asyncpg.LockNotAvailableError) and isinstance(command, work.Exchange) and wait:
+                    _logger.warning(
+                        "PostgreSQL at %s: an exchange met a locked job and is sent again without waiting for it. %s",
+                        self._place,
+                        progress.lock_holders,
+                    )
+                    wait = False  # G8
+                    call = self._call_of(command, wait=False)
+                    continue
                 unknown = progress.may_have_committed and not failures.wrote_nothing(error, shared=self._shared)
                 if attempt < TRIES and failures.may_try_again(error, reads=reads, unknown=unknown):
                     await self._runtime.sleep(self._runtime.random() * PAUSE_S * attempt)
                     continue
-                raise failures.of_call(error, command, self._place, reads=reads, unknown=unknown) from error
+                raise failures.of_call(
+                    error, command, self._place, reads=reads, unknown=unknown, lock_holders=progress.lock_holders
+                ) from error
 
     async def _make(self, connection: asyncpg.Connection, call: Call, progress: CallProgress) -> Any:
         sql = self._statements.get(call.function) or self._statement(call)
@@ -124,16 +147,24 @@ class Caller:
             self._notify(frozenset(reply.topics), reply.has_listeners)
         return reply.answer
 
+    async def _lock_holders(self, connection: asyncpg.Connection) -> str:
+        """A sentence that names the sessions for which a call has waited; empty if they cannot be named."""
+        try:
+            found = await connection.fetchval(f"SELECT {self._rules}.lock_holders()", timeout=HOLDERS_TIMEOUT_S)
+        except failures.FAILURES:
+            return ""
+        return f"Locks are held by {found}." if found else "The lock is free again."
+
     def _statement(self, call: Call) -> str:
         placeholders = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
         statement = self._statements[call.function] = f"SELECT * FROM {self._rules}.{call.function}({placeholders})"
         return statement
 
-    def _call_of(self, command: Command[Any]) -> Call:
+    def _call_of(self, command: Command[Any], *, wait: bool = True) -> Call:
         if not isinstance(command, work.Exchange) or command.claim is None or not self._fast:
-            return encode_calls.call_of(command, fast=self._fast)
+            return encode_calls.call_of(command, fast=self._fast, wait=wait)
         cursors = self._cursors.of(command.claim, self._runtime.monotonic())
-        call = encode_calls.call_of(command, cursors, fast=self._fast)
+        call = encode_calls.call_of(command, cursors, fast=self._fast, wait=wait)
         return call._replace(read=self._read_and_move_cursors(call.read, command.claim, cursors))
 
     def _read_and_move_cursors(self, read: Read, claim: work.Claim, used: dict[str, Cursor]) -> Read:

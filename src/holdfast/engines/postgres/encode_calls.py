@@ -24,11 +24,14 @@ from holdfast.model.produce import Enqueue, Group, NewJob
 from holdfast.model.work import Exchange, Expired, Heartbeat
 
 
-def call_of(command: Command[A], cursors: Mapping[str, Cursor] = {}, *, fast: bool = True) -> Call:
-    """The call that carries out a command. The caller adds the offset of the clock and the earliest time to answer."""
+def call_of(command: Command[A], cursors: Mapping[str, Cursor] = {}, *, fast: bool = True, wait: bool = True) -> Call:
+    """The call that carries out a command. The caller adds the offset of the clock and the earliest time to answer.
+
+    `wait` false: an exchange waits for no lock.
+    """
     match command:
         case Exchange():
-            return exchange(command, cursors, fast=fast)
+            return exchange(command, cursors, fast=fast, wait=wait)
         case Enqueue():
             return (fast_paths.enqueue(command) if fast else None) or enqueue(command, fast=fast)
         case Expired():

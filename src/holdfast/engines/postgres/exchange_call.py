@@ -29,10 +29,13 @@ from holdfast.model.work import (
 )
 
 
-def exchange(command: Exchange, cursors: Mapping[str, Cursor], *, fast: bool) -> Call:
-    """Plain successes and claims go as columns, all else as text."""
+def exchange(command: Exchange, cursors: Mapping[str, Cursor], *, fast: bool, wait: bool = True) -> Call:
+    """Plain successes and claims go as columns, all else as text.
+
+    `wait` false: the server waits for no lock, and answers `busy` for what is locked.
+    """
     rest = settlements = command.settlements
-    plain = plain_successes(settlements) if fast else ()
+    plain = plain_successes(settlements) if fast and wait else ()
     if plain:
         rest = () if len(plain) == len(settlements) else tuple(s for s in settlements if not is_plain_success(s))
     return Call(
@@ -44,6 +47,7 @@ def exchange(command: Exchange, cursors: Mapping[str, Cursor], *, fast: bool) ->
             any(settlement.lane is not None or settlement.listed_expiry is not None for settlement in rest),
             encode(command.starts).decode() if command.starts else None,
             *(_NO_CLAIM if command.claim is None else _claim(command.claim, cursors)),
+            wait,
         ),
         lambda rows: _answer(settlements, plain, rows),
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.engines.postgres.rules import LOCK_WAIT_S
 from holdfast.errors import (
     Busy,
     ConfigError,
@@ -53,8 +54,6 @@ _CANCELLED = "57014"
 _RETRYING_COMMANDS = (Exchange, Renew, Expired, Disown, Heartbeat, ForgetWorker)
 """Commands of workers, which repeat them until they are answered. To them a lock timeout must not look like a
 refusal."""
-_LOCK_WAIT_S = 2.0
-"""How long the functions of the server wait for a lock of another transaction."""
 
 
 def may_try_again(error: BaseException, *, reads: bool, unknown: bool) -> bool:
@@ -141,11 +140,16 @@ def of_opening(error: BaseException, place: str) -> HoldfastError:
     )
 
 
-def of_call(error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool) -> HoldfastError:
-    """The error when a call failed for good. `unknown`: it may have been carried out all the same."""
+def of_call(
+    error: BaseException, command: Command[Any], place: str, *, reads: bool, unknown: bool, lock_holders: str = ""
+) -> HoldfastError:
+    """The error when a call failed for good. `unknown`: it may have been carried out all the same.
+
+    `lock_holders`: after a lock timeout, a sentence that names the sessions that may hold the lock.
+    """
     verb, text = type(command).__name__.lower(), _text(error)
     if isinstance(error, asyncpg.PostgresError) and not _is_broken(error):
-        return _of_server(error, command, place, verb)
+        return _of_server(error, command, place, verb, f"{lock_holders} " if lock_holders else "")
     if isinstance(error, ValueError):  # raised by the driver before it sends: it cannot encode a value
         return InvalidArguments(f"{verb}: a value cannot be stored: {text}. Nothing was written.")
     if reads or not unknown:
@@ -165,7 +169,9 @@ def of_call(error: BaseException, command: Command[Any], place: str, *, reads: b
     )
 
 
-def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, verb: str) -> HoldfastError:
+def _of_server(
+    error: asyncpg.PostgresError, command: Command[Any], place: str, verb: str, holders: str
+) -> HoldfastError:
     """The error when the server refused a statement: it rolled back the transaction."""
     state, text = _sqlstate(error), _text(error)
     if (shared := of_other_session(error, place)) is not None:
@@ -178,9 +184,9 @@ def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, 
         queue = _queue(command)
         return Busy(
             f"{verb} waited too long for a lock in queue {queue!r}: an open transaction holds the same "
-            "id, key or job. Nothing was written. Commit or roll back that transaction, then try again.",
+            f"id, key or job. {holders}Nothing was written. Commit or roll back that transaction, then try again.",
             queue=queue,
-            waited=_LOCK_WAIT_S,
+            waited=LOCK_WAIT_S,
         )
     if state in _NO_SCHEMA:
         return SchemaMismatch(
@@ -212,7 +218,7 @@ def _of_server(error: asyncpg.PostgresError, command: Command[Any], place: str, 
     if state in (_CANCELLED, _LOCK_TIMEOUT, _READ_ONLY) or state in _RETRY_AT_ONCE or state.startswith("53"):
         why = "This server is a standby, or is set to accept no writes. " if state == _READ_ONLY else ""
         return EngineUnavailable(
-            f"PostgreSQL at {place} did not complete {verb}: {text}. {why}Nothing was written. Try again.",
+            f"PostgreSQL at {place} did not complete {verb}: {text}. {why}{holders}Nothing was written. Try again.",
             engine=SCHEME,
         )
     return EngineError(f"PostgreSQL at {place} refused {verb}: {text} ({state}). Nothing was written.", engine=SCHEME)

@@ -47,6 +47,14 @@ ENDED_AFTER_INTERVALS = 2
 """Heartbeat intervals. A worker that is silent for longer and has no session with the server has ended: a living one
 whose connection was cut connects again for its next heartbeat."""
 
+# PF1: how long a function waits for one lock of another transaction. Then the call fails, and its error names the
+# sessions that may hold the lock.
+LOCK_WAIT_S = 2.0
+EXCHANGE_LOCK_WAIT_S = 0.5
+"""Shorter: one locked job delays all other jobs of an exchange. The exchange is then sent again, and answers `busy`."""
+BUSY_AFTER_S = 0.01
+"""When it is sent again: each of up to 500 settlements may meet a lock, and the first call has waited already."""
+
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _ENTRY = re.compile(r"^CREATE FUNCTION (\w+)\((?:(?!^CREATE |\$\$).)*?\{\{entry\}\}", re.MULTILINE | re.DOTALL)
 
@@ -107,7 +115,8 @@ def _values(namespace: str, version: int) -> dict[str, str]:
         "namespace": namespace,
         "rules": schema,
         "rules_version": str(version),
-        "entry": f"SECURITY DEFINER SET search_path = {schema}, {namespace}, pg_temp",
+        "entry": f"SECURITY DEFINER SET search_path = {schema}, {namespace}, pg_temp"
+        f" SET lock_timeout = {LOCK_WAIT_S * 1000:.0f}",
         "listeners_lock": listeners_lock(namespace),
         **_of_the_model(),
     }
@@ -130,6 +139,8 @@ def _of_the_model() -> dict[str, str]:
         "live_at_least": LIVE_AT_LEAST,
         "ended_after_intervals": ENDED_AFTER_INTERVALS,
         "kept_versions": KEPT_VERSIONS,
+        "exchange_lock_wait_ms": round(EXCHANGE_LOCK_WAIT_S * 1000),
+        "busy_after_ms": round(BUSY_AFTER_S * 1000),
         "history.first": history.KEEP_FIRST,
         "history.length": history.KEEP_FIRST + history.KEEP_LAST,
         "task_claim.max_attempts": _default(TaskClaim, "max_attempts"),

@@ -13,7 +13,8 @@ import os
 import sqlite3
 from contextlib import suppress
 
-from holdfast.runtime import AppendFile, Runtime
+from holdfast.files import AppendFile
+from holdfast.runtime import Runtime
 
 SLACK_BYTES = 256 * 1024
 """Beside the pages of the log: for what settlements add to the records."""

@@ -1,6 +1,6 @@
 """Enqueue and settle inside a user's transaction: they take effect with its commit, and block no other call before.
 
-The examples need the capability `user_transactions` and the fixture `user_transaction`. Two of them also need
+The examples need the capability `user_transactions` and the fixture `user_transaction`. Some of them also need
 `concurrent_writers`: if the store has a single lock for writers, every other write waits for the open transaction.
 """
 
@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.model.produce import Enqueue, EnqueueStatus, Group, GroupAccepted
 from holdfast.model.states import JobState
-from holdfast.model.work import Exchange, SettleStatus
+from holdfast.model.work import Exchange, RenewStatus, SettleStatus
 from holdfast.testing.contract.bench import Bench, UserTransaction
-from holdfast.testing.contract.builders import at_most, jobs, new_job, release, retry, succeed
+from holdfast.testing.contract.builders import at_most, jobs, new_job, release, renewal, retry, succeed
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 
 
@@ -248,3 +248,42 @@ async def test_settlement_and_enqueue_in_one_transaction_are_atomic(
         await bench.engine.in_transaction(Enqueue(groups=(Group(jobs("next")),)), transaction)
         await bench.engine.in_transaction(Exchange(settlements=(succeed(lease),)), transaction)
     assert await bench.states("a", "next") == [JobState.SUCCEEDED, JobState.QUEUED]
+
+
+# G8
+@guarantee(Guarantee.TRANSACTIONS)
+async def test_a_settlement_of_a_locked_job_is_busy_and_the_rest_of_the_exchange_is_done(
+    bench: Bench, user_transaction: UserTransaction
+) -> None:
+    """A handler has returned, and has left the transaction open in which it completed its job."""
+    need_concurrent_writers(bench)
+    await bench.put(*jobs("a", "b", "c"), *jobs("d", "e", lane="lane"))
+    locked, plain, other, in_lane = await bench.take(4)
+    try:
+        async with user_transaction() as transaction, asyncio.timeout(20):
+            await bench.engine.in_transaction(Exchange(settlements=(succeed(locked),)), transaction)
+            answer = await bench.engine.exchange((retry(locked), succeed(plain), retry(other), succeed(in_lane)))
+            assert answer.settled == (SettleStatus.BUSY, *[SettleStatus.APPLIED] * 3)
+            raise UserCodeError
+    except UserCodeError:
+        pass
+
+    ended = [JobState.RUNNING, JobState.SUCCEEDED, JobState.RETRYING, JobState.SUCCEEDED]
+    assert await bench.states("a", "b", "c", "d") == ended
+    assert await bench.settle(retry(locked)) is SettleStatus.APPLIED, "sent again, it is applied"
+
+
+# T9
+@guarantee(Guarantee.TRANSACTIONS)
+async def test_the_lease_of_a_locked_job_is_not_extended_and_the_answer_says_so(
+    bench: Bench, user_transaction: UserTransaction
+) -> None:
+    need_concurrent_writers(bench)
+    await bench.put(*jobs("a", "b"))
+    locked, free = await bench.take(2)
+    async with user_transaction() as transaction, asyncio.timeout(20):
+        await bench.engine.in_transaction(Exchange(settlements=(succeed(locked),)), transaction)
+        answer = await bench.engine.renew(renewal(locked), renewal(free))
+
+    assert [job.status for job in answer.jobs] == [RenewStatus.BUSY, RenewStatus.HELD]
+    assert answer.jobs[0].lease_expires == locked.lease_expires

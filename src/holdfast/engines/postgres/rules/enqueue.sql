@@ -30,7 +30,7 @@ END $$;
 -- E1: groups are decided in order, and each gets its own answer.
 CREATE FUNCTION enqueue(
     p_groups text, p_user_transaction boolean, p_fast boolean, p_offset bigint, p_not_before_us bigint
-) RETURNS text LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
+) RETURNS text LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_groups jsonb := p_groups::jsonb;
     v_group jsonb;

@@ -3,7 +3,8 @@
 -- Nothing here waits for a job that another call has locked: it is being settled, or stands in a user's transaction.
 -- A worker that waited for one such job would let all its other leases expire.
 
--- Extend leases by their own length, all in one statement. A locked job stays as it is, and is answered as stored.
+-- Extend leases by their own length, all in one statement.
+-- T9: a locked job stays as it is, and is answered `busy`.
 -- T4: accepted while the token is the current one, also after the expiry.
 -- T5: extended, also if the answer is `cancel` or `hold`.
 CREATE FUNCTION renew(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
@@ -11,6 +12,7 @@ LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     v_now bigint := call_time(p_offset, p_not_before_us);
+    v_extended tid[];
     v_jobs json;
 BEGIN
     PERFORM begin_call();
@@ -24,13 +26,16 @@ BEGIN
     ), held AS MATERIALIZED (
         SELECT j.queue, j.id, a.progress FROM requested AS a JOIN job AS j ON j.queue = a.queue AND j.id = a.id
         WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
+    ), extended AS (
+        UPDATE job AS j SET
+            lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)
+        FROM held AS h WHERE j.queue = h.queue AND j.id = h.id RETURNING j.ctid AS row
     )
-    UPDATE job AS j SET
-        lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)
-    FROM held AS h WHERE j.queue = h.queue AND j.id = h.id;
+    SELECT array_agg(row) INTO v_extended FROM extended;
     -- In a statement of its own: the one above does not see that a lease was lost while it ran.
     SELECT json_agg(json_build_object('status', CASE
             WHEN j.id IS NULL THEN 'lost'
+            WHEN (j.ctid = ANY (v_extended)) IS NOT TRUE THEN 'busy'
             WHEN j.cancel_asked THEN 'cancel'
             WHEN j.state = 'assigned' AND scope_paused(j.queue, j.lane) THEN 'hold'
             ELSE 'held' END, 'lease_expires', j.lease_expires) ORDER BY r.place)

@@ -102,7 +102,7 @@ END $$;
 
 CREATE FUNCTION cancel(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);
@@ -147,7 +147,7 @@ END $$;
 
 CREATE FUNCTION requeue(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_limits jsonb := coalesce(p_request -> 'limits', '[]');
@@ -279,7 +279,7 @@ END $$;
 
 CREATE FUNCTION trigger(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);
@@ -316,7 +316,7 @@ END $$;
 -- DL1: ended jobs only. Children that still wait get the end first.
 CREATE FUNCTION delete(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);
@@ -352,7 +352,7 @@ END $$;
 -- State and place stay, so the lane is not locked.
 CREATE FUNCTION amend(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_ids text[] := ids_of(p_request);

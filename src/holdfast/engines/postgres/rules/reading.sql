@@ -157,3 +157,23 @@ BEGIN
     WHERE l.queue = p_request ->> 'queue';
     RETURN reply(call_time(p_offset, p_not_before_us), '"lanes":' || coalesce(v_lanes, '[]'));
 END $$;
+
+-- PF1: for the error of a call that has waited too long: the sessions whose transactions hold locks on the tables, the
+-- oldest first. Text for people; null: none is left.
+CREATE FUNCTION lock_holders() RETURNS text LANGUAGE plpgsql STABLE {{entry}} AS $$
+BEGIN
+    RETURN (
+        SELECT string_agg(format('session %s of %s (%s%s%s)', pid, coalesce(usename, 'an unknown user'),
+            coalesce(nullif(application_name, ''), 'no application name'), ', ' || state,
+            ', in a transaction since ' || round(extract(epoch FROM clock_timestamp() - xact_start)::numeric, 1) || ' s'
+        ), '; ')
+        FROM (
+            SELECT pid, usename, application_name, state, xact_start FROM pg_stat_activity AS a
+            WHERE pid <> pg_backend_pid() AND EXISTS (
+                SELECT 1 FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+                WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.locktype = 'relation'
+                    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                    AND c.relnamespace = '{{namespace}}'::regnamespace)
+            ORDER BY xact_start LIMIT 3
+        ) AS holders);
+END $$;

@@ -57,8 +57,7 @@ END $$;
 -- by itself if the client goes away. Of a lane only the head can be claimed, and it ends last.
 CREATE FUNCTION clear(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
-SET lock_timeout = '2s' AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_lane text := p_request ->> 'lane';

@@ -5,6 +5,11 @@
 -- `p_queues` to `p_retentions` are successes for the fast path; where a column has one element, it is that of all
 -- jobs. `p_rest` are all other settlements. In the answer `plain` is null if all of the former are applied. A claim
 -- names queues, and for each its limit and where among the terms those of its tasks stand.
+--
+-- With `p_wait` a call that meets a lock waits for it, and fails after a short time. The client then sends it again
+-- without `p_wait`, and with all settlements in `p_rest`: what another transaction has locked is left out, and all
+-- else is done.
+-- G8: without `p_wait`, a settlement or start of a locked job is answered `busy`.
 -- W2: settlements, then children, then starts, then due jobs and the claim.
 -- L8: lanes that ran empty are named in the answer.
 CREATE FUNCTION exchange(
@@ -12,11 +17,11 @@ CREATE FUNCTION exchange(
     p_gone boolean, p_rest json, p_lanes boolean, p_starts json,
     p_claim_id text, p_worker text, p_limit bigint, p_room bigint,
     p_sources text[], p_rooms bigint[], p_cursors bigint[], p_begins int[], p_ends int[],
-    p_tasks text[], p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[],
+    p_tasks text[], p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[], p_wait boolean,
     p_offset bigint, p_not_before_us bigint
 ) RETURNS SETOF exchange_row LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_memoize = off SET jit = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET plan_cache_mode = force_generic_plan SET lock_timeout = {{exchange_lock_wait_ms}} AS $$
 DECLARE
     v_none text := begin_call();
     v_now bigint;
@@ -37,7 +42,7 @@ DECLARE
     v_scanned bigint;
     v_answer exchange_row;
 BEGIN
-    IF p_lanes THEN
+    IF p_lanes AND p_wait THEN
         PERFORM lock_lanes(p_rest);
     END IF;
     v_now := call_time(p_offset, p_not_before_us);
@@ -59,7 +64,7 @@ BEGIN
         END LOOP;
     END IF;
     IF p_rest IS NOT NULL THEN
-        v_settled := settle_all(p_rest, v_now);
+        v_settled := CASE WHEN p_wait THEN settle_all(p_rest, v_now) ELSE settle_unlocked(p_rest, v_now) END;
     END IF;
     -- T2: a claim sent again answers the leases it still holds, in rank order, and takes nothing new.
     IF p_claim_id IS NOT NULL THEN
@@ -75,7 +80,8 @@ BEGIN
         PERFORM resolve(v_now);
     END IF;
     IF p_starts IS NOT NULL THEN
-        SELECT json_agg(start(value ->> 'queue', value ->> 'id', value ->> 'token', v_now) ORDER BY ordinality)
+        SELECT json_agg(CASE WHEN p_wait THEN start(value ->> 'queue', value ->> 'id', value ->> 'token', v_now)
+            ELSE start_unlocked(value ->> 'queue', value ->> 'id', value ->> 'token', v_now) END ORDER BY ordinality)
         INTO v_started FROM json_array_elements(p_starts) WITH ORDINALITY;
     END IF;
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
@@ -86,7 +92,11 @@ BEGIN
         INTO v_still, v_deferred, v_due;
         CONTINUE WHEN v_still;  -- C5, U1: no job and no `next_due` of a paused queue
         IF v_deferred THEN
-            PERFORM run_deferred(p_sources[i], false, v_now);
+            IF p_wait THEN
+                PERFORM run_deferred(p_sources[i], false, v_now);
+            ELSE
+                PERFORM run_deferred_unlocked(p_sources[i], v_now);
+            END IF;
             v_due := next_due(p_sources[i]);
         END IF;
         IF v_due <= v_now THEN
@@ -147,6 +157,41 @@ BEGIN
     RETURN (
         SELECT json_agg(settle(json_populate_record(NULL::settlement, s.value), p_now) ORDER BY s.ordinality)
         FROM json_array_elements(p_settlements) WITH ORDINALITY AS s);
+END $$;
+
+-- The same, but what another transaction has locked is answered `busy`: a job, its lane, or the next job of the lane.
+-- Each block that meets a lock is rolled back, and so releases the locks that it has taken.
+CREATE FUNCTION settle_unlocked(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql
+SET lock_timeout = {{busy_after_ms}} AS $$
+DECLARE
+    v_settlement json;
+    v_answers text[] := '{}';
+BEGIN
+    FOR v_settlement IN SELECT value FROM json_array_elements(p_settlements) LOOP
+        BEGIN
+            PERFORM lock_lanes(json_build_array(v_settlement));
+            v_answers := v_answers || settle(json_populate_record(NULL::settlement, v_settlement), p_now);
+        EXCEPTION WHEN lock_not_available THEN
+            v_answers := v_answers || 'busy'::text;
+        END;
+    END LOOP;
+    RETURN to_json(v_answers);
+END $$;
+
+CREATE FUNCTION start_unlocked(p_queue text, p_id text, p_token text, p_now bigint) RETURNS text LANGUAGE plpgsql
+SET lock_timeout = {{busy_after_ms}} AS $$
+BEGIN
+    RETURN start(p_queue, p_id, p_token, p_now);
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 'busy';
+END $$;
+
+-- Run deferred work, unless another transaction has locked what it needs: then a later call runs it.
+CREATE FUNCTION run_deferred_unlocked(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM run_deferred(p_queue, false, p_now);
+EXCEPTION WHEN lock_not_available THEN
+    NULL;
 END $$;
 
 -- Lock the lanes of the jobs that are to be settled, in order, before any job; and before all lanes their pools.

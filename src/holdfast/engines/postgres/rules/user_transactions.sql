@@ -13,7 +13,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION enqueue_in_transaction(p_request text) RETURNS text LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
+SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_request jsonb := p_request::jsonb;
     v_reply text := enqueue((v_request -> 'groups')::text, true,
@@ -25,7 +25,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION settle_in_transaction(p_request text) RETURNS text LANGUAGE plpgsql {{entry}}
-SET enable_seqscan = off SET jit = off SET lock_timeout = '2s' AS $$
+SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_request json := p_request::json;
     v_now bigint := call_time((v_request ->> 'offset')::bigint, (v_request ->> 'not_before_us')::bigint);

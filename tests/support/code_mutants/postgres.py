@@ -17,7 +17,9 @@ MUTANTS = (
         "if not self._cursors and dead < DEAD_ENTRIES:",
         "if not self._cursors:",
         "While one transaction stays open, every claim reads the entries of all jobs claimed since.",
-        (CURSOR, FAULTS),
+        (
+            "tests/engines/test_postgres_bounds.py::test_a_claim_that_met_many_dead_entries_sets_a_cursor_at_its_first_job",
+        ),
     ),
     Mutant(
         "a claim with a cursor never scans from the beginning again",
@@ -25,7 +27,7 @@ MUTANTS = (
         "            and now_us < self._whole_at[wanted.queue]\n",
         "",
         "A job of a higher priority that comes later waits until the queue is empty.",
-        (CURSOR, FAULTS),
+        ("tests/engines/test_postgres_bounds.py::test_a_claim_scans_from_the_beginning_at_intervals",),
     ),
     Mutant(
         "shares per task are scanned from a cursor",
@@ -33,7 +35,7 @@ MUTANTS = (
         "            and all(task.limit is None for task in wanted.tasks)\n",
         "",
         "The cursor of one task hides the ready jobs of another one.",
-        (CURSOR, FAULTS),
+        ("tests/engines/test_postgres_bounds.py::test_a_claim_with_shares_per_task_always_scans_from_the_beginning",),
     ),
     Mutant(
         "a cursor stays when its reason has gone",
@@ -41,7 +43,7 @@ MUTANTS = (
         "elif dead < DEAD_ENTRIES or name not in firsts:",
         "elif name not in firsts:",
         "After the open transaction has ended, the order of a queue stays inexact for ever.",
-        (CURSOR, FAULTS),
+        ("tests/engines/test_postgres_bounds.py::test_the_cursor_is_dropped_when_a_whole_scan_meets_few_dead_entries",),
     ),
     Mutant(
         "a claim with a cursor does not move it",
@@ -49,7 +51,7 @@ MUTANTS = (
         "                if name in firsts:\n                    self._cursors[name] = firsts[name]",
         "                pass",
         "Between two whole scans the claims read more and more dead entries.",
-        (CURSOR, FAULTS),
+        ("tests/engines/test_postgres_bounds.py::test_the_cursor_moves_with_each_claim",),
     ),
     Mutant(
         "whole scans come at the same interval however long they take",
@@ -57,7 +59,7 @@ MUTANTS = (
         "max(WHOLE_SCAN_INTERVAL_US, WHOLE_SCAN_US_PER_ENTRY * dead)",
         "WHOLE_SCAN_INTERVAL_US",
         "With a million dead entries a worker does nothing but scan.",
-        (CURSOR, FAULTS),
+        ("tests/engines/test_postgres_bounds.py::test_the_interval_grows_with_the_time_that_a_whole_scan_takes",),
     ),
     # Connections
     Mutant(
@@ -74,7 +76,9 @@ MUTANTS = (
         "if waiter.done() and not waiter.cancelled():",
         "if False:",
         "The pool loses a connection for good, until no call gets one.",
-        (CLIENT,),
+        (
+            "tests/engines/test_postgres_bounds.py::test_a_caller_that_is_cancelled_as_it_is_served_gives_its_connection_on",
+        ),
     ),
     Mutant(
         "a connection comes back to a closed pool",
@@ -82,7 +86,7 @@ MUTANTS = (
         "if connection is not None and not self._closed and len(self._idle) < self._keep:",
         "if connection is not None and len(self._idle) < self._keep:",
         "A call that ends after the engine was closed leaves a connection open.",
-        (CLIENT,),
+        ("tests/engines/test_postgres_bounds.py::test_a_connection_that_comes_back_to_a_closed_pool_is_closed",),
     ),
     Mutant(
         "every connection of a handler's transaction stays open",
@@ -90,7 +94,7 @@ MUTANTS = (
         "and not self._closed and len(self._idle) < self._keep:",
         "and not self._closed:",
         "After a busy moment a worker keeps as many connections as it has slots.",
-        (CLIENT,),
+        ("tests/engines/test_postgres_bounds.py::test_a_pool_keeps_no_more_idle_connections_than_it_was_told",),
     ),
     Mutant(
         "a refused connection keeps its permit",
@@ -98,7 +102,7 @@ MUTANTS = (
         "self._count -= 1  # the permit is dropped: the server would refuse the next waiter too",
         "pass",
         "Each refusal of a busy server makes the pool smaller for good.",
-        (CLIENT,),
+        ("tests/engines/test_postgres_bounds.py::test_a_connection_that_the_server_refused_can_be_opened_later",),
     ),
     Mutant(
         "a cancelled statement leaves its connection in use",
@@ -106,7 +110,9 @@ MUTANTS = (
         "return _is_broken(error) or _sqlstate(error) in (_READ_ONLY, _CANCELLED)",
         "return _is_broken(error) or _sqlstate(error) == _READ_ONLY",
         "A session lock of the cancelled call stays, and others wait for it.",
-        (CLIENT,),
+        (
+            "tests/engines/test_postgres_bounds.py::test_a_connection_is_not_used_again_after_a_cancelled_call_or_on_a_standby",
+        ),
     ),
     Mutant(
         "a connection to a standby stays in use",
@@ -114,7 +120,9 @@ MUTANTS = (
         "return _is_broken(error) or _sqlstate(error) in (_READ_ONLY, _CANCELLED)",
         "return _is_broken(error) or _sqlstate(error) == _CANCELLED",
         "After a failover every call goes to the old server, which accepts no writes.",
-        (CLIENT,),
+        (
+            "tests/engines/test_postgres_bounds.py::test_a_connection_is_not_used_again_after_a_cancelled_call_or_on_a_standby",
+        ),
     ),
     Mutant(
         "a call that took too long is sent again",
@@ -122,7 +130,7 @@ MUTANTS = (
         " and not isinstance(error, TimeoutError | ValueError)",
         "",
         "A read from a server that hangs takes five times its limit.",
-        (WIRE, CLIENT),
+        ("tests/engines/test_postgres_bounds.py::test_a_read_that_took_too_long_is_not_sent_again",),
     ),
     Mutant(
         "a call that was sent counts as not sent",
@@ -146,7 +154,7 @@ MUTANTS = (
         "        _set_tcp_options(connection)\n        return connection",
         "        return connection",
         "A worker waits for an answer from a host that has no power.",
-        (CLIENT,),
+        ("tests/engines/test_postgres_bounds.py::test_every_connection_detects_a_server_that_has_vanished",),
     ),
     Mutant(
         "the default isolation of a role changes the rules",
@@ -154,7 +162,7 @@ MUTANTS = (
         "settings |= ISOLATION | self._durability.settings",
         "settings |= self._durability.settings",
         "Under REPEATABLE READ a claim does not see what it waited for.",
-        (CLIENT,),
+        ("tests/engines/test_postgres_bounds.py::test_every_connection_reads_committed_rows_whatever_the_default_is",),
     ),
     Mutant(
         "a renewal may take a minute",
@@ -162,7 +170,9 @@ MUTANTS = (
         "STATEMENT_TIMEOUT_S = 5.0",
         "STATEMENT_TIMEOUT_S = 60.0",
         "On a dead connection there is no time for a second try before the lease expires.",
-        (WIRE,),
+        (
+            "tests/engines/test_postgres_bounds.py::test_a_renewal_that_hangs_leaves_time_for_a_second_one_before_the_fence",
+        ),
     ),
     Mutant(
         "the connections of a closed loop stay",
@@ -170,7 +180,9 @@ MUTANTS = (
         "            self._by_loop.pop(other, None)\n        added",
         "            pass\n        added",
         "A program that makes a new event loop for each request keeps the connections of all.",
-        (CLIENT,),
+        (
+            "tests/engines/test_postgres_bounds.py::test_connections_of_a_loop_that_was_closed_are_dropped_when_the_next_loop_comes",
+        ),
     ),
     # Notifications and the feed
     Mutant(
@@ -179,7 +191,7 @@ MUTANTS = (
         "if added and len(self._pending_topics) < MAX_PENDING_TOPICS:",
         "if added:",
         "While the server is away, the memory of a producer grows.",
-        (NOTIFICATIONS,),
+        ("tests/engines/test_postgres_bounds.py::test_topics_that_cannot_be_sent_do_not_fill_the_memory",),
     ),
     Mutant(
         "room is notified for every job that ends",
@@ -187,7 +199,7 @@ MUTANTS = (
         "with_room = self._closing or now_s - self._room_sent_at_s >= ROOM_INTERVAL_S",
         "with_room = True",
         "Every commit of a worker sends a notification that wakes all processes.",
-        (NOTIFICATIONS,),
+        ("tests/engines/test_postgres_bounds.py::test_room_is_notified_at_intervals",),
     ),
     Mutant(
         "callers are not woken after a new connection",
@@ -219,7 +231,7 @@ MUTANTS = (
         "for until_s, kinds in tuple(self._listeners.values()) if until_s > now_s",
         "for until_s, kinds in tuple(self._listeners.values())",
         "Every process publishes its events although no process listens.",
-        ("tests/services/events/test_bus_processes.py", "tests/services/events/test_bus_everywhere.py"),
+        ("tests/engines/test_postgres_bounds.py::test_a_listener_whose_announcements_stopped_is_not_served",),
     ),
     Mutant(
         "the lock of a listener is not taken again",
@@ -227,7 +239,7 @@ MUTANTS = (
         '        """The connection has ended, and the lock with it."""\n        self._holds_lock = False',
         '        """The connection has ended, and the lock with it."""',
         "A new process does not find a listener whose connection was cut once.",
-        ("tests/services/events/test_bus_processes.py", "tests/services/events/test_bus_everywhere.py"),
+        ("tests/engines/test_postgres_bounds.py::test_a_listener_takes_its_lock_again_on_a_new_connection",),
     ),
     Mutant(
         "pending messages of the feed have no limit",
@@ -235,17 +247,11 @@ MUTANTS = (
         "if len(self._pending) < MAX_PENDING_MESSAGES:",
         "if True:",
         "While the server is away, the memory of a process grows with its events.",
-        ("tests/services/events/test_bus_processes.py", "tests/services/events/test_bus_everywhere.py"),
+        (
+            "tests/engines/test_postgres_bounds.py::test_messages_of_the_feed_that_cannot_be_sent_do_not_fill_the_memory",
+        ),
     ),
     # Calls
-    Mutant(
-        "two settlements of one job go the fast way",
-        "engines/postgres/fast_paths.py",
-        "< len(settlements):\n        return ()",
-        "< len(settlements):\n        return plain",
-        "Of two settlements of one job the second may win.",
-        ("tests/contract/suite.py::test_settle", "tests/contract/suite.py::test_guards"),
-    ),
     Mutant(
         "a server with commits that do not wait counts as durable",
         "engines/postgres/durability.py",

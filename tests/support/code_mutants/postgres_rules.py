@@ -16,7 +16,7 @@ MUTANTS = (
         "LIMIT least(t.share, p_room) FOR UPDATE SKIP LOCKED",
         "LIMIT least(t.share, p_room) FOR UPDATE",
         "One job in an open transaction stops the claims of its queue.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_claim_passes_a_locked_job_by",),
     ),
     Mutant(
         "a renewal waits for a locked job",
@@ -24,7 +24,7 @@ MUTANTS = (
         "WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED",
         "WHERE j.token = a.token FOR UPDATE OF j",
         "One job in an open transaction lets all leases of its worker expire.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_renewal_passes_a_locked_job_by",),
     ),
     Mutant(
         "a reaper waits for a locked job",
@@ -32,7 +32,7 @@ MUTANTS = (
         "AND token = s.token FOR UPDATE SKIP LOCKED;",
         "AND token = s.token FOR UPDATE;",
         "One job in an open transaction stops every reaper.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_reaper_passes_a_locked_job_by",),
     ),
     Mutant(
         "disowning waits for a locked job",
@@ -40,7 +40,7 @@ MUTANTS = (
         "owner = ANY (p_workers) FOR UPDATE SKIP LOCKED",
         "owner = ANY (p_workers) FOR UPDATE",
         "One job in an open transaction keeps the jobs of a dead worker from running again.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_dead_worker_is_disowned_except_for_a_locked_job",),
     ),
     Mutant(
         "promoting waits for a locked job",
@@ -48,7 +48,7 @@ MUTANTS = (
         "AND due <= p_now FOR UPDATE SKIP LOCKED;",
         "AND due <= p_now FOR UPDATE;",
         "One due job in an open transaction stops the claims of its queue.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_due_job_that_is_locked_is_promoted_later",),
     ),
     Mutant(
         "promoting waits for a locked lane",
@@ -56,7 +56,7 @@ MUTANTS = (
         "lane = v.lane FOR UPDATE SKIP LOCKED;\n            CONTINUE WHEN NOT FOUND;",
         "lane = v.lane FOR UPDATE;\n            CONTINUE WHEN NOT FOUND;",
         "One busy lane stops the claims of its queue.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_due_job_of_a_locked_lane_is_promoted_later",),
     ),
     Mutant(
         "pruning waits for a locked job",
@@ -64,7 +64,7 @@ MUTANTS = (
         "LIMIT p_limit FOR UPDATE OF j SKIP LOCKED",
         "LIMIT p_limit FOR UPDATE OF j",
         "One ended job in an open transaction stops every pruner.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_prune_passes_everything_by_that_is_locked",),
     ),
     Mutant(
         "pruning waits for a locked lane",
@@ -72,7 +72,7 @@ MUTANTS = (
         "lane = v.lane FOR UPDATE SKIP LOCKED;\n            CONTINUE WHEN NOT FOUND AND",
         "lane = v.lane FOR UPDATE;\n            CONTINUE WHEN NOT FOUND AND",
         "One busy lane stops every pruner.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_prune_leaves_a_job_of_a_locked_lane_for_later",),
     ),
     Mutant(
         "pruning waits for the record of a worker",
@@ -80,7 +80,7 @@ MUTANTS = (
         "            FOR UPDATE SKIP LOCKED\n        ) AS silent",
         "            FOR UPDATE\n        ) AS silent",
         "One heartbeat in an open transaction stops every pruner.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_prune_does_not_wait_for_another_one",),
     ),
     Mutant(
         "two prunes at once wait for each other",
@@ -88,23 +88,17 @@ MUTANTS = (
         "SELECT * INTO w FROM lane_cursor FOR UPDATE SKIP LOCKED;",
         "SELECT * INTO w FROM lane_cursor FOR UPDATE;",
         "A prune waits for the end of another one instead of leaving the lanes to it.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_locked.py::test_a_prune_does_not_wait_for_another_one",),
     ),
     Mutant(
-        "an enqueue waits for a lock without limit",
-        "engines/postgres/rules/enqueue.sql",
-        "SET lock_timeout = '2s' AS $$\nDECLARE\n    v_groups jsonb",
-        "AS $$\nDECLARE\n    v_groups jsonb",
+        "a call waits for a lock without limit",
+        "engines/postgres/rules.py",
+        'f" SET lock_timeout = {LOCK_WAIT_S * 1000:.0f}",',
+        '"",',
         "A producer hangs behind the open transaction of another one.",
-        ("tests/engines/test_postgres_client.py",),
-    ),
-    Mutant(
-        "an enqueue in a user's transaction waits for a lock without limit",
-        "engines/postgres/rules/user_transactions.sql",
-        "SET lock_timeout = '2s' AS $$\nDECLARE\n    v_request jsonb",
-        "AS $$\nDECLARE\n    v_request jsonb",
-        "A request hangs behind the open transaction of another one.",
-        ("tests/services/transactions/test_postgres.py", "tests/services/transactions/test_enqueue.py"),
+        (
+            "tests/engines/test_postgres_locked.py::test_an_enqueue_waits_for_the_key_of_an_open_transaction_and_then_gives_up",
+        ),
     ),
     # Clear
     Mutant(
@@ -113,7 +107,9 @@ MUTANTS = (
         "(paused OR clearing > v_now)",
         "paused",
         "Jobs run that an operator has cleared, while the chunks of the clear come.",
-        (WAITING, FAULTS),
+        (
+            "tests/engines/test_postgres_clear.py::test_no_job_of_a_queue_is_claimed_while_it_is_cleared_and_new_ones_stay",
+        ),
     ),
     Mutant(
         "a clear whose client has died stops its queue for ever",
@@ -121,7 +117,7 @@ MUTANTS = (
         "VALUES (p_queue, p_now + c_wait)",
         "VALUES (p_queue, {{forever}})",
         "No job of the queue runs until an operator clears it again.",
-        (WAITING, FAULTS),
+        ("tests/engines/test_postgres_clear.py::test_a_clear_whose_client_went_away_stops_the_claims_for_ten_seconds",),
     ),
     Mutant(
         "the end of a clear notifies no worker",
@@ -129,7 +125,7 @@ MUTANTS = (
         "AND clearing > 0;\n        IF FOUND THEN",
         "AND clearing > 0;\n        IF false THEN",
         "Jobs that arrived during the clear wait for the next poll.",
-        (NOTIFICATIONS, f"{SUITE}::test_clear"),
+        ("tests/engines/test_postgres_clear.py::test_the_end_of_a_clear_in_chunks_notifies_the_workers",),
     ),
     Mutant(
         "a clear in chunks ends jobs that came after it began",
@@ -137,7 +133,9 @@ MUTANTS = (
         "coalesce((p_request ->> 'up_to')::bigint, (SELECT last_value FROM arrival))",
         "(SELECT last_value FROM arrival)",
         "Under a steady stream of jobs a clear never ends, and cancels what came after it.",
-        (f"{SUITE}::test_clear", FAULTS),
+        (
+            "tests/engines/test_postgres_clear.py::test_no_job_of_a_queue_is_claimed_while_it_is_cleared_and_new_ones_stay",
+        ),
     ),
     # Ends and prune
     Mutant(
@@ -147,7 +145,7 @@ MUTANTS = (
         " AND c.id = j.id)\n",
         "",
         "The lane of the job stands still for ever.",
-        (WAITING, FAULTS, f"{SUITE}::test_prune", f"{SUITE}::test_transactions"),
+        ("tests/engines/test_postgres_locked.py::test_an_end_that_its_lane_has_not_processed_is_kept",),
     ),
     Mutant(
         "the prune of an old job frees the key of a new one",
@@ -155,7 +153,7 @@ MUTANTS = (
         "AND u.unique_key = g.unique_key AND u.id = g.id",
         "AND u.unique_key = g.unique_key",
         "Two live jobs have one key.",
-        (f"{SUITE}::test_prune", f"{SUITE}::test_unique_keys"),
+        ("tests/engines/test_postgres_locked.py::test_the_prune_of_a_job_leaves_its_key_to_the_job_that_has_taken_it",),
     ),
     Mutant(
         "the delete of an old job frees the key of a new one",
@@ -179,7 +177,7 @@ MUTANTS = (
         "UPDATE lane_cursor SET queue = v_queue, lane = v_lane WHERE",
         "UPDATE lane_cursor SET queue = '', lane = '' WHERE",
         "With more than a thousand lanes the later ones are never pruned.",
-        (f"{SUITE}::test_prune", f"{SUITE}::test_lanes"),
+        ("tests/engines/test_postgres_locked.py::test_prunes_go_through_all_lanes_in_turn",),
     ),
     Mutant(
         "the tally is never folded",
@@ -187,7 +185,7 @@ MUTANTS = (
         "SELECT ctid FROM tally LIMIT p_lines",
         "SELECT ctid FROM tally LIMIT 0",
         "Every count adds up the rows of all calls there ever were.",
-        (f"{SUITE}::test_prune", f"{SUITE}::test_stats", PLANS),
+        ("tests/engines/test_postgres_locked.py::test_a_prune_folds_the_tally",),
     ),
     # Races
     Mutant(
@@ -204,15 +202,7 @@ MUTANTS = (
         " WHERE q.emptied_at < excluded.emptied_at",
         "",
         "Two workers run the callback of one drain.",
-        (f"{SUITE}::test_emptied", FAULTS),
-    ),
-    Mutant(
-        "an answered duplicate may have been replaced meanwhile",
-        "engines/postgres/rules/enqueue.sql",
-        "ELSIF (j.id IS NULL OR j.state IN ({{unsuccessful}})) AND NOT p_inserted ? v_name THEN",
-        "ELSIF j.id IS NULL AND NOT p_inserted ? v_name THEN",
-        "A job that failed during the call answers for a new one, which never runs.",
-        (f"{SUITE}::test_dedupe", FAULTS, WAITING),
+        ("tests/engines/test_postgres_locked.py::test_of_two_callers_at_once_one_learns_that_a_queue_ran_empty",),
     ),
     Mutant(
         "an enqueue keeps the lock of the listeners",
@@ -238,7 +228,9 @@ MUTANTS = (
         "EXIT WHEN p_room = 0 OR v_stop IS NULL AND v_cursor = c_beginning;",
         "EXIT WHEN p_room = 0 OR v_stop IS NULL;",
         "Slots stay free although jobs wait that became ready before the cursor.",
-        (FAULTS, PLANS),
+        (
+            "tests/engines/test_postgres_bounds.py::test_a_claim_that_finds_too_few_jobs_behind_its_cursor_looks_before_it",
+        ),
     ),
     # Users' transactions
     Mutant(
@@ -247,7 +239,9 @@ MUTANTS = (
         "WHERE length(lines_of('holdfast.topics')) BETWEEN 3 AND 7900",
         "WHERE length(lines_of('holdfast.topics')) >= 3",
         "An enqueue to very many queues fails, because a payload of NOTIFY has at most 8,000 bytes.",
-        ("tests/services/transactions/test_postgres.py", "tests/services/transactions/test_enqueue.py"),
+        (
+            "tests/engines/test_postgres_bounds.py::test_an_enqueue_to_very_many_queues_does_not_fail_because_of_its_notification",
+        ),
     ),
     Mutant(
         "a second enqueue of a transaction notifies the topics of the first again",
@@ -255,15 +249,7 @@ MUTANTS = (
         "|| set_config('holdfast.topics', '', true)",
         "|| coalesce(current_setting('holdfast.topics', true), set_config('holdfast.topics', '', true))",
         "The notifications of a user's transaction grow with each of its enqueues.",
-        ("tests/services/transactions/test_postgres.py", "tests/services/transactions/test_enqueue.py"),
-    ),
-    Mutant(
-        "edges of a job that ended before its arrival stay",
-        "engines/postgres/rules/deferred.sql",
-        "DELETE FROM edge WHERE child_queue = c.queue AND child_id = c.id AND arrival = c.arrival;",
-        "NULL;",
-        "The edges of a job that ended before it was admitted stay for ever.",
-        (f"{SUITE}::test_transactions", "tests/engines/test_postgres_audit.py"),
+        ("tests/engines/test_postgres_bounds.py::test_each_enqueue_of_a_transaction_notifies_its_own_topics",),
     ),
     # Versions
     Mutant(

@@ -86,7 +86,7 @@ MUTANTS = (
         "            await self._identify()\n            self._check(found)",
         "            if not self._identity:\n                await self._identify()\n            self._check(found)",
         "After a restart of the server every enqueue in a transaction is refused.",
-        (POSTGRES,),
+        ("tests/engines/test_postgres_bounds.py::test_the_identity_of_the_database_is_read_again_after_a_restart",),
     ),
     Mutant(
         "a handler's transaction is committed after its timeout",

@@ -10,7 +10,7 @@ from postgres_stories import Stores, opened
 from holdfast.engine import Engine
 from holdfast.engines.postgres import encode_calls
 from holdfast.engines.postgres.calls import Caller
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import HOUR, SECOND
 from holdfast.model.operate import Clear
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
@@ -49,8 +49,8 @@ def between_chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Interlude], Non
     return install
 
 
-async def put(engine: Engine, *ids: str) -> None:
-    await engine.enqueue(Group(tuple(NewJob(queue=QUEUE, id=id, task="t") for id in ids)))
+async def put(engine: Engine, *ids: str, delay: int = 0) -> None:
+    await engine.enqueue(Group(tuple(NewJob(queue=QUEUE, id=id, task="t", delay=delay) for id in ids)))
 
 
 async def take(engine: Engine, name: str) -> list[str]:
@@ -86,7 +86,7 @@ async def test_the_end_of_a_clear_in_chunks_notifies_the_workers(
         async def interlude() -> None:
             await subscription.wait(0.001)  # what was notified up to now
 
-        await put(engine, "1", "2", "3")
+        await put(engine, "1", "2", "3", delay=HOUR)  # of ready jobs each chunk notifies
         between_chunks(interlude)
         await engine.clear(QUEUE)
         assert await subscription.wait(10) == {f"queue:{QUEUE}"}

@@ -118,7 +118,7 @@ async def test_a_renewal_passes_a_locked_job_by(store: Store) -> None:
         assert answer.jobs[1].lease_expires > leases[1].lease_expires
 
 
-async def test_a_reaper_passes_a_locked_job_by(store: Store) -> None:
+async def test_a_reaper_passes_a_locked_job_by(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(store, notify=False) as engine:
         await put(engine, job("a"), job("b"))
         await take(engine)
@@ -129,6 +129,7 @@ async def test_a_reaper_passes_a_locked_job_by(store: Store) -> None:
             statuses = (await engine.settle(*reaps)).settled
         assert statuses[0] is not SettleStatus.APPLIED
         assert statuses[1] is SettleStatus.APPLIED
+        assert "sent again" not in caplog.text  # which would mean that the first call has waited
 
 
 async def test_a_dead_worker_is_disowned_except_for_a_locked_job(store: Store) -> None:

@@ -20,8 +20,9 @@ from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.store import CommandResult
 from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import Command
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Now
 from holdfast.model.produce import Enqueue, Group, GroupAccepted, NewJob
@@ -96,6 +97,27 @@ def test_a_user_s_transaction_has_no_earlier_time_than_the_last_write_of_another
         db.rollback()
 
 
+async def test_a_lease_of_a_new_boot_expires_by_the_clock_of_that_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host was up for a year, and has just restarted."""
+    path = tmp_path / "x.db"
+    before = SystemRuntime()
+    monkeypatch.setattr(before, "boot_id", lambda: "the boot before")
+    monkeypatch.setattr(before, "boot", lambda: 365 * DAY)
+    async with opened_engine(store(path, runtime=before)) as engine:
+        await engine.enqueue(job("a"))
+        await engine.claim(a_claim(1))
+    after = SystemRuntime()
+    monkeypatch.setattr(after, "boot_id", lambda: "this boot")
+    monkeypatch.setattr(after, "boot", lambda: 60 * SECOND)
+    async with opened_engine(store(path, runtime=after)) as engine:
+        await engine.enqueue(job("b"))
+        (lease,) = (await engine.claim(a_claim(2))).leases
+        assert lease.lease_expires == 90 * SECOND
+        assert [lease.id for lease in (await engine.expired("w")).leases] == ["a"]
+
+
 # Connections
 
 
@@ -119,6 +141,14 @@ async def test_no_connection_of_ours_checkpoints_by_itself_or_keeps_a_large_log(
             assert pragma(connection, "journal_size_limit") == MAX_WAL_BYTES
 
 
+@pytest.mark.parametrize(("durability", "synchronous"), [("durable", 2), ("fast", 1), ("none", 0)])
+async def test_every_connection_of_ours_syncs_as_the_durability_class_says(
+    tmp_path: Path, durability: str, synchronous: int
+) -> None:
+    async with opened_engine(store(tmp_path / "x.db", durability=durability)) as engine:
+        assert [pragma(connection, "synchronous") for connection in connections_of(engine)] == [synchronous] * 4
+
+
 async def test_a_connection_that_reads_cannot_write(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         assert engine._reader is not None
@@ -133,7 +163,7 @@ def test_a_file_that_is_prepared_is_opened_while_another_process_holds_the_gate(
     first = store(path)
     first.open_now()
     released = threading.Event()
-    gate = SystemRuntime().fs.gate(f"{path}-gate")
+    gate = SystemRuntime().fs.gate(f"{path}-gate", 1)
     gate.__enter__()
 
     def release() -> None:
@@ -231,6 +261,67 @@ async def test_a_command_that_fails_does_not_fail_the_others_of_its_batch(tmp_pa
         results = writer_of(engine).run([Enqueue(groups=(job("a"),)), no_command, Enqueue(groups=(job("b"),))])
         assert [result.error is None for result in results] == [True, False, True]
         assert None not in (await engine.get(JobKey(QUEUE, "a"), JobKey(QUEUE, "b"))).jobs
+
+
+class FailingConnection:
+    """A connection on which one statement fails with this error, after it was carried out."""
+
+    def __init__(self, connection: sqlite3.Connection, statement: str, error: sqlite3.Error) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._error = error
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        answer = self._connection.execute(sql, *values)
+        if sql == self._statement:
+            raise self._error
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def io_error() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    return error
+
+
+async def test_a_commit_that_may_have_been_written_has_an_unknown_outcome(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        writer: Any = writer_of(engine)
+        sound = writer.connection
+        writer.connection = FailingConnection(sound, "COMMIT", io_error())
+        with pytest.raises(OutcomeUnknown):
+            await engine.enqueue(job("a"))
+        writer.connection = sound
+        assert (await engine.get(JobKey(QUEUE, "a"))).jobs != (None,)
+
+
+async def test_a_rollback_that_fails_does_not_hide_why_the_write_failed(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        writer: Any = writer_of(engine)
+        sound = writer.connection
+
+        def fails(*given: Any) -> Any:
+            raise sqlite3.OperationalError("the reason")
+
+        writer.connection = FailingConnection(sound, "ROLLBACK", sqlite3.OperationalError("cannot rollback"))
+        writer._decide, decide = fails, writer._decide
+        with pytest.raises(EngineUnavailable, match="the reason"):
+            await engine.enqueue(job("a"))
+        writer.connection, writer._decide = sound, decide
+        await engine.enqueue(job("b"))
+
+
+async def test_a_write_waits_for_the_gate(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path, busy_timeout=0.2)) as engine:
+        gate = SystemRuntime().fs.gate(f"{path}-gate", 1)
+        with gate, pytest.raises(EngineUnavailable, match="was locked for"):
+            await engine.enqueue(job("a"))
+        gate.close()
+        await engine.enqueue(job("b"))
 
 
 class Batches:

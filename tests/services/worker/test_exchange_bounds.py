@@ -7,6 +7,7 @@ import pytest
 from eventually import idle
 from failing_engine import FailingEngine, fail_times
 from minimal_app import GatedHandler, MinimalApp, MinimalTask
+from msgspec.structs import replace
 
 from holdfast.context import AbortReason
 from holdfast.model.command import Command
@@ -93,6 +94,8 @@ async def test_the_starts_of_a_cancelled_exchange_are_sent_by_the_next() -> None
         await services.exchanger.tick()
         assert (await app.look(id)).state is JobState.RUNNING
         second.gate.set()
+        await idle()
+        await services.exchanger.tick()
 
 
 async def test_after_the_first_claim_that_finds_nothing_the_next_comes_soon() -> None:
@@ -162,3 +165,67 @@ async def test_a_prefetched_job_waits_for_a_slot_of_its_queue() -> None:
     assert slots.pop_startable() == []
     slots.end(first)
     assert len(slots.pop_startable()) == 1
+
+
+async def test_a_lease_whose_answer_came_after_its_fence_is_given_back_unstarted() -> None:
+    gated, runtime = GatedHandler(), SystemRuntime()
+    app, engine = faulty(gated.task(lease=30 * SECOND), runtime=runtime)
+
+    def late(command: Command[Any]) -> None:
+        if isinstance(command, Exchange) and command.claim is not None:
+            runtime.clock_offset += 29 * SECOND
+            engine.after = None
+
+    async with app.worker() as worker:
+        services = services_of(worker)
+        await services.supervisor.stop(services.exchanger)
+        id = await app.enqueue("gated")
+        engine.after = late
+        await services.exchanger.tick()
+        await idle()
+        assert gated.started.seen == []
+        services.exchanger.stop_accepting()
+        await services.exchanger.tick()
+        assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
+
+
+async def test_a_start_is_sent_once() -> None:
+    first, second = GatedHandler(), GatedHandler()
+    app, engine = faulty(first.task("first"), second.task("second"))
+    await app.enqueue("first")
+    await app.enqueue("second")
+    async with app.worker(concurrency=1, prefetch=1) as worker:
+        await first.started.calls(1)
+        first.gate.set()
+        await second.started.calls(1)
+        for _ in range(3):
+            services_of(worker).exchanger.wake()
+            await app.enqueue("first")
+            await idle()
+        second.gate.set()
+    starts = [start.id for exchange in engine.exchanges for start in exchange.starts]
+    assert len(starts) == len(set(starts)) > 0
+
+
+async def test_a_lease_of_a_task_that_was_not_claimed_does_not_stop_the_others() -> None:
+    gated = GatedHandler()
+    app, engine = faulty(gated.task())
+    ids = await app.put(*(app.job("gated") for _ in range(3)))
+    exchange, damaged = engine.exchange, False
+
+    async def damage(*given: Any) -> Any:
+        nonlocal damaged
+        answer = await exchange(*given)
+        if answer.leases and not damaged:
+            damaged = True
+            leases = tuple(
+                replace(lease, task="dam\xe1ged") if lease.id == ids[1] else lease for lease in answer.leases
+            )
+            return replace(answer, leases=leases)
+        return answer
+
+    engine.exchange = damage  # type: ignore[method-assign]  # the store answers a damaged record
+    async with app.worker(concurrency=3):
+        await gated.started.calls(2)
+        gated.gate.set()
+    assert [(await app.look(id)).state for id in ids] == [JobState.SUCCEEDED, JobState.SCHEDULED, JobState.SUCCEEDED]

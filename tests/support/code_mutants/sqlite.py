@@ -28,7 +28,7 @@ MUTANTS = (
         "if self.connection.in_transaction or is_not_committed(error):",
         "if True:",
         "Callers are told that nothing was written, and enqueue twice.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_a_commit_that_may_have_been_written_has_an_unknown_outcome",),
     ),
     Mutant(
         "a writer does not read the time of the file",
@@ -100,7 +100,7 @@ MUTANTS = (
         "SET boot_id = ?, lease = 0 WHERE",
         "SET boot_id = ? WHERE",
         "No lease expires until the uptime has passed that of the boot before.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_a_lease_of_a_new_boot_expires_by_the_clock_of_that_boot",),
     ),
     # Connections
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = (
         '"durable": "FULL"',
         '"durable": "NORMAL"',
         "A power failure loses acknowledged jobs.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_bounds.py::test_every_connection_of_ours_syncs_as_the_durability_class_says",),
     ),
     Mutant(
         "our connections checkpoint by themselves",
@@ -440,7 +440,7 @@ MUTANTS = (
         "if not waiter.wait(self._timeout_s):",
         "if not waiter.wait(1_000_000):",
         "With its holder stopped, every call of every process hangs.",
-        ("tests/engines/test_sqlite_gate.py",),
+        ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate",),
     ),
     Mutant(
         "a writer does not pass the gate",
@@ -448,7 +448,7 @@ MUTANTS = (
         "        with self._gate:\n            self._check_files(log=",
         "        if True:\n            self._check_files(log=",
         "A writer meets a second checkpoint, and some versions of SQLite lose data then.",
-        ("tests/engines/test_sqlite_bounds.py",),
+        ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate",),
     ),
     Mutant(
         "a failed rollback hides the error before it",
@@ -456,6 +456,6 @@ MUTANTS = (
         '        except sqlite3.Error as error:\n            log.debug("A rollback failed',
         '        except ZeroDivisionError as error:\n            log.debug("A rollback failed',
         "The caller reads that no transaction is active instead of why its write failed.",
-        ("tests/engines/test_sqlite_bounds.py",),
+        ("tests/engines/test_sqlite_bounds.py::test_a_rollback_that_fails_does_not_hide_why_the_write_failed",),
     ),
 )

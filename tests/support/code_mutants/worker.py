@@ -25,7 +25,7 @@ MUTANTS = (
         "if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):",
         "if not self._accepting:",
         "A handler begins on a lease that is nearly over, or over.",
-        (EXCHANGE, KEEPER, STOP),
+        ("tests/services/worker/test_exchange_bounds.py::test_a_lease_whose_answer_came_after_its_fence_is_given_back_unstarted",),
     ),
     Mutant(
         "starts are sent with every exchange",
@@ -33,7 +33,7 @@ MUTANTS = (
         "if attempt.settlement is None], []",
         "if attempt.settlement is None], self._started",
         "The requests of a worker grow without end.",
-        (PREFETCH, EXCHANGE, RACES),
+        ("tests/services/worker/test_exchange_bounds.py::test_a_start_is_sent_once",),
     ),
     Mutant(
         "a lease is timed from its answer",
@@ -377,7 +377,7 @@ MUTANTS = (
         "            if plan is None:\n                self._refuse(lease)\n                continue\n",
         "            if plan is None:\n                raise KeyError(lease.task)\n",
         "One damaged record keeps the other leases of its batch from running.",
-        (f"{W}/test_leases.py",),
+        ("tests/services/worker/test_exchange_bounds.py::test_a_lease_of_a_task_that_was_not_claimed_does_not_stop_the_others",),
     ),
     Mutant(
         "silence of a worker counts although the checks failed",

@@ -12,6 +12,7 @@ A blocking call on a thread that runs an event loop is refused: it would stop ev
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
@@ -21,11 +22,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from holdfast.errors import BlockingCall, EngineUnavailable
 from holdfast.runtime import Runtime
 
+_logger = logging.getLogger("holdfast")
+
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 ALLOW = "HOLDFAST_ALLOW_BLOCKING"
+START_TIMEOUT_S = 30.0
+"""For the start of the loop thread, which takes milliseconds."""
+CLOSE_TIMEOUT_S = 10.0
+"""For the end of the loop thread. A coroutine may ignore its cancellation."""
 
 
 def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[T, P], R]:
@@ -109,8 +116,15 @@ class LoopThread:
         self._ending = False
         self._ready = runtime.event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._failures: list[OSError] = []
+        """Why the thread could not start."""
         self._thread = runtime.thread(self._main, name="holdfast-loop")
-        self._ready.wait()
+        # PF1
+        if not self._ready.wait(START_TIMEOUT_S) or self._failures:
+            why = self._failures[0] if self._failures else f"it waited for {START_TIMEOUT_S:.0f} s"
+            raise EngineUnavailable(
+                f"The thread for blocking calls could not start: {why}. Nothing was written. Try again."
+            ) from next(iter(self._failures), None)
 
     def run(self, coroutine: Any) -> Any:
         """Run a coroutine to its end, blocking the calling thread; return its answer or raise its error."""
@@ -174,6 +188,10 @@ class LoopThread:
             # Python 3.12 on, if the interpreter ends: asyncio cannot start the thread that joins the loop's executor.
             if "interpreter shutdown" not in str(error):
                 raise
+        except OSError as error:  # no file descriptor is left for the event loop
+            self._failures.append(error)
+        finally:
+            self._ready.set()
         for call in tuple(self._calls):
             self._end(call, cancelled=True)
 
@@ -187,7 +205,14 @@ class LoopThread:
         """End the thread. Calls under way raise EngineUnavailable."""
         self._soon(self._stop.set)
         if wait and self._loop is not asyncio._get_running_loop():
-            self._thread.join()
+            self._thread.join(CLOSE_TIMEOUT_S)
+            if self._thread.is_alive():
+                calls = ", ".join(sorted(getattr(call.coroutine, "__name__", "?") for call in tuple(self._calls)))
+                _logger.warning(
+                    "The thread for blocking calls has not ended within %.0f s: it waits for %s.",
+                    CLOSE_TIMEOUT_S,
+                    calls or "its event loop",
+                )
 
 
 async def _carry_out(call: _Call) -> None:

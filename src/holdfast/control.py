@@ -10,7 +10,7 @@ A bare id is searched in every queue; if two have it, `AmbiguousId` says which.
 from collections.abc import Mapping
 from datetime import datetime
 
-from holdfast.blocking import blocking
+from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.job import JobKey
@@ -103,6 +103,13 @@ class Control:
         return [WorkerStatus.of(worker, answer.at.wall) for worker in answer.workers]
 
     workers = blocking(aworkers)
+
+    async def ablocked_by(self, /) -> str:
+        """What keeps every write waiting, such as a stopped process inside SQLite's gate. Empty: nothing known."""
+        await move_to_loop()
+        return await (await self._store.engine()).blocked_by()
+
+    blocked_by = blocking(ablocked_by)
 
     async def astats(self, /) -> QueueStatus:
         """All queues together. Its name is empty."""

@@ -156,13 +156,12 @@ class Engine(TransactionSupport, ABC):
         return ()
 
     async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
-        """Disown and forget the workers that have been silent for two heartbeats and whose session has ended (WK3).
-
-        Answers how many leases of each expire now; None: this engine knows no sessions. `watched_us`: for how long the
-        caller has reached the store without a break. No more silence than that counts: after an outage all workers
-        look silent.
-        """
+        """Disown workers whose session has ended (WK3); the number of leases of each. None: no sessions are known."""
         return None
+
+    async def blocked_by(self) -> str:
+        """What keeps every write of every process waiting, in words for an operator. Empty: nothing that is known."""
+        return ""
 
     @classmethod
     def shown_address(cls, url: str) -> str:

@@ -8,6 +8,7 @@ releases nothing, unlike with POSIX locks. A forked child shares the opening: se
 import os
 import sys
 import threading
+import time
 from queue import SimpleQueue
 from typing import NamedTuple, Self
 
@@ -15,6 +16,10 @@ from holdfast import forks
 from holdfast.errors import EngineUnavailable
 
 OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+WAIT_STEP_S = 0.5
+"""A waiting caller reads the limit of its wait again after this time."""
 
 
 class Descriptor:
@@ -76,31 +81,66 @@ class Gate(FileLock):
     that wait has no limit, and the caller waits for the thread. Used by one thread at a time.
     """
 
-    def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float, guarded: str | os.PathLike[str]) -> None:
+        """`guarded` is the file behind the gate: a user who may write to it may pass the gate."""
         super().__init__(path)
         self._path = os.fspath(path)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """May be lowered by another thread during a wait."""
         self._waiter: _KernelWaiter | None = None
+        if sys.platform != "win32":
+            self._allow_writers_of(guarded)
+
+    def _allow_writers_of(self, guarded: str | os.PathLike[str]) -> None:
+        """Give each class of users read and write rights if it has write rights for `guarded`, and else none.
+
+        Users who may only read get none: a process that can open the gate can lock it.
+        """
+        try:
+            file = os.stat(guarded)
+        except FileNotFoundError:
+            return  # not created yet: only we may pass until the next opening
+        writers = file.st_mode & 0o222
+        mode, gate = writers | writers << 1, os.fstat(self.fd)
+        if os.geteuid() == 0 and (gate.st_uid, gate.st_gid) != (file.st_uid, file.st_gid):
+            os.fchown(self.fd, file.st_uid, file.st_gid)  # as SQLite does with its own files
+        if os.geteuid() in (0, gate.st_uid) and gate.st_mode & 0o777 != mode:
+            os.fchmod(self.fd, mode)
 
     # PF1
     def __enter__(self) -> Self:
         """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
-        waiter = self._waiter
-        if (waiter is None or not waiter.is_waiting) and self.try_lock():
-            return self
-        if waiter is None:
-            waiter = self._waiter = _KernelWaiter(self.fd)
-        if not waiter.wait(self._timeout_s):
+        if not self._take(self.timeout_s):
             raise EngineUnavailable(
-                f"{self._path} was locked for {self._timeout_s:g} s, so nothing was written. {self.holder()}"
+                f"{self._path} was locked for {self.timeout_s:g} s, so nothing was written. {self._holder()}"
             )
         return self
+
+    def _take(self, timeout_s: float) -> bool:
+        waiter = self._waiter
+        if (waiter is None or not waiter.is_waiting) and self.try_lock():
+            return True
+        if waiter is None:
+            waiter = self._waiter = _KernelWaiter(self.fd)
+        began_s = time.monotonic()
+        while not waiter.wait(min(WAIT_STEP_S, timeout_s)):
+            if time.monotonic() - began_s >= min(timeout_s, self.timeout_s):
+                return False
+        return True
 
     def __exit__(self, *_: object) -> None:
         self.unlock()
 
-    def holder(self) -> "LockHolder":
-        """Who holds it now, as far as the system says."""
+    def obstacle(self, patience_s: float) -> str:
+        """Which process keeps it, in words: one that is stopped, or one that keeps it for `patience_s`. Else empty."""
+        if not self.try_lock():
+            holder = self._holder()
+            if holder.is_stopped or not self._take(patience_s):
+                return str(holder)
+        self.unlock()
+        return ""
+
+    def _holder(self) -> "LockHolder":
         return LockHolder.of(self._path)
 
     def close(self) -> None:
@@ -231,4 +271,4 @@ class LockHolder(NamedTuple):
             return f"{process} holds it and is stopped. Continue it with `kill -CONT {self.pid}`, or end it."
         if self.state in ("", "Z", "X"):
             return f"Process {self.pid} took it and has ended; a child of it that still runs holds it. End the child."
-        return f"{process} holds it and runs: it has a long transaction, or its disk is slow."
+        return f"{process} holds it and runs: its transaction is long, or its disk or another program makes it wait."

@@ -87,9 +87,10 @@ class Files:
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
         return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))
 
-    def gate(self, path: str | os.PathLike[str], timeout_s: float) -> Gate:
-        """Open a gate. A `with` block waits for it, at most `timeout_s`, and holds it. On Windows it does not lock."""
-        return Gate(path, timeout_s)
+    def gate(self, path: str | os.PathLike[str], timeout_s: float, *, guarded: str | os.PathLike[str]) -> Gate:
+        """Open a gate: all writers of the file `guarded` pass it. A `with` block waits for it, at most `timeout_s`, and
+        holds it. On Windows it does not lock."""
+        return Gate(path, timeout_s, guarded)
 
     def private_folder(self, name: str) -> Path:
         """A folder of this user for files that belong to running processes: sockets, records, locks."""

@@ -336,7 +336,11 @@ class Lease(Generic[T]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._exit()
-        await self._left(error)
+        try:
+            await self._left(error)
+        except asyncio.CancelledError:  # the outcome of the block is written all the same
+            await self._pull_worker.run_through(lambda: self._left(error))
+            raise
 
     def _refuse_loop(self) -> None:
         if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":

@@ -13,7 +13,8 @@ that was cancelled, or code of the user cancels every task of the event loop. Su
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND
@@ -24,6 +25,9 @@ LONGEST_PAUSE_S = 2.0
 """Between ticks that keep raising. It is short, because after an outage the work goes on when it has passed."""
 CANCEL_WITHIN_S = 5.0
 """Time for a cancelled service to end: a library that swallows the cancellation must not keep the process alive."""
+
+RUN_THROUGH_TRIES = 3
+"""How often a step that must be done is begun again after its task was cancelled."""
 
 _logger = logging.getLogger("holdfast.service")
 
@@ -213,6 +217,28 @@ def ignore_cancellation() -> None:
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
+
+
+async def run_through(
+    runtime: Runtime, make: Callable[[], Coroutine[Any, Any, None]], *, name: str, timeout_s: float
+) -> None:
+    """Run a coroutine to its end, although this task or its own is cancelled meanwhile. The caller raises that again.
+
+    It is for the last step of something that must not stay half done, such as giving back leases.
+    """
+    for _ in range(RUN_THROUGH_TRIES):
+        task = runtime.spawn(make(), name=name)
+        while not task.done():
+            try:
+                _, stuck = await asyncio.wait({task}, timeout=timeout_s)
+            except asyncio.CancelledError:
+                continue
+            if stuck:
+                _logger.error("%s takes longer than %g s and is abandoned.", name, timeout_s)
+                task.cancel()
+                return
+        if not task.cancelled():
+            return
 
 
 def _report_failure(service: Service, error: BaseException, pause_s: float) -> None:

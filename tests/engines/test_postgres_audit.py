@@ -39,7 +39,10 @@ WRONGS = {
     "DELETE FROM edge": "children await it, and no edge says so",
     "UPDATE job SET awaited = false WHERE id = 'parent'": "which is not marked as awaited",
     "UPDATE edge SET parent_id = 'nobody'": "which does not exist",
-    "UPDATE edge SET parent_id = 'done'": "has ended, and no call will resolve it",
+    "UPDATE edge SET parent_arrival = 0": "which does not exist",
+    "UPDATE edge AS e SET parent_id = j.id, parent_arrival = j.arrival FROM job AS j WHERE j.id = 'done'": (
+        "has ended, and no call will resolve it"
+    ),
     "UPDATE pool SET old_live = 9": "9 jobs of an older size, 1 are there",
     "UPDATE pool SET old_live = 0": "it holds 1 jobs back for those of an older size, and has none",
     "DELETE FROM pool": "it has jobs and no record",

@@ -195,13 +195,34 @@ async def test_a_check_of_this_host_sends_no_statement_while_no_process_ends(
 ) -> None:
     async with opened(store) as engine:
         assert engine.process_name
-        await engine.ended_workers()  # other processes may have ended before
+        for _ in range(2):
+            await engine.ended_workers()  # other processes may have ended before
 
         async def refuse(*_: object) -> None:
             raise AssertionError("a statement was sent")
 
         monkeypatch.setattr(engine, "perform", refuse)
         assert await engine.ended_workers() == ()
+
+
+async def test_a_process_that_looks_ended_while_it_makes_its_record_is_tested_again(store: Store) -> None:
+    """Its record exists before it is locked."""
+    async with opened(store) as engine:
+        assert engine.process_name
+        records = engine._ended_processes._records
+        assert records is not None
+        path = records._path("lock", "1-new")
+        path.touch()
+        try:
+            assert await engine.ended_workers() == ()
+            lock = engine._runtime.fs.lock(path)
+            assert lock is not None
+            assert await engine.ended_workers() == ()
+            await engine.heartbeat(WorkerRecord(worker="new", process="1-new"))
+            lock.close()
+            assert await engine.ended_workers() == ("new",)
+        finally:
+            path.unlink()
 
 
 async def test_a_folder_that_cannot_be_written_is_no_error(

@@ -1,6 +1,7 @@
 """Notifications over LISTEN and NOTIFY, and renewals, when connections end or stop receiving."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +10,11 @@ import asyncpg
 import pytest
 from postgres import PostgresServer
 from postgres_stock import Store, drop_namespace, open_once, unused_name
-from postgres_stories import Stores, opened
+from postgres_stories import Stores, made, opened
 
+from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.postgres.notifier import Notifier
+from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
@@ -43,6 +46,34 @@ async def test_notifications_sent_just_before_closing_arrive(store: Store) -> No
                 async with opened(store) as other:
                     await other.enqueue(Group((new_job(f"j{number}"),)))
                 assert await subscription.wait(30) == {f"queue:{QUEUE}"}
+
+
+async def test_a_closed_engine_holds_no_lock_of_a_listener(store: Store, postgres_server: PostgresServer) -> None:
+    """The server would keep the lock until it notices that the connection has ended: too long for the next test."""
+    key = "hashtextextended(%s, 0) AS key"
+    query = f"SELECT count(*) FROM pg_locks, {key} WHERE locktype = 'advisory' AND objid = (key & 4294967295)::oid"
+    for _ in range(20):
+        async with opened(store) as engine:
+            with engine.subscribe(f"queue:{QUEUE}"):
+                assert postgres_server.execute(query, listeners_lock(store.namespace)) == [(1,)]
+        assert postgres_server.execute(query, listeners_lock(store.namespace)) == [(0,)]
+
+
+# PF1
+async def test_a_notifier_that_cannot_start_is_an_error_and_no_endless_wait(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    engine = made(store)
+    monkeypatch.setattr("holdfast.engines.postgres.notifier.asyncio.Runner", refuse)
+    with pytest.raises(EngineUnavailable, match=r"could not start.*Too many open files"):
+        await engine.open()
+    monkeypatch.undo()
+    await engine.open()
+    assert engine.capabilities.push
+    await engine.close()
 
 
 async def test_a_connection_that_stopped_receiving_is_replaced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.postgres import rules
 from holdfast.engines.postgres.columns import columns
-from holdfast.engines.postgres.migrations import Rules, migrations
+from holdfast.engines.postgres.migrations import Rules, migrations, newest
 from holdfast.engines.postgres.rules import RULES_VERSION, Rule, listed
 from holdfast.errors import ConfigError, SchemaMismatch
 from holdfast.model import states
@@ -55,6 +55,38 @@ def test_a_rule_takes_numbers_and_sets_from_the_model(rule: Rule) -> None:
 )
 def test_a_bare_literal_is_found(planted: str) -> None:
     assert bare_literals(f"SELECT {planted};") != []
+
+
+def unbounded_loops(text: str) -> list[str]:
+    """Loops that are not over numbers, rows or elements: nothing says that they end."""
+    code = re.sub(r"--.*", "", text).replace("END LOOP;", ";")
+    heads = [code[: found.start()].split(";")[-1] for found in re.finditer(r"\bLOOP\b", code)]
+    words = [re.findall(r"\b(FOR|FOREACH|WHILE|LOOP)\b(?! UPDATE)", head) for head in heads]
+    return [" ".join(head.split())[-60:] for head, found in zip(heads, words, strict=True) if not _is_for(found)]
+
+
+def _is_for(words: list[str]) -> bool:
+    return bool(words) and words[-1] in ("FOR", "FOREACH")
+
+
+# PF1
+@pytest.mark.parametrize("rule", rules.source(), ids=lambda rule: rule.stem)
+def test_every_loop_of_a_rule_is_bounded(rule: Rule) -> None:
+    assert unbounded_loops(rule.text) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "count"),
+    [
+        ("BEGIN LOOP x := 1; END LOOP;", 1),
+        ("BEGIN WHILE NOT FOUND LOOP x := 1; END LOOP;", 1),
+        ("BEGIN FOR i IN 1 .. 9 LOOP LOOP x := 1; END LOOP; END LOOP;", 1),
+        ("PERFORM 1 FROM a FOR UPDATE; LOOP x := 1; END LOOP;", 1),
+        ("BEGIN FOR i IN SELECT 1 FROM a FOR UPDATE LOOP x := 1; END LOOP; FOREACH v IN ARRAY w LOOP END LOOP;", 0),
+    ],
+)
+def test_an_unbounded_loop_is_found(planted: str, count: int) -> None:
+    assert len(unbounded_loops(planted)) == count
 
 
 def test_a_name_that_the_model_does_not_have_is_refused() -> None:
@@ -196,7 +228,7 @@ async def test_two_releases_work_on_one_queue_and_then_the_old_one_goes(
         await old.close()
         await new.close()
     assert await release(3).migrate() == ("rules 3", "rules 1 dropped")
-    with pytest.raises(SchemaMismatch, match="needs tables 1, rules 1"):
+    with pytest.raises(SchemaMismatch, match=f"needs tables {newest()}, rules {RULES_VERSION}"):
         await release(1).open()
     await new.open()
     await new.close()

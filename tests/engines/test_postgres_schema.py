@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 from postgres import PostgresServer
 from postgres_roles import Role, app_role, new_role
@@ -402,3 +403,45 @@ def test_without_its_driver_the_engine_says_what_to_install() -> None:
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.startswith("True ")
     assert "pip install 'holdfast[postgres]'" in output
+
+
+# --- Schemas of others ---
+
+
+@pytest.mark.parametrize("name", ["public", "information_schema", "pg_catalog", "pg_mine"])
+def test_a_schema_that_every_database_has_is_refused_by_name(postgres_server: PostgresServer, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}'.*one of its own"):
+        of(postgres_server, name)
+
+
+@pytest.mark.parametrize("by", ["call", "script"])
+@pytest.mark.parametrize("suffix", ["", "_rules_1"])
+async def test_a_schema_with_objects_of_an_application_is_refused_and_left_alone(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest, role: Role, suffix: str, by: str
+) -> None:
+    name = fresh(postgres_server, request)
+    schema = f"{name}{suffix}"
+    postgres_server.execute(f"CREATE SCHEMA {schema}")
+    postgres_server.execute(f"CREATE TABLE {schema}.migration (n int)")
+    postgres_server.execute(f"CREATE FUNCTION {schema}.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    refusal = f"{schema} contains tables or functions that are not Holdfast's"
+    if by == "call":
+        with pytest.raises(ConfigError, match=refusal):
+            await of(postgres_server, name).migrate()
+    else:
+        with pytest.raises(psycopg.errors.DuplicateSchema, match=refusal):
+            postgres_server.execute(script(name))
+        postgres_server.execute("ROLLBACK")
+    assert postgres_server.execute(f"SELECT has_function_privilege(%s, '{schema}.mine()', 'EXECUTE')", role.name) == [
+        (True,)
+    ]
+    assert postgres_server.execute(f"SELECT count(*) FROM {schema}.migration") == [(0,)]
+
+
+async def test_an_empty_schema_that_was_made_for_holdfast_is_used(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    name = fresh(postgres_server, request)
+    postgres_server.execute(f"CREATE SCHEMA {name}")
+    assert await of(postgres_server, name).migrate()
+    await of(postgres_server, name).migrate()

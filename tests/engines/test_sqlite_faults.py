@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -83,6 +84,20 @@ def test_two_migrators_in_one_process_do_no_harm(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         steps = list(threads.map(migrate, range(4)))
     assert sorted(steps) == [(), (), (), ("001 create",)]
+
+
+def test_threads_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    together = threading.Barrier(4)
+
+    def open_and_close(path: Path) -> None:
+        together.wait(60)
+        engine = store(path)
+        engine.open_now()
+        engine.close_now()
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(30):
+            list(threads.map(open_and_close, [tmp_path / f"{number}.db"] * 4))
 
 
 async def test_a_schema_from_a_later_release_is_refused_untouched(tmp_path: Path) -> None:
@@ -218,12 +233,33 @@ def test_a_connection_is_refused_after_a_fork(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-@pytest.mark.parametrize("kind", ["nfs", "cifs", "9p"])
+@pytest.mark.parametrize(
+    "kind", ["nfs", "cifs", "9p", "glusterfs", "ceph", "virtiofs", "vboxsf", "lustre", "fuse.sshfs", "fuse.rclone"]
+)
 async def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     runtime = SystemRuntime()
     monkeypatch.setattr(runtime.fs, "file_system_type", lambda path: kind)
     with pytest.raises(ConfigError, match=kind):
         await open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime).open()
+
+
+@pytest.mark.parametrize("kind", ["overlay", "fuseblk", "fuse.fuse-overlayfs", ""])
+async def test_a_local_file_system_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    runtime = SystemRuntime()
+    monkeypatch.setattr(runtime.fs, "file_system_type", lambda path: kind)
+    async with opened_engine(open_engine(f"sqlite:///{tmp_path}/x.db", runtime=runtime)):
+        pass
+
+
+def test_a_second_user_who_may_write_the_file_may_pass_its_gate(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    for file_mode, gate_mode in ((0o644, 0o600), (0o664, 0o660), (0o666, 0o666)):
+        path.touch()
+        path.chmod(file_mode)
+        engine = store(path)
+        engine.open_now()
+        engine.close_now()
+        assert (tmp_path / "x.db-gate").stat().st_mode & 0o777 == gate_mode
 
 
 @pytest.mark.parametrize("namespace", ["Robert'); DROP TABLE", "x" * 32, "", "1st", "a-b"])

@@ -41,11 +41,14 @@ class CancellingRuntime(ShortSleepRuntime):
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         if self._counts(name):
-            return super().spawn(self._watched(coro, name), name=name)
+            task = super().spawn(self._watched(coro, name), name=name)
+            task.add_done_callback(lambda _: coro.close())  # the task may be cancelled before it begins
+            return task
         return super().spawn(coro, name=name)
 
     async def _watched(self, coro: Coroutine[Any, Any, T], name: str) -> T:
-        return await self.step_through(coro, name)
+        answer: T = await self.step_through(coro, name)
+        return answer
 
     @coroutine
     def step_through(self, coro: Any, name: str) -> Generator[Any, Any, Any]:

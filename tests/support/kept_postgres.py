@@ -24,6 +24,9 @@ from holdfast.testing.clock import START
 
 T = TypeVar("T")
 
+CLOCKS: dict[PostgresEngine, str] = {}
+"""The expression by which the server of each engine computes its time."""
+
 
 class KeptPostgres(Engine):
     """Opened and closed like any other; the engine behind it stays. One at a time."""
@@ -35,6 +38,17 @@ class KeptPostgres(Engine):
         stores.give_back()  # the run before has ended
         self._engine = opened(stores.fresh(), fast_paths)
         self._engine._offset = self._engine._not_before_us = 0
+        self._set_clock(self._engine, "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint + p_offset")
+
+    def _set_clock(self, engine: PostgresEngine, clock: str) -> None:
+        """Let the server compute its time by this expression. The engine is kept, and so is its clock."""
+        if CLOCKS.get(engine) != clock:
+            CLOCKS[engine] = clock
+            rules = engine._schema.rules
+            server().execute(
+                f"CREATE OR REPLACE FUNCTION {rules}.clock_time(p_offset bigint) RETURNS bigint LANGUAGE sql "
+                f"AS $$ SELECT {clock} $$"
+            )
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # as the engine's own
@@ -66,21 +80,21 @@ class KeptPostgres(Engine):
 
 
 class StillPostgres(KeptPostgres):
-    """Its server's clock is far behind what its caller has been told. Time never goes back, so here it stands still:
-    many things happen at one instant, and a failure can be played again."""
+    """Its server's clock stands still and is moved by the caller: many things happen at one instant, and a failure can
+    be played again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._engine._offset = -START
-        self._engine._not_before_us = START
+        self._set_clock(self._engine, "p_offset")
+        self._engine._offset = START
 
     @property
     def clock_offset(self) -> int:
-        return self._engine._not_before_us - START
+        return self._engine._offset - START
 
     @clock_offset.setter
     def clock_offset(self, value: int) -> None:
-        self._engine._not_before_us = START + value
+        self._engine._offset = START + value
 
 
 @cache

@@ -1,6 +1,7 @@
 """`holdfast status`: queues, workers and the store at a glance. `holdfast workers`: list workers, and stop one."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 import click
@@ -46,7 +47,7 @@ def _print_once(store: Store) -> None:
     if not store.as_json:
         console().print(_view(store))
         return
-    print_json(store_facts(store.app), kind="store")
+    print_json({**asdict(store_facts(store.app)), "blocked_by": store.control.blocked_by()}, kind="store")
     for queue in store.control.queues():
         print_json(queue, kind="queue")
     for worker in store.control.workers():
@@ -56,6 +57,7 @@ def _print_once(store: Store) -> None:
 def _view(store: Store) -> RenderableType:
     facts = store_facts(store.app)
     queues, workers = store.control.queues(), store.control.workers()
+    blocked_by = store.control.blocked_by()
     parts: list[RenderableType] = [
         Text(f"store   {facts.engine}  ").append(text(facts.place, "bold")).append(f"   {facts.promise}", "dim"),
         Text(),
@@ -64,7 +66,12 @@ def _view(store: Store) -> RenderableType:
     ]
     if workers:
         parts.append(worker_table(workers, store.now))
-    if not any(worker.alive for worker in workers):
+    if blocked_by:
+        parts += [
+            Text("No process can write. ", "red").append(text(blocked_by)),
+            Text("Workers send no heartbeat meanwhile: a silent one may be alive."),
+        ]
+    elif not any(worker.alive for worker in workers):
         parts.append(
             Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )

@@ -163,6 +163,10 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The epoch of the pool when the job was placed; 0 outside pools."""
     pool_key: str | None = None
 
+    # The lease that was lost last
+    reaped_token: str | None = None
+    """The token of the last lease that was reaped, until its owner reports that it lives (A8)."""
+
     @property
     def job_key(self) -> JobKey:
         return JobKey(self.queue, self.id)

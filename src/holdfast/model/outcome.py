@@ -71,6 +71,18 @@ class Released(Struct, frozen=True):
     """The job was released before it started, or because the worker stops; this attempt does not count."""
 
 
+class LostLease(Struct, frozen=True):
+    """The worker lives but could not keep the lease. The attempt counts if it had started; it is no loss."""
+
+    started: bool = True
+
+
+class DoesNotFit(Struct, frozen=True):
+    """The payload can be read and does not fit the task as this worker has it: another worker may have newer code."""
+
+    info: ErrorInfo
+
+
 class NotRetryable(Struct, frozen=True):
     """The job cannot run, or its outcome cannot be stored: another attempt would fail in the same way."""
 
@@ -79,8 +91,22 @@ class NotRetryable(Struct, frozen=True):
 
 
 Outcome = (
-    Returned | Raised | TimedOut | RetryRequested | Snoozed | GaveUp | CancelledByHandler | Released | NotRetryable
+    Returned
+    | Raised
+    | TimedOut
+    | RetryRequested
+    | Snoozed
+    | GaveUp
+    | CancelledByHandler
+    | Released
+    | LostLease
+    | DoesNotFit
+    | NotRetryable
 )
+
+LOSSES_REPORTED_UP_TO_ATTEMPT = 20  # A9
+"""Later attempts that lose their lease are left to the reaper, so that a job without a limit of attempts that stalls its
+worker each time still ends by `max_losses`. As many as the default `max_attempts`."""
 
 _REASON_OF_STOP = {
     Stop.EXHAUSTED: Reason.EXHAUSTED,
@@ -89,6 +115,8 @@ _REASON_OF_STOP = {
     Stop.TOO_LONG: Reason.RETRY_WINDOW,
     Stop.BACKOFF: Reason.GAVE_UP,
 }
+
+_FINAL_REASONS = frozenset({Reason.TIMEOUT, Reason.WORKER_LOST, Reason.UNDECODABLE})
 
 
 def decide(
@@ -143,6 +171,16 @@ def decide(
             settlement = replace(settlement, target=JobState.CANCELLED, reason=Reason.ASKED, note=note)
         case Released():
             return replace(settlement, reason=Reason.RELEASED, refund=True)  # A5
+        case LostLease(started=started):
+            # A9: like a failure; the engine recognises the report by its reason (A8).
+            settlement = replace(settlement, note="The worker could not renew the lease.")
+            if not started:
+                return replace(settlement, reason=Reason.WORKER_LOST, refund=True)  # A5
+            settlement = _retry_or_fail(settlement, Reason.WORKER_LOST, lease, policy, None, now, draw, None)
+        case DoesNotFit(info=info):
+            # A10: tried again with the back-off; the kinds of errors in the policy are about handlers.
+            settlement = replace(settlement, error=info)
+            settlement = _retry_or_fail(settlement, Reason.UNDECODABLE, lease, policy, None, now, draw, None)
         case NotRetryable(reason=reason, info=info):
             settlement = replace(settlement, target=JobState.FAILED, reason=reason, error=info)
         case _:
@@ -179,8 +217,8 @@ def _retry_or_fail(
     except InvalidOption:  # an error in a back-off function must not lose the job
         answer = delay_by(replace(policy, backoff=DEFAULT_BACKOFF))
     if isinstance(answer, Stop):
-        # If the last attempt timed out, `timeout` says more than `exhausted`.
-        final_reason = reason if reason is Reason.TIMEOUT else _REASON_OF_STOP[answer]
+        # If the last attempt timed out, lost its lease or did not fit, that says more than `exhausted`.
+        final_reason = reason if reason in _FINAL_REASONS else _REASON_OF_STOP[answer]
         return replace(settlement, target=JobState.FAILED, reason=final_reason)
     return replace(settlement, target=JobState.RETRYING, reason=reason, delay=answer)
 

@@ -26,6 +26,8 @@ _TYPE_BYTES = 512
 _MESSAGE_BYTES = 4 * 1024
 _MAX_GROUP_MEMBERS = 500
 _MAX_GROUP_DEPTH = 20
+_MAX_CHAIN = 100
+"""Causes of one exception that are shown in full; the standard library takes seconds for 20,000."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -81,6 +83,17 @@ def _bytes_of(text: str, what: str) -> int:
     return len(text.encode())
 
 
+def shown(name: str) -> str:
+    """The name as logs, errors and terminals show it: control characters are escaped, so that it forges no line.
+
+    >>> shown("a\\nb")
+    'a\\\\nb'
+    """
+    if name.isprintable():
+        return name
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
+
+
 def clean(text: str, limit_bytes: int) -> str:
     """The text as it can be stored: unstorable characters replaced, at most `limit_bytes`, no character cut in two.
 
@@ -101,25 +114,28 @@ def describe(error: BaseException) -> ErrorInfo:
 
     The traceback contains no local variables, because they may hold secrets.
     """
-    kind = clean(_type_of(error), _TYPE_BYTES)
+    kind = describe_type(error)
     message = clean(_message_of(error), _MESSAGE_BYTES)
     max_bytes = ERROR_BYTES - len(kind.encode()) - len(message.encode())
     return ErrorInfo(kind, message, _traceback_of(error, max_bytes))
 
 
+def describe_type(error: BaseException) -> str:
+    """The type of the exception, as in its `ErrorInfo`."""
+    return clean(_type_of(error), _TYPE_BYTES)
+
+
 def _type_of(error: BaseException) -> str:
     try:
         return dotted_name(type(error))
-    except Exception:
+    except BaseException:
         return "unknown"
 
 
 def _message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as failure:
+    except BaseException as failure:  # also KeyboardInterrupt: it comes from `__str__`
         return f"<its message cannot be shown: str() raised {type(failure).__name__}>"
 
 
@@ -128,12 +144,35 @@ def _traceback_of(error: BaseException, max_bytes: int) -> str:
         if _is_too_large(error):
             summary = f"{_type_of(error)}: {_message_of(error)} (too many members to show)\n"
             return _ends_of(chain(format_tb(error.__traceback__), (summary,)), max_bytes)
+        if len(links := _chain_of(error)) > _MAX_CHAIN:
+            half = _MAX_CHAIN // 2
+            shown = chain(reversed(links[-half:]), (None,), reversed(links[:half]))
+            return _ends_of(chain.from_iterable(map(_link_lines, shown)), max_bytes)
         report = TracebackException(type(error), error, error.__traceback__, capture_locals=False, compact=True)
         return _ends_of(report.format(), max_bytes)
-    except KeyboardInterrupt:
-        raise
     except BaseException as failure:
         return f"<its traceback cannot be shown: {type(failure).__name__}>"
+
+
+def _chain_of(error: BaseException) -> list[BaseException]:
+    """The exception, its cause, the cause of that, and so on."""
+    links: list[BaseException] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        links.append(current)
+        seen.add(id(current))
+        hidden = current.__suppress_context__
+        current = current.__cause__ if current.__cause__ is not None or hidden else current.__context__
+    return links
+
+
+def _link_lines(error: BaseException | None) -> Iterable[str]:
+    """One exception of a long chain, as lines. None: a place where causes are left out."""
+    if error is None:
+        return ("\n  ... left out ...\n\n",)
+    kind = _type_of(error).removeprefix("builtins.")
+    return (*format_tb(error.__traceback__), f"{kind}: {_message_of(error)}\n\n")
 
 
 def _is_too_large(error: BaseException) -> bool:

@@ -70,16 +70,33 @@ class PayloadClaims(Generic[T]):
                 engine, queue, limit=options.limit, prefetch=options.prefetch, lease_us=options.lease_us
             )
             leases: list[Lease[T]] = []
+            undecoded: list[tuple[LeasedAttempt, Exception]] = []
             for lease in answer.leases:
                 attempt = LeasedAttempt(lease, pull_worker.plan, sent_at)
                 try:
                     payload = self._task.decode(lease.payload, lease.codec)
                 except Exception as error:
-                    await self._fail_undecodable(engine, pull_worker, attempt, error)
+                    undecoded.append((attempt, error))
                 else:
                     leases.append(Lease(store, pull_worker, self._task, attempt, payload, answer.at))
+            try:
+                for attempt, why in undecoded:
+                    await self._fail_undecodable(engine, pull_worker, attempt, why)
+            except BaseException:  # the caller gets none of them
+                await self.give_back(leases)
+                await pull_worker.give_back(engine, [attempt.lease for attempt, _ in undecoded])
+                raise
             if leases or not answer.leases:
                 return leases, answer
+
+    async def give_back(self, leases: list[Lease[T]]) -> None:
+        """Release leases that the caller does not get, also if the caller is cancelled."""
+        pull_worker = self._pull_workers.current()
+        for lease in leases:
+            lease._verb = "released"
+            pull_worker.mark_started(lease._attempt)
+            pull_worker.drop(lease._attempt)
+        await pull_worker.give_back(pull_worker.info.engine, [lease._attempt.lease for lease in leases])
 
     async def _engine(self, process: Process) -> Engine:
         """The engine; raises if the App was closed in the meantime: a waiting claim must not open it again."""
@@ -115,11 +132,11 @@ class PayloadClaims(Generic[T]):
             return leases
         await move_to_loop()
         engine = await self._engine(process)
-        poll_s = POLL_WITH_PUSH_S if engine.capabilities.push else POLL_WITHOUT_PUSH_S
         deadline = None if timeout_s is None else runtime.monotonic() + round(timeout_s * SECOND)
         with engine.subscribe(f"queue:{self._task.queue}") as subscription:
             while True:
                 leases, answer = await self.claim_now(options, process)
+                poll_s = POLL_WITH_PUSH_S if engine.capabilities.push else POLL_WITHOUT_PUSH_S
                 left_s = poll_s if deadline is None else (deadline - runtime.monotonic()) / SECOND
                 if leases or left_s <= 0 or should_stop():
                     return leases
@@ -215,7 +232,14 @@ class _Stream(Generic[T]):
         while not self._should_stop():
             while self.leases:
                 lease = self.leases.popleft()
-                if await lease._begin(self._next_unstarted):
+                try:
+                    begun = await lease._begin(self._next_unstarted)
+                except BaseException:
+                    if not lease.settled:  # the end of the stream releases it
+                        lease._wait_for_turn()
+                        self.leases.appendleft(lease)
+                    raise
+                if begun:
                     return lease
             leases = await self._claims.claim_within(self._options, 0 if self._until_empty else None, self._should_stop)
             if not leases and self._until_empty:
@@ -239,8 +263,14 @@ class _Stream(Generic[T]):
     async def release_rest(self) -> None:
         """The loop has ended: release the leases that were not handed out."""
         while self.leases:
-            lease = self.leases.popleft()
+            lease = self.leases[0]
             try:
                 await lease._give_back()
             except HoldfastError as trouble:
                 _logger.info("A lease that was not handed out could not be released: %s", trouble)
+            except asyncio.CancelledError:
+                rest = list(self.leases)
+                self.leases.clear()
+                await self._claims.give_back(rest)
+                raise
+            self.leases.popleft()

@@ -6,10 +6,11 @@ the store, so each claim also runs the upkeep if it is due: it reaps bare payloa
 workers, and prunes.
 """
 
+import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +19,20 @@ from holdfast.context import AbortReason
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
-from holdfast.errors import EngineError, OutcomeUnknown, UsageError
+from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown, UsageError
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
-from holdfast.model.work import Claim, ExchangeAnswer, QueueClaim, RenewStatus, TaskClaim
+from holdfast.model.work import Claim, ExchangeAnswer, Lease, QueueClaim, RenewStatus, TaskClaim
 from holdfast.runtime import Runtime
-from holdfast.service import Service
+from holdfast.service import Service, run_through
 from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.keeper import HEARTBEAT_US, Keeper
+from holdfast.worker.keeper import HEARTBEAT_US, NOT_CONNECTED, Keeper
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
 from holdfast.worker.reporting import Reporter
@@ -43,6 +44,9 @@ KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Closing the App waits this long for the keeper's thread."""
 CLAIM_TRIES = 3
 """A claim is sent this often if its answer gets lost: the same claim id returns the same leases."""
+
+GIVE_BACK_TIMEOUT_S: Seconds = 5.0
+"""A cancelled call waits this long for the store, to give back its leases or to settle one; then they expire."""
 
 _logger = logging.getLogger("holdfast.pull")
 
@@ -150,6 +154,9 @@ class PullWorker:
         self.info.queues.add(queue)
         if not self._registered:
             await self._register(engine)
+        problem = self.keeper.problem
+        if problem is not None and problem is not NOT_CONNECTED:
+            raise EngineUnavailable(f"Leases of this process cannot be kept: {problem} Nothing was claimed.")
         retry = self.plan.policy.retry
         task_claim = TaskClaim(
             task=BARE_TASK, lease_len=lease_us, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses
@@ -161,12 +168,71 @@ class PullWorker:
             limit=limit,
             prefetch=prefetch,
         )
+        if asyncio._get_running_loop() is None:
+            try:
+                return await self._send(engine, claim)
+            except Exception:
+                raise
+            except BaseException:  # Ctrl-C: the store may have carried out the claim
+                await self._release_claim(engine, claim, None)
+                raise
+        call = self._runtime.spawn(self._answer_or_error(engine, claim), name="holdfast claim")
+        try:
+            answer = await asyncio.shield(call)
+        except asyncio.CancelledError:  # the caller is cancelled, the claim is not: its leases are given back
+            await self.run_through(lambda: self._release_claim(engine, claim, call))
+            raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def _answer_or_error(self, engine: Engine, claim: Claim) -> ExchangeAnswer | Exception:
+        try:
+            return await self._send(engine, claim)
+        except Exception as error:
+            return error
+
+    async def _send(self, engine: Engine, claim: Claim) -> ExchangeAnswer:
         for _ in range(CLAIM_TRIES - 1):
             try:
                 return await engine.claim(claim)
             except OutcomeUnknown:  # sent again, the same claim id returns the leases that it took
                 continue
         return await engine.claim(claim)
+
+    # Giving back
+
+    async def give_back(self, engine: Engine, leases: Sequence[Lease]) -> None:
+        """Release leases that no code will use. A cancellation of the caller does not stop it."""
+        if leases and asyncio._get_running_loop() is None:
+            await self._release(engine, leases)
+        elif leases:
+            await self.run_through(lambda: self._release(engine, leases))
+
+    async def run_through(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a last step to its end, although the caller is cancelled."""
+        await run_through(self._runtime, make, name="holdfast give back", timeout_s=GIVE_BACK_TIMEOUT_S)
+
+    async def _release_claim(
+        self, engine: Engine, claim: Claim, call: "asyncio.Task[ExchangeAnswer | Exception] | None"
+    ) -> None:
+        if call is None or call.cancelled():
+            answer = await self._answer_or_error(engine, claim)
+        else:
+            answer = await asyncio.shield(call)
+        if isinstance(answer, Exception):
+            _logger.info("A claim was cancelled, and its answer is not known: %s Its leases will expire.", answer)
+        else:
+            await self._release(engine, answer.leases)
+
+    async def _release(self, engine: Engine, leases: Sequence[Lease]) -> None:
+        retry = self.plan.policy.retry
+        released = [decide(Released(), lease, retry, now=0, draw=0.0) for lease in leases]
+        try:
+            for start in range(0, len(released), MAX_SETTLEMENTS):
+                await engine.settle(*released[start : start + MAX_SETTLEMENTS])
+        except EngineError as error:
+            _logger.info("%d leases could not be given back: %s They will expire.", len(released), error)
 
     async def _register(self, engine: Engine) -> None:
         """Send the first heartbeat and start the keeper."""
@@ -211,14 +277,12 @@ class PullWorker:
         unstarted = list(self._unstarted.values())
         self._unstarted.clear()
         self.slots.attempts.clear()
-        released = [decide(Released(), attempt.lease, self.plan.policy.retry, now=0, draw=0.0) for attempt in unstarted]
+        await self._release(self._engine, [attempt.lease for attempt in unstarted])
         try:
-            for start in range(0, len(released), MAX_SETTLEMENTS):
-                await self._engine.settle(*released[start : start + MAX_SETTLEMENTS])
             if self._registered:
                 await self._engine.forget_worker(self.name)
         except EngineError as error:
-            _logger.info("Pull worker %s could not release its leases: %s They will expire.", self.name, error)
+            _logger.info("Pull worker %s could not remove its record: %s", self.name, error)
 
 
 def _on_renew_status(attempt: LeasedAttempt, status: RenewStatus) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from holdfast.errors import UsageError
 from holdfast.transactions.connection import Dialect, Mode, UserConnection
@@ -21,7 +21,7 @@ from holdfast.transactions.sqlite import SqliteUser
 R = TypeVar("R")
 
 CALLBACKS = "holdfast.after_commit"
-"""Where a session keeps the functions to call after its commit."""
+"""Where a session keeps the functions to call after its commit, each with its transaction or savepoint."""
 
 
 def adapter_for(transaction: object) -> UserConnection | None:
@@ -78,25 +78,34 @@ class _Sqlalchemy(UserConnection):
         session = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
         if not isinstance(session, Session):
             return False
+        transaction = session.get_nested_transaction() or session.get_transaction()
+        if transaction is None:
+            return False
         if CALLBACKS not in session.info:
             session.info[CALLBACKS] = []
             event.listen(session, "after_commit", _committed)
-            event.listen(session, "after_rollback", _rolled_back)
-        session.info[CALLBACKS].append(callback)
+            event.listen(session, "after_transaction_end", _ended)
+        session.info[CALLBACKS].append((transaction, callback))
         return True
 
 
 def _committed(session: Session) -> None:
-    if session.in_nested_transaction():
-        return  # only a savepoint was released
-    callbacks, session.info[CALLBACKS] = session.info[CALLBACKS], []
-    for callback in callbacks:
+    """What a released savepoint has registered belongs to the transaction around it. A commit calls everything."""
+    savepoint = session.get_nested_transaction()
+    registered, session.info[CALLBACKS] = session.info[CALLBACKS], []
+    if savepoint is not None:
+        session.info[CALLBACKS] = [
+            (savepoint.parent if transaction is savepoint else transaction, callback)
+            for transaction, callback in registered
+        ]
+        return
+    for _, callback in registered:
         callback()
 
 
-def _rolled_back(session: Session) -> None:
-    if not session.in_nested_transaction():
-        session.info[CALLBACKS] = []
+def _ended(session: Session, ended: SessionTransaction) -> None:
+    """What is still registered was rolled back with its transaction or savepoint; `close()` has no other event."""
+    session.info[CALLBACKS] = [one for one in session.info[CALLBACKS] if one[0] is not ended]
 
 
 # --- PostgreSQL ---

@@ -1,9 +1,10 @@
 """Connections of the standard library's `sqlite3`, and what all drivers of SQLite share."""
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from holdfast.errors import UsageError
 from holdfast.transactions.connection import Dialect, Mode, UserConnection
@@ -91,13 +92,13 @@ class OwnConnection(sqlite3.Connection):
         self.revoked: str = ""
         """Not empty: the connection must not be used any more, for this reason."""
 
-    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+    def cursor(self, factory: Any = None) -> Any:
         self._check()
-        return super().cursor(*args, **kwargs)
+        return super().cursor(factory or _OwnCursor)
 
     def execute(self, *args: Any, **kwargs: Any) -> sqlite3.Cursor:
-        self._check()
-        return super().execute(*args, **kwargs)
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.execute(*args, **kwargs)
 
     def executemany(self, *args: Any, **kwargs: Any) -> sqlite3.Cursor:
         self._check()
@@ -130,6 +131,23 @@ class OwnConnection(sqlite3.Connection):
         super().close()
 
 
+class _OwnCursor(sqlite3.Cursor):
+    """Reports savepoints, because a callback is dropped with the savepoint in which it was registered."""
+
+    def execute(self, sql: str, *args: Any) -> Self:
+        found = _SAVEPOINT_STATEMENT.match(sql)
+        super().execute(sql, *args)
+        if found and isinstance(self.connection, OwnConnection):
+            verb, name = found[1].upper(), found[2].strip("\"`[]'").lower()
+            self.connection.user.note_savepoint(verb, name)
+        return self
+
+
+_SAVEPOINT_STATEMENT = re.compile(
+    r"\s*(SAVEPOINT|RELEASE|ROLLBACK)\s+(?:TRANSACTION\s+)?(?:TO\s+)?(?:SAVEPOINT\s+)?([^\s;]+)", re.IGNORECASE
+)
+
+
 class OwnUser(SqliteUser):
     """It holds the write lock already, so its statements do not wait: it may be used on an event loop, too."""
 
@@ -139,10 +157,25 @@ class OwnUser(SqliteUser):
     def __init__(self, connection: OwnConnection) -> None:
         self._connection = connection
         self.callbacks: list[Callable[[], None]] = []
+        self._savepoints: list[tuple[str, int]] = []
+        """The open savepoints, each with the number of callbacks at its beginning."""
 
     @property
     def is_open(self) -> bool:
         return Sqlite3Connection(self._connection).is_open
+
+    def note_savepoint(self, verb: str, name: str) -> None:
+        """A savepoint was begun, released or rolled back to."""
+        if verb == "SAVEPOINT":
+            self._savepoints.append((name, len(self.callbacks)))
+            return
+        while self._savepoints:  # the latest of that name; those inside it end with it
+            latest, count = self._savepoints.pop()
+            if latest == name:
+                if verb == "ROLLBACK":
+                    del self.callbacks[count:]
+                    self._savepoints.append((latest, count))
+                return
 
     def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
         return work(self._connection)

@@ -5,7 +5,7 @@ stays as given. Each claim names every task in every queue, because a job may be
 task's own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
 from holdfast.runtime import Runtime
@@ -26,6 +26,7 @@ class Claims:
         slots: Slots,
         prefetch: int = 0,
         strict: bool = False,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._runtime = runtime
         self._worker = worker
@@ -34,6 +35,8 @@ class Claims:
         self._slots = slots
         self._prefetch = prefetch
         self._strict = strict
+        self.is_paused = is_paused
+        """True while the worker must not claim: it could not renew the leases."""
         self._turn = 0
         self._task_claims = tuple(map(_task_claim, self._plans))
         self._limited = any(plan.limit is not None for plan in self._plans) or bool(slots.queue_limits)
@@ -45,10 +48,10 @@ class Claims:
         return not self._limited and not self._prefetch
 
     def make(self) -> Claim | None:
-        """A claim for the free slots and the prefetch; None if there is nothing to claim for."""
+        """A claim for the free slots and the prefetch; None if there is nothing to claim for, or claims are paused."""
         limit = self._slots.free_slots
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
-        if not limit + prefetch or not self._task_claims:
+        if not limit + prefetch or not self._task_claims or self.is_paused():
             return None
         return Claim(
             claim_id=self._runtime.new_claim_id(),

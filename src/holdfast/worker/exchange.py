@@ -14,10 +14,18 @@ from collections.abc import Callable, Sequence
 from holdfast.context import AbortReason
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, At, Instant, Micros, Seconds
-from holdfast.model.outcome import CancelledByHandler, NotRetryable, Outcome, Released, Returned, Snoozed, decide
+from holdfast.model.outcome import (
+    LOSSES_REPORTED_UP_TO_ATTEMPT,
+    CancelledByHandler,
+    LostLease,
+    Outcome,
+    Released,
+    Returned,
+    Snoozed,
+    decide,
+)
 from holdfast.model.retry import RetryPolicy
-from holdfast.model.states import JobState, Reason
-from holdfast.model.text import describe
+from holdfast.model.states import JobState
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, yield_to_loop
@@ -25,6 +33,7 @@ from holdfast.worker.attempt import LeasedAttempt, fence_age
 from holdfast.worker.claims import Claims
 from holdfast.worker.execute import Executor
 from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.outcomes import settlement_of
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import BusySettlements, Resender
 from holdfast.worker.runner import AttemptRunner
@@ -111,7 +120,7 @@ class Exchanger(Service):
         attempt.loop_task = None
         self._slots.end(attempt)
         if attempt.abort_reason is AbortReason.OWNERSHIP_LOST and not attempt.committed:
-            self._slots.drop(attempt)  # the worker that has the job now will settle it
+            self._report_loss(attempt, LostLease())
         elif attempt.settlement is None:  # else the stopping worker has released it already
             if self._reporter.has_listeners and attempt.began_at is not None:
                 attempt.ran_us = self.runtime.monotonic() - attempt.began_at
@@ -121,33 +130,23 @@ class Exchanger(Service):
         if self.on_progress is not None:
             self.on_progress()
 
+    def _report_loss(self, attempt: LeasedAttempt, loss: LostLease) -> None:
+        """The lease could not be kept, but the worker lives: that is no death of a worker (A8)."""
+        if attempt.lease.attempt > LOSSES_REPORTED_UP_TO_ATTEMPT:
+            return self._slots.drop(attempt)  # A9: a reaper settles it
+        self._slots.attempts[attempt.lease.token] = attempt
+        self.settle_unstarted(attempt, loss)
+
     def settle_unstarted(self, attempt: LeasedAttempt, outcome: Outcome = Released()) -> None:  # noqa: B008 - frozen
-        """Settle a lease whose handler never started."""
+        """Settle a lease whose handler never started, or has no outcome that counts."""
         attempt.settlement = self._decide(attempt, outcome)
         self._unsettled.put(attempt)
         self.waker.wake()
 
     def _decide(self, attempt: LeasedAttempt, outcome: Outcome) -> Settlement:
-        if attempt.committed and attempt.transaction_settlement is not None:
-            return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
-        policy = attempt.plan.policy
-        simple = type(outcome) is Returned  # then the clock and the random number are not used
-        try:
-            return decide(
-                outcome,
-                attempt.lease,
-                policy.retry,
-                now=0 if simple else self.engine_now(),
-                draw=0.0 if simple else self.runtime.random(),
-                result_ttl=policy.result_ttl,
-                retention=policy.retention,
-                failed_retention=policy.failed_retention,
-            )
-        except BaseException as error:  # such as an exception class whose comparison raises
-            _logger.exception(
-                "Job %s: the retry policy could not be applied to its outcome, so it fails.", attempt.lease.id
-            )
-            return decide(NotRetryable(Reason.ERROR, describe(error)), attempt.lease, policy.retry, now=0, draw=0.0)
+        if type(outcome) is Returned:  # then the clock and the random number are not used
+            return settlement_of(attempt, outcome, now=0, draw=0.0)
+        return settlement_of(attempt, outcome, now=self.engine_now(), draw=self.runtime.random())
 
     # One exchange
 
@@ -246,7 +245,11 @@ class Exchanger(Service):
                 self.busy_settlements.put(attempt)  # the keeper renews its lease meanwhile
                 continue
             attempts.pop(settlement.token, None)
-            if has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
+            if status is SettleStatus.LOST and attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:
+                reporter.ownership_lost(attempt, answer.at.wall)
+                attempt.abort_reason = AbortReason.OWNERSHIP_LOST
+                self._report_loss(attempt, LostLease(started=attempt.began_at is not None))
+            elif has_listeners or status is not SettleStatus.APPLIED or settlement.target is not JobState.SUCCEEDED:
                 try:
                     reporter.settled(attempt, settlement, status, answer.at.wall)
                 except Exception:  # the other jobs of this answer do not depend on it
@@ -323,7 +326,7 @@ class Exchanger(Service):
             self._runner.run(startable)
 
     def _check_idle(self) -> None:
-        if self._on_idle is None or self.has_unsettled:
+        if self._on_idle is None or self.has_unsettled or self._claims.is_paused():
             return
         if self._accepting and self._slots.idle:
             self._on_idle()
@@ -353,7 +356,7 @@ class Exchanger(Service):
             self._reporter.ownership_lost(attempt, self.engine_now())
         if self._slots.take_back(attempt):
             if lost:
-                self._slots.drop(attempt)
+                self._report_loss(attempt, LostLease(started=False))
             else:
                 cancelled = attempt.abort_reason is AbortReason.CANCEL
                 self.settle_unstarted(attempt, CancelledByHandler() if cancelled else Released())

@@ -10,18 +10,22 @@ A handler may have completed its job inside a transaction of its own: then the r
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from holdfast.errors import Aborted
+from holdfast.model.instants import Seconds
 from holdfast.model.outcome import Outcome, Raised
-from holdfast.model.text import ErrorInfo
+from holdfast.model.text import ErrorInfo, shown
 from holdfast.runtime import Runtime
-from holdfast.service import ignore_cancellation
+from holdfast.service import ignore_cancellation, run_through
 from holdfast.worker.attempt import LeasedAttempt
-from holdfast.worker.outcomes import HandlerExit, raised, returned, undecodable
+from holdfast.worker.error_description import ErrorDescriber
+from holdfast.worker.outcomes import HandlerExit, raised, returned, undecodable, unwrapped
 
 _logger = logging.getLogger("holdfast.worker")
+
+ROLLBACK_TIMEOUT_S: Seconds = 30.0
+"""A rollback that takes longer is abandoned; the attempt ends without it."""
 
 OnDone = Callable[[LeasedAttempt, Outcome], None]
 """Called when an attempt has ended."""
@@ -32,6 +36,7 @@ class Executor:
 
     def __init__(self, runtime: Runtime, *, on_done: OnDone, watch_deadline: Callable[[LeasedAttempt], None]) -> None:
         self._runtime = runtime
+        self._errors = ErrorDescriber(runtime)
         self._monotonic = runtime.monotonic
         self._on_done = on_done
         self._watch_deadline = watch_deadline
@@ -49,7 +54,7 @@ class Executor:
                 try:
                     args, kwargs = plan.decode(lease.payload, lease.codec)
                 except BaseException as error:
-                    outcome = undecodable(error)
+                    outcome = undecodable(error, await self._described(attempt, error))
                 else:
                     try:
                         if plan.bare_handler is not None:
@@ -77,11 +82,29 @@ class Executor:
     async def _handler_raised(self, attempt: LeasedAttempt, error: BaseException) -> Outcome:
         if attempt.used_transactions is not None:
             attempt.loop_task = None  # the handler has ended: an abort must not cancel the rollback
-            await self._to_its_end(attempt.used_transactions.rollback(error))
-        outcome = raised(attempt, error)
+            rollback = attempt.used_transactions.rollback
+            name, limit_s = "holdfast end of transaction", ROLLBACK_TIMEOUT_S
+            await run_through(self._runtime, lambda: rollback(error), name=name, timeout_s=limit_s)
+        info = await self._described(attempt, unwrapped(error))
         if attempt.committed:
-            _logger.warning("Job %s was completed before its handler raised this.", attempt.lease.id, exc_info=error)
-        return outcome
+            _logger.warning(
+                "Job %s was completed before its handler raised this: %s", shown(attempt.lease.id), info.traceback
+            )
+        return raised(attempt, error, info)
+
+    async def _described(self, attempt: LeasedAttempt, error: BaseException) -> ErrorInfo:
+        """The error as text. The user's code that makes the text does not run on the event loop."""
+        plain = self._errors.describe_plain(error)
+        if plain is not None:
+            return plain
+        attempt.loop_task = None  # the handler has ended: an abort must not cancel this
+        work = self._runtime.spawn(self._errors.describe(error), name="holdfast error description")
+        while not work.done():
+            try:
+                await asyncio.wait({work})
+            except asyncio.CancelledError:
+                ignore_cancellation()
+        return work.result()
 
     async def _confirm(self, attempt: LeasedAttempt, outcome: Outcome) -> Outcome:
         attempt.loop_task = None
@@ -89,15 +112,6 @@ class Executor:
             try:
                 return await attempt.transactions.confirm_outcome(outcome)
             except asyncio.CancelledError:  # it was meant for the handler, which has ended: ask the store again
-                ignore_cancellation()
-
-    async def _to_its_end(self, end: Coroutine[Any, Any, None]) -> None:
-        """Await the end of a transaction. A cancellation neither stops it nor leaves this call."""
-        task = self._runtime.spawn(end, name="holdfast end of transaction")
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
                 ignore_cancellation()
 
 

@@ -6,6 +6,10 @@ renewals. Two things still can. Code that holds the GIL without a break, such as
 on SQLite a transaction that holds the only write lock makes renewals wait; the loop watcher takes the lock back from a
 handler that keeps it for too long.
 
+A worker that cannot renew must not claim: the jobs would be lost again and again. So the keeper connects before the
+first claim, and `problem` says why renewals fail or take too long. While there is a problem the worker claims nothing,
+and the keeper tries a heartbeat every half second.
+
 Each lease is renewed when a third of it has passed, all that are due in one call. The answers (lost, cancel, hold,
 stop) are passed on to the event loop.
 
@@ -16,6 +20,7 @@ call that does not return. `fence` skips an attempt that has ended: its outcome 
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 from holdfast.context import AbortReason
 from holdfast.engine import Engine, RenewalConnection
@@ -38,6 +43,10 @@ MAX_RENEWALS_PER_CALL = 1_000
 
 _logger = logging.getLogger("holdfast.keeper")
 
+NOT_CONNECTED = "the keeper has not connected yet"
+
+A = TypeVar("A")
+
 OnStatus = Callable[[LeasedAttempt, RenewStatus], None]
 """Called in the keeper's thread with every renewal answer that is not plain `held`."""
 
@@ -55,8 +64,12 @@ class Keeper:
         on_status: OnStatus,
         on_stop_requested: Callable[[], None],
         on_recovered: Callable[[], None] = lambda: None,
+        shortest_lease_us: Micros = 30 * SECOND,
     ) -> None:
-        """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed."""
+        """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed or was slow.
+
+        `shortest_lease_us`: of the tasks of this worker.
+        """
         self._runtime = runtime
         self._engine = engine
         self._slots = slots
@@ -64,6 +77,11 @@ class Keeper:
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
         self._on_recovered = on_recovered
+        self._max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
+        """A call that takes longer comes too late for the shortest lease."""
+        self._call_sent_at: Micros | None = None
+        """When the call in flight was sent, on the boot clock."""
+        self._problem: str | None = None
         self._connection: RenewalConnection | None = None
         self._wake = runtime.event()
         self._renew_all = False
@@ -75,8 +93,20 @@ class Keeper:
         self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
+        """Start the thread. Until its first heartbeat has been answered, that is the `problem`."""
+        self._problem = NOT_CONNECTED
         self._ended.clear()
         self._runtime.thread(self._work, name="holdfast keeper")
+
+    @property
+    def problem(self) -> str | None:
+        """Why leases cannot be renewed in time. None: they can. Call from any thread."""
+        sent_at = self._call_sent_at
+        if sent_at is not None:
+            waited_us = self._runtime.boot() - sent_at
+            if waited_us > self._max_call_us:
+                return f"a renewal has been in flight for {waited_us / SECOND:.1f} s"
+        return self._problem
 
     def renew_now(self) -> None:
         """The worker was notified: renew and send the heartbeat now; the answers say why. Call from any thread."""
@@ -109,15 +139,35 @@ class Keeper:
             self._send_heartbeat(renew_all)
         except Exception as error:
             self._failures += 1
-            pause = min(back_off(self._failures), MAX_PAUSE_US / SECOND)
-            _logger.warning("Leases could not be renewed: %s The next try is in %.1f s.", error, pause)
+            self._note_problem(f"renewals fail: {error}")
             self._renew_all = renew_all or self._renew_all
-            self._close()
-            return pause
-        if self._failures:
-            self._failures = 0
-            self._on_recovered()
+            if self._failures > 1:  # the first failure may be over soon, and a new connection may be impossible
+                self._close()
+            return min(back_off(self._failures), MAX_PAUSE_US / SECOND)
+        self._failures = 0
         return self._seconds_to_next()
+
+    def _note_problem(self, problem: str | None) -> None:
+        before, self._problem = self._problem, problem
+        if problem is not None:
+            self._heartbeat_at = self._runtime.boot()  # the next one shows whether the problem is over
+            level = logging.WARNING if before is None or self._failures == 1 else logging.DEBUG
+            _logger.log(level, "Leases cannot be kept, so no job is claimed until they can: %s", problem)
+        elif before is not None:
+            if before is not NOT_CONNECTED:
+                _logger.warning("Leases can be renewed again; jobs are claimed again.")
+            self._on_recovered()
+
+    def _call(self, call: Callable[[RenewalConnection], A]) -> A:
+        sent_at = self._call_sent_at = self._runtime.boot()
+        try:
+            answer = call(self._open_connection())
+        finally:
+            self._call_sent_at = None
+        took_us = self._runtime.boot() - sent_at
+        slow = took_us > self._max_call_us
+        self._note_problem(f"the last renewal took {took_us / SECOND:.1f} s" if slow else None)
+        return answer
 
     # Renewing
 
@@ -149,7 +199,7 @@ class Keeper:
             for attempt, latest in zip(attempts, progress, strict=True)
         ]
         sent_at = self._runtime.boot()
-        answer = self._open_connection().renew(renewals)
+        answer = self._call(lambda connection: connection.renew(renewals))
         for attempt, latest, result in zip(attempts, progress, answer.jobs, strict=True):
             if result.status is RenewStatus.BUSY:
                 self._met_busy = True  # T9: the lease runs on as it was, and the fence counts from its last renewal
@@ -166,15 +216,17 @@ class Keeper:
         for attempt in list(self._slots.attempts.values()):
             if attempt.renewable:
                 next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
-        return max(BUSY_PAUSE_S if self._met_busy else 0.0, (next_at - now) / SECOND)
+        busy_us = round(BUSY_PAUSE_S * SECOND) if self._met_busy else 0
+        return max(next_at - now, busy_us, 0 if self._problem is None else MAX_PAUSE_US) / SECOND
 
     # The heartbeat
 
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
         if renew_all or now >= self._heartbeat_at:
-            stop = self._open_connection().heartbeat(self._record()).stop
-            self._heartbeat_at = now + HEARTBEAT_US  # not earlier: one that failed is sent again soon
+            stop = self._call(lambda connection: connection.heartbeat(self._record())).stop
+            if self._problem is None:
+                self._heartbeat_at = now + HEARTBEAT_US
             if stop:
                 self._on_stop_requested()
 

@@ -6,15 +6,17 @@ it, for one of four reasons, and the handler may then still return, raise someth
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.context import AbortReason
-from holdfast.errors import Aborted, Cancel, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
+from holdfast.errors import Aborted, Cancel, CorruptRecord, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
 from holdfast.model import check
-from holdfast.model.instants import SECOND, Micros
+from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.outcome import (
     CancelledByHandler,
+    DoesNotFit,
     GaveUp,
     NotRetryable,
     Outcome,
@@ -24,11 +26,15 @@ from holdfast.model.outcome import (
     Returned,
     Snoozed,
     TimedOut,
+    decide,
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo, describe
+from holdfast.model.work import Settlement
 from holdfast.worker.attempt import LeasedAttempt
+
+_logger = logging.getLogger("holdfast.worker")
 
 
 def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
@@ -45,30 +51,39 @@ def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
         return NotRetryable(Reason.ERROR, describe(error))
 
 
-def undecodable(error: BaseException) -> Outcome:
-    """The stored payload cannot be decoded into arguments. Its bytes stay in the record."""
-    return NotRetryable(Reason.UNDECODABLE, describe(error))
+def undecodable(error: BaseException, info: ErrorInfo | None = None) -> Outcome:
+    """The stored payload cannot be decoded into arguments. Its bytes stay in the record.
+
+    Bytes that cannot be read stay so. Sound data that does not fit may fit a worker with other code.
+    """
+    info = describe(error) if info is None else info
+    if isinstance(error, CorruptRecord):
+        return NotRetryable(Reason.UNDECODABLE, info)
+    return DoesNotFit(info)
 
 
-def raised(attempt: LeasedAttempt, error: BaseException) -> Outcome:
-    """The handler, or its middleware, raised."""
-    error = unwrapped(error)
+def raised(attempt: LeasedAttempt, error: BaseException, info: ErrorInfo | None = None) -> Outcome:
+    """The handler, or its middleware, raised. `info` describes the unwrapped error; None: it is described here."""
+    inner = unwrapped(error)
+    if info is None:
+        info = describe(inner)
+    error = inner
     if attempt.abort_reason is AbortReason.TIMEOUT:
-        return TimedOut(timeout_info(attempt, error))
+        return TimedOut(timeout_info(attempt, info))
     match error:
         case Retry():
-            return RetryRequested(check.note(error.reason), error.delay, describe(error))
+            return RetryRequested(check.note(error.reason), error.delay, info)
         case Snooze():
             return Snoozed(error.delay, error.at, check.note(error.reason))
         case GiveUp():
-            return GaveUp(check.note(error.reason), describe(error))
+            return GaveUp(check.note(error.reason), info)
         case Cancel():
             return CancelledByHandler(check.note(error.reason))
         case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.CANCEL:
             return CancelledByHandler()
         case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.SHUTDOWN:
             return Released()
-    return Raised(policy_error(error, attempt.plan.policy.retry), describe(error))
+    return Raised(policy_error(error, attempt.plan.policy.retry), info)
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -108,10 +123,10 @@ def policy_error(error: BaseException, policy: RetryPolicy) -> BaseException:
     return error if named else HandlerExit(type(error).__name__)
 
 
-def timeout_info(attempt: LeasedAttempt, error: BaseException | None) -> ErrorInfo:
+def timeout_info(attempt: LeasedAttempt, info: ErrorInfo | None) -> ErrorInfo:
     """What is stored about a timeout: its length, and where the handler was when it was cancelled."""
     timeout_us = timeout_of(attempt) or 0
-    trace = "" if error is None else describe(error).traceback
+    trace = "" if info is None else info.traceback
     return ErrorInfo(
         "builtins.TimeoutError", f"The attempt ran longer than its timeout of {timeout_us / SECOND:g} s.", trace
     )
@@ -121,3 +136,29 @@ def timeout_of(attempt: LeasedAttempt) -> Micros | None:
     """The timeout given at enqueue, or else the task's own."""
     given = attempt.lease.given.timeout
     return attempt.plan.policy.timeout if given is None else given
+
+
+def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, draw: float) -> Settlement:
+    """What to write for this outcome, by the policy of the attempt's task."""
+    if attempt.committed and attempt.transaction_settlement is not None:
+        return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
+    policy = attempt.plan.policy
+    try:
+        return decide(
+            outcome,
+            attempt.lease,
+            policy.retry,
+            now=now,
+            draw=draw,
+            result_ttl=policy.result_ttl,
+            retention=policy.retention,
+            failed_retention=policy.failed_retention,
+        )
+    except BaseException as error:  # such as an exception class whose comparison raises
+        info = describe(error)
+        _logger.error(
+            "Job %s: the retry policy could not be applied to its outcome, so it fails: %s",
+            attempt.lease.id,
+            info.traceback,
+        )
+        return decide(NotRetryable(Reason.ERROR, info), attempt.lease, policy.retry, now=0, draw=0.0)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND, Instant
@@ -62,7 +63,8 @@ class Reporter:
         lease = attempt.lease
         match status:
             case SettleStatus.LOST | SettleStatus.GONE:
-                self.ownership_lost(attempt, at)
+                if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:  # else it was reported when it was aborted
+                    self.ownership_lost(attempt, at)
                 return
             case SettleStatus.CANCELLED_INSTEAD:
                 self._emit(events.Cancelled, lease, at, reason=Reason.ASKED)

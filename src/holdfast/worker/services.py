@@ -7,7 +7,7 @@
         listener        wakes the others when a notification comes
         hooks           runs the users' dead-letter hooks
         reaper          settles jobs whose lease has expired
-        dead workers    disowns workers of this host whose process has ended
+        dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
     threads of their own:
@@ -22,18 +22,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.config import WorkerSettings
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
-from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Micros, Seconds
-from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
-from holdfast.model.work import RenewStatus, Settlement, SettleStatus
+from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, StoreOutage, Supervisor
 from holdfast.telemetry import events
@@ -52,6 +50,7 @@ from holdfast.worker.loop_watcher import LoopWatcher
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
@@ -67,8 +66,6 @@ IMMEDIATE_TIMEOUT_S: Seconds = 0.5
 """Replaces both of the above when the worker is to stop at once."""
 KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Stopping waits this long for the keeper's thread."""
-RELEASE_TIMEOUT_S: Seconds = 5.0
-"""The last call that releases jobs may take this long; then their leases expire."""
 FORGET_TIMEOUT_S: Seconds = 2.0
 """Removing the worker's record may take this long; then it expires."""
 END_STEP_TRIES = 3
@@ -131,6 +128,7 @@ class WorkerServices:
             slots=self.slots,
             prefetch=settings.prefetch,
             strict=spec.strict,
+            is_paused=lambda: self.keeper.problem is not None,
         )
         self.exchanger = Exchanger(
             runtime,
@@ -156,7 +154,8 @@ class WorkerServices:
             record=self.record,
             on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
-            on_recovered=lambda: self._on_loop(outage.end),
+            on_recovered=lambda: self._on_renewals_recovered(outage),
+            shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
         self._listener = NotificationListener(
@@ -179,6 +178,8 @@ class WorkerServices:
             interval_s=settings.reap_interval,
         )
         self._ended_service = ""
+        self.failed = False
+        """True: the worker ends because of an error of its own, not because it was told to."""
         """The name of a service that ended although it was not stopped."""
         self.supervisor = Supervisor(
             runtime,
@@ -247,6 +248,10 @@ class WorkerServices:
         except RuntimeError:
             _logger.debug("The event loop was closed before its threads ended.")
 
+    def _on_renewals_recovered(self, outage: StoreOutage) -> None:
+        self._on_loop(outage.end)
+        self._on_loop(self.exchanger.wake)
+
     def _on_renew_status(self, attempt: LeasedAttempt, status: RenewStatus) -> None:
         match status:
             case RenewStatus.LOST:
@@ -303,6 +308,7 @@ class WorkerServices:
     def _on_service_ended(self, service: Service) -> None:
         """PF3: without this service the worker would hold jobs and not run them, so it stops."""
         self._ended_service = service.name
+        self.failed = True
         self._stop_request.request()
 
     async def _stop_working(self) -> None:
@@ -321,7 +327,8 @@ class WorkerServices:
         await stop_request.wait_until(lambda: not self.slots.busy)
         timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else ABORT_TIMEOUT_S
         for attempt in list(self.slots.attempts.values()):
-            self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
+            if not self.failed:  # else an abort would release the job, and it may be the cause
+                self.exchanger.abort(attempt, AbortReason.SHUTDOWN)
         await stop_request.wait_until(lambda: not self.slots.busy, timeout_s)
         timeout_s = IMMEDIATE_TIMEOUT_S if stop_request.immediate else FLUSH_TIMEOUT_S
         await stop_request.wait_until(lambda: not self.exchanger.has_unsettled, timeout_s)
@@ -373,31 +380,6 @@ class WorkerServices:
                 await self.exchanger.take_unanswered()
         except Exception as error:
             _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
-        rest: Sequence[LeasedAttempt] = [
-            attempt
-            for attempt in self.slots.attempts.values()
-            if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST
-        ]
-        for attempt in rest:
-            if attempt.used_transactions is not None:
-                attempt.used_transactions.abandon()
-            if attempt.settlement is None:
-                _logger.warning("Job %s (%s) still runs; it is released.", attempt.lease.id, attempt.lease.task)
-                attempt.settlement = decide(Released(), attempt.lease, attempt.plan.policy.retry, now=0, draw=0.0)
-        settlements = [attempt.settlement for attempt in rest if attempt.settlement is not None]
-        self._released = len(settlements)
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT_S):  # PF1: stopping waits for no lock without a limit
-                for start in range(0, len(settlements), MAX_SETTLEMENTS):
-                    await self._release(settlements[start : start + MAX_SETTLEMENTS])
-        except Exception as error:
-            _logger.error("%d jobs could not be released: %r Their leases will expire.", len(settlements), error)
-
-    async def _release(self, settlements: Sequence[Settlement]) -> None:
-        answer = await self._engine.settle(*settlements)
-        for settlement, status in zip(settlements, answer.settled, strict=True):
-            if status is SettleStatus.BUSY:
-                _logger.error(
-                    "Job %s cannot be released, because another transaction has locked it. Its lease will expire.",
-                    settlement.id,
-                )
+        self._released = await release_rest(
+            self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed
+        )

@@ -10,9 +10,15 @@ from holdfast.runtime import Runtime
 class WorkerThread:
     """`start` waits until the worker is ready, `finish` until it has ended. Both raise the worker's error."""
 
-    def __init__(self, runtime: Runtime, work: Callable[[Callable[[], object]], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        work: Callable[[Callable[[], object]], Coroutine[Any, Any, None]],
+        on_failure: Callable[[], None],
+    ) -> None:
         self._runtime = runtime
         self._work = work
+        self._on_failure = on_failure
         self._ready = runtime.event()
         self._ended = runtime.event()
         self._error: BaseException | None = None
@@ -30,10 +36,22 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner() as runner:
-                runner.run(self._work(self._ready.set))
+            run_loop(self._work(self._ready.set), self._on_failure)
         except BaseException as error:
             self._error = error
         finally:
             self._ended.set()
             self._ready.set()
+
+
+def run_loop(main: Coroutine[Any, Any, None], on_failure: Callable[[], None]) -> None:
+    """Run an event loop to the end of `main`. If an error stops the loop before that, call `on_failure` first.
+
+    A KeyboardInterrupt in any task stops the loop; closing it then cancels `main`, which would look like a request.
+    """
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(main)
+        except BaseException:
+            on_failure()
+            raise

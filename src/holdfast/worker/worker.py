@@ -26,7 +26,7 @@ from holdfast.model.instants import SECOND, Seconds
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
-from holdfast.worker.thread import WorkerThread
+from holdfast.worker.thread import WorkerThread, run_loop
 
 LISTENER_TIMEOUT_S: Seconds = 2.0
 """Async listeners get this long to end when the worker stops."""
@@ -87,8 +87,12 @@ class Worker:
             pass
         else:
             raise BlockingCall(method="worker.run", twin="worker.arun")
-        with asyncio.Runner() as runner:
-            runner.run(self.run_and_clean_up())
+        run_loop(self.run_and_clean_up(), self.note_failure)
+
+    def note_failure(self) -> None:
+        """An error has stopped the event loop: what still runs is not released free of charge."""
+        if self._services is not None:
+            self._services.failed = True
 
     async def arun(self) -> None:
         """Work until stopped, on this event loop."""
@@ -223,7 +227,7 @@ class Worker:
             await run_task
 
     def __enter__(self) -> Self:
-        self._thread = WorkerThread(self._app.runtime, self.run_and_clean_up)
+        self._thread = WorkerThread(self._app.runtime, self.run_and_clean_up, self.note_failure)
         self._thread.start()
         return self
 

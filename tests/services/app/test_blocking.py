@@ -1,6 +1,7 @@
 """Blocking twins: each async method has one, none of them ever stops an event loop, and threads may use all of them."""
 
 import asyncio
+import errno
 import inspect
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -279,3 +280,35 @@ def test_a_call_interrupted_before_it_began_is_dropped(
     assert loop_thread.run(hop(2)) == 2
     loop_thread.close()
     assert loop_thread._calls == set()
+
+
+# PF1
+def test_a_loop_thread_that_cannot_start_is_an_error_and_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "Runner", refuse)
+    with pytest.raises(EngineUnavailable, match=r"could not start.*Too many open files"):
+        LoopThread(SystemRuntime())
+
+
+def test_closing_a_loop_thread_waits_a_limited_time_and_names_the_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.blocking.CLOSE_TIMEOUT_S", 0.1)
+    loop_thread = LoopThread(SystemRuntime())
+    started, finish = threading.Event(), threading.Event()
+
+    async def stubborn() -> None:
+        started.set()
+        finish.wait(30)  # blocks the loop: no cancellation gets through
+
+    caller = threading.Thread(target=loop_thread.run, args=(stubborn(),))
+    caller.start()
+    assert started.wait(30)
+    loop_thread.close()
+    (record,) = caplog.records
+    assert "waits for stubborn" in record.message
+    finish.set()
+    caller.join(30)
+    loop_thread.close()

@@ -377,7 +377,7 @@ def test_what_was_taken_back_cannot_be_committed(jobs: App[Any], store: Store) -
 
 
 async def test_a_caller_that_gives_up_waiting_leaves_no_lock_behind(jobs: App[Any], ship: Any, store: Store) -> None:
-    with closing(SystemRuntime().fs.gate(f"{store.place}-gate", 10)) as gate, gate:
+    with closing(SystemRuntime().fs.gate(f"{store.place}-gate", 10, guarded=store.place)) as gate, gate:
         waiting = asyncio.ensure_future(jobs.engine.transaction().__aenter__())
         await asyncio.wait({waiting}, timeout=0.05)
         waiting.cancel()

@@ -5,15 +5,22 @@ PF3: a cancellation that is not the worker's own is a failure like any other: it
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
 from cancel_at import AwaitingEngine, CancellingRuntime
 from eventually import eventually
+from failing_engine import FailingEngine
 from minimal_app import QUEUE, QUICK, MinimalApp, MinimalTask
 
+from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import LEASED, TERMINAL, JobState
+from holdfast.model.work import Expired
 from holdfast.telemetry import events
+
+Check = Callable[[int], Awaitable[bool]]
+"""Runs a scenario with a cancellation at this await. False: it has fewer awaits."""
 
 JOBS = 6
 MAX_AWAITS = 2_000
@@ -21,7 +28,8 @@ MAX_AWAITS = 2_000
 
 
 def is_service(name: str) -> bool:
-    return name.startswith("holdfast ") and name != "holdfast timer"
+    """True for the tasks of the worker, but not for the task of the whole worker: its cancellation is the worker's."""
+    return name.startswith("holdfast ") and not name.startswith("holdfast worker")
 
 
 class Scenario:
@@ -94,8 +102,11 @@ async def cancelled_from_elsewhere(at: int) -> bool:
         services = worker._services
         assert services is not None
         await scenario.enqueue()
-        where = lambda: f"every job to end after await {at}, {scenario.runtime.where}"  # noqa: E731
-        await eventually(scenario.all_ended, where(), limit_s=15)
+
+        def where() -> str:
+            return f"after await {at}, {scenario.runtime.where}"
+
+        await eventually(scenario.all_ended, f"every job to end, {where()}", limit_s=15)
         await eventually(lambda: not services.slots.busy and not services.slots.reserved, f"free slots, {where()}")
         await eventually(lambda: not services.slots.attempts, f"no lease held, {where()}")
         assert not await scenario.leased(), where()
@@ -134,30 +145,118 @@ async def stopped_by_itself(at: int) -> bool:
     return bool(scenario.runtime.where)
 
 
-@pytest.mark.parametrize("start", range(1, 8))
-async def test_no_foreign_cancellation_stops_a_worker(start: int) -> None:
-    at = start
-    while await cancelled_from_elsewhere(at):
-        at += 7 * STRIDE
-    assert at > 7
-
-
 STRIDE = 3
+"""The short form takes every third await."""
 
 
-@pytest.mark.parametrize("start", range(1, 8))
-async def test_a_worker_that_is_cancelled_leaves_no_lease_behind(start: int) -> None:
-    at = start
-    while await stopped_by_itself(at):
-        at += 7 * STRIDE
-    assert at > 7
+async def cancel_at_each(check: Check, stride: int) -> None:
+    at = 1
+    while await check(at):
+        at += stride
+        assert at < MAX_AWAITS
+    assert at > 50
+    print(f"{check.__name__}: {at} awaits")
+
+
+async def test_no_foreign_cancellation_stops_a_worker() -> None:
+    await cancel_at_each(cancelled_from_elsewhere, STRIDE)
+
+
+async def test_a_worker_that_is_cancelled_leaves_no_lease_behind() -> None:
+    await cancel_at_each(stopped_by_itself, STRIDE)
 
 
 @pytest.mark.chaos
 @pytest.mark.time_limit(900)
 @pytest.mark.parametrize("check", [cancelled_from_elsewhere, stopped_by_itself])
-async def test_a_cancellation_at_every_await(check: "type[bool]") -> None:
-    at = 1
-    while await check(at):
-        at += 1
-    print(f"{check.__name__}: {at} awaits")
+async def test_a_cancellation_at_every_await(check: Check) -> None:
+    await cancel_at_each(check, 1)
+
+
+# One behaviour each
+
+
+async def test_a_hook_that_awaits_a_cancelled_task_does_not_stop_the_other_hooks() -> None:
+    async def broken() -> None:
+        raise ValueError("broken")
+
+    ran: list[str] = []
+
+    async def cancelled_hook(job: object, error: object) -> None:
+        task = asyncio.create_task(asyncio.sleep(10))
+        task.cancel()
+        await task
+
+    async def hook(job: object, error: object) -> None:
+        ran.append("hook")
+
+    failing = MinimalTask(broken, retry=QUICK)
+    failing.dead_letter_hooks += [cancelled_hook, hook]
+    app = MinimalApp(failing, poll_interval=0.05)
+    async with app.worker():
+        await app.enqueue("broken")
+        await eventually(lambda: ran, "the second hook")
+
+
+async def test_a_listener_that_touches_a_cancelled_future_does_not_stop_the_exchange() -> None:
+    async def quick() -> None: ...
+
+    app = MinimalApp(MinimalTask(quick))
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    app.bus.on(events.Succeeded, lambda event: cancelled.result())
+    async with app.worker():
+        for number in range(3):
+            await app.enqueue("quick", id=f"job-{number}")
+            await eventually(partial(_is_done, app, f"job-{number}"), "the job")
+
+
+async def test_a_handler_that_cancels_its_own_task_does_not_cancel_the_next_handler() -> None:
+    async def cancels() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async def suspends() -> None:
+        await asyncio.sleep(0)
+
+    once = RetryPolicy(max_attempts=1)
+    app = MinimalApp(MinimalTask(cancels, retry=once), MinimalTask(suspends, retry=once))
+    await app.put(*(app.job(name) for name in ("cancels", "suspends", "cancels", "suspends")))
+    await app.drain(concurrency=4)
+    assert await app.counts() == {JobState.SUCCEEDED: 4}
+
+
+async def test_a_handler_that_cancels_every_task_of_the_loop_does_not_stop_the_worker() -> None:
+    test = asyncio.current_task()
+
+    async def cancels_all() -> None:
+        for task in asyncio.all_tasks() - {test, asyncio.current_task()}:
+            if not task.get_name().startswith("holdfast worker"):
+                task.cancel()
+
+    async def quick() -> None:
+        await asyncio.sleep(0)
+
+    app = MinimalApp(MinimalTask(cancels_all), MinimalTask(quick, retry=QUICK), poll_interval=0.05)
+    async with app.worker(concurrency=3):
+        for number in range(3):
+            await app.put(app.job("cancels_all"), app.job("quick", id=f"job-{number}"))
+            await eventually(partial(_is_done, app, f"job-{number}"), "the job")
+
+
+async def test_a_worker_that_lost_a_service_stops_and_says_so() -> None:
+    class WorstError(BaseException):
+        pass
+
+    async def quick() -> None: ...
+
+    app = MinimalApp(MinimalTask(quick))
+
+    def fail(command: object) -> BaseException | None:
+        return WorstError() if isinstance(command, Expired) else None
+
+    app.engine = engine = FailingEngine(app.runtime)
+    engine.before = fail
+    with pytest.raises(RuntimeError, match="service 'reaper' ended"):
+        await app.worker().arun()

@@ -9,16 +9,20 @@ import threading
 from typing import Any
 
 import pytest
-from eventually import idle
+from eventually import eventually, idle
 from failing_engine import FailingEngine
 from minimal_app import MinimalApp, MinimalTask
+from msgspec import structs
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
+from holdfast.engine import RenewalConnection
 from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.model.job import ProgressRecord
+from holdfast.model.outcome import LOSSES_REPORTED_UP_TO_ATTEMPT
 from holdfast.model.records import WorkerRecord
+from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Heartbeat, QueueClaim, Renew, RenewStatus, TaskClaim
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
@@ -275,9 +279,136 @@ async def test_an_outcome_that_came_after_the_fence_is_not_sent() -> None:
         engine.commands.clear()
         gate.set()
         await idle()
-        assert [one for exchange in engine.exchanges for one in exchange.settlements] == []
+        (sent,) = [one for exchange in engine.exchanges for one in exchange.settlements]
+        assert (sent.target, sent.reason, sent.result) == (JobState.RETRYING, Reason.WORKER_LOST, None)
         assert worker.running == 0
     assert (await app.look(id)).result is None
+
+
+# A8, A9
+async def test_a_worker_that_lost_a_lease_and_lives_reports_it_and_no_loss_is_counted() -> None:
+    runtime = FrozenRuntime()
+    engine = FailingEngine(runtime)
+    running = Probe[int]("the attempt")
+
+    async def patient(ctx: Context[None]) -> None:
+        running(ctx.attempt)
+        await asyncio.Event().wait()
+
+    app = MinimalApp(MinimalTask(patient, takes_context=True), runtime=runtime, engine=engine)
+    id = await app.enqueue("patient")
+    async with app.worker() as worker:
+        await running.calls(1)
+        engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew | Heartbeat) else None
+        runtime.advance(25)
+        assert worker._services is not None
+        worker._services._check_attempts()
+        await idle()
+        job = await app.look(id)
+        assert (job.state, job.reason, job.attempt, job.losses) == (JobState.RETRYING, Reason.WORKER_LOST, 1, 0)
+
+
+# A9
+async def test_an_owner_reports_no_loss_after_the_twentieth_attempt() -> None:
+    assert LOSSES_REPORTED_UP_TO_ATTEMPT == 20
+    runtime = FrozenRuntime()
+    engine = FailingEngine(runtime)
+    running = Probe[None]("the handler")
+
+    async def patient() -> None:
+        running(None)
+        await asyncio.Event().wait()
+
+    app = MinimalApp(MinimalTask(patient), runtime=runtime, engine=engine)
+    id = await app.enqueue("patient")
+    async with app.worker() as worker:
+        await running.calls(1)
+        services = worker._services
+        assert services is not None
+        (attempt,) = services.slots.attempts.values()
+        attempt.lease = structs.replace(attempt.lease, attempt=21)
+        engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew | Heartbeat) else None
+        runtime.advance(25)
+        services._check_attempts()
+        await idle()
+        assert (await app.look(id)).state is JobState.RUNNING
+        assert services.slots.attempts == {}
+
+
+async def test_a_worker_claims_nothing_while_renewals_fail_and_claims_again_when_they_succeed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done = Probe[None]("the handler")
+
+    async def quick() -> None:
+        done(None)
+
+    runtime = SystemRuntime()
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(quick), runtime=runtime, engine=engine)
+    async with app.worker() as worker:
+        services = worker._services
+        assert services is not None
+        await eventually(lambda: services.keeper.problem is None, "the keeper to connect")
+        engine.before = lambda command: EngineUnavailable() if isinstance(command, Renew | Heartbeat) else None
+        services.keeper.renew_now()
+        await eventually(lambda: services.keeper.problem is not None, "a failed renewal")
+        engine.commands.clear()
+        await app.enqueue("quick")
+        services.exchanger.wake()
+        await idle()
+        assert [exchange for exchange in engine.exchanges if exchange.claim is not None] == []
+        assert "no job is claimed" in caplog.text
+        engine.before = None
+        await done.calls(1)
+    assert "claimed again" in caplog.text
+
+
+async def test_a_worker_does_not_claim_before_its_keeper_is_connected() -> None:
+    class Unconnectable(FailingEngine):
+        connectable = False
+
+        def renewal_connection(self) -> RenewalConnection:
+            if not self.connectable:
+                raise OSError("Too many open files")
+            return super().renewal_connection()
+
+    done = Probe[None]("the handler")
+
+    async def quick() -> None:
+        done(None)
+
+    runtime = SystemRuntime()
+    engine = Unconnectable(runtime)
+    app = MinimalApp(MinimalTask(quick), runtime=runtime, engine=engine)
+    await app.enqueue("quick")
+    async with app.worker() as worker:
+        services = worker._services
+        assert services is not None
+        await eventually(lambda: "Too many open files" in (services.keeper.problem or ""), "a failed connection")
+        assert [exchange for exchange in engine.exchanges if exchange.claim is not None] == []
+        engine.connectable = True
+        await done.calls(1)
+
+
+async def test_a_renewal_that_takes_too_long_is_a_problem_until_one_is_fast_enough() -> None:
+    bench = Bench()
+    keeper = bench.keeper
+    keeper.run_once()
+    assert keeper.problem is None
+
+    def slow(command: Any) -> None:
+        assert keeper.problem is None
+        bench.runtime.advance(16)  # a lease of 30 s is renewed from 10 s on and must be renewed before 25 s
+        assert "in flight for 16.0 s" in str(keeper.problem)
+
+    bench.engine.before = slow
+    keeper.renew_now()
+    keeper.run_once()
+    assert "took 16.0 s" in str(keeper.problem)
+    bench.engine.before = None
+    keeper.run_once()
+    assert keeper.problem is None
 
 
 # With threads

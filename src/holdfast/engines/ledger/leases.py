@@ -35,6 +35,7 @@ from holdfast.model.work import (
 
 def renew(step: Step, command: Renew) -> RenewAnswer:
     # T4: accepted while the token is the current one, also after the expiry.
+    # PF4: `at.lease` is the store's own clock; a time that a process has seen is not part of it.
     # T9: commands run one after the other here, so no job is locked and nothing is `busy`.
     # T5: extended, also if the answer is `cancel` or `hold`.
     return RenewAnswer(at=step.at, jobs=tuple([_renew(step, renewal) for renewal in command.jobs]))
@@ -55,6 +56,7 @@ def _renew(step: Step, renewal: Renewal) -> RenewResult:
 
 
 def expired(step: Step, command: Expired) -> ExpiredAnswer:
+    # PF4: by the store's own clock.
     # T6: of the tasks named, and of every task after a long time.
     overdue = sorted(
         (job for job in step.state.leases_until(step.at.lease) if is_listed(step, command, job)),
@@ -93,6 +95,7 @@ def _listed(job: JobRecord) -> ExpiredLease:
 
 
 def disown(step: Step, command: Disown) -> DisownAnswer:
+    # PF4: by the store's own clock.
     # T8: all leases of these workers expire now at the latest.
     leases = sorted(step.state.leases_of(command.workers), key=lambda job: (job.queue, job.id))
     for job in leases:

@@ -99,6 +99,7 @@ def revive(step: Step, job: JobRecord) -> JobRecord:
         hold=Hold.NONE,
         attempt=0,
         losses=0,
+        reaped_token=None,
         started=None,
         last_started=None,
         progress=None,

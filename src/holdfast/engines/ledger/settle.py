@@ -43,6 +43,8 @@ def settle(step: Step, settlement: Settlement) -> SettleStatus:
     reap = settlement.listed_expiry is not None
     # G2: only the current token settles; the owner's last one is answered again.
     if job.token != settlement.token:
+        if not reap and settlement.reason is Reason.WORKER_LOST:
+            give_back_loss(step, job, settlement.token)
         again = not reap and job.settled_token == settlement.token
         return SettleStatus.APPLIED if again else SettleStatus.LOST
     # G3: the lease was renewed or began to run after the reaper listed it.
@@ -71,6 +73,13 @@ def _may_reap(step: Step, job: JobRecord, settlement: Settlement) -> bool:
     return job.lease_expires == settlement.listed_expiry and settlement.listed_expiry <= step.at.lease
 
 
+def give_back_loss(step: Step, job: JobRecord, token: str) -> None:
+    """The owner of a reaped lease reports that it lives."""
+    # A8: the loss does not count any more; a job that has ended stays as it is.
+    if job.live and job.reaped_token == token:
+        step.put_job(job, replace(job, losses=job.losses - 1, reaped_token=None))
+
+
 def apply_settlement(
     step: Step, before: JobRecord, settlement: Settlement, target: JobState, reason: Reason | None, note: str
 ) -> None:
@@ -87,6 +96,7 @@ def apply_settlement(
         attempt=job.attempt - 1 if settlement.refund else job.attempt,  # A4
         losses=job.losses + 1 if reap else job.losses,  # A6
         settled_token=job.settled_token if reap else settlement.token,  # G7
+        reaped_token=settlement.token if reap else job.reaped_token,  # A8
         last_error=None if succeeded else error,  # W5
     )
     if target in TERMINAL:

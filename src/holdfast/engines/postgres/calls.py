@@ -46,8 +46,8 @@ class CallProgress:
 
 class Caller:
     """`rules`: the schema of the functions. `times`: the offset of the clock and the earliest time to answer.
-    `note_time`: gets the time of each answer, `notify` its topics. `shared`: a proxy shares sessions. `fast`: use the
-    fast paths."""
+    `note_time`: gets the time of each answer and the earliest time that its call asked for. `notify`: gets its topics.
+    `shared`: a proxy shares sessions. `fast`: use the fast paths."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Caller:
         place: str,
         runtime: Runtime,
         times: Times,
-        note_time: Callable[[int], None],
+        note_time: Callable[[int, int], None],
         notify: Notify,
         *,
         shared: bool,
@@ -133,7 +133,8 @@ class Caller:
 
     async def _make(self, connection: asyncpg.Connection, call: Call, progress: CallProgress) -> Any:
         sql = self._statements.get(call.function) or self._statement(call)
-        arguments = (*call.arguments, *self._times())
+        times = self._times()
+        arguments = (*call.arguments, *times)
         if self._shared:
             async with connection.transaction(isolation="read_committed"):
                 rows = await connection.fetch(sql, *arguments)
@@ -142,7 +143,7 @@ class Caller:
             progress.may_have_committed = True
             rows = await connection.fetch(sql, *arguments)
         reply = call.read(rows)
-        self._note_time(reply.answer.at.wall)
+        self._note_time(reply.answer.at.wall, times[1])
         if reply.topics:
             self._notify(frozenset(reply.topics), reply.has_listeners)
         return reply.answer

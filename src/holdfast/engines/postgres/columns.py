@@ -85,6 +85,12 @@ def put() -> str:
     return _wrapped(f"{name} = j.{name}" for name in columns() if name not in ("queue", "id"))
 
 
+def insert() -> dict[str, str]:
+    """The columns of the table, and their values in the record `j`. By name: a later release may add a column, and the
+    functions of this one go on."""
+    return {name: f"j.{name}" for name in columns()}
+
+
 # A new job
 
 
@@ -187,6 +193,8 @@ def lists() -> dict[str, str]:
         "expired_lease.pairs": expired_lease(),
         "record.fields": record(),
         "put.assignments": put(),
+        "job.columns": _wrapped(insert()),
+        "job.values": _wrapped(insert().values()),
         "requested.assignments": assign_requested(),
         "requested.columns": _wrapped(requested()),
         "requested.values": _wrapped(requested().values()),

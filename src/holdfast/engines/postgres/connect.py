@@ -24,9 +24,11 @@ from holdfast.errors import Unsupported
 
 CONNECT_TIMEOUT_S = 10.0  # a server that accepts no connection for this long counts as unreachable
 STATEMENT_TIMEOUT_S = 60.0  # our statements take milliseconds: one that takes this long is stuck
+SERVER_GRACE_S = 5.0  # the server ends a statement this much later than the client, whose error says more
 
 BACKEND_PID = "SELECT pg_backend_pid()"
 ISOLATION = {"default_transaction_isolation": "read committed"}
+NO_SETTINGS: dict[str, str] = {}
 TCP_OPTIONS = {
     "TCP_KEEPIDLE": 15,  # seconds
     "TCP_KEEPINTVL": 5,  # seconds
@@ -82,13 +84,18 @@ class Connector:
         """A connection for migrations: a statement may take as long as it needs."""
         return await self.connect(None)
 
-    async def connect(self, statement_timeout_s: float | None) -> asyncpg.Connection:
+    async def connect(
+        self, statement_timeout_s: float | None, own_settings: dict[str, str] = NO_SETTINGS
+    ) -> asyncpg.Connection:
         settings = {"application_name": "holdfast"}
         options: dict[str, Any] = {}
         if self.pooled:
             options = {"statement_cache_size": 0, "connection_class": SharedSession}
         else:
-            settings |= ISOLATION | self._durability.settings
+            settings |= ISOLATION | self._durability.settings | own_settings
+            # PF1: the server ends a statement that its client has given up, also if the request to cancel it got lost.
+            server_s = 0 if statement_timeout_s is None else statement_timeout_s + SERVER_GRACE_S
+            settings["statement_timeout"] = str(round(server_s * 1000))
         connect_s = CONNECT_TIMEOUT_S if statement_timeout_s is None else min(CONNECT_TIMEOUT_S, statement_timeout_s)
         try:
             connection: asyncpg.Connection = await asyncpg.connect(

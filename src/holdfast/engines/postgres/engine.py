@@ -8,6 +8,7 @@ An engine belongs to the process that opened it. In a forked child it is not ope
 inherited, because its parent uses the same sockets.
 """
 
+import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -27,6 +28,7 @@ from holdfast.engines.postgres.durability import Durability
 from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopConnections
 from holdfast.engines.postgres.migrations import PRESENT, Rules, check_namespace
 from holdfast.engines.postgres.notifier import Notifier
+from holdfast.engines.postgres.rules import LONGEST_LEAD_US
 from holdfast.engines.postgres.schema import Schema
 from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
@@ -34,9 +36,11 @@ from holdfast.engines.postgres.worker_sessions import DisownSilent, EndedProcess
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable, SchemaMismatch
 from holdfast.model.command import A, Command
-from holdfast.model.instants import MILLISECOND, Micros
+from holdfast.model.instants import MILLISECOND, SECOND, Micros
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
+
+_logger = logging.getLogger("holdfast.postgres")
 
 OLDEST_SERVER = 15  # major version
 MAX_USER_TRANSACTIONS = 100_000  # in effect no limit: the worker's slots limit them already
@@ -148,15 +152,18 @@ class PostgresEngine(Engine):
         finally:
             connection.terminate()
         self._connect.login_worked = True
-        self._pid = os.getpid()
+        notifier = None
         if self._notify:
-            notifier = self._notifier = Notifier(
+            notifier = Notifier(
                 self._connect_notifier,
                 self._namespace,
                 self._topics,
                 self._runtime,
                 send_only=self._connect_notifier.pooled,
             )
+        self._notifier = notifier
+        self._pid = os.getpid()
+        if notifier is not None:
             await self._runtime.run_blocking(notifier.wait_ready)
 
     def _leave_to_parent(self) -> None:
@@ -207,7 +214,18 @@ class PostgresEngine(Engine):
     def _times(self) -> tuple[int, int]:
         return self._offset, self._not_before_us
 
-    def _note_time(self, wall: int) -> None:
+    def _note_time(self, wall: int, not_before_us: int) -> None:
+        """`wall` is the time of an answer, `not_before_us` the earliest time that its call asked for."""
+        if wall < not_before_us:  # TM3: the server has dropped it
+            if self._not_before_us - wall > LONGEST_LEAD_US:
+                _logger.warning(
+                    "The clock of PostgreSQL at %s is %.1f s behind a time that this process has seen: it was set "
+                    "back, or another server answers now. From now on the server's time counts.",
+                    self.place,
+                    (self._not_before_us - wall) / SECOND,
+                )
+                self._not_before_us = wall
+            return
         self._not_before_us = max(self._not_before_us, wall)
 
     def _loop_connections(self) -> LoopConnections:
@@ -225,7 +243,9 @@ class PostgresEngine(Engine):
         )
 
     def renewal_connection(self) -> RenewalConnection:
-        connect = partial(self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S)
+        connect = partial(
+            self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S, renewal_connection.SESSION_SETTINGS
+        )
         return renewal_connection.PostgresRenewalConnection(
             Connections(connect, 1), self._caller.perform, pooled=self._connect.pooled
         )

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, SchemaMismatch
 
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _OF_RULES = re.compile(r".*_rules_[0-9]+")
+_OF_THE_SERVER = re.compile(r"public|information_schema|pg_.*")
 
 _APPLIED = """
 CREATE TABLE IF NOT EXISTS migration (
@@ -32,6 +33,12 @@ def check_namespace(namespace: str) -> None:
     if not _NAMESPACE.fullmatch(namespace):
         raise ConfigError(
             f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
+            key="namespace",
+        )
+    if _OF_THE_SERVER.fullmatch(namespace):
+        raise ConfigError(
+            f"The namespace {namespace!r} is a schema that every database has and others use. Holdfast needs one of "
+            "its own. Choose another name, such as 'holdfast'.",
             key="namespace",
         )
     if _OF_RULES.fullmatch(namespace):
@@ -88,9 +95,22 @@ def script(namespace: str, after: int = 0, version: Rules = PRESENT) -> str:
     return "\n".join([f"BEGIN;\n{_prelude(namespace)}", *tables, *rest, "COMMIT;\n"])
 
 
+def _refuse_foreign(schema: str, ours: str) -> str:
+    """A statement that fails if the schema contains anything and not what `ours` finds: others use it."""
+    return (
+        f"DO $$ BEGIN IF NOT coalesce({ours}, false) AND EXISTS (\n"
+        f"    SELECT FROM pg_class WHERE relnamespace = to_regnamespace('{schema}')\n"
+        f"    UNION ALL SELECT FROM pg_proc WHERE pronamespace = to_regnamespace('{schema}')\n"
+        f") THEN RAISE duplicate_schema USING MESSAGE = 'the schema {schema} contains tables or functions that are not "
+        f"Holdfast''s'; END IF; END $$;\n"
+    )
+
+
 def _prelude(namespace: str) -> str:
+    installed = f"to_regclass('{namespace}.migration') IS NOT NULL AND to_regclass('{namespace}.rules') IS NOT NULL"
     return (
         f"SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrate {namespace}', 0));\n"
+        f"{_refuse_foreign(namespace, installed)}"
         f"CREATE SCHEMA IF NOT EXISTS {namespace};\n"
         f"SET LOCAL search_path = {namespace};\n"
         f"SET LOCAL client_min_messages = warning;\n{_APPLIED};\n"
@@ -108,8 +128,10 @@ def _install(namespace: str, version: Rules) -> str:
     Bodies are not checked as they are created: functions name each other, whatever file they stand in.
     """
     schema = version.schema(namespace)
+    ours = f"to_regproc('{schema}.installed') IS NOT NULL"
     return (
         f"INSERT INTO rules (version, checksum) VALUES ({version.version}, '{version.checksum()}');\n"
+        f"{_refuse_foreign(schema, ours)}"
         f"DROP SCHEMA IF EXISTS {schema} CASCADE;\n"
         f"CREATE SCHEMA {schema};\n"
         f"SET LOCAL search_path = {schema}, {namespace};\n"

@@ -25,6 +25,7 @@ import msgspec
 from holdfast.engines.postgres.feed import LOCK_SHARED, FeedChannels
 from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.topics import EVERY_TOPIC, Topics
+from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
@@ -37,9 +38,13 @@ MIN_RECONNECT_PAUSE_S = 0.05  # doubled after each failure
 MAX_RECONNECT_PAUSE_S = 5.0
 LISTEN_RETRY_S = 60.0  # where LISTEN does not work: the time until the next try
 SUBSCRIBE_TIMEOUT_S = 0.2  # for the lock of a new subscription; jobs that come before it are found by polling
+START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
 CLOSE_TIMEOUT_S = 1.0  # for the notifications that are pending when the engine is closed
 TOPICS_PER_NOTIFICATION = 8  # a topic has at most 800 bytes, a payload at most 8,000
 MAX_PENDING_TOPICS = 1_000  # more are dropped: they may be lost, and must not fill the memory
+
+RELEASE_LOCKS = "SELECT pg_advisory_unlock_all()"
+"""The server notices the end of a connection some time later. Until then, locks would say that this process listens."""
 
 log = logging.getLogger("holdfast")
 
@@ -80,8 +85,16 @@ class Notifier:
         self._wake_requested = False
         self.feed = FeedChannels(namespace, runtime, self._request_wake)
         ready = runtime.event()
+        self._failures: list[OSError] = []
+        """Why the thread could not start."""
         self._thread = runtime.thread(lambda: self._main(ready.set), name="holdfast-postgres-notifier")
-        ready.wait()
+        # PF1
+        if not ready.wait(START_TIMEOUT_S) or self._failures:
+            self._closing = True
+            why = self._failures[0] if self._failures else f"it waited for {START_TIMEOUT_S:.0f} s"
+            raise EngineUnavailable(
+                f"The thread for notifications could not start: {why}. Nothing was written. Try again."
+            ) from next(iter(self._failures), None)
 
     # From any thread
 
@@ -112,7 +125,9 @@ class Notifier:
         task = self._task
         if task is not None and self._thread.is_alive():
             self._on_loop(task.cancel)
-        self._thread.join()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
 
     def _request_wake(self) -> None:
         if not self._wake_requested:
@@ -131,12 +146,17 @@ class Notifier:
     # On the notifier's loop: connecting
 
     def _main(self, ready: Callable[[], None]) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
+        try:
+            with asyncio.Runner() as runner:
+                self._loop = runner.get_loop()
+                ready()
+                with suppress(asyncio.CancelledError):
+                    runner.run(self._run())
+                self._loop = None
+        except OSError as error:  # no file descriptor is left for the event loop
+            self._failures.append(error)
+        finally:
             ready()
-            with suppress(asyncio.CancelledError):
-                runner.run(self._run())
-            self._loop = None
 
     async def _run(self) -> None:
         self._task = asyncio.current_task()
@@ -159,6 +179,7 @@ class Notifier:
         connection = await self._connect()
         try:
             await self._serve(connection)
+            await connection.execute(RELEASE_LOCKS, timeout=CLOSE_TIMEOUT_S)
         finally:
             self._holds_lock.clear()
             self.feed.forget_lock()

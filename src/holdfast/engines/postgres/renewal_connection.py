@@ -18,6 +18,9 @@ from holdfast.model.command import A, Command
 from holdfast.model.records import WorkerRecord
 
 STATEMENT_TIMEOUT_S = 5.0  # of a lease of 30 s, 10 to 25 s remain when its renewal begins: time for a second try
+SESSION_SETTINGS = {"synchronous_commit": "off"}
+"""A renewal does not wait for the disk. If the server crashes and loses one, the stored lease is older, never newer:
+the job may run again sooner, and its token makes sure that it has one outcome."""
 
 Perform = Callable[[Command[Any], Connections], Awaitable[Any]]
 

@@ -28,7 +28,7 @@ from holdfast.engines.postgres import columns
 from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.templates import fill
 from holdfast.model import history, lifetimes, limits, states
-from holdfast.model.instants import FOREVER, MINUTE
+from holdfast.model.instants import FOREVER, MINUTE, SECOND
 from holdfast.model.observe import Find, Prune
 from holdfast.model.work import Expired, TaskClaim
 
@@ -46,6 +46,10 @@ LIVE_AT_LEAST = MINUTE
 ENDED_AFTER_INTERVALS = 2
 """Heartbeat intervals. A worker that is silent for longer and has no session with the server has ended: a living one
 whose connection was cut connects again for its next heartbeat."""
+
+LONGEST_LEAD_US = 5 * SECOND
+"""A client may have seen a later time than the server's clock has: after a failover, or a step of the clock. Up to this
+lead the answers to this client do not go back. A longer lead was a wrong time, and is dropped."""
 
 # PF1: how long a function waits for one lock of another transaction. Then the call fails, and its error names the
 # sessions that may hold the lock.
@@ -139,6 +143,7 @@ def _of_the_model() -> dict[str, str]:
         "live_at_least": LIVE_AT_LEAST,
         "ended_after_intervals": ENDED_AFTER_INTERVALS,
         "kept_versions": KEPT_VERSIONS,
+        "longest_lead": LONGEST_LEAD_US,
         "exchange_lock_wait_ms": round(EXCHANGE_LOCK_WAIT_S * 1000),
         "busy_after_ms": round(BUSY_AFTER_S * 1000),
         "history.first": history.KEEP_FIRST,

@@ -78,7 +78,12 @@ class Schema:
         """The number of the newest tables, as far as this role may read it."""
         try:
             number = await connection.fetchval(f"SELECT max(number) FROM {self.namespace}.migration")
-        except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError, asyncpg.InsufficientPrivilegeError):
+        except (
+            asyncpg.InvalidSchemaNameError,
+            asyncpg.UndefinedTableError,
+            asyncpg.UndefinedColumnError,  # a table of others: `migrate` refuses the schema
+            asyncpg.InsufficientPrivilegeError,
+        ):
             return 0
         return number or 0
 
@@ -131,6 +136,8 @@ class Schema:
         if not isinstance(error, asyncpg.PostgresError) or (error.sqlstate or "").startswith(("57P", "08")):
             return EngineUnavailable(f"{message} It may be repeated.", engine=SCHEME)
         message += " Nothing was changed."
+        if isinstance(error, asyncpg.DuplicateSchemaError):
+            return ConfigError(f"{message} Choose another `namespace`.", key="namespace")
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
             command = "holdfast migrate --grant ROLE" if verb == "look at" else "the command"
             message += f" The role that Holdfast uses may not do that. Let the owner of the schema run {command}."

@@ -57,6 +57,8 @@ class EndedProcesses:
         self._failed = False
         self._without_worker: set[str] = set()
         """Processes that have ended and that no worker record names any more."""
+        self._once_without_worker: frozenset[str] = frozenset()
+        """The same, as the last check saw it: a process that is just making its record looks ended for a moment."""
 
     @property
     def process_name(self) -> str:
@@ -90,8 +92,10 @@ class EndedProcesses:
         return frozenset(name for name in names - self._without_worker if records.has_ended(name))
 
     def workers_of(self, ended: frozenset[str], workers: tuple[WorkerRecord, ...]) -> tuple[str, ...]:
-        """The workers of these processes. A process without one is not tested again."""
-        self._without_worker |= ended - {record.process for record in workers}
+        """The workers of these processes. A process without one, twice, is not tested again."""
+        without_worker = ended - {record.process for record in workers}
+        self._without_worker |= without_worker & self._once_without_worker
+        self._once_without_worker = without_worker
         return tuple(record.worker for record in workers if record.process in ended)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ class CommandRunner(Protocol):
     """A `Writer` or a `Reader`."""
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]: ...
+    def shorten_waits(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -51,7 +52,7 @@ class CommandThread:
         self._notify = notify
         self._closed = False
         self.runner: CommandRunner | None = None
-        """Made and used by the thread alone."""
+        """Made and used by the thread alone, except `shorten_waits`."""
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = runtime.thread(self._main, name=name)
         failure = self._opened.get()
@@ -81,6 +82,8 @@ class CommandThread:
         """Run the commands that were submitted, then stop."""
         if not self._closed:
             self._closed = True
+            if self.runner is not None:
+                self.runner.shorten_waits()
             self._pending.put(None)
             self._thread.join()
 

@@ -1,8 +1,8 @@
 """How connections are opened, and what SQLite's errors mean.
 
-The journal is a write-ahead log, so that readers never wait for the writer. Automatic checkpoints are off, because the
-writer checkpoints while it holds the gate. `synchronous` follows from the durability class. A connection is used by one
-thread at a time, in one process.
+The journal is a write-ahead log (`use_wal`), so that readers never wait for the writer. Automatic checkpoints are off,
+because the writer checkpoints while it holds the gate. `synchronous` follows from the durability class. A connection is
+used by one thread at a time, in one process.
 """
 
 import logging
@@ -12,6 +12,8 @@ import sqlite3
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import identity_of
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
+from holdfast.model.instants import SECOND
+from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
 
@@ -23,6 +25,8 @@ CACHED_STATEMENTS = 256
 """Prepared statements per connection: more than `statements.sql` has, so that none is prepared twice."""
 MAX_WAL_BYTES = 1024 * 1024
 """After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk."""
+WAL_RETRY_S = 0.005
+"""Pause between two tries to switch a new file to the write-ahead log. A switch takes about a millisecond."""
 CACHE_KIB = 8_000
 """Page cache per connection, at most."""
 
@@ -51,7 +55,6 @@ def connect(
     except sqlite3.Error as error:
         raise translate(error, store.path) from error
     try:
-        db.execute("PRAGMA journal_mode = WAL").fetchone()
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[store.durability]}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
@@ -67,6 +70,27 @@ def connect(
         sqlite3.Connection.close(db)
         raise
     return db
+
+
+def use_wal(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime) -> None:
+    """Switch the file to the write-ahead log. It stays switched, so one connection of an engine does it.
+
+    SQLite does not wait here for other connections that open the file at the same time, so the switch is tried again.
+    """
+    pause = runtime.event()  # never set
+    give_up_at_us = runtime.monotonic() + round(store.busy_timeout_s * SECOND)
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.Error as error:
+            if not is_busy(error) or runtime.monotonic() >= give_up_at_us:
+                raise translate(error, store.path) from error
+        pause.wait(WAL_RETRY_S)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def keep_for_ever(db: sqlite3.Connection) -> None:
@@ -122,8 +146,8 @@ def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return CorruptRecord(
-                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy; "
-                "`sqlite3 FILE .recover` may save a part of it.",
+                f"{file} is damaged or no SQLite database ({error}). Nothing was changed. Keep a copy. "
+                "The guide to SQLite, section Recover a damaged file, says what can be saved.",
                 where=file,
                 engine="sqlite",
             )

@@ -10,6 +10,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
@@ -36,8 +38,43 @@ from holdfast.transactions import UserConnection
 log = logging.getLogger("holdfast")
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "orangefs",
+        "ocfs2",
+        "gfs2",
+        "virtiofs",
+        "vboxsf",
+        "vmhgfs",
+        "prl_fs",
+    ]
 )
+"""Their locks and shared memory do not reach every process that opens a file, or are not known to."""
+LOCAL_FUSE = frozenset(
+    [
+        "fuse.fuse-overlayfs",
+        "fuse.bindfs",
+        "fuse.gocryptfs",
+        "fuse.encfs",
+        "fuse.cryfs",
+        "fuse.mergerfs",
+        "fuse.ntfs-3g",
+    ]
+)
+"""File systems of user programs over a local disk. Every other `fuse.…` counts as a network file system."""
+BLOCKED_AFTER_S = 1.0
+"""A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -135,7 +172,7 @@ class SqliteEngine(Engine):
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
         kind = self._runtime.fs.file_system_type(folder)
-        if kind in NETWORK_FILE_SYSTEMS:
+        if kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in LOCAL_FUSE):
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
                 "or PostgreSQL.",
@@ -265,8 +302,19 @@ class SqliteEngine(Engine):
         ended = {name for name in {record.process for record in records} if processes.has_ended(name)}
         return tuple(record.worker for record in records if record.process in ended)
 
+    async def blocked_by(self) -> str:
+        return await self._runtime.run_blocking(self._blocked_by)
+
+    def _blocked_by(self) -> str:
+        with closing(self._store.open_gate(self._runtime)) as gate:
+            obstacle = gate.obstacle(BLOCKED_AFTER_S)
+        return f"{self._store.path}-gate is locked. {obstacle}" if obstacle else ""
+
     def renewal_connection(self) -> RenewalConnection:
-        return SqliteRenewalConnection(Writer(self._store, self._runtime, self._clock), self._notify)
+        # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
+        # commit of class durable syncs the same log.
+        store = replace(self._store, durability="fast") if self._store.durability == "durable" else self._store
+        return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod
     def shown_address(cls, url: str) -> str:

@@ -6,7 +6,7 @@ the lease only, so the indexes on order, lane and key stay as they are.
 
 from typing import Any
 
-from holdfast.engines.sqlite.rows import NO_HOLD, STATE_NUMBERS, pack
+from holdfast.engines.sqlite.rows import NO_HOLD, STATE_NUMBERS, pack_job
 from holdfast.engines.sqlite.state import JobChange, SqliteState
 from holdfast.model.job import JobRecord
 from holdfast.model.states import TERMINAL, WAITING
@@ -45,6 +45,6 @@ def narrow_row(job: JobRecord) -> tuple[Any, ...]:
         job.lease_expires,
         job.expires if job.state in WAITING else None,
         job.kept_until if job.state in TERMINAL else None,
-        pack(job),
+        pack_job(job),
         job.arrival,
     )

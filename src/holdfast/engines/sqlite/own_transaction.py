@@ -97,10 +97,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         return connection
 
     def _begin(self) -> OwnConnection:
-        try:
-            gate = self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)
-        except OSError as error:
-            raise EngineUnavailable(f"{self.path} cannot be opened for writing ({error}).") from error
+        gate = self._store.open_gate(self._runtime)
         try:
             gate.__enter__()
             with self._lock:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, roll_back, translate
-from holdfast.engines.sqlite.rows import BrokenLane, DamagedRow
+from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
@@ -26,6 +26,9 @@ class Reader:
         self._state = SqliteState(self.connection, self._sql)
         self._ledger = Ledger(self._state)
 
+    def shorten_waits(self) -> None:
+        """It waits for nothing."""
+
     def close(self) -> None:
         self.connection.close()
 
@@ -37,7 +40,7 @@ class Reader:
             return [CommandResult(None, translate(error, self._store.path), frozenset())] * len(commands)
         except Exception as error:
             if len(commands) == 1:
-                if isinstance(error, DamagedRow | BrokenLane):
+                if isinstance(error, DamagedRow | BrokenLane | DamagedIndex):
                     error = CorruptRecord(where=str(error), engine="sqlite")
                 return [CommandResult(None, error, frozenset())]
         return [result for command in commands for result in self.run([command])]

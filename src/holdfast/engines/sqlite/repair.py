@@ -9,6 +9,11 @@ among the dead letters, and its lane goes on.
 and its head does not exist, when the lane counts a waiting job and none is found, and when a prune checks the lane. A
 missing head ends as `failed(undecodable)`, too. Missing jobs behind the head are only counted as failed, because their
 ids are not stored anywhere else. The queue's counts are computed again.
+
+**A damaged index.** An entry of the index of ready jobs that is out of order hides the entries behind it: their jobs
+would wait for ever, without an error. The engine notices when it claims a job whose entry does not match its record,
+and when a prune checks the order and the number of the entries. SQLite itself notices an entry that is missing when its
+row changes. All indexes of jobs are then made again.
 """
 
 import logging
@@ -21,7 +26,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import pools
 from holdfast.engines.ledger.ends import finish
 from holdfast.engines.ledger.step import Step
-from holdfast.engines.sqlite.rows import STATES_BY_NUMBER, DamagedRow, pack, unpack_lane
+from holdfast.engines.sqlite.rows import STATES_BY_NUMBER, DamagedRow, pack_job, unpack_lane
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
@@ -31,6 +36,7 @@ log = logging.getLogger("holdfast")
 
 DAMAGED_NOTE = "its stored record was damaged; the bytes are kept"
 MISSING_NOTE = "its stored record is missing"
+CHECK = "Other parts of the file may be damaged, too: see the guide to SQLite, Recover a damaged file."
 
 
 def repair_row(db: sqlite3.Connection, sql: Mapping[str, str], state: SqliteState, arrival: int, at: At) -> bool:
@@ -58,7 +64,7 @@ def repair_row(db: sqlite3.Connection, sql: Mapping[str, str], state: SqliteStat
         state=JobState.RUNNING,
         hold=Hold.LANE if waits_behind_head else Hold.NONE,
     )
-    db.execute(sql["repair_row"], (pack(job), arrival))
+    db.execute(sql["repair_row"], (pack_job(job), arrival))
     state.recount(queue, before, JobState.RUNNING)
     step = Step(state, at)
     if before in LIVE:
@@ -108,6 +114,15 @@ def repair_lane(state: SqliteState, queue: str, name: str, at: At) -> bool:
     with suppress(DamagedRow):
         pools.recount(step, queue)
     step.close()
+    return True
+
+
+def repair_index(state: SqliteState, queue: str) -> bool:
+    """Make the indexes of jobs again from the rows, and count the jobs, inside the caller's write transaction."""
+    state.db.write("reindex_jobs")
+    if queue:
+        _recount(state, queue)
+    log.error("An index of the jobs%s was damaged and was made again. %s", f" of queue {queue}" if queue else "", CHECK)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -11,6 +12,8 @@ from holdfast.model.states import TERMINAL, WAITING, Hold, JobState
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of SQLite: above every arrival and every instant."""
+CHECKSUM_BYTES = 4
+"""At the end of `body`: CRC-32 of the packed record."""
 NO_LIMIT = -1
 """The parameter of `LIMIT ?` for all rows."""
 
@@ -44,7 +47,7 @@ NO_HOLD = Hold.NONE
 """A module's name is read faster than a member of an enum, and every written job needs it."""
 
 pack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
-unpack_job = msgspec.msgpack.Decoder(JobRecord).decode
+_decode_job = msgspec.msgpack.Decoder(JobRecord).decode
 unpack_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 unpack_lane = msgspec.msgpack.Decoder(LaneRecord).decode
 unpack_edge = msgspec.msgpack.Decoder(Edge).decode
@@ -70,8 +73,21 @@ def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
         job.lease_expires,
         job.expires if state in WAITING else None,
         job.kept_until if state in TERMINAL else None,
-        pack(job),
+        pack_job(job),
     )
+
+
+def pack_job(job: JobRecord) -> bytes:
+    """The record, and its checksum at the end: a damaged payload would decode, and run."""
+    body = pack(job)
+    return body + crc32(body).to_bytes(CHECKSUM_BYTES, "big")
+
+
+def unpack_job(body: bytes) -> JobRecord:
+    record = memoryview(body)[:-CHECKSUM_BYTES]
+    if crc32(record).to_bytes(CHECKSUM_BYTES, "big") != body[-CHECKSUM_BYTES:]:
+        raise msgspec.DecodeError("the checksum does not match")
+    return _decode_job(record)
 
 
 class DamagedRow(Exception):
@@ -80,6 +96,14 @@ class DamagedRow(Exception):
     def __init__(self, arrival: int) -> None:
         self.arrival = arrival
         super().__init__(f"row {arrival} is damaged")
+
+
+class DamagedIndex(Exception):
+    """An index does not match the jobs of this queue, or of any queue if it is empty: some would never be claimed."""
+
+    def __init__(self, queue: str = "") -> None:
+        self.queue = queue
+        super().__init__(f"an index of the jobs of queue {queue!r} is damaged")
 
 
 class BrokenLane(Exception):

@@ -21,6 +21,7 @@ from holdfast.engines.sqlite.rows import (
     STATE_NUMBERS,
     STATES_BY_NUMBER,
     BrokenLane,
+    DamagedIndex,
     job_row,
     pack,
     read_job,
@@ -240,7 +241,11 @@ class SqliteState(UnfinishedRecords):
         count = min(about, MAX_READY_ROWS)
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
-            yield from (job for job in self._read(rows) if job.lane is None or job.lane not in cleared)
+            jobs = self._read(rows)
+            for (_, rank, due, _), job in zip(rows, jobs, strict=True):
+                if job.due != due or job.priority != -rank or job.state is not JobState.QUEUED:
+                    raise DamagedIndex(queue)
+            yield from (job for job in jobs if job.lane is None or job.lane not in cleared)
             if len(rows) < count:
                 return
             arrival, rank, due, _ = rows[-1]

@@ -66,6 +66,19 @@ SELECT arrival, rank, due, body FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
 WHERE q = ? AND t = ? AND state = {{state.queued}} AND (rank, due, arrival) > (?, ?, ?)
 ORDER BY rank, due, arrival LIMIT ?;
 
+-- name: ready_entries
+-- The entries of one queue in the order of the index, to check it. Index: job_ready, which covers the query.
+SELECT q, t, rank, due, arrival FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
+WHERE q = ? AND state = {{state.queued}} ORDER BY t, rank, due, arrival LIMIT ?;
+
+-- name: reindex_jobs
+-- Make all indexes of the table again from its rows. Only a repair runs this.
+REINDEX {{ns}}_job;
+
+-- name: next_queue
+-- The next queue in the order of its number.
+SELECT q, name FROM {{ns}}_queue WHERE q > ? ORDER BY q LIMIT 1;
+
 -- name: oldest_ready
 -- The due time of the first ready job of one task. Index: job_ready.
 SELECT due FROM {{ns}}_job INDEXED BY {{ns}}_job_ready

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.engines.sqlite.store_file import StoreFile
+from holdfast.errors import EngineUnavailable
+from holdfast.file_locks import Gate
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
 
@@ -16,7 +18,7 @@ class StoreOptions:
     namespace: str
     durability: str
     busy_timeout_s: float
-    """How long a statement waits for a program that locked the file without passing the gate."""
+    """How long a writer waits at the gate, and a statement for a program that locked the file without passing it."""
 
     fast_paths: bool = True
     """False turns off `fast_state.py`, for tests."""
@@ -25,9 +27,15 @@ class StoreOptions:
     def __post_init__(self) -> None:
         self.file = StoreFile(self.path)
 
-    @property
-    def gate_path(self) -> str:
-        return self.path + "-gate"
+    def open_gate(self, runtime: Runtime) -> Gate:
+        """The gate of all writers of the file, in all processes. Each user of it opens it for itself."""
+        try:
+            return runtime.fs.gate(self.path + "-gate", self.busy_timeout_s, guarded=self.path)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"{self.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
+                "process may write to it."
+            ) from error
 
 
 class EngineClock:

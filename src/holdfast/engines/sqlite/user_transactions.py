@@ -24,7 +24,7 @@ from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import translate
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
-from holdfast.engines.sqlite.rows import BrokenLane, DamagedRow
+from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
@@ -77,7 +77,7 @@ class SqliteUserTransactions:
         with self._translated_errors(command):
             begins = connection.run(self._has_to_begin)
             if begins:
-                with closing(self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)) as gate, gate:
+                with closing(self._store.open_gate(self._runtime)) as gate, gate:
                     connection.run(_begin)
             result = connection.run(lambda db: self._decide(command, db, begins))
             if not self._notifies_after_commit(result, connection):
@@ -91,9 +91,7 @@ class SqliteUserTransactions:
         with self._translated_errors(command):
             begins = await connection.arun(self._has_to_begin)
             if begins:
-                with closing(
-                    self._runtime.fs.gate(self._store.gate_path, self._store.busy_timeout_s)
-                ) as gate:  # closing it releases the gate
+                with closing(self._store.open_gate(self._runtime)) as gate:  # closing it releases the gate
                     await self._gate_queue.run(gate.__enter__)
                     await connection.arun(_begin)
             result = await connection.arun(lambda db: self._decide(command, db, begins))
@@ -190,7 +188,7 @@ class SqliteUserTransactions:
         began_us = self._runtime.monotonic()
         try:
             yield
-        except (DamagedRow, BrokenLane) as error:
+        except (DamagedRow, BrokenLane, DamagedIndex) as error:
             raise CorruptRecord(where=str(error), engine="sqlite") from error
         except sqlite3.ProgrammingError as error:
             raise UsageError(f"The connection given as `transaction` cannot be used: {error}") from error

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.engines.ledger import Ledger
-from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate
+from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
-from holdfast.engines.sqlite.repair import repair_lane, repair_row
+from holdfast.engines.sqlite.ready_index import ReadyIndexCheck
+from holdfast.engines.sqlite.repair import repair_index, repair_lane, repair_row
 from holdfast.engines.sqlite.reserve import Reserve
-from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedRow
+from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
@@ -45,8 +46,14 @@ CHECKPOINT_AT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log from which on its pages are moved into the database. Readers slow down as it grows."""
 WRITE_ERRORS = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE})
 """What SQLite reports where a quota or a size limit is reached, and also for a broken disk."""
+CLOSING_GATE_TIMEOUT_S = 2.0
+"""How long a writer waits at the gate while its store is being closed: a process that ends must not wait for long."""
 LANES_PER_PRUNE = 1_000
 """Lanes whose heads one prune checks."""
+READY_ENTRIES_PER_PRUNE = 5_000
+"""Entries of the index of ready jobs whose order one prune checks: some 3 ms."""
+
+Damage = DamagedRow | BrokenLane | DamagedIndex
 
 
 class Writer:
@@ -56,24 +63,28 @@ class Writer:
         self._store = store
         self._runtime = runtime
         self._clock = clock
-        try:
-            self._gate = runtime.fs.gate(store.gate_path, store.busy_timeout_s)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"{store.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
-                "process may write to it."
-            ) from error
+        self._gate = store.open_gate(runtime)
         try:
             self.connection = connect(store)
+            try:
+                use_wal(self.connection, store, runtime)
+            except BaseException:
+                self.connection.close()
+                raise
         except BaseException:
             self._gate.close()
             raise
         self._sql = load("statements.sql", store.namespace)
         self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
         self._ledger = Ledger(self._state)
+        self._ready_index = ReadyIndexCheck(self._state)
         self._log_file = LogFile(store.path + "-wal")
         self._reserve = Reserve(store.path, runtime)
         self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
+
+    def shorten_waits(self) -> None:
+        """The store is being closed. Called by another thread."""
+        self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
 
     def close(self) -> None:
         self.connection.close()
@@ -163,6 +174,10 @@ class Writer:
             if isinstance(error, EngineError) or not isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
                 # The store itself fails: every single command would meet the same error.
                 return [CommandResult(None, failure, frozenset())] * len(commands)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:  # of a queue, a lane, a pool
+            failure = CorruptRecord(
+                f"A record in {self._store.path} cannot be decoded: {error}", where=self._store.path
+            )
         except Exception as error:
             failure = error
         else:
@@ -177,8 +192,9 @@ class Writer:
 
     def _transaction_after_repairs(self, work: Callable[[], T]) -> T:
         """Run `work` in a transaction. If it meets a damaged row or a broken lane, repair that and run it again."""
-        problem: DamagedRow | BrokenLane | None = None
+        problem: Damage | None = None
         not_repaired = ""
+        repaired: set[str] = set()
         while True:
             try:
                 if problem is not None and not self._repair(problem):
@@ -187,8 +203,16 @@ class Writer:
                         raise CorruptRecord(where=str(problem), engine="sqlite") from problem
                     not_repaired = str(problem)
                 return self._transaction(work)
-            except (DamagedRow, BrokenLane) as error:
+            except (DamagedRow, BrokenLane, DamagedIndex) as error:
                 problem = error
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CORRUPT_INDEX:
+                    raise
+                problem = DamagedIndex()
+            if isinstance(problem, DamagedIndex):
+                if str(problem) in repaired:
+                    raise CorruptRecord(where=str(problem), engine="sqlite") from problem
+                repaired.add(str(problem))
 
     def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate:
@@ -252,6 +276,7 @@ class Writer:
             state.now_us = now.wall
             if type(command) is Prune:
                 state.check_lanes(LANES_PER_PRUNE)
+                self._ready_index.run(READY_ENTRIES_PER_PRUNE)
                 state.unfinished()
             decision = ledger.decide(command, now)
             begun += [(len(results), work) for work in state.begun]
@@ -303,13 +328,15 @@ class Writer:
         self._state.finish()
         return chunk
 
-    def _repair(self, problem: DamagedRow | BrokenLane) -> bool:
+    def _repair(self, problem: Damage) -> bool:
         """Repair it in a transaction of its own. False: there was nothing to repair."""
 
         def work() -> bool:
             now = self._clock.now().after(self._begin())
             if isinstance(problem, DamagedRow):
                 repaired = repair_row(self.connection, self._sql, state, problem.arrival, now)
+            elif isinstance(problem, DamagedIndex):
+                repaired = repair_index(state, problem.queue)
             else:
                 repaired = repair_lane(state, problem.queue, problem.lane, now)
             state.finish()

@@ -210,6 +210,85 @@ async def test_losses_add_up_until_the_reaper_gives_up(bench: Bench) -> None:
     assert await bench.take() == ()
 
 
+# A8
+@guarantee(Guarantee.ATTEMPTS)
+async def test_an_owner_that_reports_its_lost_lease_before_a_reaper_adds_no_loss(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    lost = await bench.expire(lease)
+
+    assert await bench.settle(retry(lease, reason=Reason.WORKER_LOST)) is SettleStatus.APPLIED
+
+    job = await bench.get()
+    assert (job.state, job.attempt, job.losses) == (JobState.RETRYING, 1, 0)
+    assert [entry.outcome for entry in job.history] == [AttemptOutcome.WORKER_LOST]
+    assert await bench.settle(reap(lost)) is SettleStatus.LOST
+
+
+# A8
+@guarantee(Guarantee.ATTEMPTS)
+async def test_an_owner_that_lives_takes_the_loss_back_once(bench: Bench) -> None:
+    await bench.put(new_job())
+    first = await bench.take_one()
+    await bench.settle(reap(await bench.expire(first)))
+    second = await bench.take_one()
+    await bench.settle(reap(await bench.expire(second)))
+    assert (await bench.get()).losses == 2
+    report = retry(second, reason=Reason.WORKER_LOST)
+
+    assert await bench.settle(retry(first, reason=Reason.WORKER_LOST)) is SettleStatus.LOST
+    assert (await bench.get()).losses == 2, "only the lease that was reaped last"
+    assert await bench.settle(succeed(second)) is SettleStatus.LOST
+    assert (await bench.get()).losses == 2, "an outcome is no report"
+    assert await bench.settle(report) is SettleStatus.LOST
+    job = await bench.get()
+    assert (job.state, job.losses, job.attempt, job.reaped_token) == (JobState.RETRYING, 1, 2, None)
+    assert await bench.settle(report) is SettleStatus.LOST
+    assert await bench.get() == job
+
+
+# A8
+@guarantee(Guarantee.ATTEMPTS)
+async def test_the_next_owner_keeps_its_lease_when_the_loss_is_taken_back(bench: Bench) -> None:
+    await bench.put(new_job())
+    stalled = await bench.take_one()
+    await bench.settle(reap(await bench.expire(stalled)))
+    lease = await bench.take_one()
+
+    assert await bench.settle(retry(stalled, reason=Reason.WORKER_LOST)) is SettleStatus.LOST
+
+    job = await bench.get()
+    assert (job.state, job.token, job.losses) == (JobState.RUNNING, lease.token, 0)
+    assert await bench.settle(succeed(lease)) is SettleStatus.APPLIED
+
+
+# A8
+@guarantee(Guarantee.ATTEMPTS)
+async def test_a_job_that_has_ended_does_not_get_its_loss_back(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    await bench.settle(reap(await bench.expire(lease), JobState.FAILED))
+    before = await bench.get()
+
+    assert await bench.settle(retry(lease, reason=Reason.WORKER_LOST)) is SettleStatus.LOST
+
+    assert await bench.get() == before
+    assert (before.state, before.losses) == (JobState.FAILED, 1)
+
+
+# A8, RQ2
+@guarantee(Guarantee.ATTEMPTS)
+async def test_a_report_about_the_last_generation_changes_nothing(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one()
+    await bench.settle(reap(await bench.expire(lease), JobState.FAILED))
+    await bench.engine.requeue(QUEUE, "a")
+
+    assert await bench.settle(retry(lease, reason=Reason.WORKER_LOST)) is SettleStatus.LOST
+
+    assert (await bench.get()).losses == 0
+
+
 # G3
 @guarantee(Guarantee.FENCING)
 async def test_a_lease_that_has_time_left_cannot_be_reaped(bench: Bench) -> None:

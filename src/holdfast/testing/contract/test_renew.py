@@ -13,7 +13,7 @@ from holdfast.testing.contract.guarantees import Guarantee, guarantee
 LOST = RenewResult(RenewStatus.LOST, None)
 
 
-# T4
+# T4, PF4
 @guarantee(Guarantee.LEASES)
 async def test_a_renewal_counts_from_now(bench: Bench) -> None:
     await bench.put(new_job())

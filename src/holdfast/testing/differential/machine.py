@@ -23,7 +23,7 @@ from holdfast.engine import Engine
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Command
 from holdfast.model.job import ProgressRecord
-from holdfast.model.states import JobState
+from holdfast.model.states import JobState, Reason
 from holdfast.testing.differential import alphabet as abc
 from holdfast.testing.differential import jobs
 from holdfast.testing.differential.script import Script, duration
@@ -227,6 +227,12 @@ class Differential(RuleBasedStateMachine):
 
     def _reap(self, lease: work.Lease | work.ExpiredLease, loss: jobs.Trait, expiry: int) -> None:
         self.ask(work.Exchange(settlements=(self._settlement(lease, {**loss, "listed_expiry": expiry}),)))
+
+    @rule(lease=leases)
+    def report_loss(self, lease: work.Lease) -> None:
+        """An owner that lives reports that it has lost its lease, in time or after a reaper."""
+        report = {"target": JobState.RETRYING, "reason": Reason.WORKER_LOST}
+        self.ask(work.Exchange(settlements=(self._settlement(lease, report),)))
 
     @rule(lease=fresh, whole_queue=st.booleans())
     def hold(self, lease: work.Lease, whole_queue: bool) -> None:

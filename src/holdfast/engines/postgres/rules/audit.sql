@@ -6,9 +6,7 @@ CREATE VIEW member AS
     SELECT queue, id, lane, state, hold, arrival, fence, token, epoch, pool_key FROM job
     WHERE state NOT IN ({{terminal}}) AND hold & {{hold.arriving}} = 0
     UNION ALL
-    SELECT j.queue, j.id, j.lane, j.state, j.hold, j.arrival, j.fence, j.token, j.epoch, j.pool_key
-    FROM deferred AS c JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
-    WHERE c.kind = 'end' AND j.state IN ({{terminal}});
+    SELECT queue, id, lane, state, 0, arrival, fence, NULL, epoch, NULL FROM deferred WHERE kind = 'end';
 
 CREATE FUNCTION audit_counts() RETURNS SETOF text LANGUAGE sql STABLE AS $$
     SELECT format('queue %L: %s %s jobs are counted, %s are there',
@@ -100,19 +98,19 @@ CREATE FUNCTION audit_edges() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         WHEN is_terminal(p.state) THEN 'has ended, and no call will resolve it'
         ELSE 'is not marked as awaited' END)
     FROM edge AS e
-    LEFT JOIN job AS p ON p.queue = e.parent_queue AND p.id = e.parent_id
+    LEFT JOIN job AS p ON p.queue = e.parent_queue AND p.id = e.parent_id AND p.arrival = e.parent_arrival
     WHERE NOT EXISTS (
-        SELECT 1 FROM deferred AS c WHERE c.kind = 'arrive' AND c.queue = e.child_queue AND c.id = e.child_id
-            AND c.arrival = e.arrival
+        SELECT 1 FROM deferred AS c WHERE c.kind IN ('arrive', 'link') AND c.queue = e.child_queue
+            AND c.id = e.child_id AND c.arrival = e.arrival
     ) AND NOT EXISTS (
-        SELECT 1 FROM deferred AS c WHERE c.kind = 'parent' AND c.queue = e.parent_queue AND c.id = e.parent_id
-    ) AND NOT (coalesce(p.awaited, false) AND (NOT is_terminal(p.state) OR EXISTS (
-        SELECT 1 FROM deferred AS c
-        WHERE c.kind = 'end' AND c.queue = p.queue AND c.id = p.id AND c.arrival = p.arrival)))
+        SELECT 1 FROM deferred AS c WHERE c.kind IN ('parent', 'end') AND c.queue = e.parent_queue
+            AND c.id = e.parent_id AND c.arrival = e.parent_arrival
+    ) AND NOT (coalesce(p.awaited, false) AND NOT is_terminal(p.state))
     UNION ALL
     SELECT format('job %L of queue %L: children await it, and no edge says so', j.id, j.queue)
     FROM job AS j WHERE j.awaited AND NOT EXISTS (
-        SELECT 1 FROM edge AS e WHERE e.parent_queue = j.queue AND e.parent_id = j.id)
+        SELECT 1 FROM edge AS e
+        WHERE e.parent_queue = j.queue AND e.parent_id = j.id AND e.parent_arrival = j.arrival)
 $$;
 
 CREATE FUNCTION audit_pools() RETURNS SETOF text LANGUAGE sql STABLE AS $$
@@ -143,10 +141,9 @@ CREATE FUNCTION audit_deferred() RETURNS SETOF text LANGUAGE sql STABLE AS $$
         SELECT 1 FROM deferred AS c
         WHERE c.kind = 'arrive' AND c.queue = j.queue AND c.id = j.id AND c.arrival = j.arrival)
     UNION ALL
-    SELECT format('job %L of queue %L ended in a transaction, and is not there', c.id, c.queue)
-    FROM deferred AS c WHERE c.kind = 'end' AND NOT EXISTS (
-        SELECT 1 FROM job AS j
-        WHERE j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival AND is_terminal(j.state))
+    SELECT format('job %L of queue %L ended in a transaction, and is %s', c.id, c.queue, coalesce(j.state, 'not there'))
+    FROM deferred AS c LEFT JOIN job AS j ON j.queue = c.queue AND j.id = c.id
+    WHERE c.kind = 'end' AND (j.id IS NULL OR (j.arrival = c.arrival AND NOT is_terminal(j.state)))
 $$;
 
 -- Whole tables are read, so sequential scans are allowed.

@@ -31,7 +31,7 @@ DECLARE
     v_cancelled int := 0;
     v_picked picked := ('{}', '{}');
 BEGIN
-    LOOP
+    FOR i IN 1 .. {{most_expired}} + 1 LOOP  -- each further round has cancelled a job, or begins at the beginning
         -- Materialised: the planner must not look for the heads twice, and so take more than the limit.
         WITH heads AS MATERIALIZED (
             SELECT h.row, t.o::int AS task, h.expires <= p_now AS over, h.priority, h.due, h.arrival

@@ -45,20 +45,15 @@ BEGIN
     j := ended_record(j, p_target, p_reason, p_note, p_result, p_result_ttl, p_retention, p_now);
     PERFORM put_job(p_from, j);
     IF current_setting('holdfast.user_transaction', true)::boolean THEN
-        INSERT INTO deferred (kind, queue, lane, id, arrival) VALUES ('end', j.queue, j.lane, j.id, j.arrival);
-        -- The second topic wakes a worker, whose exchange runs what is deferred.
-        PERFORM notify('room:' || j.queue), notify('queue:' || j.queue);
+        PERFORM defer_end(j);
     ELSE
         PERFORM after_end(j, v_admitted, p_now);
     END IF;
 END $$;
 
--- What follows from an end that is written: the job leaves its lane and its pool, if they had admitted it; the edges to
--- its children are resolved later in the call.
 -- N2: producers that wait for room.
 -- N3: callers that wait for the job.
--- K6, P8: the record is deleted if no lifetime and no child keeps it.
-CREATE FUNCTION after_end(j job, p_admitted boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION notify_end(j job) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_reply text;
 BEGIN
@@ -66,6 +61,14 @@ BEGIN
     FOREACH v_reply IN ARRAY j.reply LOOP
         PERFORM notify('reply:' || v_reply);
     END LOOP;
+END $$;
+
+-- What follows from an end that is written: the job leaves its lane and its pool, if they had admitted it; the edges to
+-- its children are resolved later in the call.
+-- K6, P8: the record is deleted if no lifetime and no child keeps it.
+CREATE FUNCTION after_end(j job, p_admitted boolean, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM notify_end(j);
     IF j.lane IS NOT NULL AND p_admitted THEN
         PERFORM leave_lane(j, p_now);
     END IF;
@@ -73,7 +76,7 @@ BEGIN
         PERFORM leave_pool(j, p_now);
     END IF;
     IF j.awaited THEN
-        INSERT INTO deferred (kind, queue, id, arrival) VALUES ('parent', j.queue, j.id, j.arrival);
+        PERFORM defer_children(j.queue, j.id, j.arrival, j.state);
     ELSIF kept_until(j) <= p_now THEN
         PERFORM drop_job(j.queue, j.id);
     END IF;

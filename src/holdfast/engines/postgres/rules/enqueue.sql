@@ -1,7 +1,9 @@
 -- Enqueue: each group of jobs is accepted whole or refused whole. A group is written while it is decided, inside a
 -- savepoint: a refusal rolls all of it back. For jobs that cannot conflict see `fast_enqueue.sql`.
 --
--- Locks: stored jobs that have ended and keys, in the order of their names; then pools; then lanes.
+-- Locks: stored jobs that have ended and keys, in the order of their names (`enqueue_locks.sql`); then new jobs, in the
+-- same order; then pools; then lanes. In a user's transaction only own ids and keys are locked (PF5): what concerns
+-- lanes, pools and children is deferred until after the commit, and limits are looked at without a lock.
 
 -- A new record, from the producer's request.
 -- E4: a due time in the past counts as now.
@@ -25,8 +27,8 @@ BEGIN
     RETURN j;
 END $$;
 
--- Any groups. In a user's transaction (`p_user_transaction`) only own ids and keys are locked; jobs with a lane, a
--- pool or parents are admitted after the commit. `p_fast`: use the fast paths.
+-- Any groups. In a user's transaction (`p_user_transaction`) jobs with a lane, a pool or parents are admitted after the
+-- commit. `p_fast`: use the fast paths.
 -- E1: groups are decided in order, and each gets its own answer.
 CREATE FUNCTION enqueue(
     p_groups text, p_user_transaction boolean, p_fast boolean, p_offset bigint, p_not_before_us bigint
@@ -37,24 +39,21 @@ DECLARE
     v_answer text;
     v_answers text[] := '{}';
     v_now bigint;
-    v_queue text;
     v_turns jsonb;
+    c_most CONSTANT int := 10;  -- rounds; each further one needs another call that is faster with one of the ids
 BEGIN
     PERFORM begin_call(p_user_transaction);
-    PERFORM lock_limits(v_groups);
+    IF NOT p_user_transaction THEN
+        PERFORM lock_limits(v_groups);
+    END IF;
     v_now := call_time(p_offset, p_not_before_us);
     IF NOT p_user_transaction THEN
-        FOR v_queue IN
-            SELECT DISTINCT n.queue FROM jsonb_array_elements(v_groups) AS g,
-                jsonb_populate_recordset(NULL::new_job, g.value -> 'jobs') AS n
-            WHERE n.lane IS NOT NULL OR n.pool IS NOT NULL ORDER BY 1
-        LOOP
-            PERFORM run_deferred(v_queue, true, v_now);
-        END LOOP;
+        PERFORM run_deferred_of_lanes(v_groups, v_now);
     END IF;
     FOR v_group IN SELECT value FROM jsonb_array_elements(v_groups) LOOP
-        v_turns := turns_before(v_group);
-        LOOP
+        v_turns := CASE WHEN NOT p_user_transaction THEN turns_before(v_group) END;
+        v_answer := NULL;
+        FOR i IN 1 .. c_most LOOP
             BEGIN
                 v_answer := enqueue_group(v_group, p_user_transaction, p_fast, v_now);
                 EXIT;
@@ -67,6 +66,9 @@ BEGIN
                     NULL;  -- another call was faster with one of these ids: look again
             END;
         END LOOP;
+        IF v_answer IS NULL THEN
+            PERFORM give_up_looking('one of these jobs');
+        END IF;
         v_answers := v_answers || v_answer;
     END LOOP;
     IF NOT p_user_transaction THEN
@@ -76,27 +78,9 @@ BEGIN
     RETURN reply(v_now, '"groups":[' || array_to_string(v_answers, ',') || ']');
 END $$;
 
--- Calls that bring the same limit wait for each other, so that counting and inserting are one step.
-CREATE FUNCTION lock_limits(p_groups jsonb) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_lock bigint;
-BEGIN
-    FOR v_lock IN
-        SELECT DISTINCT hashtextextended('{{namespace}} limit ' || (l.value ->> 'queue'), 0)
-        FROM jsonb_array_elements(p_groups) AS g, jsonb_array_elements(coalesce(g.value -> 'limits', '[]')) AS l
-        ORDER BY 1
-    LOOP
-        PERFORM pg_advisory_xact_lock(v_lock);
-    END LOOP;
-END $$;
-
--- A job's full name as one text.
-CREATE FUNCTION name_of(p_queue text, p_id text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT length(p_queue) || ' ' || p_queue || p_id
-$$;
-
--- One group: every job is looked up and, if new, inserted; then the limits; then jobs that something may hold back
--- get their places, with lanes locked in order. So no lane is locked while an id is waited for.
+-- One group: every job is looked up; then the new ones are inserted in the order of their names, so that two calls
+-- with the same ids do not wait for each other; then the limits; then jobs that something may hold back get their
+-- places, with lanes locked in order. So no lane is locked while an id is waited for.
 -- E1, E2: ids, keys and parents of all jobs first, then the limits, then the places; a refusal leaves no trace.
 -- E5: in a lane its depth, elsewhere that of the queue if the group has a limit on it.
 CREATE FUNCTION enqueue_group(p_group jsonb, p_user_transaction boolean, p_fast boolean, p_now bigint) RETURNS text
@@ -110,7 +94,10 @@ DECLARE
     v_keys jsonb := '{}';      -- keys that jobs of this group have taken
     v_ids text[] := '{}';      -- per job: its own id, or that of the one that answers for it
     v_names text[] := '{}';    -- of those that are new
+    v_places int[] := '{}';    -- where in the group those stand
+    v_arrivals bigint[];       -- and the numbers they get, in the order of the group
     v_name text;
+    v record;
     v_was jsonb := '{}';       -- how those ended that they replace, for jobs of the group in front of them
     v_state text;
     v_new boolean[] := '{}';
@@ -131,21 +118,20 @@ BEGIN
     IF p_fast AND NOT v_held THEN
         IF are_new(v_jobs) THEN
             PERFORM check_limits(v_limits, v_jobs, NULL, NULL, v_depths);
-            RETURN enqueue_group_fast(v_jobs, v_depths, p_now);
+            RETURN enqueue_group_fast(v_jobs, CASE WHEN NOT p_user_transaction THEN v_depths END, p_now);
         END IF;
     END IF;
     PERFORM lock_names(v_jobs, p_user_transaction);
     FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::new_job, v_jobs) LOOP
+        v_place := v_place + 1;
         v_key := CASE WHEN n.unique_key IS NOT NULL
             THEN jsonb_build_array(n.queue, coalesce(n.task, ''), n.unique_key)::text END;
         v_name := name_of(n.queue, n.id);
-        v_existing := existing_id(n, v_name = ANY (v_names), v_keys ->> v_key, p_now);
+        v_existing := existing_id(n, jsonb_populate_record(NULL::new_job,
+            v_jobs -> v_places[array_position(v_names, v_name)] - 1), v_names, v_keys ->> v_key, p_now);
         IF v_existing IS NULL THEN
-            v_state := insert_job(n, coalesce(v_held, false), p_now);
-            IF v_state IS NOT NULL THEN
-                v_was := v_was || jsonb_build_object(v_name, v_state);
-            END IF;
             v_names := v_names || v_name;
+            v_places := v_places || v_place;
             IF v_key IS NOT NULL THEN
                 v_keys := v_keys || jsonb_build_object(v_key, n.id);
             END IF;
@@ -153,9 +139,23 @@ BEGIN
         v_ids := v_ids || coalesce(v_existing, n.id);
         v_new := v_new || (v_existing IS NULL);
     END LOOP;
+    v_arrivals := ARRAY(SELECT nextval('arrival') FROM generate_series(1, cardinality(v_names)));
+    FOR v IN
+        SELECT job, name, arrival FROM unnest(v_names, v_places, v_arrivals) AS i (name, place, arrival)
+        CROSS JOIN LATERAL (SELECT v_jobs -> i.place - 1 AS job) AS j ORDER BY job ->> 'queue', job ->> 'id'
+    LOOP
+        v_state := insert_job(jsonb_populate_record(NULL::new_job, v.job), v.arrival, coalesce(v_held, false), v_names,
+            p_user_transaction, p_now);
+        IF v_state IS NOT NULL THEN
+            v_was := v_was || jsonb_build_object(v.name, v_state);
+        END IF;
+    END LOOP;
     IF v_held AND NOT p_user_transaction THEN
         v_lanes := place_group(v_jobs, v_new, p_now);
+    ELSIF v_held AND v_limited THEN
+        v_lanes := lanes_ahead(v_jobs, v_new);
     END IF;
+    v_place := 0;
     IF v_limited THEN
         PERFORM check_limits(v_limits, v_jobs, v_new, v_lanes, v_depths);
     END IF;
@@ -165,7 +165,7 @@ BEGIN
             v_depths := add_depth(v_depths, n.queue, 1);
             v_answer := place_new(n, v_held, v_lanes[v_place], v_was, p_user_transaction, p_now);
             v_was := v_was - name_of(n.queue, n.id);
-            IF v_answer -> 'position' = 'null' THEN
+            IF v_answer -> 'position' = 'null' AND NOT p_user_transaction THEN
                 v_answer := v_answer || jsonb_build_object('depth', v_depths -> n.queue);
             END IF;
             IF v_answer ->> 'state' = 'cancelled' THEN
@@ -187,24 +187,28 @@ CREATE FUNCTION add_depth(p_depths jsonb, p_queue text, p_more int) RETURNS json
         THEN p_depths || jsonb_build_object(p_queue, (p_depths ->> p_queue)::bigint + p_more) ELSE p_depths END
 $$;
 
--- The id of the job that answers for a new one. Null: it is to be inserted. `p_twin`: the id came earlier in its
--- group; `p_key_holder`: the job of its group that has taken its key.
+-- The id of the job that answers for a new one. Null: it is to be inserted. `p_twin`: the job of the same id earlier
+-- in its group; `p_names`: the jobs of its group that will be inserted; `p_key_holder`: the one that has taken its key.
 -- S1, D1: the id is looked at before the key.
 -- E3: inside a group the first of two wins.
 -- E9: a fresh id is looked up here too; `fast_enqueue.sql` does not.
 -- D8: with a key, the scope governs the key, and the id is taken until the result lapses.
 -- D9: a duplicate of another task or payload is a conflict.
 -- P1: a parent exists, or stands earlier in the group.
-CREATE FUNCTION existing_id(n new_job, p_twin boolean, p_key_holder text, p_now bigint) RETURNS text
+CREATE FUNCTION existing_id(n new_job, p_twin new_job, p_names text[], p_key_holder text, p_now bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
     j job;
     v_holder text := p_key_holder;
     v_parent jsonb;
 BEGIN
-    SELECT * INTO j FROM job WHERE queue = n.queue AND id = n.id;
-    IF j.id IS NOT NULL AND (p_twin OR is_taken(j, CASE WHEN j.unique_key IS NULL
-            THEN j.key_until ELSE j.result_until END, p_now)) THEN
+    IF p_twin.id IS NOT NULL THEN
+        j := record_of(p_twin, 0, p_now);
+    ELSE
+        SELECT * INTO j FROM job WHERE queue = n.queue AND id = n.id;
+    END IF;
+    IF j.id IS NOT NULL AND is_taken(j, CASE WHEN j.unique_key IS NULL
+            THEN j.key_until ELSE j.result_until END, p_now) THEN
         IF j.task <> coalesce(n.task, '') OR (coalesce(n.payload_hash, '') <> '' AND j.payload_hash <> ''
                 AND j.payload_hash <> decode(n.payload_hash, 'base64')) THEN
             PERFORM refuse(json_build_object(
@@ -213,13 +217,20 @@ BEGIN
         RETURN n.id;
     END IF;
     IF n.unique_key IS NOT NULL THEN
-        v_holder := coalesce(v_holder, key_holder(n.queue, coalesce(n.task, ''), n.unique_key, p_now));
+        IF v_holder IS NULL THEN
+            v_holder := key_holder(n.queue, coalesce(n.task, ''), n.unique_key, p_now);
+            IF name_of(n.queue, v_holder) = ANY (p_names) THEN
+                v_holder := NULL;  -- this group replaces that job, and frees its key
+            END IF;
+        END IF;
         IF v_holder IS NOT NULL THEN
             RETURN v_holder;
         END IF;
     END IF;
     FOR v_parent IN SELECT value -> 'job' FROM jsonb_array_elements(coalesce(n.parents, '[]')) LOOP
-        IF NOT EXISTS (SELECT 1 FROM job WHERE queue = v_parent ->> 'queue' AND id = v_parent ->> 'id') THEN
+        IF NOT EXISTS (SELECT 1 FROM job WHERE queue = v_parent ->> 'queue' AND id = v_parent ->> 'id')
+            AND name_of(v_parent ->> 'queue', v_parent ->> 'id') <> ALL (p_names)
+        THEN
             PERFORM refuse(json_build_object('type', 'orphan', 'parent', v_parent));
         END IF;
     END LOOP;
@@ -245,63 +256,6 @@ CREATE FUNCTION key_holder(p_queue text, p_task text, p_key text, p_now bigint) 
         AND j.task = p_task AND j.unique_key = p_key AND is_taken(j, j.key_until, p_now)
 $$;
 
--- Lock a key, whether a job has taken it or not. A row that this makes has no effect until it gets an id.
-CREATE FUNCTION lock_key(p_queue text, p_task text, p_key text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    LOOP
-        INSERT INTO unique_key VALUES (p_queue, p_task, p_key, '') ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM unique_key WHERE queue = p_queue AND task = p_task AND unique_key = p_key FOR UPDATE;
-        EXIT WHEN FOUND;  -- else its job was deleted meanwhile
-    END LOOP;
-END $$;
-
--- Lock what a group may replace, ended jobs and keys, in order, so that the decision holds. Live jobs are not locked:
--- their workers may hold a lane that this group waits for. In a user's transaction only keys are locked that no live
--- job has: a duplicate is answered without a lock.
-CREATE FUNCTION lock_names(p_jobs jsonb, p_user_transaction boolean) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    k record;
-BEGIN
-    IF NOT p_user_transaction THEN  -- one by one: planned as one statement, it may read all ended jobs
-        FOR k IN
-            SELECT DISTINCT n.queue, n.id FROM jsonb_populate_recordset(NULL::new_job, p_jobs) AS n
-            WHERE NOT coalesce(n.fresh_id, false) ORDER BY 1, 2
-        LOOP
-            PERFORM 1 FROM job WHERE queue = k.queue AND id = k.id AND is_terminal(state) IS TRUE FOR UPDATE;
-        END LOOP;
-    END IF;
-    FOR k IN
-        SELECT DISTINCT n.queue, coalesce(n.task, '') AS task, n.unique_key
-        FROM jsonb_populate_recordset(NULL::new_job, p_jobs) AS n WHERE n.unique_key IS NOT NULL ORDER BY 1, 2, 3
-    LOOP
-        IF p_user_transaction AND EXISTS (
-            SELECT 1 FROM unique_key AS u JOIN job AS j ON j.queue = u.queue AND j.id = u.id
-            WHERE u.queue = k.queue AND u.task = k.task AND u.unique_key = k.unique_key AND NOT is_terminal(j.state))
-        THEN
-            CONTINUE;
-        END IF;
-        INSERT INTO unique_key VALUES (k.queue, k.task, k.unique_key, '') ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM unique_key
-        WHERE queue = k.queue AND task = k.task AND unique_key = k.unique_key FOR UPDATE;
-        IF NOT FOUND THEN
-            RAISE unique_violation;  -- its job was deleted meanwhile: look again
-        END IF;
-    END LOOP;
-END $$;
-
--- Delete the rows of keys that were locked and then not taken.
-CREATE FUNCTION free_keys(p_jobs jsonb) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    k record;
-BEGIN
-    FOR k IN
-        SELECT DISTINCT n.queue, coalesce(n.task, '') AS task, n.unique_key
-        FROM jsonb_populate_recordset(NULL::new_job, p_jobs) AS n WHERE n.unique_key IS NOT NULL
-    LOOP
-        DELETE FROM unique_key WHERE queue = k.queue AND task = k.task AND unique_key = k.unique_key AND id = '';
-    END LOOP;
-END $$;
-
 -- Live jobs of the queues that have a limit.
 CREATE FUNCTION depths(p_limits jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT coalesce(jsonb_object_agg(queue, depth(queue)), '{}') FROM (
@@ -313,6 +267,7 @@ $$;
 -- E6, E7: in the order given, with the depths before the group; of several full lanes the first in the order of the
 -- group.
 -- E8: in the lane that a job names or that the pool has chosen.
+-- PF5: in a user's transaction no lock keeps others from inserting meanwhile, and the limit may be exceeded.
 CREATE FUNCTION check_limits(p_limits jsonb, p_jobs jsonb, p_new boolean[], p_lanes text[], p_depths jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -343,6 +298,9 @@ BEGIN
             GROUP BY 1 ORDER BY min(ordinality)
         LOOP
             v_depth := lane_depth(l.queue, v_lane.lane);
+            IF current_setting('holdfast.user_transaction')::boolean THEN
+                v_depth := v_depth + jobs_arriving(l.queue, v_lane.lane, l."limit");
+            END IF;
             IF v_depth + v_lane.more > l."limit" THEN
                 PERFORM refuse(json_build_object(
                     'type', 'full', 'queue', l.queue, 'lane', v_lane.lane, 'depth', v_depth, 'limit', l."limit"));
@@ -351,20 +309,35 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Jobs of users' transactions that are not admitted to a lane yet; at most `p_most`.
+CREATE FUNCTION jobs_arriving(p_queue text, p_lane text, p_most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT count(*) FROM (
+            SELECT 1 FROM deferred WHERE kind = 'arrive' AND queue = p_queue AND lane = p_lane LIMIT p_most
+        ) AS arriving);
+END $$;
+
 -- True if something beside its due time may hold the job back.
 CREATE FUNCTION is_held(n new_job) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT n.lane IS NOT NULL OR n.pool IS NOT NULL OR jsonb_array_length(coalesce(n.parents, '[]')) > 0
 $$;
 
 -- Write a new job, or replace a record of its id that has lapsed, failed or been cancelled. `p_arriving`: it gets its
--- place and its arrival when the lanes of its group are locked. Answers how the replaced job had ended.
+-- place and its arrival when the lanes of its group are locked. `p_names`: the jobs that its group inserts. Answers how
+-- the replaced job had ended.
 -- D2, D4, D7: no record keeps that id.
 -- P7: the children get the end of the old job, not that of the new one.
 -- N1: workers that wait look again when the job is due.
-CREATE FUNCTION insert_job(n new_job, p_arriving boolean, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- PF5: a user's transaction locks neither the lane of the old job nor its children nor its key. The row of a key that
+-- its job does not have any more has no effect.
+CREATE FUNCTION insert_job(
+    n new_job, p_arrival bigint, p_arriving boolean, p_names text[], p_user_transaction boolean, p_now bigint
+) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    j job := record_of(n, nextval('arrival'), p_now);
+    j job := record_of(n, p_arrival, p_now);
     v_old job;
+    v_holder text;
 BEGIN
     IF p_arriving THEN
         j.hold := {{hold.arriving}};
@@ -374,24 +347,35 @@ BEGIN
     IF NOT is_terminal(v_old.state) THEN
         RAISE unique_violation;  -- it has come since: look again
     END IF;
-    IF v_old.id IS NOT NULL AND EXISTS (
-        SELECT 1 FROM deferred WHERE kind = 'end' AND queue = j.queue AND id = j.id)
-    THEN  -- it ended in a user's transaction: first its lane and its pool count that
-        PERFORM run_deferred_ends(j.queue, ARRAY[j.id], p_now);
-        SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
-    END IF;
-    IF v_old.awaited THEN
-        PERFORM resolve_one(j.queue, j.id, NULL, p_now);
-        SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
+    IF p_user_transaction THEN
+        IF v_old.awaited THEN
+            PERFORM defer_children(v_old.queue, v_old.id, v_old.arrival, v_old.state);
+        END IF;
+    ELSE
+        IF v_old.id IS NOT NULL AND EXISTS (
+            SELECT 1 FROM deferred WHERE kind = 'end' AND queue = j.queue AND id = j.id)
+        THEN  -- it ended in a user's transaction: first its lane and its pool count that
+            PERFORM run_deferred_ends(j.queue, ARRAY[j.id], p_now);
+            SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
+        END IF;
+        IF v_old.awaited OR EXISTS (
+            SELECT 1 FROM deferred WHERE kind = 'parent' AND queue = v_old.queue AND id = v_old.id)
+        THEN
+            PERFORM resolve_one(v_old.queue, v_old.id, v_old.arrival, v_old.state, NULL, p_now);
+            SELECT * INTO v_old FROM job WHERE queue = j.queue AND id = j.id FOR UPDATE;
+        END IF;
     END IF;
     IF v_old.id IS NULL THEN
-        INSERT INTO job VALUES (j.*);
+        INSERT INTO job (
+            {{job.columns}})
+        VALUES (
+            {{job.values}});
         PERFORM count_moves(j.queue, NULL, j.state);
         IF j.state <> 'blocked' THEN
             PERFORM notify('queue:' || j.queue);
         END IF;
     ELSE
-        IF v_old.unique_key IS NOT NULL THEN
+        IF v_old.unique_key IS NOT NULL AND NOT p_user_transaction THEN
             DELETE FROM unique_key WHERE queue = j.queue AND task = v_old.task
                 AND unique_key = v_old.unique_key AND id = j.id;
         END IF;
@@ -404,7 +388,8 @@ BEGIN
     END IF;
     IF j.unique_key IS NOT NULL THEN
         PERFORM lock_key(j.queue, j.task, j.unique_key);
-        IF key_holder(j.queue, j.task, j.unique_key, p_now) <> j.id THEN
+        v_holder := key_holder(j.queue, j.task, j.unique_key, p_now);
+        IF v_holder <> j.id AND name_of(j.queue, v_holder) <> ALL (p_names) THEN
             RAISE unique_violation;  -- another call has taken it since, without a lock: look again
         END IF;
         UPDATE unique_key SET id = j.id WHERE queue = j.queue AND task = j.task AND unique_key = j.unique_key;
@@ -456,7 +441,7 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM job WHERE queue = n.queue AND id = n.id;
     IF p_held AND p_user_transaction THEN
-        PERFORM defer_arrival(n, j);
+        PERFORM defer_arrival(n, j, p_was);
     ELSIF p_held THEN
         j.hold := j.hold & ~{{hold.arriving}};
         j.arrival := nextval('arrival');

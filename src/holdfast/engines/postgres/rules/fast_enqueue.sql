@@ -1,7 +1,8 @@
 -- Fast paths: jobs that cannot conflict with a stored one are inserted in one statement. `enqueue` does the same for
 -- any jobs.
 
--- Insert jobs that nothing holds back and whose ids are new.
+-- Insert jobs that nothing holds back and whose ids are new: numbered in the order given, inserted in the order of
+-- their names, so that two calls with the same ids do not wait for each other.
 CREATE FUNCTION insert_fast(p_jobs json, p_now bigint, OUT p_arrivals bigint[], OUT p_states text[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -9,7 +10,8 @@ DECLARE
     v record;
 BEGIN
     WITH given AS MATERIALIZED (
-        SELECT n.*, CASE WHEN n.due IS NULL THEN p_now + coalesce(n.delay, 0) ELSE greatest(p_now, n.due) END AS due_at
+        SELECT n.*, CASE WHEN n.due IS NULL THEN p_now + coalesce(n.delay, 0) ELSE greatest(p_now, n.due) END AS due_at,
+            nextval('arrival') AS number
         FROM json_populate_recordset(NULL::new_job, p_jobs) AS n
     ), inserted AS (
         INSERT INTO job (
@@ -17,11 +19,12 @@ BEGIN
             state, arrival, created, due)
         SELECT
             {{requested.values}},
-            CASE WHEN due_at <= p_now THEN 'queued' ELSE 'scheduled' END, nextval('arrival'), p_now, due_at
-        FROM given AS n
+            CASE WHEN due_at <= p_now THEN 'queued' ELSE 'scheduled' END, number, p_now, due_at
+        FROM given AS n ORDER BY n.queue, n.id
         RETURNING queue, state, arrival
     )
-    SELECT array_agg(arrival), array_agg(state), array_agg(queue) INTO p_arrivals, p_states, v_queues FROM inserted;
+    SELECT array_agg(arrival ORDER BY arrival), array_agg(state ORDER BY arrival), array_agg(queue ORDER BY arrival)
+    INTO p_arrivals, p_states, v_queues FROM inserted;
     FOR v IN
         SELECT queue, state, count(*)::int AS jobs FROM unnest(v_queues, p_states) AS i (queue, state)
         GROUP BY queue, state

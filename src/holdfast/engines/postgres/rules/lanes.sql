@@ -16,13 +16,18 @@ END $$;
 
 -- Lock a lane, and make its record if it is new.
 CREATE FUNCTION lock_lane(p_queue text, p_lane text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    c_most CONSTANT int := 10;  -- rounds; each further one needs a prune that deletes the lane in between
 BEGIN
-    PERFORM 1 FROM lane WHERE queue = p_queue AND lane = p_lane FOR UPDATE;
-    WHILE NOT FOUND LOOP
+    FOR i IN 1 .. c_most LOOP
+        PERFORM 1 FROM lane WHERE queue = p_queue AND lane = p_lane FOR UPDATE;
+        IF FOUND THEN
+            RETURN;
+        END IF;
         PERFORM declare_queue(p_queue);
         INSERT INTO lane (queue, lane, emptied) VALUES (p_queue, p_lane, p_now) ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM lane WHERE queue = p_queue AND lane = p_lane FOR UPDATE;
     END LOOP;
+    PERFORM give_up_looking('lane ' || p_lane);
 END $$;
 
 -- Lock lanes of a queue that exist, in order.
@@ -122,8 +127,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    SELECT * INTO j FROM job
-    WHERE queue = p_queue AND id = v_head AND (state = 'queued' OR hold = {{hold.paused}}) FOR UPDATE;
+    SELECT * INTO j FROM job  -- not in the lane: a later job of that id, and the end of the head is deferred
+    WHERE queue = p_queue AND id = v_head AND lane = p_lane AND (state = 'queued' OR hold = {{hold.paused}}) FOR UPDATE;
     IF FOUND THEN
         v_from := j.state;
         j := as_waiting(j, p_paused, p_now);

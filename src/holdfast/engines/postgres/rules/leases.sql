@@ -11,7 +11,7 @@ CREATE FUNCTION renew(p_request jsonb, p_offset bigint, p_not_before_us bigint) 
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
-    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_clock bigint := clock_time(p_offset);  -- PF4: not the latest time that the client has seen
     v_extended tid[];
     v_jobs json;
 BEGIN
@@ -28,7 +28,7 @@ BEGIN
         WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
     ), extended AS (
         UPDATE job AS j SET
-            lease_expires = greatest(j.lease_expires, v_now + j.lease_len), progress = coalesce(h.progress, j.progress)
+            lease_expires = greatest(j.lease_expires, v_clock + j.lease_len), progress = coalesce(h.progress, j.progress)
         FROM held AS h WHERE j.queue = h.queue AND j.id = h.id RETURNING j.ctid AS row
     )
     SELECT array_agg(row) INTO v_extended FROM extended;
@@ -44,7 +44,7 @@ BEGIN
         jsonb_to_recordset(p_request -> 'jobs') AS (queue text, id text, token text)
     ) WITH ORDINALITY AS r (queue, id, token, place)
     LEFT JOIN job AS j ON j.queue = r.queue AND j.id = r.id AND j.token = r.token;
-    RETURN reply(v_now, '"jobs":' || coalesce(v_jobs, '[]'));
+    RETURN reply(answer_time(v_clock, p_not_before_us), '"jobs":' || coalesce(v_jobs, '[]'), 0, v_clock);
 END $$;
 
 -- Leases past their expiry, with what a reaper needs to decide; index job_token. Where very many have expired, the
@@ -55,7 +55,7 @@ CREATE FUNCTION expired(p_request jsonb, p_offset bigint, p_not_before_us bigint
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_clock bigint := clock_time(p_offset);  -- PF4: not the latest time that the client has seen
     v_limit bigint := coalesce((p_request ->> 'limit')::bigint, {{expired.limit}});
     v_turn bigint := coalesce((p_request ->> 'turn')::bigint, 0);
     v_tasks text[];
@@ -68,10 +68,10 @@ BEGIN
     WITH overdue AS (
         SELECT {{expired_lease.columns}}
         FROM job
-        WHERE token IS NOT NULL AND lease_expires <= v_now
+        WHERE token IS NOT NULL AND lease_expires <= v_clock
             -- Several lease lengths may be more than a bigint holds.
             AND (v_tasks IS NULL OR task = ANY (v_tasks)
-                OR v_now - lease_expires > {{reaped_by_all_after}}::numeric * lease_len)
+                OR v_clock - lease_expires > {{reaped_by_all_after}}::numeric * lease_len)
         ORDER BY lease_expires, queue, id LIMIT greatest(v_limit, 20 * least(v_limit, 10000))
     ), numbered AS (
         SELECT *, row_number() OVER (ORDER BY lease_expires, queue, id) - 1 AS place, count(*) OVER () AS size
@@ -82,7 +82,7 @@ BEGIN
     SELECT json_agg(json_build_object(
         {{expired_lease.pairs}}) ORDER BY rank)
     INTO v_leases FROM turned WHERE rank < v_limit;
-    RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
+    RETURN reply(answer_time(v_clock, p_not_before_us), '"leases":' || coalesce(v_leases, '[]'), 0, v_clock);
 END $$;
 
 -- These workers are dead: their leases expire now. A locked job is not among them: a call is about to settle it, or
@@ -92,24 +92,24 @@ CREATE FUNCTION disown(p_request jsonb, p_offset bigint, p_not_before_us bigint)
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
-    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_clock bigint := clock_time(p_offset);  -- PF4: not the latest time that the client has seen
     v_workers text[] := ARRAY(SELECT jsonb_array_elements_text(p_request -> 'workers'));
     v_leases json;
 BEGIN
     PERFORM begin_call();
     SELECT json_agg(json_build_object('queue', queue, 'id', id) ORDER BY queue, id) INTO v_leases
-    FROM expire_leases(v_workers, v_now);
-    RETURN reply(v_now, '"leases":' || coalesce(v_leases, '[]'));
+    FROM expire_leases(v_workers, v_clock);
+    RETURN reply(answer_time(v_clock, p_not_before_us), '"leases":' || coalesce(v_leases, '[]'), 0, v_clock);
 END $$;
 
 -- The leases of these workers, which expire now; all but those of locked jobs.
-CREATE FUNCTION expire_leases(p_workers text[], p_now bigint) RETURNS TABLE (queue text, id text, owner text)
+CREATE FUNCTION expire_leases(p_workers text[], p_clock bigint) RETURNS TABLE (queue text, id text, owner text)
 LANGUAGE sql AS $$
     WITH orphan AS MATERIALIZED (
         SELECT queue, id, owner FROM job WHERE token IS NOT NULL AND owner = ANY (p_workers) FOR UPDATE SKIP LOCKED
     ), expired AS (
-        UPDATE job AS j SET lease_expires = p_now FROM orphan AS o
-        WHERE j.queue = o.queue AND j.id = o.id AND j.lease_expires > p_now
+        UPDATE job AS j SET lease_expires = p_clock FROM orphan AS o
+        WHERE j.queue = o.queue AND j.id = o.id AND j.lease_expires > p_clock
     )
     SELECT queue, id, owner FROM orphan
 $$;
@@ -127,7 +127,7 @@ CREATE FUNCTION disown_silent(p_request jsonb, p_offset bigint, p_not_before_us 
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
-    v_now bigint := call_time(p_offset, 0);
+    v_clock bigint := clock_time(p_offset);
     v_watched_us bigint := (p_request ->> 'watched_us')::bigint;
     v_worker text;
     v_ended text[] := '{}';
@@ -137,7 +137,7 @@ BEGIN
     FOR v_worker IN
         SELECT worker FROM worker
         WHERE has_session
-            AND least(v_now - seen, v_watched_us) > {{ended_after_intervals}} * (record ->> 'interval')::bigint
+            AND least(v_clock - seen, v_watched_us) > {{ended_after_intervals}} * (record ->> 'interval')::bigint
         FOR UPDATE SKIP LOCKED
     LOOP
         IF pg_try_advisory_xact_lock(session_lock(v_worker)) THEN
@@ -145,12 +145,12 @@ BEGIN
         END IF;
     END LOOP;
     IF v_ended <> '{}' THEN
-        WITH lease AS (SELECT owner FROM expire_leases(v_ended, v_now))
+        WITH lease AS (SELECT owner FROM expire_leases(v_ended, v_clock))
         SELECT json_object_agg(e.worker, (SELECT count(*) FROM lease AS l WHERE l.owner = e.worker)) INTO v_leases
         FROM unnest(v_ended) AS e (worker);
         DELETE FROM worker WHERE worker = ANY (v_ended);
     END IF;
-    RETURN reply(call_time(p_offset, p_not_before_us), '"leases":' || v_leases);
+    RETURN reply(answer_time(v_clock, p_not_before_us), '"leases":' || v_leases, 0, v_clock);
 END $$;
 
 -- Write the record of a worker, and the version of the rules that it calls.

@@ -62,11 +62,18 @@ END $$;
 
 -- Lock jobs with their lanes, all of those that exist.
 CREATE FUNCTION lock_jobs(p_queue text, p_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    c_most CONSTANT int := 100;  -- rounds; each further one needs another call that locks one of the jobs in between
 BEGIN
-    WHILE EXISTS (SELECT 1 FROM job WHERE queue = p_queue AND id = ANY (p_ids)) LOOP
-        EXIT WHEN lock_free(p_queue, p_ids, true) IS NOT NULL;
+    FOR i IN 1 .. c_most LOOP
+        IF NOT EXISTS (SELECT 1 FROM job WHERE queue = p_queue AND id = ANY (p_ids))
+            OR lock_free(p_queue, p_ids, true) IS NOT NULL
+        THEN
+            RETURN;
+        END IF;
         PERFORM wait_for_rows(p_queue, p_ids);
     END LOOP;
+    PERFORM give_up_looking('one of these jobs');
 END $$;
 
 -- Lock live jobs with their lanes, after the deferred work of their queue. `p_ends`: they may end, so their pool comes
@@ -93,7 +100,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := call_time(p_offset, p_not_before_us);
 BEGIN
-    PERFORM run_all_deferred(p_queue, v_now);
+    PERFORM run_all_deferred(p_queue, p_ids, v_now);
     PERFORM lock_rows(p_queue, p_ids);
     v_now := call_time(p_offset, v_now);
     PERFORM run_deferred_ends(p_queue, p_ids, v_now);
@@ -238,6 +245,7 @@ BEGIN
     j.hold := 0;
     j.attempt := 0;
     j.losses := 0;
+    j.reaped_token := NULL;
     j.started := NULL;
     j.last_started := NULL;
     j.progress := NULL;

@@ -3,20 +3,30 @@
 -- Lock a job, its lane first, which is the order everywhere. Null fields: there is no such job.
 CREATE FUNCTION lock_job(p_queue text, p_id text) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
+    c_most CONSTANT int := 10;  -- rounds; each further one needs another call that moves the job in between
     v_lane text;
     j job;
 BEGIN
     SELECT lane INTO v_lane FROM job WHERE queue = p_queue AND id = p_id;
-    LOOP
+    FOR i IN 1 .. c_most LOOP
         IF v_lane IS NOT NULL THEN
             PERFORM 1 FROM lane WHERE queue = p_queue AND lane = v_lane FOR UPDATE;
         END IF;
         SELECT * INTO j FROM job WHERE queue = p_queue AND id = p_id FOR UPDATE;
-        EXIT WHEN j.lane IS NULL OR j.lane = v_lane;
+        IF j.lane IS NULL OR j.lane = v_lane THEN
+            RETURN j;
+        END IF;
         v_lane := j.lane;  -- it came back in another lane meanwhile
     END LOOP;
-    RETURN j;
+    PERFORM give_up_looking('job ' || p_id);
 END $$;
+
+-- The requested parents, each once.
+CREATE FUNCTION parents_of(p_parents jsonb) RETURNS TABLE (queue text, id text, any_end boolean) LANGUAGE sql AS $$
+    SELECT DISTINCT ON (1, 2) value -> 'job' ->> 'queue', value -> 'job' ->> 'id',
+        coalesce((value ->> 'any_end')::boolean, false)
+    FROM jsonb_array_elements(coalesce(p_parents, '[]')) WITH ORDINALITY ORDER BY 1, 2, ordinality
+$$;
 
 -- Lock a job, after its lane if one is given, unless another call has locked one of them. What does not exist is
 -- free.
@@ -32,6 +42,14 @@ BEGIN
     RETURN FOUND OR NOT EXISTS (SELECT 1 FROM job WHERE queue = p_queue AND id = p_id);
 END $$;
 
+-- Lock an edge, unless another call has locked or deleted it.
+CREATE FUNCTION lock_edge_if_free(e edge) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM edge WHERE (parent_queue, parent_id, parent_arrival, child_queue, child_id, arrival)
+        = (e.parent_queue, e.parent_id, e.parent_arrival, e.child_queue, e.child_id, e.arrival) FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
+END $$;
+
 -- Write the edges of a new job to its parents that have not ended. Answers their number, and whether a parent has
 -- failed. Locks the parents in order, so that none of them ends meanwhile. `p_was`: how jobs had ended that this
 -- group replaces after this job, or that this job replaces itself.
@@ -43,19 +61,17 @@ CREATE FUNCTION link(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     v record;
+    v_arrival bigint;
     v_state text;
 BEGIN
     p_left := 0;
     p_failed := false;
-    FOR v IN
-        SELECT DISTINCT ON (queue, id) value -> 'job' ->> 'queue' AS queue, value -> 'job' ->> 'id' AS id,
-            coalesce((value ->> 'any_end')::boolean, false) AS any_end
-        FROM jsonb_array_elements(p_parents) WITH ORDINALITY ORDER BY queue, id, ordinality
-    LOOP
-        SELECT coalesce(p_was ->> name_of(queue, id), state) INTO v_state
+    FOR v IN SELECT * FROM parents_of(p_parents) LOOP
+        SELECT arrival, coalesce(p_was ->> name_of(queue, id), state) INTO v_arrival, v_state
         FROM job WHERE queue = v.queue AND id = v.id FOR UPDATE;
         IF FOUND AND NOT is_terminal(v_state) THEN
-            INSERT INTO edge VALUES (v.queue, v.id, p_queue, p_id, p_arrival, v.any_end);
+            INSERT INTO edge (parent_queue, parent_id, parent_arrival, child_queue, child_id, arrival, any_end)
+            VALUES (v.queue, v.id, v_arrival, p_queue, p_id, p_arrival, v.any_end);
             UPDATE job SET awaited = true WHERE queue = v.queue AND id = v.id AND NOT awaited;
             p_left := p_left + 1;
         ELSIF NOT v.any_end AND v_state IS DISTINCT FROM 'succeeded' THEN
@@ -73,52 +89,66 @@ DECLARE
     c deferred;
     v_seen bigint[] := '{}';
 BEGIN
-    WHILE p_budget > 0 LOOP
+    FOR i IN 1 .. {{most_resolved}} LOOP
+        EXIT WHEN p_budget <= 0;
         SELECT * INTO c FROM deferred WHERE kind = 'parent' AND number <> ALL (v_seen)
         ORDER BY queue, id LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
-        p_budget := p_budget - resolve_one(c.queue, c.id, p_budget, p_now, false);
+        p_budget := p_budget - resolve_one(c.queue, c.id, c.arrival, c.state, p_budget, p_now, false);
         v_seen := v_seen || c.number;
     END LOOP;
 END $$;
 
 -- Resolve edges of one ended parent; answers their number. Without `p_wait` it leaves edges whose child is locked by
--- another call.
+-- another call. `p_arrival` and `p_state`: which job of that id it is, and how it ended. A user's transaction that
+-- replaces the parent may have locked its record: then only the edges are resolved, and a later call does the rest.
+-- P7, P10: so its children get its own end, also if its id was used again.
 -- P8: the parent is deleted with its last edge if only they kept it.
 CREATE FUNCTION resolve_one(
-    p_queue text, p_id text, p_budget int, p_now bigint, p_wait boolean DEFAULT true
+    p_queue text, p_id text, p_arrival bigint, p_state text, p_budget int, p_now bigint, p_wait boolean DEFAULT true
 ) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     j job;
     e edge;
+    v_state text;
+    v_locked boolean := false;
     v_count int := 0;
 BEGIN
-    IF NOT p_wait AND NOT lock_if_free(p_queue, NULL, p_id) THEN
-        PERFORM notify('queue:' || p_queue);
-        RETURN 0;
+    IF p_wait THEN
+        SELECT * INTO j FROM job WHERE queue = p_queue AND id = p_id AND arrival = p_arrival FOR UPDATE;
+    ELSE
+        SELECT * INTO j FROM job WHERE queue = p_queue AND id = p_id AND arrival = p_arrival FOR UPDATE SKIP LOCKED;
+        v_locked := NOT FOUND AND EXISTS (
+            SELECT 1 FROM job WHERE queue = p_queue AND id = p_id AND arrival = p_arrival);
     END IF;
-    SELECT * INTO j FROM job WHERE queue = p_queue AND id = p_id FOR UPDATE;
+    v_state := coalesce(j.state, p_state, (
+        SELECT max(state) FROM deferred
+        WHERE kind = 'parent' AND queue = p_queue AND id = p_id AND arrival = p_arrival), 'succeeded');
     FOR e IN
-        SELECT * FROM edge WHERE parent_queue = p_queue AND parent_id = p_id
+        SELECT * FROM edge WHERE parent_queue = p_queue AND parent_id = p_id AND parent_arrival = p_arrival
         ORDER BY child_queue, child_id LIMIT p_budget
     LOOP
-        IF NOT p_wait AND NOT lock_if_free(e.child_queue, (
+        IF NOT p_wait AND NOT lock_edge_if_free(e) THEN
+            CONTINUE;  -- another call resolves it
+        ELSIF NOT p_wait AND NOT lock_if_free(e.child_queue, (
             SELECT lane FROM job WHERE queue = e.child_queue AND id = e.child_id), e.child_id)
         THEN
             PERFORM notify('queue:' || e.child_queue);
             CONTINUE;
         END IF;
         v_count := v_count + 1;
-        DELETE FROM edge WHERE (parent_queue, parent_id, child_queue, child_id, arrival)
-            = (e.parent_queue, e.parent_id, e.child_queue, e.child_id, e.arrival);
-        PERFORM resolve_edge(e, coalesce(j.state, 'cancelled'), p_now);
+        DELETE FROM edge WHERE (parent_queue, parent_id, parent_arrival, child_queue, child_id, arrival)
+            = (e.parent_queue, e.parent_id, e.parent_arrival, e.child_queue, e.child_id, e.arrival);
+        PERFORM resolve_edge(e, v_state, p_now);
     END LOOP;
-    IF NOT EXISTS (SELECT 1 FROM edge WHERE parent_queue = p_queue AND parent_id = p_id) THEN
-        DELETE FROM deferred WHERE kind = 'parent' AND queue = p_queue AND id = p_id;
+    IF NOT v_locked AND NOT EXISTS (
+        SELECT 1 FROM edge WHERE parent_queue = p_queue AND parent_id = p_id AND parent_arrival = p_arrival)
+    THEN
+        DELETE FROM deferred WHERE kind = 'parent' AND queue = p_queue AND id = p_id AND arrival = p_arrival;
         IF is_terminal(j.state) AND kept_until(j) <= p_now THEN
             PERFORM drop_job(p_queue, p_id);
         ELSE
-            UPDATE job SET awaited = false WHERE queue = p_queue AND id = p_id;
+            UPDATE job SET awaited = false WHERE queue = p_queue AND id = p_id AND arrival = p_arrival;
         END IF;
     END IF;
     RETURN v_count;
@@ -152,8 +182,10 @@ END $$;
 -- the record, and it is deleted now.
 CREATE FUNCTION resolve_children(j job, p_now bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM edge WHERE parent_queue = j.queue AND parent_id = j.id) THEN
-        PERFORM resolve_one(j.queue, j.id, NULL, p_now);
+    IF EXISTS (
+        SELECT 1 FROM edge WHERE parent_queue = j.queue AND parent_id = j.id AND parent_arrival = j.arrival)
+    THEN
+        PERFORM resolve_one(j.queue, j.id, j.arrival, j.state, NULL, p_now);
         RETURN EXISTS (SELECT 1 FROM job WHERE queue = j.queue AND id = j.id);
     END IF;
     RETURN true;

@@ -8,6 +8,7 @@
 -- job that would be held.
 CREATE FUNCTION lock_pool(p_queue text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    c_most CONSTANT int := 10;  -- rounds; each further one needs another resize in between
     v_lock bigint := hashtextextended('{{namespace}} pool ' || p_queue, 0);
 BEGIN
     IF NOT is_older_size(p_queue, p_epoch) AND pg_try_advisory_xact_lock_shared(v_lock) THEN
@@ -15,7 +16,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    LOOP
+    FOR i IN 1 .. c_most LOOP
         BEGIN
             IF is_older_size(p_queue, p_epoch) THEN
                 PERFORM pg_advisory_xact_lock(v_lock);
@@ -30,6 +31,7 @@ BEGIN
             NULL;  -- a resize came first: the end of the block releases the shared lock, and the loop begins again
         END;
     END LOOP;
+    PERFORM give_up_looking('pool ' || p_queue);
 END $$;
 
 -- True if the pool has got another size since this epoch.
@@ -38,17 +40,19 @@ CREATE FUNCTION is_older_size(p_queue text, p_epoch bigint) RETURNS boolean LANG
 $$;
 
 -- Give a job of a pool its lane, and the hold it may need. Producers share a lock that a resize waits for, so that
--- the resize counts every job of the old size.
+-- the resize counts every job of the old size. `p_lane`: the lane that a job without a key got in a user's transaction.
 -- O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
 -- O3: a keyed job waits for the jobs of an older size.
-CREATE FUNCTION place(INOUT j job, p_lanes bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION place(INOUT j job, p_lanes bigint, p_lane text DEFAULT NULL) LANGUAGE plpgsql AS $$
 DECLARE
     p pool;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('{{namespace}} pool ' || j.queue, 0));
     p := declare_pool(j.queue, p_lanes);
     j.epoch := p.epoch;
-    IF j.pool_hash IS NULL THEN
+    IF j.pool_hash IS NULL AND p_lane::bigint < p.lanes THEN
+        j.lane := p_lane;
+    ELSIF j.pool_hash IS NULL THEN
         j.lane := ((nextval(p.turns::regclass) - 1) % p.lanes)::text;
     ELSE
         j.lane := (j.pool_hash % p.lanes)::text;
@@ -56,6 +60,39 @@ BEGIN
             j.hold := j.hold | {{hold.epoch}};
         END IF;
     END IF;
+END $$;
+
+-- The lanes that a group's new jobs would get now, in the order of the group. Locks nothing.
+-- E8: by key and the stored number of lanes, else the next in turn; a pool that is not stored has the lanes of its
+-- first job.
+CREATE FUNCTION lanes_ahead(p_jobs jsonb, p_new boolean[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    n new_job;
+    p pool;
+    v_sizes jsonb := '{}';  -- the number of lanes, by pool
+    v_turns jsonb := '{}';  -- the next turn, by pool
+    v_lanes text[] := '{}';
+    v_place int := 0;
+BEGIN
+    FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::new_job, p_jobs) LOOP
+        v_place := v_place + 1;
+        IF n.pool IS NULL OR NOT p_new[v_place] THEN
+            v_lanes := v_lanes || n.lane;
+            CONTINUE;
+        END IF;
+        IF NOT v_sizes ? n.queue THEN
+            SELECT * INTO p FROM pool WHERE name = n.queue;
+            v_sizes := v_sizes || jsonb_build_object(n.queue, coalesce(p.lanes, (n.pool ->> 'lanes')::bigint));
+            v_turns := v_turns || jsonb_build_object(n.queue, coalesce(turns_given(p.turns), 0));
+        END IF;
+        v_lanes := v_lanes
+            || (coalesce((n.pool ->> 'hash')::numeric, (v_turns ->> n.queue)::numeric)
+                % (v_sizes ->> n.queue)::bigint)::text;
+        IF n.pool ->> 'hash' IS NULL THEN
+            v_turns := v_turns || jsonb_build_object(n.queue, (v_turns ->> n.queue)::bigint + 1);
+        END IF;
+    END LOOP;
+    RETURN v_lanes;
 END $$;
 
 -- The lane that `place` would give a stored job now.
@@ -78,6 +115,9 @@ CREATE FUNCTION turns_given(p_turns text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_turn bigint;
 BEGIN
+    IF p_turns IS NULL THEN
+        RETURN 0;
+    END IF;
     EXECUTE format('SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %I', p_turns) INTO v_turn;
     RETURN v_turn;
 END $$;
@@ -179,11 +219,19 @@ $$;
 CREATE FUNCTION put_pool(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    v_new boolean := is_new_pool(p_request ->> 'name');
-    p pool := declare_pool(p_request ->> 'name', (p_request ->> 'lanes')::bigint);
+    v_name text := p_request ->> 'name';
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_new boolean;
+    p pool;
 BEGIN
     PERFORM begin_call();
-    RETURN pool_reply(call_time(p_offset, p_not_before_us), p, v_new);
+    IF NOT EXISTS (SELECT 1 FROM pool WHERE name = v_name) THEN
+        PERFORM run_deferred(v_name, true, v_now);  -- its first job may have come in a user's transaction
+        PERFORM write_tally();
+    END IF;
+    v_new := is_new_pool(v_name);
+    p := declare_pool(v_name, (p_request ->> 'lanes')::bigint);
+    RETURN pool_reply(call_time(p_offset, v_now), p, v_new);
 END $$;
 
 -- Give a pool another number of lanes. Calls that bring or end jobs of the pool share its lock: those that hold it
@@ -218,9 +266,7 @@ BEGIN
             -- Leased ones by their token: a plain condition on the queue would lead the planner to read all of it.
             SELECT count(*) FROM job WHERE token IS NOT NULL AND queue || '' = v_name AND epoch > 0
         ) + (
-            SELECT count(*) FROM deferred AS c
-            JOIN job AS j ON j.queue = c.queue AND j.id = c.id AND j.arrival = c.arrival
-            WHERE c.kind = 'end' AND c.queue = v_name AND j.epoch > 0
+            SELECT count(*) FROM deferred WHERE kind = 'end' AND queue = v_name AND epoch > 0
         ) WHERE name = v_name RETURNING * INTO p;
         v_changed := true;
     END IF;

@@ -27,7 +27,7 @@ BEGIN
     PERFORM begin_call();
     PERFORM declare_queue(p_queue);
     IF p_lane IS NOT NULL THEN
-        PERFORM run_deferred(p_queue, true, v_now);
+        PERFORM run_deferred(p_queue, true, v_now, ARRAY[p_lane]);
         PERFORM lane_paused(p_queue, p_lane);
         v_now := call_time(p_offset, v_now);
         PERFORM lock_lane(p_queue, p_lane, v_now);
@@ -70,13 +70,14 @@ DECLARE
     v_free text[];
     v_count bigint := 0;
     v_more boolean;
+    c_most CONSTANT int := 1000;  -- rounds; each ends jobs, or waits for one that another call has locked
 BEGIN
     PERFORM begin_call();
     PERFORM run_deferred(v_queue, true, v_now);
     -- Before the lanes. The size of the pool stays from now on.
     PERFORM lock_pool(v_queue, CASE old_live WHEN 0 THEN epoch ELSE 0 END) FROM pool WHERE name = v_queue;
     v_epoch := coalesce((SELECT epoch FROM pool WHERE name = v_queue), 0);
-    LOOP
+    FOR i IN 1 .. c_most LOOP
         v_ids := live_ids(v_queue, v_lane, v_up_to, v_chunk);
         EXIT WHEN v_ids = '{}';
         v_free := lock_free(v_queue, v_ids, false);

@@ -24,6 +24,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 SET plan_cache_mode = force_generic_plan SET lock_timeout = {{exchange_lock_wait_ms}} AS $$
 DECLARE
     v_none text := begin_call();
+    v_clock bigint;
     v_now bigint;
     v_size int;
     v_done settled_fast := ('{}', '{}', '{}', '{}');
@@ -31,6 +32,7 @@ DECLARE
     v_settled text := '[]';
     v_started text := '[]';
     v_process text;
+    v_queue text;
     v_picked picked;
     v_taken bigint := 0;
     v_got bigint;
@@ -45,7 +47,8 @@ BEGIN
     IF p_lanes AND p_wait THEN
         PERFORM lock_lanes(p_rest);
     END IF;
-    v_now := call_time(p_offset, p_not_before_us);
+    v_clock := clock_time(p_offset);
+    v_now := answer_time(v_clock, p_not_before_us);
     IF p_ids IS NOT NULL THEN
         v_size := cardinality(p_tokens);
         p_queues := for_all(p_queues, v_size);
@@ -55,7 +58,7 @@ BEGIN
         v_done := settle_fast(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions, p_gone, v_now);
         IF cardinality(v_done.places) < v_size THEN
             SELECT json_agg(CASE WHEN s.place = ANY (v_done.places) THEN 'applied' ELSE settle(
-                {{success}}::settlement, v_now) END ORDER BY s.place)
+                {{success}}::settlement, v_now, v_clock) END ORDER BY s.place)
             INTO v_plain FROM unnest(p_queues, p_ids, p_tokens, p_results, p_result_ttls, p_retentions)
                 WITH ORDINALITY AS s (queue, id, token, result, result_ttl, retention, place);
         END IF;
@@ -64,7 +67,8 @@ BEGIN
         END LOOP;
     END IF;
     IF p_rest IS NOT NULL THEN
-        v_settled := CASE WHEN p_wait THEN settle_all(p_rest, v_now) ELSE settle_unlocked(p_rest, v_now) END;
+        v_settled := CASE WHEN p_wait THEN settle_all(p_rest, v_now, v_clock)
+            ELSE settle_unlocked(p_rest, v_now, v_clock) END;
     END IF;
     -- T2: a claim sent again answers the leases it still holds, in rank order, and takes nothing new.
     IF p_claim_id IS NOT NULL THEN
@@ -87,7 +91,7 @@ BEGIN
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass);
     FOR i IN 1 .. coalesce(cardinality(p_sources), 0) LOOP  -- S3: in the order given
         SELECT EXISTS (SELECT 1 FROM queue WHERE queue = p_sources[i] AND (paused OR clearing > v_now)),
-            EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'end') AND queue = p_sources[i]),
+            EXISTS (SELECT 1 FROM deferred WHERE kind IN ('arrive', 'link', 'end') AND queue = p_sources[i]),
             (SELECT due FROM job WHERE queue = p_sources[i] AND state IN ({{by_due}}) ORDER BY due LIMIT 1)
         INTO v_still, v_deferred, v_due;
         CONTINUE WHEN v_still;  -- C5, U1: no job and no `next_due` of a paused queue
@@ -119,7 +123,7 @@ BEGIN
                 fence = greatest(j.fence + 1, v_now, CASE WHEN j.lane IS NULL THEN 0 ELSE (
                     SELECT fence + 1 FROM lane WHERE lane.queue = j.queue AND lane.lane = j.lane) END),
                 lease_len = coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
-                lease_expires = v_now + coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
+                lease_expires = v_clock + coalesce(j.given_lease_len, p_lease_lens[p_begins[i] + g.task - 1]),
                 max_attempts = coalesce(
                     j.given_max_attempts, p_attempts[p_begins[i] + g.task - 1], {{task_claim.max_attempts}}),
                 max_losses = coalesce(
@@ -140,28 +144,29 @@ BEGIN
         p_room := p_room - v_got;
     END LOOP;
     v_scanned := pg_stat_get_xact_tuples_returned('job_ready'::regclass) - v_scanned;
-    WHILE v_done.ended <> '{}' OR v_done.gone <> '{}' LOOP
-        v_none := count_exchange(coalesce(v_done.ended[1], v_done.gone[1]), v_done, 0, 0);
-        v_done := without_queue(coalesce(v_done.ended[1], v_done.gone[1]), v_done);
-    END LOOP;
+    IF v_done.ended <> '{}' OR v_done.gone <> '{}' THEN
+        FOR v_queue IN SELECT DISTINCT unnest(v_done.ended || v_done.gone) LOOP
+            v_none := count_exchange(v_queue, v_done, 0, 0);
+        END LOOP;
+    END IF;
     v_none := write_tally();
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
         || ',"emptied":' || lines_of('holdfast.emptied')
-        || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_scanned);
+        || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_scanned, v_clock);
     RETURN NEXT v_answer;
 END $$;
 
 -- Settlements one by one, in the order given.
-CREATE FUNCTION settle_all(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle_all(p_settlements json, p_now bigint, p_clock bigint) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
-        SELECT json_agg(settle(json_populate_record(NULL::settlement, s.value), p_now) ORDER BY s.ordinality)
+        SELECT json_agg(settle(json_populate_record(NULL::settlement, s.value), p_now, p_clock) ORDER BY s.ordinality)
         FROM json_array_elements(p_settlements) WITH ORDINALITY AS s);
 END $$;
 
 -- The same, but what another transaction has locked is answered `busy`: a job, its lane, or the next job of the lane.
 -- Each block that meets a lock is rolled back, and so releases the locks that it has taken.
-CREATE FUNCTION settle_unlocked(p_settlements json, p_now bigint) RETURNS json LANGUAGE plpgsql
+CREATE FUNCTION settle_unlocked(p_settlements json, p_now bigint, p_clock bigint) RETURNS json LANGUAGE plpgsql
 SET lock_timeout = {{busy_after_ms}} AS $$
 DECLARE
     v_settlement json;
@@ -170,7 +175,7 @@ BEGIN
     FOR v_settlement IN SELECT value FROM json_array_elements(p_settlements) LOOP
         BEGIN
             PERFORM lock_lanes(json_build_array(v_settlement));
-            v_answers := v_answers || settle(json_populate_record(NULL::settlement, v_settlement), p_now);
+            v_answers := v_answers || settle(json_populate_record(NULL::settlement, v_settlement), p_now, p_clock);
         EXCEPTION WHEN lock_not_available THEN
             v_answers := v_answers || 'busy'::text;
         END;
@@ -218,14 +223,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- One settlement of any kind. Lanes are locked.
+-- One settlement of any kind. Lanes are locked. `p_clock` is the time of leases.
 -- G1: there is no record.
 -- G2: only the current token settles; the owner's last one is answered again.
 -- G3: the lease was renewed or began to run after the reaper listed it.
 -- A3: settling an assigned job implies its start, except for a release and a reap.
 -- G4: a job with a cancel request does not run again.
 -- G5: cancelling without a note of its own keeps the note of the cancel request.
-CREATE FUNCTION settle(s settlement, p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle(s settlement, p_now bigint, p_clock bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j job;
     v_reap boolean := s.listed_expiry IS NOT NULL;
@@ -243,6 +248,9 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'gone';
         END IF;
+        IF NOT v_reap AND s.reason = 'worker_lost' AND j.reaped_token = s.token THEN
+            PERFORM give_back_loss(s.queue, s.id, s.token);
+        END IF;
         -- Sent again, it has been applied. Not so in a user's transaction: its other writes were not.
         RETURN CASE WHEN NOT v_reap AND j.settled_token = s.token
             AND NOT current_setting('holdfast.user_transaction')::boolean THEN 'applied' ELSE 'lost' END;
@@ -251,7 +259,7 @@ BEGIN
         IF coalesce(s.refund, false) AND j.state = 'running' THEN
             RETURN 'lost';  -- it has begun since it was listed: its attempt counts
         END IF;
-        IF j.lease_expires <> s.listed_expiry OR s.listed_expiry > p_now THEN
+        IF j.lease_expires <> s.listed_expiry OR s.listed_expiry > p_clock THEN
             RETURN 'lost';  -- it was renewed since it was listed
         END IF;
     ELSIF j.state = 'assigned' AND s.target <> 'queued' THEN
@@ -268,9 +276,20 @@ BEGIN
     RETURN 'applied';
 END $$;
 
+-- The owner of a reaped lease reports that it lives. A job that another call has locked keeps the loss: nothing waits.
+-- A8: the loss does not count any more; a job that has ended stays as it is.
+CREATE FUNCTION give_back_loss(p_queue text, p_id text, p_token text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM job WHERE queue = p_queue AND id = p_id AND reaped_token = p_token AND NOT is_terminal(state)
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        UPDATE job SET losses = losses - 1, reaped_token = NULL WHERE queue = p_queue AND id = p_id;
+    END IF;
+END $$;
+
 -- H1: a counted run that did not succeed is written into the history.
 -- H2: by the reason first, then by the target.
--- A4, A6, G7, W5: attempt, losses, settled token, last error and result.
+-- A4, A6, A8, G7, W5: attempt, losses, tokens, last error and result.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
 CREATE FUNCTION apply_settlement(
@@ -291,6 +310,7 @@ BEGIN
     j.attempt := j.attempt - v_refund;
     IF v_reap THEN
         j.losses := j.losses + 1;
+        j.reaped_token := s.token;
     ELSE
         j.settled_token := s.token;
     END IF;

@@ -22,10 +22,21 @@ BEGIN
         || set_config('holdfast.user_transaction', p_user_transaction::text, true);
 END $$;
 
--- The time of the call: read once, after its locks. `p_offset` is 0 in production. `p_not_before_us` is the latest
--- time that an answer has given this client: for a client, time never goes back.
+-- The clock of the server. `p_offset` is 0 in production.
+-- PF4: leases are counted with this clock alone, never with a time that a client has seen.
+CREATE FUNCTION clock_time(p_offset bigint) RETURNS bigint LANGUAGE sql AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + p_offset
+$$;
+
+-- The time that is answered to a client. `p_not_before_us` is the latest time that an answer has given this client: for
+-- a client, time does not go back. But a time that is far ahead of the clock was wrong, and is dropped.
+CREATE FUNCTION answer_time(p_clock bigint, p_not_before_us bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_not_before_us - p_clock BETWEEN 1 AND {{longest_lead}} THEN p_not_before_us ELSE p_clock END
+$$;
+
+-- The time of a call that touches no lease: read once, after its locks.
 CREATE FUNCTION call_time(p_offset bigint, p_not_before_us bigint) RETURNS bigint LANGUAGE sql AS $$
-    SELECT greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint + p_offset, p_not_before_us)
+    SELECT answer_time(clock_time(p_offset), p_not_before_us)
 $$;
 
 -- An instant plus a duration, at most the instant that never comes.
@@ -43,6 +54,15 @@ BEGIN
         RETURN v_topics;
     END IF;
     RETURN set_config('holdfast.topics', v_topics || v_line, true);
+END $$;
+
+-- A call has looked several times, and found something changed each time. Outside of users' transactions the client
+-- calls again. A transaction that is not READ COMMITTED reads the same each time: its user has to begin it again.
+CREATE FUNCTION give_up_looking(p_what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'other transactions have changed % meanwhile', p_what USING ERRCODE = '40001',
+        DETAIL = 'The isolation level of this transaction is ' || current_setting('transaction_isolation') || '.',
+        HINT = 'Roll back and try again.';
 END $$;
 
 CREATE FUNCTION is_terminal(p_state text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
@@ -115,11 +135,13 @@ CREATE FUNCTION base64(p_data bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- An answer as text: the topics to notify after the commit, the time, and the fields of the verb's answer.
--- `p_scanned`: entries of the index job_ready that a claim has read.
-CREATE FUNCTION reply(p_now bigint, p_fields text, p_scanned bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$
+-- `p_scanned`: entries of the index job_ready that a claim has read. `p_clock`: the time of leases, if it has any.
+CREATE FUNCTION reply(
+    p_now bigint, p_fields text, p_scanned bigint DEFAULT 0, p_clock bigint DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN '{"topics":' || lines_of('holdfast.topics') || ',"scanned":' || p_scanned
-        || ',"answer":{"at":{"wall":' || p_now || ',"lease":' || p_now || '}'
+        || ',"answer":{"at":{"wall":' || p_now || ',"lease":' || coalesce(p_clock, p_now) || '}'
         || CASE p_fields WHEN '' THEN '' ELSE ',' || p_fields END || '}}';
 END $$;
 

@@ -32,7 +32,7 @@ DECLARE
     v_settled json;
 BEGIN
     PERFORM begin_call(true);
-    v_settled := settle_all(v_request -> 'settlements', v_now);
+    v_settled := settle_all(v_request -> 'settlements', v_now, v_now);
     PERFORM write_tally();
     PERFORM send_notifications((v_request ->> 'notify')::boolean);
     RETURN reply(v_now, '"settled":' || v_settled);

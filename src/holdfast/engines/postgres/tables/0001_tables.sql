@@ -64,6 +64,7 @@ CREATE TABLE job (
     progress jsonb,
     cancel_note text NOT NULL DEFAULT '',
     settled_token text COLLATE "C",
+    reaped_token text COLLATE "C",
     -- The end
     finished bigint,
     reason text COLLATE "C",
@@ -107,14 +108,16 @@ CREATE TABLE unique_key (
     PRIMARY KEY (queue, task, unique_key)
 );
 
+-- `parent_arrival` and `arrival` say which job of its id the parent and the child is: an id may be used again.
 CREATE TABLE edge (
     parent_queue text COLLATE "C" NOT NULL,
     parent_id text COLLATE "C" NOT NULL,
+    parent_arrival bigint NOT NULL,
     child_queue text COLLATE "C" NOT NULL,
     child_id text COLLATE "C" NOT NULL,
     arrival bigint NOT NULL,
     any_end boolean NOT NULL,
-    PRIMARY KEY (parent_queue, parent_id, child_queue, child_id, arrival)
+    PRIMARY KEY (parent_queue, parent_id, parent_arrival, child_queue, child_id, arrival)
 );
 CREATE INDEX edge_child ON edge (child_queue, child_id);
 
@@ -187,18 +190,28 @@ CREATE TABLE schedule (
 
 -- Work that is deferred until after a commit, because the transaction that caused it must not wait for other locks:
 --   arrive   a job came in a user's transaction: admit it to its lane, place it in its pool, link it to its parents;
+--   link     it is admitted, and a parent was locked by another transaction: look at its parents again;
 --   end      a job ended in a user's transaction: its lane, its pool and its children go on;
 --   parent   a job has ended and has children left to release or cancel.
 -- Normally empty. Every exchange and every enqueue looks here.
+--
+-- `arrival` says which job of its id it is. What is to be done with an ended job must not depend on its record: the id
+-- may be used again before.
 CREATE TABLE deferred (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text NOT NULL,
     queue text COLLATE "C" NOT NULL,
-    lane text COLLATE "C",
+    lane text COLLATE "C",                -- arrive, of a pool: the lane that the pool would have chosen at the call
     id text COLLATE "C" NOT NULL,
-    arrival bigint NOT NULL
+    arrival bigint NOT NULL,
+    lanes bigint,                         -- arrive, of a pool: the number of lanes in the producer's code
+    pool_hash numeric(20, 0),             -- arrive, of a pool: as in `job`
+    state text COLLATE "C",               -- end, parent: how the job ended
+    epoch bigint NOT NULL DEFAULT 0,      -- end: as in `job`
+    fence bigint                          -- end: as in `job`, if it was leased in its generation
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX deferred_job ON deferred (kind, queue, id);
+CREATE INDEX deferred_lane ON deferred (queue, lane) WHERE kind = 'arrive';
 
 -- Where prune stands among the lanes. Lanes have no index by the time they ran empty, which every job would write;
 -- prune looks at them in turn instead. One row.

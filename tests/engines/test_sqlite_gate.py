@@ -1,0 +1,181 @@
+"""The gate of a SQLite file: every writer passes it, and no wait for it is endless."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from gate_holder import gate_holder
+from opened_engine import opened_engine
+
+from holdfast.engines import open_engine
+from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.errors import EngineUnavailable
+from holdfast.files import Files
+from holdfast.model.job import JobKey
+from holdfast.model.operate import Clear
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.records import WorkerRecord
+from holdfast.transactions import adapt
+
+
+def store(path: Path, *, busy_timeout_s: float = 0.3, namespace: str = "holdfast") -> SqliteEngine:
+    engine = open_engine(f"sqlite:///{path}", busy_timeout=busy_timeout_s, namespace=namespace)
+    assert isinstance(engine, SqliteEngine)
+    return engine
+
+
+def job(name: str) -> Group:
+    return Group((NewJob(queue="q", id=name, task="t"),))
+
+
+async def command(engine: SqliteEngine, path: Path) -> None:
+    await engine.enqueue(job("b"))
+
+
+async def clear(engine: SqliteEngine, path: Path) -> None:
+    await engine.perform(Clear(queue="q"))
+
+
+async def heartbeat(engine: SqliteEngine, path: Path) -> None:
+    with closing(engine.renewal_connection()) as connection:
+        connection.heartbeat(WorkerRecord(worker="w", process=""))
+
+
+async def renewal(engine: SqliteEngine, path: Path) -> None:
+    with closing(engine.renewal_connection()) as connection:
+        connection.renew(())
+
+
+async def migration(engine: SqliteEngine, path: Path) -> None:
+    await store(path, namespace="other").migrate()
+
+
+async def handler_transaction(engine: SqliteEngine, path: Path) -> None:
+    with engine.transaction():
+        pass
+
+
+async def async_handler_transaction(engine: SqliteEngine, path: Path) -> None:
+    async with engine.transaction():
+        pass
+
+
+async def user_transaction(engine: SqliteEngine, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        engine.perform_in(Enqueue(groups=(job("b"),)), adapt(db))
+
+
+WRITERS = (
+    command,
+    clear,
+    heartbeat,
+    renewal,
+    migration,
+    handler_transaction,
+    async_handler_transaction,
+    user_transaction,
+)
+
+
+# PF1
+@pytest.mark.parametrize("write", WRITERS)
+async def test_every_writer_waits_at_the_gate_and_not_for_ever(
+    tmp_path: Path, write: Callable[[SqliteEngine, Path], Awaitable[None]]
+) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        await engine.enqueue(job("a"))
+        expected = pytest.raises(EngineUnavailable, match=r"x\.db-gate was locked for 0\.3 s, so nothing was written")
+        with closing(Files().gate(f"{path}-gate", 1, guarded=path)) as gate, gate, expected:
+            await write(engine, path)
+        await write(engine, path)
+
+
+# PF1
+async def test_the_error_at_the_gate_names_the_process_that_is_stopped_inside_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        await engine.enqueue(job("a"))
+        with gate_holder(path) as holder:
+            with pytest.raises(EngineUnavailable, match=rf"Process {holder.pid} \(python.*\) holds it and runs"):
+                await engine.enqueue(job("b"))
+            os.kill(holder.pid, signal.SIGSTOP)
+            with pytest.raises(
+                EngineUnavailable, match=rf"Process {holder.pid} .* is stopped.*kill -CONT {holder.pid}"
+            ):
+                await engine.enqueue(job("b"))
+            assert (await engine.get(JobKey("q", "a"))).jobs[0] is not None  # reads do not pass the gate
+            os.kill(holder.pid, signal.SIGCONT)
+            await asyncio.to_thread(holder.leave)
+            await engine.enqueue(job("b"))
+
+
+# PF1
+async def test_a_store_with_a_stopped_writer_can_be_opened_read_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        await engine.enqueue(job("a"))
+    with gate_holder(path) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        async with opened_engine(store(path)) as engine:
+            assert (await engine.get(JobKey("q", "a"))).jobs[0] is not None
+            blocked_by = await engine.blocked_by()
+            assert f"Process {holder.pid} " in blocked_by
+            assert "is stopped" in blocked_by
+
+
+# PF1
+async def test_closing_a_store_does_not_wait_as_long_as_a_write(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    engine = store(path, busy_timeout_s=600)
+    await engine.open()
+    with closing(Files().gate(f"{path}-gate", 1, guarded=path)) as gate, gate:
+        waiting = asyncio.ensure_future(engine.enqueue(job("a")))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(engine.close(), 60)
+        with pytest.raises(EngineUnavailable, match=r"x\.db-gate was locked"):
+            await waiting
+
+
+async def test_a_busy_gate_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        assert await engine.blocked_by() == ""
+        await asyncio.gather(*(engine.enqueue(job(f"{number}")) for number in range(50)), engine.blocked_by())
+        assert await engine.blocked_by() == ""
+
+
+# PF1
+def test_a_caller_that_stopped_waiting_leaves_the_gate_to_others(tmp_path: Path) -> None:
+    """The thread that waited for it in the kernel gets it later, and gives it back."""
+    path = tmp_path / "gate"
+    files = Files()
+    with closing(files.gate(path, 0.1, guarded=path)) as late, closing(files.gate(path, 30, guarded=path)) as other:
+        with other:
+            for _ in range(3):
+                with pytest.raises(EngineUnavailable), late:
+                    pass
+        with other:  # waits until `late` has given it back
+            pass
+        with late:
+            pass
+        with other:
+            pass
+
+
+def test_a_gate_that_is_closed_while_its_thread_waits_is_free_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "gate"
+    files = Files()
+    with closing(files.gate(path, 30, guarded=path)) as other:
+        late = files.gate(path, 0.1, guarded=path)
+        with other:
+            with pytest.raises(EngineUnavailable), late:
+                pass
+            late.close()
+        with other:
+            pass

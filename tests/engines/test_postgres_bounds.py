@@ -19,7 +19,7 @@ from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopCo
 from holdfast.engines.postgres.notifier import MAX_PENDING_TOPICS, Notifier
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable
-from holdfast.model.instants import SECOND, At
+from holdfast.model.instants import FOREVER, SECOND, At
 from holdfast.model.produce import Enqueue, Group, NewJob
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, QueueClaim, TaskClaim
 from holdfast.runtime import SystemRuntime
@@ -94,7 +94,7 @@ async def test_a_claim_that_finds_too_few_jobs_behind_its_cursor_looks_before_it
     async with opened(store, notify=False) as engine:
         await engine.enqueue(Group(tuple(NewJob(queue=QUEUE, id=id, task="t") for id in ("a", "b", "c"))))
         cursors = engine._caller._cursors
-        cursors._cursors[QUEUE] = (0, 0, 10**12)  # behind all jobs
+        cursors._cursors[QUEUE] = (0, FOREVER, 0)  # behind all jobs
         cursors._whole_at[QUEUE] = 10**18
         assert len((await engine.claim(a_claim(limit=3))).leases) == 3
 

@@ -1,10 +1,12 @@
 """What the SQLite engine may cost, how its connections are set, and the time that processes share."""
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,9 @@ async def test_every_connection_of_ours_syncs_as_the_durability_class_says(
     tmp_path: Path, durability: str, synchronous: int
 ) -> None:
     async with opened_engine(store(tmp_path / "x.db", durability=durability)) as engine:
-        assert [pragma(connection, "synchronous") for connection in connections_of(engine)] == [synchronous] * 4
+        writer, reader, renewals, handler = (pragma(connection, "synchronous") for connection in connections_of(engine))
+        assert (writer, reader, handler) == (synchronous,) * 3
+        assert renewals <= synchronous  # a renewal may be lost in a crash of the host, which ends its leases anyway
 
 
 async def test_a_connection_that_reads_cannot_write(tmp_path: Path) -> None:
@@ -158,30 +162,23 @@ async def test_a_connection_that_reads_cannot_write(tmp_path: Path) -> None:
             runner.connection.execute("DELETE FROM holdfast_job")
 
 
+@contextmanager
+def gate_held(path: Path) -> Iterator[None]:
+    """As by another process."""
+    fd = os.open(f"{path}-gate", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def test_a_file_that_is_prepared_is_opened_while_another_process_holds_the_gate(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    first = store(path)
+    first, second = store(path), store(path, busy_timeout=0.2)
     first.open_now()
-    released = threading.Event()
-    gate = SystemRuntime().fs.gate(f"{path}-gate", 1)
-    gate.__enter__()
-
-    def release() -> None:
-        released.set()
-        gate.__exit__(None, None, None)
-
-    timer = threading.Timer(10, release)
-    timer.start()
-    try:
-        second = store(path)
+    with gate_held(path):
         second.open_now()
-        assert not released.is_set()
-    finally:
-        timer.cancel()
-        if not released.is_set():
-            release()
-        timer.join()
-        gate.close()
     second.close_now()
     first.close_now()
 
@@ -314,13 +311,11 @@ async def test_a_rollback_that_fails_does_not_hide_why_the_write_failed(tmp_path
         await engine.enqueue(job("b"))
 
 
-async def test_a_write_waits_for_the_gate(tmp_path: Path) -> None:
+async def test_a_write_waits_for_the_gate_for_a_limited_time(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     async with opened_engine(store(path, busy_timeout=0.2)) as engine:
-        gate = SystemRuntime().fs.gate(f"{path}-gate", 1)
-        with gate, pytest.raises(EngineUnavailable, match="was locked for"):
+        with gate_held(path), pytest.raises(EngineUnavailable, match="was locked for"):
             await engine.enqueue(job("a"))
-        gate.close()
         await engine.enqueue(job("b"))
 
 
@@ -336,6 +331,8 @@ class Batches:
         self.began.set()
         assert self.go_on.wait(30)
         return [CommandResult(None, None, frozenset())] * len(commands)
+
+    def shorten_waits(self) -> None: ...
 
     def close(self) -> None: ...
 

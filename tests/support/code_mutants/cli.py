@@ -29,7 +29,7 @@ MUTANTS = (
         "            lane=chosen.lane,\n",
         "            lane=None,\n",
         "The jobs of all lanes are cancelled instead of those of one.",
-        (JOBS,),
+        ("tests/edges/test_cli_jobs.py::test_a_filter_finds_what_it_names",),
     ),
     Mutant(
         "a verb ignores --task",
@@ -37,7 +37,7 @@ MUTANTS = (
         "            task=chosen.task,\n",
         "            task=None,\n",
         "The jobs of all tasks are cancelled instead of those of one.",
-        (JOBS,),
+        ("tests/edges/test_cli_jobs.py::test_a_filter_finds_what_it_names",),
     ),
     Mutant(
         "a limit counts for each state",
@@ -61,7 +61,7 @@ MUTANTS = (
         "        if len(job_id) < SHORTEST_PREFIX:\n            raise",
         "        pass",
         "A mistyped id of one letter deletes a job.",
-        (JOBS,),
+        ("tests/edges/test_cli_jobs.py::test_an_id_without_a_job_exits_with_4",),
     ),
     Mutant(
         "an id given twice is cancelled twice",
@@ -78,7 +78,7 @@ MUTANTS = (
         "if verb.always_confirms or not ids:",
         "if not ids:",
         "A delete of one id happens without a question.",
-        (JOBS, WORKER),
+        ("tests/edges/test_cli_jobs.py::test_cancel_needs_yes_without_a_terminal",),
     ),
     Mutant(
         "a refused job does not change the exit code",
@@ -86,7 +86,7 @@ MUTANTS = (
         "return REFUSED if any(result.refused for result in results) else DONE",
         "return DONE",
         "A script goes on although its cancel came too late.",
-        (JOBS,),
+        ("tests/edges/test_cli_jobs.py::test_cancel_of_a_finished_job_is_refused_and_exits_with_1",),
     ),
     Mutant(
         "a refused delete ends the command",
@@ -102,7 +102,7 @@ MUTANTS = (
         "            return UNREACHABLE\n",
         "            return REFUSED\n",
         "A script cannot tell an outage from an answer.",
-        (STORES, WORKER),
+        ("tests/edges/test_cli_stores.py::test_a_command_that_reads_creates_no_store_and_exits_with_3",),
     ),
     Mutant(
         "stored text moves the cursor in an error message",
@@ -118,7 +118,7 @@ MUTANTS = (
         "        handler.setFormatter(_SafeFormatter(handler.formatter))",
         "        pass",
         "An error message of a handler overwrites the terminal.",
-        (WORKER,),
+        ("tests/edges/test_cli_worker.py::test_stored_text_cannot_control_the_terminal",),
     ),
     Mutant(
         "clear asks nothing",
@@ -126,7 +126,7 @@ MUTANTS = (
         "confirm(f\"Cancel {count(status.depth, 'job')} of {_scope(name, lane)}{claimed}.\", yes=yes)",
         "pass",
         "A queue is cleared without a question.",
-        (QUEUES,),
+        ("tests/edges/test_cli_queues.py::test_clear_says_how_many_and_needs_yes",),
     ),
     Mutant(
         "a password in the query of --url is accepted",
@@ -134,7 +134,7 @@ MUTANTS = (
         'if parts.password or any("password" in key.lower() for key in parse_qs(parts.query)):',
         "if parts.password:",
         "Every user of the machine can read the password.",
-        (STORES,),
+        ("tests/edges/test_cli_stores.py::test_a_password_on_the_command_line_is_refused_and_not_repeated",),
     ),
     Mutant(
         "a terminal that accepts no output fills the memory",
@@ -142,7 +142,7 @@ MUTANTS = (
         "return not self._overload and self._received <= self._max_lines and len(self._events) < 2 * self._max_lines",
         "return not self._overload and self._received <= self._max_lines",
         "The events of a worker whose terminal hangs stay in memory.",
-        (LINES,),
+        ("tests/edges/test_cli_lines.py::test_a_terminal_that_accepts_no_output_costs_no_memory",),
     ),
     Mutant(
         "a worker whose reader has gone ends its printer with an error",

@@ -20,7 +20,7 @@ MUTANTS = (
         "if batch and (jobs > MAX_JOBS or size > MAX_BYTES):",
         "if batch and size > MAX_BYTES:",
         "One merged write delays all its callers for seconds.",
-        (MERGING,),
+        ("tests/services/producing/test_merging.py::test_a_merge_holds_a_thousand_jobs_or_a_mebibyte",),
     ),
     Mutant(
         "a merged write has no limit of bytes",
@@ -28,7 +28,7 @@ MUTANTS = (
         "if batch and (jobs > MAX_JOBS or size > MAX_BYTES):",
         "if batch and jobs > MAX_JOBS:",
         "Large payloads make one write of a hundred megabytes.",
-        (MERGING,),
+        ("tests/services/producing/test_merging.py::test_a_merge_holds_a_thousand_jobs_or_a_mebibyte",),
     ),
     Mutant(
         "jobs with an id of the caller's are merged with others",
@@ -60,7 +60,7 @@ MUTANTS = (
         "_fail(answer, copy(error))",
         "_fail(answer, error)",
         "The traceback of one caller grows by those of all others.",
-        (MERGING,),
+        ("tests/services/producing/test_merging.py::test_every_caller_gets_the_error_of_an_engine_that_is_gone",),
     ),
     Mutant(
         "a cancelled caller's group is written",
@@ -68,7 +68,7 @@ MUTANTS = (
         "if not answer.done():  # its caller may have been cancelled",
         "if True:",
         "A job is enqueued although its caller was cancelled before it was sent.",
-        (MERGING,),
+        ("tests/services/producing/test_merging.py::test_a_cancelled_caller_does_not_cancel_the_others",),
     ),
     Mutant(
         "a wait for room does not try again by itself",
@@ -84,7 +84,7 @@ MUTANTS = (
         "answer = await _write(store, group)  # there may be room since before the subscription",
         "answer = answer",
         "Room that came between the refusal and the subscription is not used.",
-        (QUEUE, POOL, CLIENT, "tests/services/pools/test_lane_room.py"),
+        ("tests/services/pools/test_pool.py::test_a_full_pool_says_how_full_it_is_and_may_be_waited_for",),
     ),
     Mutant(
         "an id that was there before counts as created",
@@ -100,7 +100,7 @@ MUTANTS = (
         "return depth - 1 < soft <= depth",
         "return soft <= depth",
         "A queue that stays above its soft limit emits an event for every job.",
-        (QUEUE, CLIENT, BUS),
+        ("tests/services/producing/test_client.py::test_a_queue_that_fills_up_is_published_once_on_the_way_up",),
     ),
     # Waiting for a job
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = (
         "topics = await subscription.wait(self._poll_s)",
         "topics = await subscription.wait()",
         "A lost notification makes a caller wait for ever.",
-        (WAITING, HANDLE),
+        ("tests/services/waiting/test_waiting.py::test_a_waiter_polls_in_case_a_notification_is_lost",),
     ),
     Mutant(
         "a job that ended before the wait is found by polling",
@@ -117,7 +117,7 @@ MUTANTS = (
         "if started_at_read != self._reads:",
         "if False:",
         "The answer to a quick job comes a second late when other callers wait too.",
-        (WAITING, HANDLE),
+        ("tests/services/waiting/test_waiting.py::test_an_end_before_the_answer_to_the_enqueue_is_not_missed",),
     ),
     Mutant(
         "all waiting callers are read in one call",
@@ -141,7 +141,7 @@ MUTANTS = (
         "                if not waiter.done():\n                    waiter.set_exception(_closed())",
         "                pass",
         "A caller waits for ever for a job of an App that was closed.",
-        (WAITING, HANDLE),
+        ("tests/services/waiting/test_waiting.py::test_an_app_that_closes_ends_every_wait",),
     ),
     Mutant(
         "a caller that gives up stays in the list",
@@ -157,7 +157,7 @@ MUTANTS = (
         "if ended.now >= record.result_until:",
         "if False:",
         "A caller gets a result after the time for which it was to be kept.",
-        (HANDLE,),
+        ("tests/services/waiting/test_handle.py::test_a_result_past_its_time_has_expired",),
     ),
     # Processes, settings, runtime
     Mutant(
@@ -190,7 +190,7 @@ MUTANTS = (
         "        if not self._woken:\n            if seconds is not None:",
         "        if True:\n            if seconds is not None:",
         "A notification that comes while a service works is noticed by the next poll.",
-        (SERVICE,),
+        ("tests/services/worker/test_service.py::test_a_wake_during_a_tick_is_not_lost",),
     ),
     Mutant(
         "a failed task is not logged",
@@ -198,7 +198,7 @@ MUTANTS = (
         "if not task.cancelled() and (error := task.exception()) is not None:",
         "if False and (error := task.exception()) is not None:",
         "An error in the background is seen by no one.",
-        (RUNTIME,),
+        ("tests/unit/test_runtime.py::test_an_error_that_leaves_a_task_is_logged",),
     ),
     Mutant(
         "a password in the query is shown",
@@ -206,7 +206,7 @@ MUTANTS = (
         r'return re.sub(r"(?i)([?&][^=&]*password=)[^&]*", r"\1***", masked)',
         "return masked",
         "A log line shows the password of the database.",
-        (APP, "tests/services/app/test_logs.py", "tests/edges/test_cli_postgres.py", "tests/unit/test_errors.py"),
+        ("tests/edges/test_cli_postgres.py::test_a_password_in_the_address_is_shown_nowhere",),
     ),
     # Events
     Mutant(
@@ -215,7 +215,7 @@ MUTANTS = (
         "            if entry.everywhere:\n",
         "            if True:\n",
         "A listener of one process counts the events of all.",
-        (EVERYWHERE,),
+        ("tests/services/events/test_bus_everywhere.py::test_a_listener_gets_events_of_its_own_process_by_default",),
     ),
     Mutant(
         "a listener in the feed's thread ends the feed",
@@ -240,7 +240,7 @@ MUTANTS = (
         'msgspec.json.Encoder(order="deterministic")',
         "msgspec.json.Encoder()",
         "The same call with its keywords in another order is refused as a conflict.",
-        (ARGUMENTS, CLIENT, "tests/services/app/test_task.py"),
+        ("tests/services/app/test_task_arguments.py::test_equal_payloads_get_equal_ids",),
     ),
     Mutant(
         "an argument's value is quoted in an error",
@@ -256,7 +256,7 @@ MUTANTS = (
         "_write(*pairs[index + 1], None) if more else None",
         "None",
         "A search over several queues ends with the first full page.",
-        (CONTROL,),
+        ("tests/services/app/test_control.py::test_pages_follow_each_other_without_gap_or_repetition",),
     ),
     Mutant(
         "a cursor of a queue that has gone begins anew",

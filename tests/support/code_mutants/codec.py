@@ -11,7 +11,7 @@ MUTANTS = (
         "    def decode(self, data: bytes, type: Any = Any) -> Any:\n        if len(data) > self.limits.size:",
         "    def decode(self, data: bytes, type: Any = Any) -> Any:\n        if False:",
         "A huge stored payload fills the memory of every worker.",
-        TESTS,
+        ("tests/unit/test_codec.py::test_size_is_checked_before_the_bytes_are_read",),
     ),
     Mutant(
         "a date makes a payload larger than its limit",
@@ -27,7 +27,7 @@ MUTANTS = (
         'problem = _QUOTED.sub("value", str(error))',
         "problem = str(error)",
         "A secret argument of a wrong type is written to the log.",
-        (*TESTS, "tests/services/app/test_task_arguments.py"),
+        ("tests/unit/test_codec.py::test_a_refusal_does_not_quote_what_it_found",),
     ),
     Mutant(
         "a bracket inside a string counts as nesting",
@@ -35,7 +35,7 @@ MUTANTS = (
         'brackets = _STRINGS.sub(b"", data).translate(_STEPS, _NO_BRACKETS)',
         "brackets = data.translate(_STEPS, _NO_BRACKETS)",
         "A payload with a text of brackets is refused.",
-        TESTS,
+        ("tests/unit/test_codec.py::test_the_scan_for_depth_agrees_with_the_parser",),
     ),
     Mutant(
         "an infinity in MessagePack is stored",
@@ -43,7 +43,7 @@ MUTANTS = (
         'and not _may_hold_nan(data):\n            return ""',
         ':\n            return ""',
         "A value is stored that no reader of JSON takes.",
-        TESTS,
+        ("tests/unit/test_codec.py::test_nan_and_infinity_are_refused",),
     ),
     Mutant(
         "a 32-bit infinity in MessagePack is read",
@@ -51,7 +51,7 @@ MUTANTS = (
         "return 0xCA in data and",
         "return False and",
         "Bytes of another program that hold an infinity are accepted.",
-        TESTS,
+        ("tests/unit/test_codec.py::test_bytes_that_are_no_sound_msgpack_are_a_corrupt_record",),
     ),
     Mutant(
         "bytes after the end of a value are ignored",
@@ -59,7 +59,7 @@ MUTANTS = (
         'return "" if at == end else "something follows its end"',
         'return ""',
         "A damaged record is read as the sound value in front of the damage.",
-        TESTS,
+        ("tests/unit/test_codec.py::test_the_walk_through_msgpack_agrees_with_the_parser",),
     ),
     Mutant(
         "a decoder is made for every call",
@@ -75,6 +75,6 @@ MUTANTS = (
         "    if isinstance(value, str):\n        return str.__str__(value)\n",
         "",
         "A template's safe string cannot be an argument.",
-        TESTS,
+        ("tests/unit/test_codec.py::test_subclasses_of_text_and_numbers_go_in_as_what_they_are_underneath",),
     ),
 )

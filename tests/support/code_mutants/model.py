@@ -10,10 +10,10 @@ MUTANTS = (
     Mutant(
         "the last timeout is called exhausted",
         "model/outcome.py",
-        "final_reason = reason if reason is Reason.TIMEOUT else _REASON_OF_STOP[answer]",
+        "final_reason = reason if reason in _FINAL_REASONS else _REASON_OF_STOP[answer]",
         "final_reason = _REASON_OF_STOP[answer]",
         "The record of a dead letter does not say that it timed out.",
-        (OUTCOME, "tests/services/worker/test_timeouts.py"),
+        ("tests/unit/test_outcome.py::test_a_timeout_counts_as_a_failure_and_keeps_its_name_at_the_end",),
     ),
     Mutant(
         "a failed job is kept as long as a succeeded one",
@@ -21,7 +21,7 @@ MUTANTS = (
         "retention=failed_retention if settlement.target is JobState.FAILED else retention",
         "retention=retention",
         "Dead letters are deleted after a day, before a person has seen them.",
-        (OUTCOME,),
+        ("tests/unit/test_outcome.py::test_the_last_allowed_attempt_that_fails_is_a_dead_letter",),
     ),
     Mutant(
         "a loss before the start costs an attempt",
@@ -29,7 +29,7 @@ MUTANTS = (
         "refund=not started,  # A5",
         "refund=False,  # A5",
         "A job that waited in a killed worker has one attempt less.",
-        (OUTCOME, "tests/services/worker/test_reaper.py"),
+        ("tests/unit/test_outcome.py::test_a_loss_before_the_start_gives_the_attempt_back_and_still_counts_as_a_loss",),
     ),
     Mutant(
         "a loss in the last attempt is tried again",
@@ -37,7 +37,7 @@ MUTANTS = (
         "if attempts_used_up or losses >= lost.max_losses:",
         "if losses >= lost.max_losses:",
         "A job runs more often than `max_attempts`.",
-        (OUTCOME,),
+        ("tests/unit/test_outcome.py::test_a_loss_meets_the_cap_of_attempts",),
     ),
     Mutant(
         "a broken back-off function loses the job",
@@ -45,7 +45,7 @@ MUTANTS = (
         "    except InvalidOption:  # an error in a back-off function must not lose the job",
         "    except ZeroDivisionError:  # an error in a back-off function must not lose the job",
         "An error in the user's function fails a job that has attempts left.",
-        (OUTCOME, "tests/services/worker/test_outcomes.py"),
+        ("tests/unit/test_outcome.py::test_a_back_off_function_that_misbehaves_does_not_lose_the_job",),
     ),
     Mutant(
         "a jitter makes a delay longer than its maximum",
@@ -53,7 +53,7 @@ MUTANTS = (
         "return min(round(length * (1 + jitter * (2 * draw - 1))), maximum)",
         "return round(length * (1 + jitter * (2 * draw - 1)))",
         "A job waits longer than its policy allows.",
-        (RETRY,),
+        ("tests/unit/test_retry.py::test_the_maximum_holds_after_the_jitter",),
     ),
     Mutant(
         "a back-off that grows beyond numbers fails",
@@ -61,7 +61,7 @@ MUTANTS = (
         "    except OverflowError:\n        return maximum",
         "    except ZeroDivisionError:\n        return maximum",
         "After a thousand attempts a job cannot be retried.",
-        (RETRY,),
+        ("tests/unit/test_retry.py::test_attempt_ten_thousand_does_not_overflow",),
     ),
     Mutant(
         "the first loss waits",
@@ -69,7 +69,7 @@ MUTANTS = (
         "    if losses == 1:\n        return 0\n",
         "    losses += 1\n",
         "The jobs of a worker that was redeployed wait for a back-off.",
-        (RETRY, "tests/services/worker/test_reaper.py"),
+        ("tests/unit/test_retry.py::test_after_its_first_loss_a_job_is_due_at_once",),
     ),
     Mutant(
         "a retry window counts from the last start",
@@ -77,7 +77,7 @@ MUTANTS = (
         "now + wait_us > first_started + policy.retry_for",
         "wait_us > policy.retry_for",
         "A job with a retry window is retried for ever.",
-        (RETRY, OUTCOME),
+        ("tests/unit/test_retry.py::test_retrying_ends_when_the_next_attempt_would_begin_too_late",),
     ),
     Mutant(
         "a lifetime overflows",
@@ -85,7 +85,7 @@ MUTANTS = (
         "return min(start + duration, FOREVER)",
         "return start + duration",
         "A record that is to be kept for ever has an instant that no store can hold.",
-        (f"{SUITE}::test_lifetimes", OUTCOME),
+        ("tests/contract/suite.py::test_lifetimes::test_a_job_with_unlimited_retention_is_never_pruned",),
     ),
     Mutant(
         "a window of a key ends before its job",
@@ -93,7 +93,7 @@ MUTANTS = (
         "return max(finished, later(job.created, job.key_window))",
         "return later(job.created, job.key_window)",
         "The key of a job that ran longer than its window has an end in the past.",
-        (f"{SUITE}::test_unique_keys", f"{SUITE}::test_lifetimes"),
+        ("tests/contract/suite.py::test_lifetimes::test_the_scope_decides_how_long_the_key_is_taken",),
     ),
     Mutant(
         "the first error leaves a long history",
@@ -117,7 +117,7 @@ MUTANTS = (
         'return data[: max(limit_bytes, 0)].decode(errors="ignore")',
         'return data[: max(limit_bytes, 0)].decode(errors="replace")',
         "A cut text is longer than its limit.",
-        (TEXT,),
+        ("tests/unit/test_text.py::test_a_cut_never_splits_a_character",),
     ),
     Mutant(
         "an error chain is kept whole",
@@ -125,7 +125,7 @@ MUTANTS = (
         "        while tail_size > max_tail_bytes and len(tail) > 1:\n",
         "        while False:\n",
         "The traceback of a chain of many causes is cut at its end, where the cause stands.",
-        (TEXT,),
+        ("tests/unit/test_text.py::test_a_chain_of_many_causes_keeps_both_ends",),
     ),
     Mutant(
         "a claim may name a task twice",
@@ -149,6 +149,6 @@ MUTANTS = (
         'whole(amend.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)',
         'whole(amend.priority, "priority", -FOREVER, FOREVER)',
         "An amended job cannot be stored on one engine and can on another.",
-        (BAD_INPUT, f"{SUITE}::test_amend"),
+        ("tests/contract/suite.py::test_bad_input::test_a_verb_refuses_an_invalid_value",),
     ),
 )

@@ -68,7 +68,7 @@ MUTANTS = (
         "return not poller.poll(0)",
         "return True",
         "The first call after a restart of the server fails.",
-        (FAULTS,),
+        ("tests/engines/test_postgres_faults.py::test_the_first_call_after_a_restart_does_not_fail",),
     ),
     Mutant(
         "a caller that is served and cancelled keeps its connection",
@@ -138,7 +138,7 @@ MUTANTS = (
         "            progress.may_have_committed = True\n            rows = await",
         "            rows = await",
         "A write whose answer was lost is sent again, or reported as not written.",
-        (WIRE,),
+        ("tests/engines/test_postgres_wire.py::test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat",),
     ),
     Mutant(
         "a deadlock is not tried again",
@@ -146,7 +146,7 @@ MUTANTS = (
         "TRIES = 5",
         "TRIES = 1",
         "A call that met another one in the wrong order fails.",
-        (FAULTS,),
+        ("tests/engines/test_postgres_faults.py::test_nothing_is_lost_when_every_backend_is_terminated_under_load",),
     ),
     Mutant(
         "a server that vanishes is not detected",
@@ -207,7 +207,7 @@ MUTANTS = (
         "if self._first_try_done.is_set() and self.receives:",
         "if False:",
         "What was notified while the connection was away is found by polling only.",
-        (NOTIFICATIONS,),
+        ("tests/engines/test_postgres_notifications.py::test_a_notifier_whose_connection_is_ended_receives_again",),
     ),
     Mutant(
         "a probe that does not arrive is ignored",
@@ -215,7 +215,7 @@ MUTANTS = (
         "if not await self._probe_arrives(connection):\n                        raise",
         "if False:\n                        raise",
         "A connection that stopped receiving stays in use for ever.",
-        (NOTIFICATIONS,),
+        ("tests/engines/test_postgres_notifications.py::test_a_connection_that_stopped_receiving_is_replaced",),
     ),
     Mutant(
         "a process receives its own notifications a second time",
@@ -223,7 +223,9 @@ MUTANTS = (
         "        if pid != own_pid:\n",
         "        if True:\n",
         "Every enqueue wakes the workers of its own process twice.",
-        (NOTIFICATIONS,),
+        (
+            "tests/engines/test_postgres_notifications.py::test_a_process_does_not_receive_its_own_notifications_a_second_time",
+        ),
     ),
     Mutant(
         "a listener that has gone is served for ever",
@@ -258,6 +260,8 @@ MUTANTS = (
         'self.settings = {SETTING: "on"}',
         "pass",
         "A crash of the server loses acknowledged jobs.",
-        (SCHEMA,),
+        (
+            "tests/engines/test_postgres_schema.py::test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path",
+        ),
     ),
 )

@@ -161,7 +161,9 @@ MUTANTS = (
         "AND unique_key = j.unique_key AND id = j.id",
         "AND unique_key = j.unique_key",
         "Two live jobs have one key.",
-        (f"{SUITE}::test_delete", f"{SUITE}::test_unique_keys"),
+        (
+            "tests/contract/suite.py::test_unique_keys::test_deleting_an_earlier_job_does_not_free_the_key_of_a_later_one",
+        ),
     ),
     Mutant(
         "the lanes of a pool are pruned",
@@ -169,7 +171,7 @@ MUTANTS = (
         " AND NOT is_pool_lane(queue, lane)",
         "",
         "A pool loses the fences and totals of its idle lanes.",
-        (f"{SUITE}::test_pools", f"{SUITE}::test_prune", f"{SUITE}::test_lanes"),
+        ("tests/contract/suite.py::test_pools::test_prune_keeps_the_lanes_of_a_pool",),
     ),
     Mutant(
         "a prune looks at the first lanes only",
@@ -190,9 +192,9 @@ MUTANTS = (
     # Races
     Mutant(
         "producers with a depth limit do not wait for each other",
-        "engines/postgres/rules/enqueue.sql",
-        "PERFORM pg_advisory_xact_lock(v_lock);",
-        "NULL;",
+        "engines/postgres/rules/enqueue_locks.sql",
+        "        ORDER BY 1\n    LOOP\n        PERFORM pg_advisory_xact_lock(v_lock);",
+        "        ORDER BY 1\n    LOOP\n        NULL;",
         "Two producers at once overshoot the limit.",
         (f"{SUITE}::test_limits", FAULTS),
     ),
@@ -210,7 +212,9 @@ MUTANTS = (
         "v_has_listeners := NOT pg_advisory_unlock(v_lock);",
         "v_has_listeners := false;",
         "A process that begins to listen waits for the connection of a producer.",
-        (NOTIFICATIONS,),
+        (
+            "tests/engines/test_postgres_notifications.py::test_a_plain_enqueue_notifies_only_if_a_session_subscribes_to_queues",
+        ),
     ),
     Mutant(
         "the second caller that waits for a job is not notified",
@@ -220,7 +224,9 @@ MUTANTS = (
         "            AND j.lane IS NULL AND j.epoch = 0 AND NOT j.awaited AND cardinality(j.reply) < 3\n"
         "            AND (coalesce",
         "Of two callers that wait for one job the second learns of its end by polling.",
-        (f"{SUITE}::test_notifications", f"{SUITE}::test_dedupe"),
+        (
+            "tests/contract/suite.py::test_notifications::test_an_end_notifies_the_room_topic_and_every_caller_that_waits",
+        ),
     ),
     Mutant(
         "a short claim with a cursor is not completed",
@@ -258,6 +264,6 @@ MUTANTS = (
         "        IF v_count > 0 THEN",
         "        IF false THEN",
         "The calls of every worker of the release before fail.",
-        ("tests/engines/test_postgres_rules.py",),
+        ("tests/engines/test_postgres_rules.py::test_a_version_that_a_live_worker_uses_is_kept_and_named",),
     ),
 )

@@ -39,10 +39,10 @@ MUTANTS = (
     Mutant(
         "a payload that cannot be read is left to its lease",
         "pull/leases.py",
-        "await self._fail_undecodable(engine, pull_worker, attempt, error)",
+        "await self._fail_undecodable(engine, pull_worker, attempt, why)",
         "pass",
         "Every claim gets the same damaged payload again, until it is a lost worker's.",
-        (QUEUE, LEASE, STREAMS),
+        ("tests/services/queues/test_queue.py::test_a_payload_that_cannot_be_read_is_set_aside_with_its_bytes",),
     ),
     Mutant(
         "a closed App is opened again by a claim that waited",
@@ -89,8 +89,8 @@ MUTANTS = (
     Mutant(
         "a closed puller stays on record",
         "pull/worker.py",
-        "            if self._registered:\n                await self._engine.forget_worker(self.name)\n",
-        "",
+        "            if self._registered:\n                await self._engine.forget_worker(",
+        "            if False:\n                await self._engine.forget_worker(",
         "Operators see pullers that are gone.",
         ("tests/services/leases/test_lease_bounds.py::test_a_puller_whose_app_is_closed_removes_its_record",),
     ),
@@ -100,7 +100,7 @@ MUTANTS = (
         "if self._store.runtime.boot() - attempt.renewed_at >= fence_age(attempt.lease.lease_len):",
         "if False:",
         "Code that checks its lease works on while another process has the job.",
-        (KEPT, LEASE),
+        ("tests/services/leases/test_lease.py::test_a_renewed_lease_is_as_long_as_it_was",),
     ),
     Mutant(
         "a renewed lease is timed from its answer",
@@ -116,7 +116,7 @@ MUTANTS = (
         "return raised(self._attempt, error) if isinstance(error, Exception | Interrupt) else Released()",
         "return raised(self._attempt, error)",
         "Ctrl-C in a loop over leases uses up an attempt of its job.",
-        (LEASE, KEPT),
+        ("tests/services/leases/test_lease.py::test_what_a_handler_may_raise_means_the_same_in_a_block_and_goes_on",),
     ),
     Mutant(
         "a lost lease settles quietly",
@@ -124,6 +124,6 @@ MUTANTS = (
         "        if answer.settled[0] in (SettleStatus.LOST, SettleStatus.GONE):\n            self._lose()",
         "        if False:\n            self._lose()",
         "The caller believes that its result was stored.",
-        (KEPT, LEASE),
+        ("tests/services/leases/test_lease_kept.py::test_settling_a_lost_lease_says_so_and_changes_nothing",),
     ),
 )

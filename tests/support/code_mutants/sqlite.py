@@ -141,7 +141,7 @@ MUTANTS = (
         "case sqlite3.SQLITE_FULL:",
         "case -1:",
         "The operator is not told to free disk space.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_faults.py::test_a_full_disk_refuses_the_job_and_loses_nothing",),
     ),
     # Threads
     Mutant(
@@ -197,7 +197,7 @@ MUTANTS = (
         "if version != self._data_version:",
         "if self._data_version == NO_VERSION:",
         "A job that another process has settled is settled again.",
-        (FAST,),
+        ("tests/engines/test_sqlite_fast_paths.py::test_a_lease_that_another_connection_has_changed_is_read_again",),
     ),
     Mutant(
         "a job that moved in its order is updated narrowly",
@@ -205,7 +205,7 @@ MUTANTS = (
         "        and old.due == new.due\n",
         "",
         "A retry stays at the place of its old due time, and runs at once.",
-        (FAST,),
+        ("tests/engines/test_sqlite_fast_paths.py::test_a_narrow_update_leaves_out_no_changed_column",),
     ),
     # Unfinished work
     Mutant(
@@ -214,7 +214,7 @@ MUTANTS = (
         "now_us - work.changed_us > ABANDONED_AFTER_US",
         "now_us - work.changed_us >= 0",
         "Every worker does chunks of a clear that its caller is doing.",
-        (CHUNKS,),
+        ("tests/engines/test_sqlite_chunks.py::test_a_clear_in_chunks_ends_every_job_and_counts_them",),
     ),
     Mutant(
         "abandoned work goes on once in ten seconds",
@@ -222,7 +222,9 @@ MUTANTS = (
         "changed_us=work.changed_us if keep_time else at.wall",
         "changed_us=at.wall",
         "A clear that lost its process takes ten seconds per thousand jobs.",
-        (CHUNKS,),
+        (
+            "tests/engines/test_sqlite_chunks.py::test_a_clear_that_fails_half_way_is_an_error_and_another_process_continues_it",
+        ),
     ),
     Mutant(
         "the end of a clear notifies no worker",
@@ -257,7 +259,7 @@ MUTANTS = (
         'sqlite3.Cursor(db).execute("PRAGMA wal_autocheckpoint = 0")',
         "pass",
         "A user's commit checkpoints beside our writer, and some versions of SQLite lose data then.",
-        (USERS,),
+        ("tests/services/transactions/test_sqlite.py::test_connections_handed_to_us_do_not_checkpoint",),
     ),
     Mutant(
         "a cursor of a handler outlives its transaction",
@@ -265,7 +267,7 @@ MUTANTS = (
         "connection.set_authorizer(_deny_all)  # cursors that exist already are refused by this",
         "pass",
         "A handler whose transaction was taken back writes on, outside of any transaction and without the gate.",
-        (USERS,),
+        ("tests/services/transactions/test_sqlite.py::test_what_was_taken_back_cannot_be_committed",),
     ),
     Mutant(
         "a handler may end the engine's transaction by a statement",
@@ -273,7 +275,7 @@ MUTANTS = (
         "return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK",
         "return sqlite3.SQLITE_OK",
         "A handler's COMMIT ends the transaction before its job is settled in it.",
-        (USERS,),
+        ("tests/services/transactions/test_sqlite.py::test_only_the_engine_ends_it",),
     ),
     Mutant(
         "the poller wakes no caller that waits for a result",
@@ -339,7 +341,9 @@ MUTANTS = (
         "kinds if namespace == self._namespace else ()",
         "kinds",
         "A process gets the events of an App that has nothing to do with it.",
-        ("tests/services/events/test_bus_processes.py", "tests/services/events/test_bus_everywhere.py"),
+        (
+            "tests/services/events/test_bus_everywhere.py::test_apps_of_different_namespaces_get_no_events_of_each_other",
+        ),
     ),
     Mutant(
         "a notification between look and wait is lost",
@@ -352,10 +356,10 @@ MUTANTS = (
     Mutant(
         "a network file system is accepted",
         "engines/sqlite/engine.py",
-        "if kind in NETWORK_FILE_SYSTEMS:",
-        "if False:",
+        "if kind in NETWORK_FILE_SYSTEMS or",
+        "if False or",
         "SQLite's locks do not hold there, and the database is damaged.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_faults.py::test_a_network_file_system_is_refused",),
     ),
     Mutant(
         "a forked child uses its parent's threads",
@@ -437,10 +441,10 @@ MUTANTS = (
     Mutant(
         "the gate is waited for without limit",
         "file_locks.py",
-        "if not waiter.wait(self._timeout_s):",
-        "if not waiter.wait(1_000_000):",
+        "if time.monotonic() - began_s >= min(timeout_s, self.timeout_s):",
+        "if False:",
         "With its holder stopped, every call of every process hangs.",
-        ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate",),
+        ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate_for_a_limited_time",),
     ),
     Mutant(
         "a writer does not pass the gate",
@@ -448,7 +452,7 @@ MUTANTS = (
         "        with self._gate:\n            self._check_files(log=",
         "        if True:\n            self._check_files(log=",
         "A writer meets a second checkpoint, and some versions of SQLite lose data then.",
-        ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate",),
+        ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate_for_a_limited_time",),
     ),
     Mutant(
         "a failed rollback hides the error before it",

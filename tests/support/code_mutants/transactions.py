@@ -19,26 +19,26 @@ MUTANTS = (
     Mutant(
         "a session that is rolled back keeps its callbacks",
         "transactions/sqlalchemy.py",
-        "    if not session.in_nested_transaction():\n        session.info[CALLBACKS] = []",
+        "    session.info[CALLBACKS] = [one for one in session.info[CALLBACKS] if one[0] is not ended]",
         "    pass",
         "The next commit of the session publishes jobs that were rolled back.",
-        (ENQUEUE,),
+        ("tests/services/transactions/test_enqueue.py::test_a_session_publishes_a_new_job_only_after_its_commit",),
     ),
     Mutant(
         "a savepoint of a session calls back",
         "transactions/sqlalchemy.py",
-        "    if session.in_nested_transaction():\n        return  # only a savepoint was released\n",
-        "",
+        "    if savepoint is not None:",
+        "    if False:",
         "A job is published before the transaction it belongs to is committed.",
-        (ENQUEUE,),
+        ("tests/services/transactions/test_enqueue.py::test_a_session_publishes_a_new_job_only_after_its_commit",),
     ),
     Mutant(
         "callbacks stay after the commit",
         "transactions/sqlalchemy.py",
-        "callbacks, session.info[CALLBACKS] = session.info[CALLBACKS], []",
-        "callbacks = session.info[CALLBACKS]",
+        "registered, session.info[CALLBACKS] = session.info[CALLBACKS], []",
+        "registered = session.info[CALLBACKS]",
         "Each commit of a session publishes the jobs of all commits before.",
-        (ENQUEUE,),
+        ("tests/services/transactions/test_enqueue.py::test_a_session_publishes_a_new_job_only_after_its_commit",),
     ),
     Mutant(
         "a session in autocommit mode is accepted",
@@ -46,7 +46,7 @@ MUTANTS = (
         'if getattr(connection_of(session).connection.dbapi_connection, "autocommit", False):',
         "if False:",
         "Each statement commits by itself, and nothing is atomic.",
-        (POSTGRES,),
+        ("tests/services/transactions/test_postgres.py::test_a_session_without_transactions_is_refused",),
     ),
     Mutant(
         "a psycopg connection in autocommit mode is accepted",
@@ -54,7 +54,9 @@ MUTANTS = (
         "if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:",
         "if False:",
         "Each statement commits by itself, and nothing is atomic.",
-        (POSTGRES,),
+        (
+            "tests/services/transactions/test_postgres.py::test_a_psycopg_connection_that_commits_by_itself_needs_a_block",
+        ),
     ),
     Mutant(
         "another database of the same server is accepted",
@@ -62,7 +64,7 @@ MUTANTS = (
         "SELECT (SELECT oid FROM pg_database WHERE datname = current_database())::text || '@' \"",
         "SELECT '1' || '@' \"",
         "A job is enqueued in a database that no worker reads.",
-        (POSTGRES,),
+        ("tests/services/transactions/test_postgres.py::test_a_connection_to_another_database_is_refused",),
     ),
     Mutant(
         "another server with a database of the same number is accepted",
@@ -78,7 +80,7 @@ MUTANTS = (
         "if not file or file_identity(file) != file_identity(self._store.path):",
         "if not file:",
         "A job is enqueued in a file that no worker reads.",
-        (SQLITE,),
+        ("tests/services/transactions/test_sqlite.py::test_a_connection_to_another_file_is_refused",),
     ),
     Mutant(
         "an old identity is trusted after a restart",
@@ -94,7 +96,7 @@ MUTANTS = (
         "aborted = attempt.abort_reason in (AbortReason.TIMEOUT, AbortReason.OWNERSHIP_LOST)",
         "aborted = False",
         "The writes of an attempt that counts as timed out are stored, and written again by the next.",
-        (COMPLETE,),
+        ("tests/services/transactions/test_complete.py::test_an_attempt_that_was_called_off_commits_nothing",),
     ),
     Mutant(
         "a settlement that was refused stays in the transaction",
@@ -102,7 +104,7 @@ MUTANTS = (
         "            if answer.settled[0] is not SettleStatus.APPLIED:\n                raise LeaseLost",
         "            if False:\n                raise LeaseLost",
         "A worker that has lost its job commits the job's writes.",
-        (COMPLETE,),
+        ("tests/services/transactions/test_complete.py::test_a_worker_that_has_lost_the_job_changes_nothing",),
     ),
     Mutant(
         "an uncommitted completion counts as committed",
@@ -110,7 +112,9 @@ MUTANTS = (
         "committed = record is None or (settled and record.state is JobState.SUCCEEDED)",
         "committed = True",
         "A job whose completion was rolled back is never run again.",
-        (COMPLETE,),
+        (
+            "tests/services/transactions/test_complete.py::test_a_handler_that_raises_leaves_nothing_behind_and_is_tried_again",
+        ),
     ),
     Mutant(
         "an interrupt that is returned commits",

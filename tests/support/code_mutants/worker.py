@@ -25,7 +25,9 @@ MUTANTS = (
         "if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):",
         "if not self._accepting:",
         "A handler begins on a lease that is nearly over, or over.",
-        ("tests/services/worker/test_exchange_bounds.py::test_a_lease_whose_answer_came_after_its_fence_is_given_back_unstarted",),
+        (
+            "tests/services/worker/test_exchange_bounds.py::test_a_lease_whose_answer_came_after_its_fence_is_given_back_unstarted",
+        ),
     ),
     Mutant(
         "starts are sent with every exchange",
@@ -49,7 +51,7 @@ MUTANTS = (
         "        self._slots.reserved += reserved\n        self._in_flight += 1",
         "        self._in_flight += 1",
         "Two claims in parallel take more jobs than there are slots.",
-        (EXCHANGE,),
+        ("tests/services/worker/test_exchange.py::test_a_large_batch_is_settled_while_another_call_claims",),
     ),
     Mutant(
         "a cancelled exchange loses its outcomes",
@@ -73,7 +75,7 @@ MUTANTS = (
         "        for attempt in self._slots.take_back_all():\n            self.settle_unstarted(attempt)",
         "        self._slots.take_back_all()",
         "Prefetched jobs of a stopped worker wait until their leases expire.",
-        (STOP, PREFETCH),
+        ("tests/services/worker/test_prefetch.py::test_a_stopping_worker_gives_prefetched_jobs_back_at_once",),
     ),
     Mutant(
         "a worker polls only when its poll interval has passed",
@@ -92,14 +94,6 @@ MUTANTS = (
         ("tests/services/worker/test_exchange_bounds.py",),
     ),
     Mutant(
-        "an aborted prefetched job that lost its lease is settled",
-        "worker/exchange.py",
-        "            if lost:\n                self._slots.drop(attempt)",
-        "            if False:\n                self._slots.drop(attempt)",
-        "A settlement with a void token is sent for each lost lease.",
-        ("tests/services/worker/test_exchange_bounds.py",),
-    ),
-    Mutant(
         "a record that is damaged is sent for ever",
         "worker/resend.py",
         "            except CorruptRecord:\n                raise\n",
@@ -113,7 +107,7 @@ MUTANTS = (
         "if len(waiting) <= MAX_SETTLEMENTS and self._bytes <= MAX_RESULT_BYTES:",
         "if len(waiting) <= MAX_SETTLEMENTS:",
         "Large results make an exchange so long that leases expire.",
-        (EXCHANGE,),
+        ("tests/services/worker/test_exchange.py::test_an_exchange_carries_at_most_a_mebibyte_of_results",),
     ),
     # Slots and claims
     Mutant(
@@ -160,8 +154,8 @@ MUTANTS = (
     Mutant(
         "a renewal connection that failed is used again",
         "worker/keeper.py",
-        "            self._close()\n            return pause",
-        "            return pause",
+        "                self._close()\n            return min(",
+        "                pass\n            return min(",
         "A broken connection is never replaced, and all leases are lost.",
         ("tests/services/worker/test_keeper_bounds.py",),
     ),
@@ -171,7 +165,7 @@ MUTANTS = (
         "renewal_age(lease_us) - lease_us // 6",
         "renewal_age(lease_us)",
         "A worker with a hundred slots sends a hundred renewals instead of one.",
-        (KEEPER,),
+        ("tests/services/worker/test_keeper.py::test_all_that_are_nearly_due_are_renewed_in_one_batch",),
     ),
     Mutant(
         "an attempt is never fenced",
@@ -179,7 +173,7 @@ MUTANTS = (
         "if now - attempt.renewed_at >= fence_age(attempt.lease.lease_len)",
         "if now - attempt.renewed_at >= 1_000 * attempt.lease.lease_len",
         "A handler runs on while another worker has its job.",
-        (KEEPER,),
+        ("tests/services/worker/test_keeper.py::test_an_attempt_whose_lease_cannot_be_renewed_is_fenced_in_time",),
     ),
     # Deadlines, threads, runner
     Mutant(
@@ -228,7 +222,7 @@ MUTANTS = (
         "if attempt.began_at - chain_began_at > MAX_TURN_US:",
         "if False:",
         "A long row of quick handlers stops everything else on the loop.",
-        (RUNNER,),
+        ("tests/services/worker/test_runner.py::test_a_long_row_of_quick_handlers_lets_others_have_their_turn",),
     ),
     # Reaping and pruning
     Mutant(
@@ -253,7 +247,7 @@ MUTANTS = (
         "            return 0  # there may be more",
         "            pass",
         "Ten thousand lost jobs take minutes instead of a second.",
-        (REAPER,),
+        ("tests/services/worker/test_reaper.py::test_a_thousand_lost_jobs_are_reaped_in_bounded_pieces",),
     ),
     Mutant(
         "a reaped dead letter runs no hook",
@@ -261,7 +255,9 @@ MUTANTS = (
         "            if plan is not None:\n                self._reporter.dead_letter",
         "            if False:\n                self._reporter.dead_letter",
         "The owner of the task does not learn of a job that killed its workers.",
-        (REAPER,),
+        (
+            "tests/services/worker/test_reaper.py::test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_runs",
+        ),
     ),
     Mutant(
         "a starting worker prunes at once",
@@ -277,7 +273,7 @@ MUTANTS = (
         "refund=target is JobState.QUEUED",
         "refund=False",
         "A job of a task that no worker knows yet has used up its attempts before its first run.",
-        (LIFE,),
+        ("tests/services/worker/test_life.py::test_with_a_limit_set_a_task_without_a_worker_fails_in_the_end",),
     ),
     # Stopping and reporting
     Mutant(
@@ -290,9 +286,9 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction of a handler outlives its worker",
-        "worker/services.py",
-        "                attempt.used_transactions.abandon()\n",
-        "                pass\n",
+        "worker/release.py",
+        "            attempt.used_transactions.abandon()\n",
+        "            pass\n",
         "A handler that outlives the stop commits although its job was given back.",
         (
             "tests/services/transactions/test_bounds.py::test_a_worker_that_stops_takes_the_write_lock_back_from_a_handler_that_does_not",
@@ -304,7 +300,7 @@ MUTANTS = (
         "            await self._engine.forget_worker(self._spec.worker)\n",
         "            pass\n",
         "Operators see workers that are gone, and others search for them.",
-        (LIFE, STOP),
+        ("tests/services/worker/test_life.py::test_two_workers_of_one_name_are_two_workers",),
     ),
     Mutant(
         "a queue whose check failed is not checked again",
@@ -320,7 +316,7 @@ MUTANTS = (
         "        if not self._bus.wants(events.QueueEmpty):\n            return\n",
         "",
         "Every exchange costs a second call.",
-        (REPORTING,),
+        ("tests/services/worker/test_reporting.py::test_the_store_is_not_queried_without_a_listener",),
     ),
     # Services
     Mutant(
@@ -377,7 +373,9 @@ MUTANTS = (
         "            if plan is None:\n                self._refuse(lease)\n                continue\n",
         "            if plan is None:\n                raise KeyError(lease.task)\n",
         "One damaged record keeps the other leases of its batch from running.",
-        ("tests/services/worker/test_exchange_bounds.py::test_a_lease_of_a_task_that_was_not_claimed_does_not_stop_the_others",),
+        (
+            "tests/services/worker/test_exchange_bounds.py::test_a_lease_of_a_task_that_was_not_claimed_does_not_stop_the_others",
+        ),
     ),
     Mutant(
         "silence of a worker counts although the checks failed",

@@ -42,7 +42,7 @@ MUTANTS = (
         "one refused group fails all groups of its write",
         "core/enqueue.py",
         "await _resolve_with(answer, write(self._engine, group))",
-        "raise",
+        '_fail(answer, RuntimeError("another group was refused"))',
         "Callers of the same moment get no answer because of one bad group.",
         (MERGING,),
     ),

@@ -44,7 +44,7 @@ MUTANTS = (
         "await _resolve_with(answer, write(self._engine, group))",
         '_fail(answer, RuntimeError("another group was refused"))',
         "Callers of the same moment get no answer because of one bad group.",
-        (MERGING,),
+        ("tests/services/producing/test_merging.py::test_a_group_that_is_refused_fails_only_its_caller",),
     ),
     Mutant(
         "a bad group is found by the engine",
@@ -223,7 +223,9 @@ MUTANTS = (
         "                except BaseException:  # this is the feed's thread",
         "                except ZeroDivisionError:  # this is the feed's thread",
         "After one KeyboardInterrupt of a listener no event of another process arrives.",
-        (EVERYWHERE, BUS),
+        (
+            "tests/services/events/test_bus_everywhere.py::test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest",
+        ),
     ),
     Mutant(
         "waiting events have no limit",

@@ -196,7 +196,7 @@ MUTANTS = (
         "        ORDER BY 1\n    LOOP\n        PERFORM pg_advisory_xact_lock(v_lock);",
         "        ORDER BY 1\n    LOOP\n        NULL;",
         "Two producers at once overshoot the limit.",
-        (f"{SUITE}::test_limits", FAULTS),
+        ("tests/contract/suite.py::test_limits::test_racing_callers_never_exceed_the_limit",),
     ),
     Mutant(
         "two callers learn that a queue ran empty",

@@ -367,7 +367,7 @@ MUTANTS = (
         "if self._pid not in (0, os.getpid()):",
         "if False:",
         "A call in the child waits for a thread that exists in the parent only.",
-        (FAULTS,),
+        ("tests/engines/test_sqlite_faults.py::test_a_connection_is_refused_after_a_fork",),
     ),
     # The file, the disk, forks
     Mutant(

@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from eventually import eventually
 from postgres import PostgresServer
 from postgres_stock import Store
 from postgres_stories import Stores, opened
@@ -140,8 +141,7 @@ async def test_a_caller_that_is_cancelled_as_it_is_served_gives_its_connection_o
     async with asyncio.timeout(30):
         async with pool.one():
             waiting = asyncio.ensure_future(pool._take())
-            while not pool._waiters:  # noqa: ASYNC110 - nothing tells of it
-                await asyncio.sleep(0)
+            await eventually(lambda: pool._waiters)
         waiting.cancel()  # its future has the connection already
         await asyncio.wait({waiting})
         async with pool.one():
@@ -173,8 +173,7 @@ async def test_a_connection_that_the_server_refused_can_be_opened_later() -> Non
     async with asyncio.timeout(30):
         async with pool.one():
             waiting = asyncio.ensure_future(pool._take())
-            while not pool._waiters:  # noqa: ASYNC110 - nothing tells of it
-                await asyncio.sleep(0)
+            await eventually(lambda: pool._waiters)
         pool._give_back(await waiting)
         server.room = 2
         async with pool.one(), pool.one():

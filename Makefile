@@ -54,9 +54,9 @@ long: $(INSTALLED) ## Run the long proofs: the differential machine at full leng
 chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backends and workers killed, wires cut
 	$(BIN)/python -m pytest -m chaos -rP
 
-# ONLY="gate claim" runs those whose name, file or part contains one of these words.
+# ONLY="the gate, claim.sql" runs those whose name, file or part contains one of these texts.
 mutants: $(INSTALLED) ## Plant bugs in a copy of the source, one at a time, and see that the tests notice them
-	$(BIN)/python tests/support/run_mutants.py $(ONLY)
+	$(BIN)/python tests/support/run_mutants.py "$(ONLY)"
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes
 	$(BIN)/python -m ruff check --fix .

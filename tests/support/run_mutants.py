@@ -1,7 +1,7 @@
 """For contributors: plants each bug of `code_mutants` in a copy of the source tree and runs the tests that it names.
 
-    make mutants                    all of them
-    make mutants ONLY="gate claim"  those whose name, file or part contains one of these words
+    make mutants                              all of them
+    make mutants ONLY="the gate, claim.sql"   those whose name, file or part contains one of these texts
 
 First all named tests run on a sound copy: a test that fails there notices nothing. Then each mutant is applied to a
 copy, alone, and its tests run. Two run at a time, each in a copy of its own, and all share one PostgreSQL server. The
@@ -157,20 +157,21 @@ def _first_failure(output: str) -> str:
     return failures[0].split(" - ")[0].partition(" ")[2] if failures else ""
 
 
-def chosen(words: list[str]) -> list[Mutant]:
-    """The mutants whose part, name or file contains one of the words; without words all of them."""
+def chosen(only: str) -> list[Mutant]:
+    """The mutants whose part, name or file contains one of the texts, which commas separate; without texts all."""
+    texts = [text.strip() for text in only.split(",") if text.strip()]
     return [
         mutant
         for part, mutants in PARTS.items()
         for mutant in mutants
-        if not words or any(word in f"{part} {mutant.name} {mutant.file}" for word in words)
+        if not texts or any(text in f"{part}: {mutant.name} ({mutant.file})" for text in texts)
     ]
 
 
-def main(words: list[str]) -> int:
-    mutants = chosen(words)
+def main(only: str) -> int:
+    mutants = chosen(only)
     if not mutants:
-        print(f"No mutant has one of these words: {' '.join(words)}")
+        print(f"No mutant has this in its part, name or file: {only}")
         return 2
     # A shell that starts this in the background lets it ignore Ctrl-C, and so would every process of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -250,4 +251,4 @@ def report(results: list[Result]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(" ".join(sys.argv[1:])))

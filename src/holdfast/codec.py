@@ -100,6 +100,7 @@ class _Msgspec(ABC):
         except msgspec.ValidationError as error:
             if type is Any:  # a number that no parser takes
                 raise self._corrupt(str(error)) from error
+            self.reread(data)  # damaged bytes may stop fitting before their damage is met: then this raises
             problem = _QUOTED.sub("value", str(error))
             place = _PLACE.search(problem)
             field = place[1] if place else ""

@@ -12,16 +12,15 @@ promised. `docs/contract.md` has the rules in full.
 A job is named by (queue, id). Order is promised inside a queue: priority, then due time, then arrival.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Protocol, Self
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from holdfast.errors import Unsupported
 from holdfast.model import check, observe, operate, produce, work
+from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At, Instant, Micros
 from holdfast.model.job import JobKey
@@ -395,10 +394,3 @@ class Engine(TransactionSupport, ABC):
     async def now(self) -> At:
         """The engine's time."""
         return (await self.perform(observe.Now())).at
-
-
-def mask_password(url: str) -> str:
-    """An address that may be shown: without the passwords in it."""
-    password = urlsplit(url).password or ""
-    masked = url.replace(f":{password}@", ":***@", 1) if password else url
-    return re.sub(r"(?i)([?&][^=&]*password=)[^&]*", r"\1***", masked)

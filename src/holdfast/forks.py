@@ -11,16 +11,38 @@ inherits no descriptor of ours: all are opened with O_CLOEXEC.
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 from weakref import WeakMethod
 
 _logger = logging.getLogger("holdfast")
 
+Lock = threading.Lock
+now_s = time.monotonic
+
+OPENING_LIMIT_S = 5.0
+"""A fork waits this long for a thread that opens a file."""
+
 no_fork = threading.RLock()
 """While a thread holds it, no other thread forks. Held from the opening of a file until its object is registered."""
 
+depth = 0
+"""How many forks are between the process that loaded this module and this one. Code that calls a function of the user
+compares it before and after, to notice that it has returned in a child."""
+
+
+class AtFork:
+    """An object that lives as long as the process and takes part in every fork."""
+
+    def before_fork(self) -> None: ...
+    def after_fork_in_parent(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
+
+
 _in_child: set[WeakMethod[Callable[[], Any]]] = set()
+_around: list[AtFork] = []
 
 
 def call_in_child(method: Callable[[], object]) -> None:
@@ -34,16 +56,57 @@ def call_in_child(method: Callable[[], object]) -> None:
         _in_child.add(WeakMethod(method))
 
 
+def call_around(participant: AtFork) -> None:
+    """Call the methods of this object before and after every fork."""
+    _around.append(participant)
+
+
+def _before_fork() -> None:
+    no_fork.acquire(timeout=OPENING_LIMIT_S)
+    for participant in _around:
+        _call(participant.before_fork)
+
+
+def _after_fork_in_parent() -> None:
+    for participant in _around:
+        _call(participant.after_fork_in_parent)
+    with suppress(RuntimeError):  # it was not acquired in time
+        no_fork.release()
+
+
+def end_child(error: BaseException | None = None) -> NoReturn:
+    """End this child: a function of the user has returned, or raised, in the child that it has forked.
+
+    What follows belongs to the parent: the worker's event loop, its leases, its connections. Buffered output is not
+    written, because the parent writes it, too.
+    """
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        code = 1
+        _logger.error("A process that a handler has forked ends with this error.", exc_info=error)
+    os._exit(code)
+
+
 def _after_fork_in_child() -> None:
-    no_fork.release()
+    global depth  # noqa: PLW0603 - there is one process
+    depth += 1
+    no_fork._at_fork_reinit()  # type: ignore[attr-defined]  # the standard library's own way: a dead thread may hold it
     methods = [reference() for reference in _in_child.copy()]  # all: one method may drop the object of another
+    for participant in _around:
+        _call(participant.after_fork_in_child)
     for method in methods:
         if method is not None:
-            try:
-                method()
-            except Exception:
-                _logger.exception("After a fork, %r failed in the child process.", method)
+            _call(method)
+
+
+def _call(method: Callable[[], object]) -> None:
+    try:
+        method()
+    except Exception:
+        _logger.exception("%r failed at a fork.", method)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

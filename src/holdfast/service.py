@@ -13,7 +13,7 @@ that was cancelled, or code of the user cancels every task of the event loop. Su
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from holdfast.errors import EngineError
@@ -239,6 +239,21 @@ async def run_through(
                 return
         if not task.cancelled():
             return
+
+
+async def try_step(step: Callable[[], Awaitable[None]]) -> bool:
+    """Carry out a step of an end, again if it is cancelled. True if it was cancelled: the caller raises that later."""
+    cancelled = False
+    for _ in range(RUN_THROUGH_TRIES):
+        try:
+            await step()
+            break
+        except asyncio.CancelledError:
+            cancelled = True
+        except Exception:
+            _logger.exception("A step of the end failed. The next one follows.")
+            break
+    return cancelled
 
 
 def _report_failure(service: Service, error: BaseException, pause_s: float) -> None:

@@ -24,10 +24,12 @@ from holdfast.testing.histories import (
     AllVerbsCaller,
     History,
     Load,
+    OpenTransactionCaller,
     RecordedCall,
     Verdict,
     check,
     check_roughly,
+    check_transactions,
     overlap,
 )
 from holdfast.testing.histories.callers import RandomCaller
@@ -67,6 +69,37 @@ async def test_overlapping_calls_are_answered_in_some_order(make_engines: Callab
 async def test_callers_that_stop_at_nothing_leave_a_sound_store(make_engines: Callable[[int], list[Engine]]) -> None:
     seen = await judged(make_engines(6), 2, Load(callers=6, calls=80), AllVerbsCaller, check_roughly)
     assert [what for what in ("grants", "Clear", "Resize", "Requeue", "Audit") if not seen[what]] == []
+
+
+async def test_open_transactions_of_users_make_no_other_call_wait(make_engines: Callable[[int], list[Engine]]) -> None:
+    # PF5
+    engines = make_engines(6)
+    if not engines[0].capabilities.user_transactions:
+        pytest.skip("not offered: the engine does not take part in transactions of its users")
+    seen = await judged(engines, 3, Load(callers=6, calls=60), OpenTransactionCaller, check_transactions)
+    assert seen["jobs in order"]
+    assert seen["released children"] or not engines[0].capabilities.concurrent_writers
+
+
+class LongTransactionCaller(OpenTransactionCaller):
+    """More arrivals than one call admits, and transactions that stay open for longer than a call waits for a lock."""
+
+    arrivals = 1_200
+    open_ms = 3_000
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(300, 304))
+@pytest.mark.time_limit(600)
+async def test_open_transactions_of_users_make_no_other_call_wait_for_long(
+    make_engines: Callable[[int], list[Engine]], seed: int
+) -> None:
+    # PF5
+    engines = make_engines(10)
+    capabilities = engines[0].capabilities
+    if not (capabilities.user_transactions and capabilities.concurrent_writers):
+        pytest.skip("not offered: no other call writes while a transaction of a user is open")
+    await judged(engines, seed, Load(callers=10, calls=40), LongTransactionCaller, check_transactions)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from command_line import Shell
@@ -265,3 +266,45 @@ def test_a_state_the_verb_cannot_be_applied_to_exits_with_2(shell: Shell) -> Non
     answer = shell("jobs", "requeue", "--state", "running", "--yes")
     assert answer.code == 2
     assert "A job that is running cannot be requeued." in answer.err
+
+
+# --- --since ---
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after"),
+    [
+        ("cancel", "queued", "cancelled"),
+        ("requeue", "failed", "queued"),
+        ("delete", "failed", None),
+        ("trigger", "scheduled", "queued"),
+    ],
+)
+def test_a_verb_with_since_changes_only_the_jobs_of_that_time(
+    shell: Shell, verb: str, before: str, after: str | None
+) -> None:
+    task = shell.gives_up if before == "failed" else shell.works
+    delay: dict[str, Any] = {"delay": 3600} if before == "scheduled" else {}
+    for job_id, offset_s in (("old", -3600), ("new", 0)):
+        shell.app.runtime.clock_offset = offset_s * 1_000_000
+        task.using(id=job_id, **delay).enqueue()
+        if before == "failed":
+            shell.work()
+    assert (shell.state("old"), shell.state("new")) == (before, before)
+
+    answer = shell("jobs", verb, "--since", "10m", "--yes")
+
+    assert answer.code == 0, answer.err
+    assert shell.state("old") == before
+    left = [one["id"] for one in shell("jobs", "list", "--all", "--json").objects]
+    assert sorted(left) == (["old"] if after is None else ["new", "old"])
+    if after is not None:
+        assert shell.state("new") == after
+
+
+def test_dead_with_since_lists_only_the_jobs_of_that_time(shell: Shell) -> None:
+    for job_id, offset_s in (("old", -3600), ("new", 0)):
+        shell.app.runtime.clock_offset = offset_s * 1_000_000
+        shell.gives_up.using(id=job_id).enqueue()
+        shell.work()
+    assert [one["id"] for one in shell("dead", "--since", "10m", "--json").objects] == ["new"]

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -13,27 +13,32 @@ from postgres_stock import Store
 from postgres_stories import Stores, opened
 
 from holdfast.engines.ledger.ledger import RULES
+from holdfast.engines.postgres.encode_calls import call_of
 from holdfast.engines.postgres.engine import PostgresEngine
-from holdfast.engines.postgres.rules import schema_of
+from holdfast.engines.postgres.rules import EXCHANGE_LOCK_WAIT_S, schema_of
 from holdfast.errors import Busy, EngineUnavailable
 from holdfast.model.command import Command
 from holdfast.model.instants import HOUR, SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.operate import PutPool, PutSchedule
-from holdfast.model.produce import Group
+from holdfast.model.produce import Group, NewJob
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import (
+    Claim,
     Exchange,
     Heartbeat,
     Lease,
+    QueueClaim,
     Renewal,
     RenewStatus,
     Settlement,
     SettleStatus,
     Start,
     StartStatus,
+    TaskClaim,
 )
+from holdfast.testing.histories import AllVerbsCaller, Load, check_roughly, overlap
 
 LIMIT_S = 20.0  # several waits of at most 2 s each, on a busy machine
 TABLES = ("job", "lane", "queue", "unique_key", "edge", "worker", "schedule", "pool", "counter", "tally", "deferred")
@@ -164,7 +169,7 @@ async def test_a_claim_passes_over_a_locked_job(store: Store) -> None:
     # R1
     async with opened(store, notify=False) as engine:
         await engine.enqueue(Group((new("a", priority=1), new("b"))))
-        async with locked(store, "a"), asyncio.timeout(1.5):  # less than any lock timeout and its repetition
+        async with locked(store, "a"), asyncio.timeout(LIMIT_S):
             assert [lease.id for lease in await take(engine)] == ["b"]
 
 
@@ -172,7 +177,7 @@ async def test_a_renewal_passes_over_a_locked_job(store: Store) -> None:
     # T9
     async with opened(store, notify=False) as engine:
         one, two = await take(engine, "a", "b")
-        async with locked(store, "a"), asyncio.timeout(1.5):
+        async with locked(store, "a"), asyncio.timeout(LIMIT_S):
             answer = await engine.renew(*[Renewal("q", lease.id, lease.token) for lease in (one, two)])
         assert [job.status for job in answer.jobs] == [RenewStatus.BUSY, RenewStatus.HELD]
 
@@ -194,7 +199,7 @@ async def test_a_reap_passes_over_a_locked_job(store: Store) -> None:
             )
             for lease in sorted(lost, key=lambda lease: lease.id)
         ]
-        async with locked(store, "a"), asyncio.timeout(1.5):
+        async with locked(store, "a"), asyncio.timeout(LIMIT_S):
             assert (await engine.settle(*reaps)).settled == (SettleStatus.LOST, SettleStatus.APPLIED)
 
 
@@ -202,7 +207,7 @@ async def test_disowning_passes_over_a_locked_job(store: Store) -> None:
     # T8
     async with opened(store, notify=False) as engine:
         await take(engine, "a", "b")
-        async with locked(store, "a"), asyncio.timeout(1.5):
+        async with locked(store, "a"), asyncio.timeout(LIMIT_S):
             assert [lease.id for lease in (await engine.disown("w")).leases] == ["b"]
 
 
@@ -213,9 +218,48 @@ async def test_prune_passes_over_locked_jobs(store: Store) -> None:
         await engine.settle(*[succeed(lease, retention=SECOND, result_ttl=SECOND) for lease in leases])
         await engine.enqueue(Group((new("c", expires=1), new("d", expires=1))))
         engine.clock_offset = HOUR
-        async with locked(store, "a", "c"), asyncio.timeout(1.5):
+        async with locked(store, "a", "c"), asyncio.timeout(LIMIT_S):
             answer = await engine.prune()
         assert ([job.id for job in answer.deleted], [job.id for job in answer.expired]) == (["b"], ["d"])
+
+
+async def test_a_claim_of_several_tasks_locks_only_what_it_takes(store: Store) -> None:
+    # S2
+    tasks = tuple(TaskClaim(task=task, lease_len=60 * SECOND) for task in ("t", "u", "v"))
+
+    def claim_one(claim_id: str, limit: int) -> Exchange:
+        return Exchange(claim=Claim(claim_id=claim_id, worker="w", queues=(QueueClaim("q", tasks),), limit=limit))
+
+    async with opened(store, notify=False) as engine:
+        await engine.enqueue(
+            Group(tuple(NewJob(queue="q", id=f"{task.task}{n}", task=task.task) for n in range(2) for task in tasks))
+        )
+        connection: Any = await asyncpg.connect(store.url)
+        async with connection.transaction():  # a claim that is not committed yet
+            call = call_of(claim_one("first", 1))
+            numbers = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
+            statement = f"SELECT * FROM {schema_of(store.namespace)}.exchange({numbers})"
+            await connection.fetch(statement, *call.arguments, 0, 0)
+            one = (await engine.perform(claim_one("second", 1))).leases
+            rest = (await engine.perform(claim_one("third", 9))).leases
+        await connection.close()
+        assert [lease.id for lease in (*one, *rest)] == ["u0", "v0", "t1", "u1", "v1"]
+        assert await engine.audit() == ()
+
+
+async def test_of_many_claims_at_once_none_is_empty_while_a_job_is_ready(store: Store) -> None:
+    # S2
+    tasks = tuple(TaskClaim(task=task, lease_len=60 * SECOND) for task in ("t", "u", "v"))
+    async with opened(store, notify=False, pool_size=20) as engine:
+        jobs = tuple(NewJob(queue="q", id=str(number), task="tuv"[number % 3]) for number in range(100))
+        await engine.enqueue(Group(jobs))
+
+        async def take_one(number: int) -> int:
+            wanted = Claim(claim_id=f"c{number}", worker="w", queues=(QueueClaim("q", tasks),), limit=1)
+            return len((await engine.exchange(claim=wanted)).leases)
+
+        assert sum(await asyncio.gather(*map(take_one, range(100)))) == 100
+        assert await engine.audit() == ()
 
 
 # Work in pieces
@@ -252,3 +296,43 @@ async def test_a_claim_takes_nothing_of_a_queue_that_is_being_cleared_in_pieces(
         assert (answer.leases, answer.next_due) == ((), None)
         assert (await engine.clear("q")).count == 3
         assert [lease.id for lease in await take(engine, "later")] == ["later"]
+
+
+# Random calls beside locks
+
+
+async def lock_some_jobs(store: Store, times: int) -> None:
+    """Another session locks jobs and lanes for a while, again and again, longer than an exchange waits."""
+    connection: Any = await asyncpg.connect(store.url, server_settings={"application_name": "forgotten"})
+    try:
+        for _ in range(times):
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL search_path = {store.namespace}")
+                await connection.execute("SELECT FROM job WHERE random() < 0.3 FOR UPDATE SKIP LOCKED")
+                await connection.execute("SELECT FROM lane WHERE random() < 0.3 FOR UPDATE SKIP LOCKED")
+                await asyncio.sleep(1.5 * EXCHANGE_LOCK_WAIT_S)
+            await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
+
+
+async def calls_beside_locks(store: Store, seed: int, load: Load, times: int) -> None:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(opened(store, notify=False)) for _ in range(load.callers)]
+        locks = asyncio.create_task(lock_some_jobs(store, times))
+        verdict = check_roughly(await overlap(engines, seed, load, kind=AllVerbsCaller))
+        await locks
+        assert verdict.problems == [], f"seed {seed}:\n" + "\n".join(verdict.problems)
+
+
+async def test_callers_beside_a_session_that_locks_jobs_are_answered_and_leave_a_sound_store(store: Store) -> None:
+    # PF1
+    await calls_beside_locks(store, 1, Load(callers=6, calls=40), times=5)
+
+
+@pytest.mark.chaos
+@pytest.mark.time_limit(600)
+@pytest.mark.parametrize("seed", range(10, 20))
+async def test_many_callers_beside_a_session_that_locks_jobs_are_answered(store: Store, seed: int) -> None:
+    # PF1
+    await calls_beside_locks(store, seed, Load(callers=10, calls=200), times=30)

@@ -131,6 +131,33 @@ class Stock:
                 self._db.execute("UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE oid = 'job'::regclass")
             yield
 
+    @contextmanager
+    def statistics(self, which: str) -> Iterator[None]:
+        """The tables as they are while autovacuum has not come by yet. Nothing that is done here stays."""
+        with self._db.transaction(force_rollback=True):
+            if which in ("none", "of the empty table"):
+                self._db.execute("DELETE FROM pg_statistic WHERE starelid = 'job'::regclass")
+                tuples = -1 if which == "none" else 0
+                self._db.execute(
+                    "UPDATE pg_class SET relpages = 0, reltuples = %s WHERE oid = 'job'::regclass", (tuples,)
+                )
+                self._db.execute(
+                    "UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE oid IN ("
+                    "SELECT indexrelid FROM pg_index WHERE indrelid = 'job'::regclass)"
+                )
+            elif which == "before the queue was drained":
+                self._db.execute(
+                    "UPDATE job SET state = 'succeeded', finished = created, visible_until = created + 86400000000 "
+                    "WHERE state = 'queued' AND arrival % 1000 > 50"
+                )
+            yield
+
+    def scans(self) -> dict[str, tuple[int, int]]:
+        """Scans and rows in this transaction: of the table as a whole, and of each of its indexes."""
+        query = """SELECT relname, pg_stat_get_xact_numscans(oid), pg_stat_get_xact_tuples_returned(oid) FROM pg_class
+            WHERE oid = 'job'::regclass OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = 'job'::regclass)"""
+        return {name: (scans, rows) for name, scans, rows in self._db.execute(query).fetchall()}
+
     def reads(self, command: Command[A]) -> list[Node]:
         """What every statement inside the command reads."""
         messages: list[str] = []
@@ -246,6 +273,55 @@ def test_a_verb_reads_ranges_of_its_indexes_and_no_more(stock: Stock, verb: str,
     assert [node for node in large if node.how == "Seq Scan"] == []
     assert [node for node in large if node.rows > 1_000] == []
     assert indexes <= {node.by for node in nodes}
+
+
+STATISTICS = ("none", "of the empty table", "before the queue was drained", "fresh")
+BY_SEVERAL_TASKS = tuple(TaskClaim(task=task, lease_len=30 * SECOND) for task in (KNOWN, UNKNOWN, "absent"))
+HOT: dict[str, Command[Any]] = {
+    **{verb: VERBS[verb][0] for verb in ("claim", "settle", "settle and claim", "retry", "renew", "enqueue")},
+    "claim many": Exchange(claim=claim(limit=500)),
+    "claim several tasks": Exchange(
+        claim=Claim(claim_id="several", worker="w", queues=(QueueClaim(QUEUE, BY_SEVERAL_TASKS),), limit=10)
+    ),
+}
+
+
+def wrong_plans(server: "PostgresServer", queued: int) -> list[str]:
+    """What the hot path reads that it must not read, whatever the statistics of the tables are."""
+    found = []
+    with connect(server) as connection:
+        stock = Stock(connection, f"statistics_{connection.info.backend_pid}")
+        stock.drop()
+        try:
+            stock.fill(finished=0, queued=queued, blocked=0, unknown=100, waiting=0, leased=100)
+            for which in STATISTICS:
+                for verb, command in HOT.items():
+                    with stock.statistics(which):
+                        before = stock.scans()
+                        stock.ask(command)
+                        after = stock.scans()
+                    reads = {name: [n - m for n, m in zip(after[name], before[name], strict=True)] for name in after}
+                    if reads["job"][0] or reads["job_state"][0]:
+                        found.append(f"{verb}, statistics {which}: {reads}")
+                    if which != "before the queue was drained" and max(rows for _, rows in reads.values()) > 600:
+                        found.append(f"{verb}, statistics {which}, too many rows: {reads}")
+        finally:
+            stock.drop()
+    return found
+
+
+def test_no_plan_of_the_hot_path_depends_on_statistics(postgres_server: "PostgresServer") -> None:
+    # R2
+    assert wrong_plans(postgres_server, 40_000) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("queued", [1_000, 10_000, 25_000, 100_000])
+def test_no_plan_of_the_hot_path_depends_on_statistics_at_any_size(
+    postgres_server: "PostgresServer", queued: int
+) -> None:
+    # R2
+    assert wrong_plans(postgres_server, queued) == []
 
 
 def blocks_per_job(server: "PostgresServer", schema: str, calls: int = 3, limit: int = 100, **jobs: int) -> float:

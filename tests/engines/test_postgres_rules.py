@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from every_verb import every_verb
 from opened_engine import opened_engine
 from postgres import PostgresServer
 from postgres_roles import app_role
@@ -19,10 +20,10 @@ from holdfast.engines.postgres.rules import RULES_VERSION, Rule, listed
 from holdfast.errors import ConfigError, SchemaMismatch
 from holdfast.model import states
 from holdfast.model.instants import SECOND
-from holdfast.model.produce import Group
+from holdfast.model.produce import Enqueue, Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import Hold, JobState
-from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
+from holdfast.testing.contract.builders import QUEUE, after, claim, new_job, succeed
 
 Stores = Callable[[], Store]
 
@@ -233,6 +234,37 @@ async def test_two_releases_work_on_one_queue_and_then_the_old_one_goes(
     await new.open()
     await new.close()
     assert schemas(postgres_server, name) == [2, 3]
+
+
+TABLES = ("job", "edge", "queue", "lane", "pool", "unique_key", "worker", "schedule", "deferred", "tally", "counter")
+
+
+@pytest.mark.parametrize("fast_paths", [True, False], ids=["fast", "general"])
+async def test_a_column_that_a_later_release_adds_does_not_stop_this_one(
+    postgres_server: PostgresServer, name: str, release: Release, *, fast_paths: bool
+) -> None:
+    engine = release(1, fast_paths=fast_paths)
+    await engine.migrate()
+    for table in TABLES:
+        postgres_server.execute(f"ALTER TABLE {name}.{table} ADD COLUMN later bigint NOT NULL DEFAULT 7")
+    async with opened_engine(engine):
+        verbs = every_verb(engine)
+        command = next(verbs)
+        for _ in range(200):
+            answer = await engine.perform(command)
+            try:
+                command = verbs.send(answer)
+            except StopIteration:
+                break
+        parent = new_job("a", unique_key="k")
+        await engine.enqueue(Group((parent, new_job("b", parents=after("a")), new_job("c", lane="x"))))
+        async with engine.transaction() as connection:
+            await engine.in_transaction(
+                Enqueue(groups=(Group((new_job("d", lane="x", parents=after("a")),)),)), connection
+            )
+        assert {lease.id for lease in (await engine.claim(claim("one", limit=9))).leases} == {"a", "c"}
+        assert await engine.audit() == ()
+    assert postgres_server.execute(f"SELECT DISTINCT later FROM {name}.job") == [(7,)]
 
 
 async def test_a_version_that_a_live_worker_uses_is_kept_and_named(

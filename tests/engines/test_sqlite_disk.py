@@ -8,12 +8,14 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from opened_engine import opened_engine
 from sqlite_store import a_claim, job, store, success, writer_of
 
+from holdfast.engines.sqlite.engine import SqliteRenewalConnection
+from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.reserve import Reserve
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.job import JobKey
@@ -217,3 +219,71 @@ async def test_the_reserve_covers_what_the_log_has_to_move_into_the_database(tmp
         reserve = (tmp_path / "x.db-reserve").stat()
         assert reserve.st_size >= missing > 3_000_000
         assert reserve.st_blocks * 512 >= missing  # it occupies the space
+
+
+# --- Transactions that end badly ---
+
+
+class FailingCommit:
+    """A connection whose next COMMIT takes effect and reports an error all the same, as a failed sync does."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.fails = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        cursor = self._connection.execute(statement, *values)
+        if statement == "COMMIT" and self.fails:
+            self.fails = False
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return cursor
+
+
+async def test_a_commit_with_an_unknown_outcome_is_not_reported_as_nothing_written(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        await engine.enqueue(job("before"))
+        writer_of(engine).connection = FailingCommit(writer_of(engine).connection)  # type: ignore[assignment]
+        with pytest.raises(OutcomeUnknown, match="may or may not have been written"):
+            await engine.enqueue(job("during"))
+        assert (await engine.get(JobKey("q", "during"))).jobs[0] is not None
+        await engine.enqueue(job("after"))
+        assert await engine.audit() == ()
+
+
+async def test_after_a_rollback_two_new_queues_do_not_share_a_number(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        pages = writer_of(engine).connection.execute("PRAGMA page_count").fetchone()[0]
+        writer_of(engine).connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+        with pytest.raises(StorageFull):
+            await engine.enqueue(job("too large", queue="first", payload=b"x" * 1_000_000))
+        await engine.enqueue(job("b", queue="second"))  # gets the number that "first" did not get
+        await engine.enqueue(job("a", queue="first"))
+        assert [lease.id for lease in (await engine.claim(a_claim("w", queue="first"))).leases] == ["a"]
+        assert [lease.id for lease in (await engine.claim(a_claim("w", 1, queue="second"))).leases] == ["b"]
+        assert await engine.audit() == ()
+
+
+@pytest.mark.parametrize(("durability", "level"), [("durable", 2), ("fast", 1), ("none", 0)])
+async def test_every_connection_syncs_as_its_durability_class_says(tmp_path: Path, durability: str, level: int) -> None:
+    """2 is FULL, 1 is NORMAL, 0 is OFF. A lease need not survive a restart of the host, so a renewal is never FULL."""
+
+    def level_of(connection: sqlite3.Connection) -> int:
+        (found,) = connection.execute("PRAGMA synchronous").fetchone()
+        return int(found)
+
+    async with opened_engine(store(tmp_path / "x.db", durability=durability)) as engine:
+        renewals = engine.renewal_connection()
+        assert isinstance(renewals, SqliteRenewalConnection)
+        assert engine._reader is not None
+        assert isinstance(engine._reader.runner, Reader)
+        with engine.transaction() as own:
+            assert level_of(own) == level
+        assert level_of(writer_of(engine).connection) == level
+        assert level_of(engine._reader.runner.connection) == level
+        assert level_of(renewals._writer.connection) == min(level, 1)
+        renewals.close()

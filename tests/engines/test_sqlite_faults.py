@@ -445,6 +445,25 @@ async def test_a_damaged_record_is_set_aside_and_its_lane_goes_on(tmp_path: Path
         assert kept == [(damaged, b"\xc1\xc1")]
 
 
+async def test_a_record_that_names_another_task_than_the_index_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+
+    async with opened_engine(store(path)) as engine:
+        for name in ("a", "b"):
+            await engine.enqueue(job(name))
+        with sqlite3.connect(path) as outsider:
+            ((body,),) = outsider.execute("SELECT body FROM holdfast_job WHERE id = 'a'").fetchall()
+            assert body.count(b"\xa1t") == 1  # the name of the task, packed
+            flipped = body.replace(b"\xa1t", b"\xa1u")
+            outsider.execute("UPDATE holdfast_job SET body = ? WHERE id = 'a'", (flipped,))
+        outsider.close()
+        (lease,) = (await engine.claim(a_claim("w", 1))).leases
+        assert lease.id == "b"
+        record = (await engine.get(JobKey(QUEUE, "a"))).jobs[0]
+        assert record is not None
+        assert (record.state, record.reason) == (JobState.FAILED, "undecodable")
+
+
 async def test_reading_a_damaged_record_sets_it_aside_too(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
@@ -482,3 +501,15 @@ async def test_a_failing_checkpoint_does_not_undo_a_commit(tmp_path: Path, monke
             answer = await engine.enqueue(job("a"))
             assert isinstance(answer.groups[0], GroupAccepted)
         reader.close()
+
+
+# PF3
+async def test_an_unexpected_error_fails_the_batch_and_not_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "run", lambda writer, commands: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await engine.enqueue(job("a"))
+        await engine.enqueue(job("b"))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from postgres import PostgresServer
-from postgres_stock import Store
+from postgres import PostgresServer, private_server
+from postgres_stock import Store, open_once, unused_name
 from postgres_stories import Stores
 from proxy import Proxy
 from worker_processes import WorkerProcesses
@@ -96,6 +96,32 @@ async def test_the_time_until_a_killed_worker_s_job_runs_again_without_host_reco
 
 
 # Workers that live
+
+
+@pytest.mark.chaos
+async def test_after_an_outage_of_the_server_no_living_worker_is_disowned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All workers have then been silent for two heartbeats, and none has its session back yet."""
+    name = unused_name()
+    monkeypatch.setenv("HOLDFAST_NAMESPACE", name)
+    jobs = [f"held-{number}" for number in range(HELD)]
+    with private_server() as server:
+        open_once(server.url(), name)
+        with WorkerProcesses(server.url(), tmp_path / "runs", size=4, concurrency=2, hosts=tmp_path / "hosts"):
+            engine = open_engine(server.url(), namespace=name)
+            await engine.open()
+            await until_workers(engine, 4)
+            await engine.enqueue(Group(tuple(new_job(job) for job in jobs)))
+            await until_state(engine, jobs, JobState.RUNNING)
+            for _ in range(3):
+                await asyncio.to_thread(server.stop)
+                await asyncio.sleep(12)
+                await asyncio.to_thread(server.start)
+                await asyncio.sleep(15)  # a wrong check would come within this time
+                records = await until_state(engine, jobs, JobState.RUNNING)
+                assert [(record.attempt, record.losses) for record in records] == [(1, 0)] * HELD
+            await engine.close()
 
 
 def app_of(store: Store, url: str, finish: asyncio.Event) -> App[Any]:

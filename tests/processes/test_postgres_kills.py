@@ -1,6 +1,7 @@
 """Worker processes on PostgreSQL that are killed, or stopped for longer than their lease.
 
-On one host a death is seen at once; here only the lease tells, so the jobs have short ones.
+A death is seen at once, because the processes are on one host. A process that is stopped has not died: there only the
+lease tells, so the jobs have short ones.
 """
 
 import asyncio

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -153,6 +154,6 @@ async def test_no_lease_is_lost_while_commits_of_the_server_do_not_return(tmp_pa
             with sick_worker(store.url, tmp_path, "none", 0, SICK_LEASE_S="6", **names):
                 await eventually(lambda: len(list(tmp_path.glob("job-*"))) == 6, "all jobs to start", limit_s=60)
                 set_standby(server, "nobody")
-                await asyncio.sleep(15)
+                await asyncio.to_thread(threading.Event().wait, 15)
                 set_standby(server, "")
                 assert_ran_once(await ended(engine, *ids))

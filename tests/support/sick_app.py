@@ -3,6 +3,7 @@
 import os
 import resource
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ FOLDER = Path(os.environ["SICK_FOLDER"])
 LEASE_S = float(os.environ.get("SICK_LEASE_S", "2"))
 
 
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
 def wait_for(name: str) -> None:
     """Wait until the test has created this file."""
     while not (FOLDER / name).exists():
-        time.sleep(0.02)
+        pause(0.02)
 
 
 def note_start(ctx: Context) -> None:
@@ -29,7 +34,7 @@ def steady(ctx: Context, seconds: float) -> int:
     note_start(ctx)
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
-        time.sleep(0.05)
+        pause(0.05)
     return ctx.attempt
 
 
@@ -42,7 +47,7 @@ def greedy(ctx: Context, seconds: float) -> int:
         while True:
             taken.append(os.open(os.devnull, os.O_RDONLY))
     except OSError:
-        time.sleep(seconds)
+        pause(seconds)
     finally:
         for descriptor in taken:
             os.close(descriptor)
@@ -66,7 +71,7 @@ def slow_sync(seconds: float) -> None:
         written = self._state.db.written
         commit(self)
         if written and self.connection.execute("PRAGMA synchronous").fetchone()[0] == 2:
-            time.sleep(seconds)
+            pause(seconds)
 
     Writer._commit = slow_commit  # type: ignore[method-assign]
 

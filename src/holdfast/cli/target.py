@@ -15,10 +15,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from holdfast.app import App
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported
+from holdfast.model.address import mask_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,7 @@ def read_url(url: str) -> str:
         if not (address := os.environ.get(variable)):
             raise ConfigError(f"--url {url}: the variable {variable} is not set.", key="url", source="--url")
         return address
-    parts = urlsplit(url)
-    if parts.password or any("password" in key.lower() for key in parse_qs(parts.query)):
+    if mask_password(url) != url:
         message = (
             "--url contains a password, and every user of this machine can read the arguments of a process. "
             "Put the address into a variable and give its name: --url env:NAME"

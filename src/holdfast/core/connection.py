@@ -18,7 +18,8 @@ from weakref import WeakMethod, finalize
 from holdfast.blocking import LoopThread, move_to_loop
 from holdfast.codec import Codec, JsonCodec, Limits, MsgpackCodec, codec_for
 from holdfast.core.process import PerLoop, Process
-from holdfast.engine import Engine, mask_password
+from holdfast.engine import Engine
+from holdfast.model.address import mask_password
 from holdfast.model.produce import DepthLimit
 from holdfast.runtime import Runtime, SystemRuntime
 from holdfast.telemetry.bus import Bus

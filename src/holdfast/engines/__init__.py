@@ -9,10 +9,10 @@ import inspect
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
 
 from holdfast.engine import Engine, EngineSettings
 from holdfast.errors import ConfigError, Unsupported
+from holdfast.model.address import mask_password
 from holdfast.runtime import Runtime, SystemRuntime
 
 GROUP = "holdfast.engines"
@@ -68,14 +68,14 @@ def open_engine(url: str, *, fast_paths: bool = True, runtime: Runtime | None = 
 
 def engine_class(url: str) -> type[Engine]:
     """The class of the engine that an address names. Connects to nothing; raises as `open_engine`."""
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].lower()
     entry = ENGINES.get(scheme)
     if entry is None:
         for installed in entry_points(group=GROUP, name=scheme):
             return cast(type[Engine], installed.load())
         known = ", ".join(f"{name}://" for name in sorted(ENGINES))
         raise ConfigError(
-            f"The address {_without_secrets(url)!r} names no engine this installation has. Known: {known}.",
+            f"The address {mask_password(url)!r} names no engine this installation has. Known: {known}.",
             key="url",
             source="url",
         )
@@ -112,8 +112,3 @@ def settings_tables() -> SettingsTables:
 def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
-
-
-def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://…" if parts.netloc else url

@@ -105,8 +105,8 @@ Outcome = (
 )
 
 LOSSES_REPORTED_UP_TO_ATTEMPT = 20  # A9
-"""Later attempts that lose their lease are left to the reaper, so that a job without a limit of attempts that stalls its
-worker each time still ends by `max_losses`. As many as the default `max_attempts`."""
+"""Later attempts that lose their lease are left to the reaper, so that a job without a limit of attempts that stalls
+its worker each time still ends by `max_losses`. As many as the default `max_attempts`."""
 
 _REASON_OF_STOP = {
     Stop.EXHAUSTED: Reason.EXHAUSTED,

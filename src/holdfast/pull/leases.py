@@ -1,6 +1,7 @@
 """Claiming bare payloads: once, with a wait, or as a stream.
 
-A payload that cannot be decoded fails as failed(undecodable), with its bytes kept, and the next one is claimed.
+A payload that cannot be read fails as failed(undecodable), with its bytes kept, and the next one is claimed. One that
+can be read and does not fit is retried (A10).
 
 A stream claims a batch at a time. The first job of the batch runs; the others are assigned, and each starts when the
 stream hands it out. The call that settles one job also starts the next, so starting costs no extra call. When the loop

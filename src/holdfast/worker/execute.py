@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from holdfast import forks
 from holdfast.errors import Aborted
 from holdfast.model.instants import Seconds
 from holdfast.model.outcome import Outcome, Raised
@@ -43,7 +44,7 @@ class Executor:
 
     async def run(self, attempt: LeasedAttempt) -> None:
         """Run one attempt to its end. Never raises an error of the handler."""
-        plan, lease = attempt.plan, attempt.lease
+        plan, lease, depth = attempt.plan, attempt.lease, forks.depth
         attempt.began_at = self._monotonic()
         try:
             if attempt.abort_reason is not None:  # it was aborted before it started
@@ -59,11 +60,15 @@ class Executor:
                     try:
                         if plan.bare_handler is not None:
                             value = await plan.bare_handler(*args, **kwargs)
+                            if forks.depth != depth:
+                                forks.end_child()
                             if attempt.used_transactions is not None:
                                 await attempt.used_transactions.finish(value)
                         else:
                             value = await plan.call(attempt, args, kwargs)
                     except BaseException as error:
+                        if forks.depth != depth:
+                            forks.end_child(error)
                         if _loop_closes(error):
                             raise
                         outcome = await self._handler_raised(attempt, error)

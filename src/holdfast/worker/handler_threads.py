@@ -11,6 +11,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from holdfast import forks
 from holdfast.runtime import Runtime
 
 T = TypeVar("T")
@@ -38,11 +39,13 @@ class HandlerThreads:
         context = copy_context()
 
         def call() -> None:
-            value, error = None, None
+            value, error, depth = None, None, forks.depth
             try:
                 value = context.run(function, *args)
             except BaseException as caught:
                 error = caught
+            if forks.depth != depth:  # a hook or middleware has forked: the child has neither the loop nor this pool
+                forks.end_child(error)
             try:
                 loop.call_soon_threadsafe(self._resolve, done, value, error)
             except RuntimeError:  # the loop has been closed in the meantime

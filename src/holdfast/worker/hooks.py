@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.engine import Engine
-from holdfast.errors import Interrupt
 from holdfast.model.job import JobKey
-from holdfast.model.text import ErrorInfo
+from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.model.work import Lease
 from holdfast.runtime import Runtime
 from holdfast.service import Service
@@ -78,5 +77,10 @@ class Hooks(Service):
                 answer = await self._handler_threads.run(hook, job, error)
                 if inspect.isawaitable(answer):
                     await answer
-        except (Exception, Interrupt, SystemExit, asyncio.CancelledError):
-            _logger.exception("The dead-letter hook %s failed for job %s. The job stays failed.", name, job.id)
+        except BaseException as failure:  # also KeyboardInterrupt: nothing that a hook raises ends the worker
+            _logger.error(
+                "The dead-letter hook %s failed for job %s. The job stays failed.\n%s",
+                name,
+                shown(job.id),
+                describe(failure).traceback,
+            )

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from holdfast import forks
 from holdfast.context import Context, Middleware, Onion, Surround
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.protocols import HandledTask
@@ -70,13 +71,18 @@ async def _run_async(
     attempt: "LeasedAttempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Run an async handler, and commit or roll back its transactions."""
+    depth = forks.depth
     try:
         value = await function(*args, **kwargs)
+        if forks.depth != depth:
+            forks.end_child()
         if attempt.used_transactions is not None:
             await attempt.used_transactions.finish(value)
     except GeneratorExit:  # the loop is being closed: nothing can be awaited any more
         raise
     except BaseException as error:
+        if forks.depth != depth:
+            forks.end_child(error)
         if attempt.used_transactions is not None:
             await attempt.used_transactions.rollback(error)
         raise
@@ -87,11 +93,16 @@ def _run_sync(
     attempt: "LeasedAttempt", function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """The same for a sync handler, in its thread: a connection may belong to that thread."""
+    depth = forks.depth
     try:
         value = function(*args, **kwargs)
+        if forks.depth != depth:
+            forks.end_child()
         if attempt.used_transactions is not None:
             attempt.used_transactions.finish_sync(value)
     except BaseException as error:
+        if forks.depth != depth:
+            forks.end_child(error)
         if attempt.used_transactions is not None:
             attempt.used_transactions.rollback_sync(error)
         raise

@@ -15,6 +15,7 @@ from holdfast.model.instants import Instant, Seconds
 from holdfast.model.job import JobKey
 from holdfast.model.outcome import decide_loss
 from holdfast.model.states import JobState
+from holdfast.model.text import shown
 from holdfast.model.work import ExpiredLease, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service
@@ -83,9 +84,9 @@ class Reaper(Service):
     def _report(self, lost: ExpiredLease, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
         _logger.warning(
             "Job %s (%s): its worker %s was lost; the job is %s.",
-            lost.id,
-            lost.task,
-            lost.owner,
+            shown(lost.id),
+            shown(lost.task),
+            shown(lost.owner),
             settlement.target if status is SettleStatus.APPLIED else JobState.CANCELLED,
         )
         self._emit(events.Reaped, lost, at, owner=lost.owner, losses=lost.losses + 1)

@@ -13,7 +13,7 @@ from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND, Instant
 from holdfast.model.job import JobKey
 from holdfast.model.states import TERMINAL, JobState, Reason
-from holdfast.model.text import ErrorInfo
+from holdfast.model.text import ErrorInfo, shown
 from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
@@ -87,8 +87,8 @@ class Reporter:
         lease = attempt.lease
         _logger.warning(
             "Job %s (%s) failed at attempt %d: %s%s",
-            lease.id,
-            lease.task,
+            shown(lease.id),
+            shown(lease.task),
             lease.attempt,
             settlement.reason,
             _detail(settlement),
@@ -110,8 +110,8 @@ class Reporter:
         if settlement.reason is not Reason.RELEASED:
             _logger.info(
                 "Job %s (%s) runs again in %.1f s: %s at attempt %d%s",
-                lease.id,
-                lease.task,
+                shown(lease.id),
+                shown(lease.task),
                 delay / SECOND,
                 settlement.reason,
                 lease.attempt,
@@ -132,7 +132,10 @@ class Reporter:
     def ownership_lost(self, attempt: LeasedAttempt, at: Instant) -> None:
         lease = attempt.lease
         _logger.warning(
-            "Job %s (%s): the lease is lost; the outcome of attempt %d is dropped.", lease.id, lease.task, lease.attempt
+            "Job %s (%s): the lease is lost; the outcome of attempt %d is dropped.",
+            shown(lease.id),
+            shown(lease.task),
+            lease.attempt,
         )
         self._emit(events.OwnershipLost, lease, at)
 
@@ -157,7 +160,7 @@ class Reporter:
         try:
             answer = await self._engine.emptied(queue)
         except EngineError as error:
-            _logger.info("The store could not be asked whether queue %s is empty: %s", queue, error)
+            _logger.info("The store could not be asked whether queue %s is empty: %s", shown(queue), error)
             return
         self._finished.discard(queue)
         if answer.emptied:
@@ -185,4 +188,4 @@ class Reporter:
 def _detail(settlement: Settlement) -> str:
     if settlement.error is not None:
         return f": {settlement.error.type}: {settlement.error.message}"
-    return f": {settlement.note}" if settlement.note else ""
+    return f": {shown(settlement.note)}" if settlement.note else ""

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
-from holdfast.service import Service, StoreOutage, Supervisor
+from holdfast.service import Service, StoreOutage, Supervisor, try_step
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import LeasedAttempt
@@ -42,6 +42,7 @@ from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.exchange import Exchanger, ParallelClaim
 from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.forked_child import ForkGuard
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.keeper import HEARTBEAT_US, Keeper
@@ -68,8 +69,6 @@ KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Stopping waits this long for the keeper's thread."""
 FORGET_TIMEOUT_S: Seconds = 2.0
 """Removing the worker's record may take this long; then it expires."""
-END_STEP_TRIES = 3
-"""A step of the end that is cancelled is tried this often."""
 POLL_WITHOUT_PUSH_S: Seconds = 0.25
 """Poll at least this often where the store cannot notify."""
 
@@ -206,6 +205,8 @@ class WorkerServices:
             ),
         )
 
+        self._fork_guard = ForkGuard(spec.worker, self.supervisor.services)
+
     def record(self) -> WorkerRecord:
         """The worker's record, as operators see it."""
         return WorkerRecord(
@@ -338,31 +339,17 @@ class WorkerServices:
         """Stop all services and threads, then release what still runs. A cancellation does not skip a step."""
         self._listener.close()
         self._watcher.stop()
-        cancelled = await self._try_step(self.supervisor.stop)
+        cancelled = await try_step(self.supervisor.stop)
         self.keeper.stop()
-        cancelled |= await self._try_step(self._wait_for_keeper)
-        cancelled |= await self._try_step(self._release_rest)
-        cancelled |= await self._try_step(self._forget_worker)
+        cancelled |= await try_step(self._wait_for_keeper)
+        cancelled |= await try_step(self._release_rest)
+        cancelled |= await try_step(self._forget_worker)
         self._handler_threads.close()
         _logger.info("Worker %s has stopped.", self._spec.worker)
         stopped = events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=self._released)
         self._bus.emit(stopped)
         if cancelled:
             raise asyncio.CancelledError
-
-    async def _try_step(self, step: Callable[[], Awaitable[None]]) -> bool:
-        """Carry out one step of the end, again if it is cancelled. True if it was cancelled."""
-        cancelled = False
-        for _ in range(END_STEP_TRIES):
-            try:
-                await step()
-                break
-            except asyncio.CancelledError:
-                cancelled = True
-            except Exception:
-                _logger.exception("A step of the end of worker %s failed.", self._spec.worker)
-                break
-        return cancelled
 
     async def _wait_for_keeper(self) -> None:
         await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from eventually import idle
+from eventually import eventually, idle
 from failing_engine import FailingEngine, fail_times
 from minimal_app import QUICK, GatedHandler, MinimalApp, MinimalTask, ShortSleepRuntime
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer
 from holdfast.runtime import SystemRuntime
+from holdfast.telemetry import events
 from holdfast.testing import FrozenRuntime
 from holdfast.worker.exchange import SETTLE_SEPARATELY_FROM
 
@@ -252,6 +253,29 @@ async def test_a_job_that_cannot_even_be_set_aside_leaves_the_others_alone() -> 
 # Claims
 
 
+async def test_a_settlement_of_a_locked_job_is_sent_again_without_the_others_until_it_is_answered() -> None:
+    # G8
+    app, engine = faulty(MinimalTask(noop))
+    await app.put(*(app.job("noop", id=f"j{number}") for number in range(10)))
+    engine.locked = {"j3", "j4"}
+    refused = 0
+
+    def unlock_after_three(command: Command[Any]) -> None:
+        nonlocal refused
+        if isinstance(command, Exchange) and {one.id for one in command.settlements} & engine.locked:
+            refused += 1
+            if refused == 3:
+                engine.locked = set()
+
+    engine.before = unlock_after_three
+    await app.drain(concurrency=10)
+    first, *again = [exchange for exchange in engine.exchanges if any(s.id == "j3" for s in exchange.settlements)]
+    assert len(first.settlements) == 10
+    assert [sorted(one.id for one in exchange.settlements) for exchange in again] == [["j3", "j4"]] * 2
+    assert all(exchange.claim is None for exchange in again)
+    assert await app.counts() == {JobState.SUCCEEDED: 10}
+
+
 async def test_no_more_is_claimed_than_there_are_free_slots() -> None:
     gated = GatedHandler()
     app, engine = faulty(gated.task())
@@ -381,3 +405,99 @@ async def test_a_retry_without_delay_runs_again_at_once() -> None:
     job = await app.look(id)
     assert (job.state, job.attempt, job.last_error) == (JobState.SUCCEEDED, 3, None)
     assert len(job.history) == 2
+
+
+# One lease that cannot be used
+
+
+class DamagingEngine(MemoryEngine):
+    """Its answers name another task for the job with this id, as a damaged record would."""
+
+    damaged = "damaged"
+
+    async def perform(self, command: Command[A]) -> A:
+        answer = await super().perform(command)
+        if isinstance(answer, ExchangeAnswer) and any(lease.id == self.damaged for lease in answer.leases):
+            leases = [replace(one, task="nomp") if one.id == self.damaged else one for one in answer.leases]
+            return replace(answer, leases=tuple(leases))
+        return answer
+
+
+async def test_a_lease_of_an_unknown_task_is_given_back_and_the_others_run(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = SystemRuntime()
+    app = MinimalApp(MinimalTask(noop), runtime=runtime, engine=DamagingEngine("memory://", runtime))
+    await app.put(*(app.job("noop", id=f"before-{n}") for n in range(5)))
+    await app.put(app.job("noop", id="damaged"), app.job("noop", id="after"))
+    await app.drain(concurrency=10)
+    assert await app.counts() == {JobState.SUCCEEDED: 6, JobState.SCHEDULED: 1}
+    assert (await app.look("damaged")).attempt == 0
+    assert "Job damaged of queue default was claimed, but its record names the task 'nomp'" in caplog.text
+
+
+async def test_a_report_that_raises_does_not_keep_the_other_jobs_from_starting() -> None:
+    app, _ = faulty(MinimalTask(noop))
+    await app.put(*(app.job("noop") for _ in range(5)))
+    async with app.worker() as worker:
+        assert worker._services is not None
+
+        def broken(*args: object) -> None:
+            raise RuntimeError("broken")
+
+        worker._services._reporter.started = broken  # type: ignore[method-assign, assignment]
+        worker._services._reporter.settled = broken  # type: ignore[method-assign, assignment]
+        await app.put(*(app.job("noop") for _ in range(5)))
+
+        async def all_done() -> bool:
+            return await app.counts() == {JobState.SUCCEEDED: 10}
+
+        await eventually(all_done, "all jobs")
+
+
+# Starts and late answers
+
+
+async def test_the_start_of_a_prefetched_job_is_sent_once() -> None:
+    gated = GatedHandler()
+    app, engine = faulty(gated.task(), MinimalTask(noop), prefetch=2)
+    await app.put(*(app.job("gated", f"{n}") for n in range(3)))
+    async with app.worker(concurrency=1):
+        await gated.started.calls(1)
+        gated.gate.set()
+        await gated.started.calls(3)
+        await eventually(lambda: app_is_done(app, 3), "the first jobs")
+        await app.put(*(app.job("noop") for _ in range(3)))
+        await eventually(lambda: app_is_done(app, 6), "the next jobs")
+    sent = Counter(start.token for exchange in engine.exchanges for start in exchange.starts)
+    assert set(sent.values()) == {1}, sent
+
+
+async def app_is_done(app: MinimalApp, count: int) -> bool:
+    return (await app.counts()).get(JobState.SUCCEEDED) == count
+
+
+async def test_a_lease_whose_answer_came_too_late_is_released_and_not_run() -> None:
+    runtime = FrozenRuntime()
+    ran: list[str] = []
+
+    async def runs() -> None:
+        ran.append("ran")
+
+    class LateEngine(MemoryEngine):
+        late = True
+
+        async def perform(self, command: Command[A]) -> A:
+            answer = await super().perform(command)
+            if isinstance(answer, ExchangeAnswer) and answer.leases and self.late:
+                self.late = False
+                runtime.advance(26)  # past the fence of a lease of 30 s
+            return answer
+
+    app = MinimalApp(MinimalTask(runs), runtime=runtime, engine=LateEngine("memory://", runtime))
+    id = await app.enqueue("runs")
+    released = app.record_events(events.Retrying)
+    async with app.worker():
+        await eventually(lambda: ran, "the second lease")
+        await idle()
+    assert [event.reason for event in released.seen] == [Reason.RELEASED]  # type: ignore[attr-defined]
+    assert len(ran) == 1
+    assert (await app.look(id)).attempt == 1

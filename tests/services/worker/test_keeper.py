@@ -226,6 +226,20 @@ async def test_an_attempt_whose_lease_cannot_be_renewed_is_fenced_in_time() -> N
     assert bench.keeper.fence() == []
 
 
+async def test_a_lease_that_was_not_extended_because_of_a_lock_is_tried_again_soon_and_fenced_in_time() -> None:
+    # T9
+    bench = Bench()
+    attempt = await bench.hold("a")
+    bench.engine.locked = {"a"}
+    bench.runtime.advance(10)
+    assert 0 < bench.keeper.run_once() <= 0.5
+    bench.runtime.advance(1)
+    bench.keeper.run_once()
+    assert bench.renewed() == [["a"], ["a"]]
+    bench.runtime.advance(14)
+    assert bench.keeper.fence() == [attempt]
+
+
 async def test_an_outcome_that_came_before_the_fence_is_still_sent() -> None:
     running, gate = Probe[None]("the handler"), asyncio.Event()
 

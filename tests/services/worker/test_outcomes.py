@@ -2,17 +2,25 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from minimal_app import QUICK, MinimalApp, MinimalTask
 
+from holdfast import App, events
 from holdfast.errors import Cancel, GiveUp, Retry, Snooze
 from holdfast.model.instants import SECOND
-from holdfast.model.job import AttemptOutcome, JobRecord
+from holdfast.model.job import AttemptOutcome, JobKey, JobRecord
+from holdfast.model.produce import Group, NewJob
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import JobState, Reason
+from holdfast.runtime import SystemRuntime
+from holdfast.testing import Probe
+from holdfast.worker import error_description
+from holdfast.worker.error_description import MAX_THREADS, ErrorDescriber
 
 
 async def attempt(function: Callable[..., Any], *args: Any, **policy: Any) -> JobRecord:
@@ -216,7 +224,8 @@ async def test_except_exception_cannot_swallow_an_interrupt() -> None:
 # Stored garbage
 
 
-@pytest.mark.parametrize("payload", [b"\xff\xfe", b"{", b"[1,2]", b"null", b"[" * 1000, b""])
+# A10
+@pytest.mark.parametrize("payload", [b"\xff\xfe", b"{", b"[" * 1000, b""])
 async def test_a_payload_that_cannot_be_read_fails_and_its_bytes_are_kept(payload: bytes) -> None:
     async def never() -> None:
         raise AssertionError
@@ -227,6 +236,132 @@ async def test_a_payload_that_cannot_be_read_fails_and_its_bytes_are_kept(payloa
     job = await app.look(id)
     assert (job.state, job.reason) == (JobState.FAILED, Reason.UNDECODABLE)
     assert job.payload == payload
+
+
+# A10
+@pytest.mark.parametrize("payload", [b"[1,2]", b"null", b"[[1],{}]", b'[[],{"new":1}]'])
+async def test_sound_data_that_does_not_fit_is_retried_and_ends_as_a_dead_letter(payload: bytes) -> None:
+    async def never() -> None:
+        raise AssertionError
+
+    app = App[None]("memory://")
+    app.task(name="never", retry_on=(KeyError,), max_attempts=2, backoff=0)(never)
+    async with app:
+        job = NewJob(queue="default", id="new", task="never", payload=payload)
+        await app.engine.enqueue(Group((job,)))
+        failed = Probe[events.Failed]("the listener")
+        app.on(events.Failed)(failed)
+        async with app.worker():
+            await failed.calls(1)
+        (record,) = (await app.engine.get(JobKey("default", "new"))).jobs
+    assert record is not None
+    assert (record.state, record.reason, record.attempt) == (JobState.FAILED, Reason.UNDECODABLE, 2)
+    assert [entry.outcome for entry in record.history] == [AttemptOutcome.FAILED] * 2
+    assert record.payload == payload
+
+
+# A10
+async def test_a_call_of_a_newer_release_waits_for_a_worker_that_has_the_parameter(tmp_path: Path) -> None:
+    async def scale(number: int) -> int:
+        return number
+
+    async def scale_by(number: int, factor: int) -> int:
+        return number * factor
+
+    old, new = (App[None](f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
+    old.task(name="scale", backoff=0.05)(scale)
+    task = new.task(name="scale", backoff=0.05)(scale_by)
+    retried = Probe[events.Retrying]("the listener")
+    old.on(events.Retrying)(retried)
+    async with old, new:
+        handle = await task.aenqueue(7, factor=6)
+        async with old.worker():
+            (event, *_) = await retried.calls(1)
+            assert event.reason == Reason.UNDECODABLE
+        async with new.worker():
+            assert await handle.aresult(timeout=60) == 42
+
+
+# The text of an exception
+
+
+class Interrupting(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+class Slow(Exception):
+    released: ClassVar[threading.Event]
+
+    def __str__(self) -> str:
+        self.released.wait(60)
+        return "slow"
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+async def test_an_exception_whose_text_raises_keyboard_interrupt_fails_the_attempt_and_not_the_worker(
+    is_async: bool,
+) -> None:
+    async def fails() -> None:
+        raise Interrupting
+
+    def fails_in_thread() -> None:
+        raise Interrupting
+
+    job = await attempt(fails if is_async else fails_in_thread)
+    assert (job.state, job.attempt, job.losses) == (JobState.RETRYING, 1, 0)
+    assert job.last_error is not None
+    assert "str() raised KeyboardInterrupt" in job.last_error.message
+
+
+async def test_a_slow_text_of_an_exception_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_description, "TIMEOUT_S", 0.2)
+    Slow.released = threading.Event()
+
+    async def fails() -> None:
+        raise Slow
+
+    try:
+        job = await attempt(fails)  # on the loop it would wait for 60 s
+    finally:
+        Slow.released.set()
+    assert job.state is JobState.RETRYING
+    assert job.last_error is not None
+    assert job.last_error.type.endswith("Slow")
+    assert job.last_error.message == "<not formatted within 0.2 s>"
+
+
+async def test_texts_that_do_not_end_keep_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_description, "TIMEOUT_S", 0.01)
+    Slow.released = threading.Event()
+    describer = ErrorDescriber(SystemRuntime())
+    try:
+        messages = [(await describer.describe(Slow())).message for _ in range(MAX_THREADS + 1)]
+    finally:
+        Slow.released.set()
+        describer.close()
+    assert messages[-2:] == [
+        "<not formatted within 0.01 s>",
+        "<not formatted: earlier errors are still being formatted>",
+    ]
+
+
+async def test_a_chain_of_twenty_thousand_contexts_is_formatted_in_part() -> None:
+    async def fails() -> None:
+        error: BaseException = ValueError("the first")
+        for number in range(20_000):
+            outer = ValueError(f"number {number}")
+            outer.__context__ = error
+            error = outer
+        raise error
+
+    job = await attempt(fails)
+    assert job.last_error is not None
+    assert "ValueError: the first" in job.last_error.traceback
+    assert "ValueError: number 19999" in job.last_error.traceback
+    assert "left out" in job.last_error.traceback
 
 
 async def test_a_backoff_function_that_breaks_does_not_lose_the_job() -> None:
@@ -255,3 +390,31 @@ async def test_an_error_class_that_cannot_be_compared_fails_the_job() -> None:
 
     job = await attempt(fails, retry=RetryPolicy(give_up_on=(Odd,)))
     assert (job.state, job.reason) == (JobState.FAILED, Reason.ERROR)
+
+
+# Errors that are hard to handle
+
+
+@both(lambda: _raise(GeneratorExit()))
+async def test_a_generator_exit_out_of_a_handler_is_a_failure(handler: Callable[[], Any]) -> None:
+    job = await attempt(handler, retry=RetryPolicy(max_attempts=1))
+    assert job.state is JobState.FAILED
+    assert job.last_error is not None
+    assert "GeneratorExit" in job.last_error.type
+
+
+class BrokenClassError(Exception):
+    """Cannot be compared with any class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("broken")
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None: ...
+
+
+@both(lambda: _raise(BrokenClassError()))
+async def test_an_error_that_cannot_be_inspected_is_a_failure(handler: Callable[[], Any]) -> None:
+    job = await attempt(handler, retry=RetryPolicy(max_attempts=1))
+    assert job.state is JobState.FAILED

@@ -14,9 +14,11 @@ from minimal_app import MinimalApp, MinimalTask, names
 from holdfast import events
 from holdfast.context import AbortReason, Context
 from holdfast.errors import EngineUnavailable
+from holdfast.model.outcome import decide_loss
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange
 from holdfast.testing import FrozenRuntime, Probe
+from holdfast.worker.thread import run_loop
 
 
 class GatedHandler:
@@ -293,3 +295,46 @@ async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> N
     await life
     assert waits.started.seen == []
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
+
+
+async def test_a_job_that_runs_when_the_worker_ends_by_its_own_error_counts_a_loss() -> None:
+    running = Probe[None]("the handler")
+
+    async def patient() -> None:
+        running(None)
+        await asyncio.Event().wait()
+
+    app = MinimalApp(MinimalTask(patient))
+    id = await app.enqueue("patient")
+    worker = app.worker(grace=0)
+    work = asyncio.ensure_future(worker.arun())
+    await running.calls(1)
+    services = worker._services
+    assert services is not None
+    services._on_service_ended(services.exchanger)  # as after an error that no service survives
+    with pytest.raises(RuntimeError, match="service 'exchange' ended"):
+        await work
+
+    job = await app.look(id)
+    assert (job.state, job.attempt, job.losses) == (JobState.RUNNING, 1, 0), "not released free of charge"
+    (lost,) = (await app.engine.expired("another", limit=10)).leases
+    await app.engine.settle(decide_loss(lost, None, draw=0.0))
+    assert (await app.look(id)).losses == 1
+
+
+def test_an_error_that_stops_the_event_loop_is_not_taken_for_a_request_to_stop() -> None:
+    failures = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(interrupt)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            failures.append("cancelled")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_loop(main(), lambda: failures.append("failure"))
+    assert failures == ["failure", "cancelled"]

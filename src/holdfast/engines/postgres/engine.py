@@ -34,7 +34,8 @@ from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.postgres.worker_sessions import DisownSilent, EndedProcesses
 from holdfast.engines.topics import Topics
-from holdfast.errors import EngineUnavailable, SchemaMismatch
+from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
+from holdfast.model.address import has_unencoded_login, mask_password, without_login
 from holdfast.model.command import A, Command
 from holdfast.model.instants import MILLISECOND, SECOND, Micros
 from holdfast.runtime import Runtime
@@ -82,16 +83,14 @@ class PostgresEngine(Engine):
         rules: Rules = PRESENT,
     ) -> None:
         check_namespace(namespace)
-        self._url = _without_driver(url)
+        self._url = _checked(url)
         self._runtime = runtime
         self._namespace = namespace
         self._durability = Durability(durability, pooled=pooled)
         self._connect = Connector(self._url, self.place, self._durability, pooled=pooled)
         self._connect_notifier = self._connect
         if listen_url:
-            self._connect_notifier = Connector(
-                _without_driver(listen_url), _place(listen_url), self._durability, pooled=False
-            )
+            self._connect_notifier = Connector(_checked(listen_url), _place(listen_url), self._durability, pooled=False)
         self._topics = Topics()
         self._offset = 0
         self._not_before_us = 0
@@ -329,5 +328,13 @@ def _without_driver(url: str) -> str:
 
 def _place(url: str) -> str:
     """Hosts and database of an address, without the login. It may name several hosts, or none."""
-    parts = urlsplit(url)
-    return f"{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path}"
+    parts = urlsplit(without_login(url))
+    return f"{parts.netloc or 'localhost'}{parts.path}"
+
+
+def _checked(url: str) -> str:
+    if has_unencoded_login(url):
+        raise ConfigError(
+            f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
+        )
+    return _without_driver(url)

@@ -96,10 +96,17 @@ class CommandThread:
         self._opened.put(None)
         try:
             while (batch := self._next_batch()) is not None:
-                results = runner.run([pending.command for pending in batch])
-                self._deliver(batch, results)
+                self._deliver(batch, self._run(runner, [pending.command for pending in batch]))
         finally:
             runner.close()
+
+    def _run(self, runner: CommandRunner, commands: list[Command[Any]]) -> list[CommandResult]:
+        """PF3. An error that the runner does not expect ends its batch and not the thread, which others wait for."""
+        try:
+            return runner.run(commands)
+        except Exception as error:
+            log.exception("A batch of %d commands failed.", len(commands))
+            return [CommandResult(None, error, frozenset())] * len(commands)
 
     def _next_batch(self) -> list[PendingCommand] | None:
         first = self._pending.get()

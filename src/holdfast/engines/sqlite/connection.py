@@ -2,13 +2,15 @@
 
 The journal is a write-ahead log (`use_wal`), so that readers never wait for the writer. Automatic checkpoints are off,
 because the writer checkpoints while it holds the gate. `synchronous` follows from the durability class. A connection is
-used by one thread at a time, in one process.
+used by one thread at a time, in one process, while its lock is held (`connections_at_fork.py`).
 """
 
 import logging
 import os
 import sqlite3
 
+from holdfast import forks
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS, EngineConnection
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import identity_of
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
@@ -32,7 +34,7 @@ CACHE_KIB = 8_000
 
 
 def connect(
-    store: StoreOptions, *, read_only: bool = False, factory: type[sqlite3.Connection] = sqlite3.Connection
+    store: StoreOptions, *, read_only: bool = False, factory: type[sqlite3.Connection] = EngineConnection
 ) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < MIN_VERSION:
         raise SchemaMismatch(
@@ -41,17 +43,20 @@ def connect(
             wanted="3.37",
             engine="sqlite",
         )
+    CONNECTIONS.check(store.path)
     store.file.check()  # otherwise SQLite would make a new, empty file
     before = identity_of(store.path)
     try:
-        db = sqlite3.connect(
-            store.path,
-            timeout=store.busy_timeout_s,
-            isolation_level=None,
-            cached_statements=CACHED_STATEMENTS,
-            check_same_thread=False,
-            factory=factory,
-        )
+        with forks.no_fork:
+            db = sqlite3.connect(
+                store.path,
+                timeout=store.busy_timeout_s,
+                isolation_level=None,
+                cached_statements=CACHED_STATEMENTS,
+                check_same_thread=False,
+                factory=factory,
+            )
+            CONNECTIONS.add(db, store.path)
     except sqlite3.Error as error:
         raise translate(error, store.path) from error
     try:
@@ -63,12 +68,12 @@ def connect(
         if read_only:
             db.execute("PRAGMA query_only = ON")
         store.file.remember(before)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, EngineUnavailable) as error:
         sqlite3.Connection.close(db)  # `factory` may have another `close`
-        raise translate(error, store.path) from error
-    except EngineUnavailable:
-        sqlite3.Connection.close(db)
-        raise
+        CONNECTIONS.remove(db)
+        raise translate(error, store.path) if isinstance(error, sqlite3.Error) else error from error
+    if isinstance(db, EngineConnection):
+        CONNECTIONS.in_use(db).release()
     return db
 
 
@@ -91,13 +96,6 @@ def use_wal(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime) -> No
 
 def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def keep_for_ever(db: sqlite3.Connection) -> None:
-    """In a forked child: never close this connection of the parent, not even when the interpreter ends."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 
 
 def roll_back(db: sqlite3.Connection) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
@@ -29,6 +28,7 @@ from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.model import work
+from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
 from holdfast.model.reads import READS
 from holdfast.model.records import WorkerRecord
@@ -113,7 +113,7 @@ class SqliteEngine(Engine):
         self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
         self._topics = Topics()
-        self._clock = EngineClock(runtime)
+        self._clock = EngineClock(runtime, path_of(url))
         self._pid = 0
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None
@@ -313,7 +313,7 @@ class SqliteEngine(Engine):
     def renewal_connection(self) -> RenewalConnection:
         # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
         # commit of class durable syncs the same log.
-        store = replace(self._store, durability="fast") if self._store.durability == "durable" else self._store
+        store = self._store.with_durability("fast") if self._store.durability == "durable" else self._store
         return SqliteRenewalConnection(Writer(store, self._runtime, self._clock), self._notify)
 
     @classmethod
@@ -360,15 +360,17 @@ def path_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc:
         raise ConfigError(
-            f"{url!r} contains a host. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
+            f"{mask_password(url)!r} contains a host. A SQLite address is sqlite:///relative/path.db or sqlite:////absolute/path.db.",
             key="url",
         )
     if parts.query or parts.fragment:
-        raise ConfigError(f"{url!r}: a SQLite address takes no options ({parse_qs(parts.query)}).", key="url")
+        raise ConfigError(
+            f"{mask_password(url)!r}: a SQLite address takes no options ({parse_qs(parts.query)}).", key="url"
+        )
     path = unquote(parts.path)
     path = path[1:] if path.startswith("/") and url.startswith("sqlite://") else path
     if not path or path == ":memory:":
-        raise ConfigError(f"{url!r} names no file. For a store in memory use memory://", key="url")
+        raise ConfigError(f"{mask_password(url)!r} names no file. For a store in memory use memory://", key="url")
     return os.path.abspath(path)
 
 

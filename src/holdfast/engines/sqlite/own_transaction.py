@@ -14,7 +14,8 @@ from contextvars import ContextVar
 from types import TracebackType
 
 from holdfast import forks
-from holdfast.engines.sqlite.connection import connect, is_not_committed, keep_for_ever, roll_back, translate
+from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, translate
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, UsageError
@@ -77,7 +78,6 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         self._forked = True
         if connection is not None:
             connection.revoked = FORKED
-            keep_for_ever(connection)
 
     # Beginning
 
@@ -116,7 +116,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            connection.really_close()
+            _close(connection)
             raise translate(error, self.path) from error
         connection.set_authorizer(_deny_transaction_statements)
         return connection
@@ -152,7 +152,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
             else:
                 roll_back(connection)
         finally:
-            connection.really_close()
+            _close(connection)
             if gate is not None:
                 gate.close()
         if commit:
@@ -171,6 +171,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
                 raise translate(error, self.path) from error
             message = f"SQLite failed while committing ({error}). The transaction may or may not have been written."
             raise OutcomeUnknown(message, verb="commit", engine="sqlite") from error
+        self._store.file.check_after_commit()
 
     def _notify(self, connection: OwnConnection) -> None:
         for callback in connection.user.callbacks:
@@ -196,6 +197,11 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
                 connection.set_authorizer(_deny_all)  # cursors that exist already are refused by this
                 gate.close()
         return True
+
+
+def _close(connection: OwnConnection) -> None:
+    connection.really_close()
+    CONNECTIONS.remove(connection)
 
 
 def _deny_transaction_statements(action: int, *_: object) -> int:

@@ -11,6 +11,7 @@ import sqlite3
 from typing import Any
 
 from holdfast.engines.sqlite.connection import connect
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.topics import Topics
@@ -67,6 +68,7 @@ class CommitPoller:
     def _poll(self) -> None:
         read_counter = load("statements.sql", self._store.namespace)["user_commits"]
         db = connect(self._store, read_only=True)
+        in_use = CONNECTIONS.in_use(db)
         try:
             last_version: object = None
             while not self._stopped.is_set():
@@ -74,13 +76,15 @@ class CommitPoller:
                     self._awake.clear()
                     if not self._topics.has_waiter:  # a waiter may have come before `clear`
                         self._awake.wait()
-                version = db.execute("PRAGMA data_version").fetchone()
-                if version != last_version:
-                    last_version = version
-                    self._compare(db.execute(read_counter).fetchone() or ())
+                with in_use:
+                    version = db.execute("PRAGMA data_version").fetchone()
+                    counter = db.execute(read_counter).fetchone() or () if version != last_version else self._counter
+                last_version = version
+                self._compare(counter)
                 self._stopped.wait(POLL_INTERVAL_S)
         finally:
-            db.close()
+            with in_use:
+                db.close()
 
     def _compare(self, counter: object) -> None:
         before, self._counter = self._counter, counter

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, roll_back, translate
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
@@ -22,6 +23,7 @@ class Reader:
         self._store = store
         self._clock = clock
         self.connection = connect(store, read_only=True)
+        self._in_use = CONNECTIONS.in_use(self.connection)
         self._sql = load("statements.sql", store.namespace)
         self._state = SqliteState(self.connection, self._sql)
         self._ledger = Ledger(self._state)
@@ -30,12 +32,14 @@ class Reader:
         """It waits for nothing."""
 
     def close(self) -> None:
-        self.connection.close()
+        with self._in_use:
+            self.connection.close()
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         """Run the commands in one transaction; if one of them fails, each in a transaction of its own."""
         try:
-            return self._read(commands)
+            with self._in_use:
+                return self._read(commands)
         except sqlite3.Error as error:
             return [CommandResult(None, translate(error, self._store.path), frozenset())] * len(commands)
         except Exception as error:
@@ -50,10 +54,10 @@ class Reader:
         self.connection.execute("BEGIN")
         try:
             _, wall, lease, _ = self.connection.execute(self._sql["begin_meta"]).fetchone()
-            self._ledger.clock = At(wall, lease).after(self._clock.last)
+            self._ledger.clock = self._clock.earliest(At(wall, lease))
             now = self._clock.now()
             answers = [self._ledger.decide(command, now).answer for command in commands]
-            self._clock.last = self._ledger.clock.after(self._clock.last)
+            self._clock.answered(self._ledger.clock)
             return [CommandResult(answer, None, frozenset()) for answer in answers]
         finally:
             roll_back(self.connection)

@@ -22,6 +22,7 @@ from holdfast.engines.sqlite.rows import (
     STATES_BY_NUMBER,
     BrokenLane,
     DamagedIndex,
+    DamagedRow,
     job_row,
     pack,
     read_job,
@@ -242,13 +243,14 @@ class SqliteState(UnfinishedRecords):
         while True:
             rows = self.db.rows("ready", q, t, *after, count)
             jobs = self._read(rows)
-            for (_, rank, due, _), job in zip(rows, jobs, strict=True):
+            for (arrival, rank, due, _), job in zip(rows, jobs, strict=True):
+                if job.task != task or job.queue != queue:
+                    raise DamagedRow(arrival)
                 if job.due != due or job.priority != -rank or job.state is not JobState.QUEUED:
                     raise DamagedIndex(queue)
             yield from (job for job in jobs if job.lane is None or job.lane not in cleared)
             if len(rows) < count:
                 return
-            arrival, rank, due, _ = rows[-1]
             after = (rank, due, arrival)
 
     def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:

@@ -1,13 +1,21 @@
 """What all connections of one engine share: the options of the store, its clock, and the form of a result."""
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from holdfast.engines.sqlite.store_file import StoreFile
 from holdfast.errors import EngineUnavailable
 from holdfast.file_locks import Gate
-from holdfast.model.instants import At
+from holdfast.model.instants import MINUTE, SECOND, At
 from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
+
+MAX_LEAD_US = 5 * SECOND
+"""A clock that is slewed, or set by a time service that works, is never further behind than this."""
+MAX_STEP_US = 5 * MINUTE
+"""A step forward that is logged. A slewed clock gains less between two writes, unless they are days apart."""
 
 
 @dataclass(slots=True)
@@ -27,6 +35,12 @@ class StoreOptions:
     def __post_init__(self) -> None:
         self.file = StoreFile(self.path)
 
+    def with_durability(self, durability: str) -> "StoreOptions":
+        """The same store, of another class."""
+        options = replace(self, durability=durability)
+        options.file = self.file
+        return options
+
     def open_gate(self, runtime: Runtime) -> Gate:
         """The gate of all writers of the file, in all processes. Each user of it opens it for itself."""
         try:
@@ -39,15 +53,55 @@ class StoreOptions:
 
 
 class EngineClock:
-    """The clock of one engine. Engine time never goes back, so the latest answered time is kept."""
+    """The clock of one engine. Its time does not go back behind the latest answer or the last commit in the file.
 
-    def __init__(self, runtime: Runtime) -> None:
+    A lead of more than a few seconds is dropped: the clock was wrong before, and due times would stand still until it
+    has caught up. Leases use the boot clock alone. It cannot be set, so only another boot can be ahead of it (PF4).
+    """
+
+    def __init__(self, runtime: Runtime, path: str = "") -> None:
         self._runtime = runtime
-        self.last = At(0, 0)
-        """The latest time in an answer of any connection of this process."""
+        self._path = path
+        self._last = At(0, 0)
+        """The time of the latest answer of any connection of this process."""
+        self._reported = 0
+        """The stored time whose lead or step was logged: a reader finds it again until the next write."""
 
     def now(self) -> At:
         return At(self._runtime.wall(), self._runtime.boot())
+
+    def earliest(self, stored: At) -> At:
+        """The earliest time of a transaction that has begun; `stored` is the time of the last commit in the file."""
+        now = self.now()
+        self._report(stored, now)
+        walls = [last for last in (stored.wall, self._last.wall) if last - now.wall <= MAX_LEAD_US]
+        leases = [last for last in (stored.lease, self._last.lease) if last - now.lease <= MAX_LEAD_US]
+        return At(max(walls, default=0), max(leases, default=0))  # TM3
+
+    def answered(self, at: At) -> None:
+        self._last = at
+
+    def _report(self, stored: At, now: At) -> None:
+        lead_us = stored.wall - now.wall
+        step_us = (now.wall - now.lease) - (stored.wall - stored.lease)
+        if stored.wall == self._reported or not stored.lease:
+            return
+        if lead_us > MAX_LEAD_US:
+            self._reported = stored.wall
+            log.warning(
+                "%s: the last write has a time that is %.0f s ahead of this host's clock. Its lead is dropped: engine "
+                "time goes back, and due times follow the clock.",
+                self._path,
+                lead_us / SECOND,
+            )
+        elif step_us > MAX_STEP_US and now.lease >= stored.lease:
+            self._reported = stored.wall
+            log.warning(
+                "%s: this host's clock was set forward by %.0f s since the last write. Jobs become due and records are "
+                "pruned that much earlier.",
+                self._path,
+                step_us / SECOND,
+            )
 
 
 class CommandResult(NamedTuple):

@@ -10,7 +10,7 @@ An engine never changes to the other file by itself: the log may belong to the o
 
 import os
 
-from holdfast.errors import EngineUnavailable
+from holdfast.errors import EngineUnavailable, OutcomeUnknown
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -52,6 +52,20 @@ class StoreFile:
     def check(self) -> None:
         if self._identity is not None and identity_of(self.path) != self._identity:
             raise self.error("")
+
+    def check_after_commit(self) -> None:
+        """A write is acknowledged only if other processes can find it."""
+        try:
+            self.check()
+        except EngineUnavailable as error:
+            raise self.unknown_outcome() from error
+
+    def unknown_outcome(self) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self.path} or its log was moved or replaced while this was written. The write is in the old file.",
+            verb="commit",
+            engine="sqlite",
+        )
 
     def error(self, suffix: str) -> EngineUnavailable:
         file = self.path + suffix

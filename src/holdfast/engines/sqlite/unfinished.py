@@ -84,7 +84,7 @@ class UnfinishedRecords(SmallRecords, ABC):
     def abandoned(self, now_us: int) -> list[UnfinishedWork]:
         """The records that this transaction has read and that have not changed for a while."""
         records = self._unfinished or {}
-        return [work for work in records.values() if now_us - work.changed_us > ABANDONED_AFTER_US]
+        return [work for work in records.values() if abs(now_us - work.changed_us) > ABANDONED_AFTER_US]
 
     def lanes_being_cleared(self, queue: str) -> frozenset[str | None]:
         """The lanes of a queue that a clear is in progress for; None stands for the whole queue."""

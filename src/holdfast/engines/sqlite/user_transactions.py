@@ -149,11 +149,11 @@ class SqliteUserTransactions:
         state = SqliteState(rows.connection, self._sql)  # without fast paths: a refused insert cannot be tried again
         ledger = Ledger(state)
         _, wall, lease, state.arrival = rows.execute(self._sql["begin_meta"]).fetchone()
-        ledger.clock = At(wall, lease).after(self._clock.last)
+        ledger.clock = self._clock.earliest(At(wall, lease))
         current, now = _without_late_settlements(command, state), self._clock.now()
         state.now_us = now.wall
         decision = ledger.decide(current, now)
-        self._clock.last = ledger.clock.after(self._clock.last)
+        self._clock.answered(ledger.clock)
         state.finish()
         written = state.db.written
         if written:

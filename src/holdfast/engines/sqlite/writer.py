@@ -11,6 +11,7 @@ runs in a transaction of its own.
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import msgspec
 
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -66,8 +68,10 @@ class Writer:
         self._gate = store.open_gate(runtime)
         try:
             self.connection = connect(store)
+            self._in_use = CONNECTIONS.in_use(self.connection)
             try:
-                use_wal(self.connection, store, runtime)
+                with self._in_use:
+                    use_wal(self.connection, store, runtime)
             except BaseException:
                 self.connection.close()
                 raise
@@ -87,16 +91,18 @@ class Writer:
         self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
 
     def close(self) -> None:
-        self.connection.close()
+        with self._in_use:
+            self.connection.close()
         self._gate.close()
 
     # Opening
 
     def prepare(self, *, auto_migrate: bool) -> tuple[str, ...]:
         """Migrate if `auto_migrate`, refuse a schema that does not fit, expire the leases of an earlier boot."""
-        if self._is_prepared():  # then opening does not wait for the gate
-            return ()
-        with self._gate:
+        with self._in_use:
+            if self._is_prepared():  # then opening does not wait for the gate
+                return ()
+        with self._gate, self._in_use:
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
                 namespace = self._store.namespace
@@ -159,7 +165,7 @@ class Writer:
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:
             log.error("%s: the disk is full. No job is accepted; stored jobs can still be settled.", self._store.path)
-        with self._gate:
+        with suppress(EngineUnavailable), self._gate, self._in_use:
             self._reserve.release()
             self._checkpoint(MAX_INTEGER)
 
@@ -215,7 +221,7 @@ class Writer:
                 repaired.add(str(problem))
 
     def _transaction(self, work: Callable[[], T]) -> T:
-        with self._gate:
+        with self._gate, self._in_use:
             self._check_files(log=self._log_file.was_lost)
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -226,13 +232,8 @@ class Writer:
                 raise
             try:
                 log_bytes = self._check_files()
-            except EngineUnavailable as error:  # a write is acknowledged only if other processes can find it
-                raise OutcomeUnknown(
-                    f"{self._store.path} or its log was moved or replaced while this was written. The write is in "
-                    "the old file.",
-                    verb="commit",
-                    engine="sqlite",
-                ) from error
+            except EngineUnavailable as error:
+                raise self._store.file.unknown_outcome() from error
             if not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use:
                 log_bytes = MAX_INTEGER  # the database must not need more space than the reserve has
             self._checkpoint(log_bytes)
@@ -268,7 +269,7 @@ class Writer:
     def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[CommandResult], list[tuple[int, UnfinishedWork]]]:
         """The results, and the work that commands have begun and not finished, each with the index of its command."""
         state, ledger = self._state, self._ledger
-        ledger.clock = self._begin().after(self._clock.last)
+        ledger.clock = self._begin()
         results: list[CommandResult] = []
         begun: list[tuple[int, UnfinishedWork]] = []
         for command in commands:
@@ -285,17 +286,17 @@ class Writer:
         for work in state.abandoned(ledger.clock.wall):
             chunk = do_chunk(state, work, ledger.clock, keep_time=True)
             results[-1] = results[-1]._replace(topics=results[-1].topics | chunk.topics)
-        self._clock.last = ledger.clock.after(self._clock.last)
+        self._clock.answered(ledger.clock)
         state.finish()
         if state.db.written:
             self.connection.execute(self._sql["end_meta"], (ledger.clock.wall, ledger.clock.lease, state.arrival))
         return results, begun
 
     def _begin(self) -> At:
-        """Read what other connections have written; answer the latest time in the file."""
+        """Read what other connections have written; answer the earliest time that this transaction may have."""
         self._state.begin()
         _, wall, lease, self._state.arrival = self.connection.execute(self._sql["begin_meta"]).fetchone()
-        return At(wall, lease)
+        return self._clock.earliest(At(wall, lease))
 
     # Work of several transactions
 

@@ -10,11 +10,24 @@ Nothing here uses the ledger.
     assert check(history).problems == []
 
 The callers of `all_verbs.py` use every verb. Fewer rules can be checked for their histories; `check_roughly` does it.
+Those of `open_transactions.py` keep users' transactions open; `check_transactions` checks that no other call waits.
 """
 
 from holdfast.testing.histories.all_verbs import AllVerbsCaller
 from holdfast.testing.histories.callers import Load, overlap
 from holdfast.testing.histories.check import Verdict, check, check_roughly
+from holdfast.testing.histories.open_transactions import OpenTransactionCaller, check_transactions
 from holdfast.testing.histories.record import History, RecordedCall
 
-__all__ = ["AllVerbsCaller", "History", "Load", "RecordedCall", "Verdict", "check", "check_roughly", "overlap"]
+__all__ = [
+    "AllVerbsCaller",
+    "History",
+    "Load",
+    "OpenTransactionCaller",
+    "RecordedCall",
+    "Verdict",
+    "check",
+    "check_roughly",
+    "check_transactions",
+    "overlap",
+]

@@ -301,7 +301,7 @@ class RandomCaller:
             idle = 0 if self.held or listed.leases or answer.next_due is not None else idle + 1
             if idle == EMPTY_ROUNDS:
                 break
-        names = tuple(sorted(set(self.shared.names)))
+        names = tuple(sorted({*self.shared.names, *self.shared.history.released}))
         await self.must(observe.Get(jobs=names))
         await self.must(observe.Stats(queues=QUEUES))
         await self.must(observe.Audit())

@@ -4,6 +4,7 @@ The clock is a counter that ticks when a call is sent and when its answer has ar
 so a finer order cannot be observed. A call takes effect at an unknown point between its two ticks.
 """
 
+import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,11 +14,14 @@ from typing import Any, NamedTuple
 from holdfast.engine import Engine
 from holdfast.errors import Busy
 from holdfast.model.command import A, Command
-from holdfast.model.job import JobKey
-from holdfast.model.observe import Prune
+from holdfast.model.job import JobKey, JobRecord
+from holdfast.model.observe import Get, Prune
 from holdfast.model.operate import Cancel, Pause, Requeue, Resume
 from holdfast.model.produce import Enqueue, GroupAccepted
 from holdfast.model.work import Exchange, Renew
+
+ANSWER_WITHIN_S = 60.0
+"""PF1: a call that takes longer waits for something without a limit."""
 
 
 class TickRange(NamedTuple):
@@ -53,6 +57,10 @@ class History:
     drained: bool = False
     """True if one caller has finished all jobs at the end."""
     busy: int = 0
+    lane_order: dict[str, list[str]] = field(default_factory=dict)
+    """The ids of jobs by lane, in the order in which they came, where that is certain."""
+    released: list[JobKey] = field(default_factory=list)
+    """Jobs that must not be cancelled because of their parents."""
     _ticks: Iterator[int] = field(default_factory=itertools.count)
     _named: dict[JobKey, list[RecordedCall]] | None = None
     _touched: dict[str, list[RecordedCall]] | None = None
@@ -61,7 +69,8 @@ class History:
         """Send a command and record it. None: it failed. `Busy` does not count as an error."""
         asked_at = next(self._ticks)
         try:
-            answer = await engine.perform(command)
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                answer = await engine.perform(command)
         except Busy:
             self.busy += 1
             self.calls.append(RecordedCall(caller, command, None, TickRange(asked_at, next(self._ticks))))
@@ -75,6 +84,14 @@ class History:
             return None
         self.calls.append(RecordedCall(caller, command, answer, TickRange(asked_at, next(self._ticks))))
         return answer
+
+    def records(self) -> dict[JobKey, JobRecord | None]:
+        """What was stored of each job at the last look."""
+        found: dict[JobKey, JobRecord | None] = {}
+        for call in self.calls:
+            if isinstance(call.command, Get) and call.answer is not None:
+                found.update(zip(call.command.jobs, call.answer.jobs, strict=True))
+        return found
 
     def naming(self, key: JobKey) -> list[RecordedCall]:
         """The calls that name a job, or got a lease on it. Call it when all calls are recorded."""

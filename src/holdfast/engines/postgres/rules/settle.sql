@@ -10,6 +10,10 @@
 -- without `p_wait`, and with all settlements in `p_rest`: what another transaction has locked is left out, and all
 -- else is done.
 -- G8: without `p_wait`, a settlement or start of a locked job is answered `busy`.
+--
+-- No plan may depend on statistics, which are missing or old whenever a queue has just been filled or drained. So the
+-- planner may neither sort nor read a table whole: only the index that has the order of a statement is left.
+-- R2: for a claim that is job_ready.
 -- W2: settlements, then children, then starts, then due jobs and the claim.
 -- L8: lanes that ran empty are named in the answer.
 CREATE FUNCTION exchange(
@@ -21,6 +25,7 @@ CREATE FUNCTION exchange(
     p_offset bigint, p_not_before_us bigint
 ) RETURNS SETOF exchange_row LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_memoize = off SET jit = off
+SET enable_sort = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan SET lock_timeout = {{exchange_lock_wait_ms}} AS $$
 DECLARE
     v_none text := begin_call();

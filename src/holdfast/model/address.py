@@ -1,0 +1,32 @@
+"""Addresses of stores as people may see them: without passwords.
+
+A password may contain `/`, `#` or `?` that is not encoded. A parser then takes a part of it for the host, the path or
+the query. So the login is cut out of the text before anything is parsed.
+"""
+
+import re
+
+_LOGIN = re.compile(r"(?s)^([\w+.-]+://)([^/?#:@]*)(:.*)?@")
+"""Scheme, user and password: up to the last `@`, because a password may contain one, too."""
+_PASSWORD_OPTION = re.compile(r"(?i)([?&][^=&]*password=)[^&]*")
+
+
+def mask_password(url: str) -> str:
+    """The address with `***` in place of each password.
+
+    >>> mask_password("postgresql://ada:a/b#c?d@db.example/shop")
+    'postgresql://ada:***@db.example/shop'
+    """
+    masked = _LOGIN.sub(lambda found: f"{found[1]}{found[2]}{':***' if found[3] else ''}@", url)
+    return _PASSWORD_OPTION.sub(r"\1***", masked)
+
+
+def without_login(url: str) -> str:
+    """The address without user and password, in the login and in the options."""
+    return _PASSWORD_OPTION.sub(r"\1***", _LOGIN.sub(r"\1", url))
+
+
+def has_unencoded_login(url: str) -> bool:
+    """True if the login contains a character that a parser takes for its end."""
+    found = _LOGIN.match(url)
+    return found is not None and re.search(r"[/?#]", found[3] or "") is not None

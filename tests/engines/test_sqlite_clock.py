@@ -1,0 +1,129 @@
+"""Clocks under a SQLite store: a wall clock that steps, a host that restarts, processes that differ a little."""
+
+from pathlib import Path
+
+import pytest
+from opened_engine import opened_engine
+from sqlite_store import a_claim, job, store
+
+from holdfast.model.instants import DAY, MINUTE, SECOND
+from holdfast.model.states import JobState
+from holdfast.model.work import Settlement
+from holdfast.runtime import SystemRuntime
+
+
+class Host(SystemRuntime):
+    """Clocks that a test sets, each by itself."""
+
+    def __init__(self, boot_id: str = "this boot") -> None:
+        super().__init__()
+        self.wall_us = 1_800_000_000 * SECOND
+        self.boot_us = 100_000 * SECOND
+        self._boot_id = boot_id
+
+    def wall(self) -> int:
+        return self.wall_us
+
+    def boot(self) -> int:
+        return self.boot_us
+
+    def advance(self, duration_us: int) -> None:
+        self.wall_us += duration_us
+        self.boot_us += duration_us
+
+
+# TM3
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_one_write_under_a_clock_a_day_ahead_does_not_stop_due_times(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, same_process: bool
+) -> None:
+    path, wrong, right = tmp_path / "x.db", Host(), Host()
+    wrong.wall_us += DAY
+    async with opened_engine(store(path, runtime=wrong)) as first, opened_engine(store(path, runtime=right)) as second:
+        await first.enqueue(job("written a day ahead"))
+        wrong.wall_us = right.wall_us
+        engine = first if same_process else second
+        await engine.enqueue(job("due in a minute", delay=MINUTE))
+        for host in (wrong, right):
+            host.advance(2 * MINUTE)
+        leases = (await engine.claim(a_claim("w"))).leases
+        assert "due in a minute" in [lease.id for lease in leases]
+        assert (await engine.now()).wall == right.wall_us
+    assert "86400 s ahead" in caplog.text
+
+
+# TM3
+async def test_a_small_step_back_of_the_wall_clock_does_not_take_engine_time_back(tmp_path: Path) -> None:
+    host = Host()
+    async with opened_engine(store(tmp_path / "x.db", runtime=host)) as engine:
+        await engine.enqueue(job("a"))
+        before = await engine.now()
+        host.wall_us -= 3 * SECOND
+        assert (await engine.now()).wall == before.wall
+        await engine.enqueue(job("b"))
+        assert (await engine.now()).wall == before.wall
+
+
+# TM3
+async def test_engine_time_is_not_behind_the_last_commit_of_another_process(tmp_path: Path) -> None:
+    path, ahead, behind = tmp_path / "x.db", Host(), Host()
+    ahead.wall_us += 3 * SECOND
+    async with opened_engine(store(path, runtime=ahead)) as first, opened_engine(store(path, runtime=behind)) as second:
+        await first.enqueue(job("a"))
+        written = (await first.now()).wall
+        assert (await second.now()).wall >= written  # the reader
+        (lease,) = (await second.claim(a_claim("w"))).leases
+        assert (
+            await second.settle(Settlement(queue="q", id="a", token=lease.token, target=JobState.SUCCEEDED))
+        ).at.wall >= written
+        assert (await second.prune()).at.wall >= written  # the writer
+
+
+# PF4
+@pytest.mark.parametrize("step_us", [DAY, -DAY, 3 * SECOND, -3 * SECOND])
+async def test_a_step_of_the_wall_clock_neither_ends_nor_prolongs_a_lease(tmp_path: Path, step_us: int) -> None:
+    host = Host()
+    async with opened_engine(store(tmp_path / "x.db", runtime=host)) as engine:
+        await engine.enqueue(job("before"), job("after"))
+        await engine.claim(a_claim("w", limit=1, lease_us=10 * SECOND))
+        host.wall_us += step_us
+        await engine.claim(a_claim("w", 1, limit=1, lease_us=10 * SECOND))
+        host.advance(9 * SECOND)
+        assert (await engine.expired("me")).leases == ()
+        host.advance(2 * SECOND)
+        assert len((await engine.expired("me")).leases) == 2
+
+
+# TM2, PF4
+async def test_after_a_restart_of_the_host_new_leases_expire_by_the_new_clock(tmp_path: Path) -> None:
+    path, old = tmp_path / "x.db", Host("old boot")
+    async with opened_engine(store(path, runtime=old)) as engine:
+        await engine.enqueue(job("a"), job("b"))
+        await engine.claim(a_claim("before", limit=1))
+    new = Host("new boot")
+    new.boot_us = 5 * SECOND
+    async with opened_engine(store(path, runtime=new)) as engine:
+        assert len((await engine.expired("me")).leases) == 1
+        await engine.claim(a_claim("after", limit=1, lease_us=10 * SECOND))
+        new.advance(9 * SECOND)
+        assert len((await engine.expired("me")).leases) == 1
+        new.advance(2 * SECOND)
+        assert len((await engine.expired("me")).leases) == 2
+        assert (await engine.now()).lease == new.boot_us
+        assert await engine.audit() == ()
+
+
+async def test_a_wall_clock_that_is_set_forward_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = Host()
+    async with opened_engine(store(tmp_path / "x.db", runtime=host)) as engine:
+        await engine.enqueue(job("a"))
+        host.advance(DAY)  # time that passes is no step
+        await engine.enqueue(job("b"))
+        assert "set forward" not in caplog.text
+        host.wall_us += 10 * MINUTE
+        await engine.now()
+        await engine.enqueue(job("c"))
+        await engine.enqueue(job("d"))
+        assert caplog.text.count("set forward by 600 s") == 1

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
 from holdfast.engines.host import MAX_DATAGRAM_BYTES, HostProcesses
+from holdfast.engines.sqlite.connection import connect
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.topics import EVERY_TOPIC, Topics
@@ -114,27 +114,21 @@ async def test_a_commit_that_only_the_counter_shows_wakes_every_kind_of_caller(t
     assert await subscription.wait(0.01) == {topic}
 
 
-class CountedWaits(threading.Event):
-    """Counts how often the poller pauses."""
-
-    count = 0
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.count += 1
-        return super().wait(timeout)
-
-
 async def test_the_counter_is_read_only_after_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.engines.sqlite.poller.POLL_INTERVAL_S", 0.001)
+    statements: list[str] = []
+
+    def traced(*given: Any, **options: Any) -> Any:
+        connection = connect(*given, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr("holdfast.engines.sqlite.poller.connect", traced)
     engine = open_engine(f"sqlite:///{tmp_path}/x.db")
     assert isinstance(engine, SqliteEngine)
     async with opened_engine(engine):
-        poller: Any = engine._poller
-        pauses = poller._stopped = CountedWaits()
-        read: list[object] = []
-        monkeypatch.setattr(poller, "_compare", read.append)
         with engine.subscribe("queue:q") as subscription:
             waiting = asyncio.ensure_future(subscription.wait(60))
-            await eventually(lambda: pauses.count > 20)
+            await eventually(lambda: statements.count("PRAGMA data_version") > 20)
             waiting.cancel()
-    assert len(read) == 1
+    assert len([statement for statement in statements if "user_commits" in statement]) == 1

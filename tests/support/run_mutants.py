@@ -7,7 +7,7 @@ First all named tests run on a sound copy: a test that fails there notices nothi
 copy, alone, and its tests run. Two run at a time, each in a copy of its own, and all share one PostgreSQL server. The
 source tree itself is never changed.
 
-The exit code is not 0 if a mutant does not apply any more, if a test fails on the sound copy, or if less than 95 % of
+The exit code is not 0 if a mutant does not apply any more, if its tests fail on the sound copy, or if less than 95 % of
 the mutants are noticed. A mutant that names a reason why no test can notice it (`equivalent`) is not run.
 """
 
@@ -140,7 +140,7 @@ class Copy:
             case 0:
                 return Result(mutant, Verdict.SURVIVED, seconds)
             case 1:
-                return Result(mutant, Verdict.NOTICED, seconds, _first_failure(output))
+                return Result(mutant, Verdict.NOTICED, seconds, "".join(_failures(output)[:1]))
             case _:
                 return Result(mutant, Verdict.NOT_RUN, seconds, output[-1_000:])
 
@@ -152,9 +152,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _first_failure(output: str) -> str:
-    failures = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return failures[0].split(" - ")[0].partition(" ")[2] if failures else ""
+def _failures(output: str) -> list[str]:
+    """The tests that pytest lists as failed."""
+    lines = [line for line in output.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    return [line.split(" - ")[0].partition(" ")[2] for line in lines]
 
 
 def chosen(only: str) -> list[Mutant]:
@@ -180,27 +181,29 @@ def main(only: str) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as folder:
             copies = [Copy(Path(folder), number, run) for number in range(AT_A_TIME)]
-            to_run = [mutant for mutant in mutants if not mutant.equivalent]
-            if not sound_copy_passes(copies[0], to_run):
+            failing = failing_tests(copies[0], mutants)
+            if failing is None:
                 return 1
-            results = judge_all(copies, mutants)
+            results = judge_all(copies, mutants, failing)
     finally:
         cluster.leave(last=True)
     return report(results)
 
 
-def sound_copy_passes(copy: Copy, mutants: list[Mutant]) -> bool:
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
+def failing_tests(copy: Copy, mutants: list[Mutant]) -> set[str] | None:
+    """The tests that fail without any mutant, so that they would notice nothing. None: they could not be run."""
+    tests = sorted({test for mutant in mutants if not mutant.equivalent for test in mutant.tests})
+    if not tests:
+        return set()
     began_s = time.monotonic()
     code, output = copy.pytest(tests, SOUND_LIMIT_S, "-n", str(AT_A_TIME), "--dist", "loadfile")
     print(f"the tests on a sound copy: {time.monotonic() - began_s:.0f} s", flush=True)
     if code != 0:
-        print(output[-10_000:])
-        print("They fail without any mutant, or could not be run, so they would notice nothing.")
-    return code == 0
+        print(output[-10_000:], flush=True)
+    return set(_failures(output)) if code in (0, 1) else None
 
 
-def judge_all(copies: list[Copy], mutants: list[Mutant]) -> list[Result]:
+def judge_all(copies: list[Copy], mutants: list[Mutant], failing: set[str]) -> list[Result]:
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -208,8 +211,11 @@ def judge_all(copies: list[Copy], mutants: list[Mutant]) -> list[Result]:
 
     def judge(mutant: Mutant) -> Result:
         nonlocal done
+        unsound = [test for test in failing if test.startswith(mutant.tests)]
         if mutant.equivalent:
             result = Result(mutant, Verdict.EQUIVALENT, detail=mutant.equivalent)
+        elif unsound:
+            result = Result(mutant, Verdict.NOT_RUN, detail=f"{unsound[0]} fails without it")
         else:
             copy = free.get()
             try:

@@ -202,11 +202,11 @@ MUTANTS = (
     ),
     Mutant(
         "a password in the query is shown",
-        "engine.py",
-        r'return re.sub(r"(?i)([?&][^=&]*password=)[^&]*", r"\1***", masked)',
-        "return masked",
+        "model/address.py",
+        '    return _PASSWORD_OPTION.sub(r"\\1***", masked)',
+        "    return masked",
         "A log line shows the password of the database.",
-        ("tests/edges/test_cli_postgres.py::test_a_password_in_the_address_is_shown_nowhere",),
+        ("tests/unit/test_address.py",),
     ),
     # Events
     Mutant(

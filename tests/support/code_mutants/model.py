@@ -101,7 +101,7 @@ MUTANTS = (
         "return longer[:KEEP_FIRST] + longer[-KEEP_LAST:]",
         "return longer[-KEEP_FIRST - KEEP_LAST :]",
         "The error that began it all is not in the record.",
-        (f"{SUITE}::test_history",),
+        ("tests/contract/suite.py::test_history::test_a_long_history_keeps_the_first_and_the_last_nineteen[memory]",),
     ),
     Mutant(
         "a name may be as long as its characters allow",
@@ -141,7 +141,7 @@ MUTANTS = (
         "if len(exchange.settlements) > MAX_SETTLEMENTS:",
         "if False:",
         "One exchange holds up all other writers.",
-        (BAD_INPUT,),
+        ("tests/contract/suite.py::test_bad_input::test_an_exchange_that_is_too_large_is_refused[memory]",),
     ),
     Mutant(
         "a priority that PostgreSQL cannot store is accepted",

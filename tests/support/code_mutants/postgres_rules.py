@@ -13,8 +13,8 @@ MUTANTS = (
     Mutant(
         "a claim waits for a locked job",
         "engines/postgres/rules/claim.sql",
-        "LIMIT least(t.share, p_room) FOR UPDATE SKIP LOCKED",
-        "LIMIT least(t.share, p_room) FOR UPDATE",
+        "LIMIT least(p_shares[1], p_room) FOR UPDATE SKIP LOCKED",
+        "LIMIT least(p_shares[1], p_room) FOR UPDATE",
         "One job in an open transaction stops the claims of its queue.",
         ("tests/engines/test_postgres_locked.py::test_a_claim_passes_a_locked_job_by",),
     ),
@@ -231,8 +231,8 @@ MUTANTS = (
     Mutant(
         "a short claim with a cursor is not completed",
         "engines/postgres/rules/claim.sql",
-        "EXIT WHEN p_room = 0 OR v_stop IS NULL AND v_cursor = c_beginning;",
-        "EXIT WHEN p_room = 0 OR v_stop IS NULL;",
+        "v_stop IS NULL AND v_met = '{}' AND v_cursor = c_beginning;",
+        "v_stop IS NULL AND v_met = '{}';",
         "Slots stay free although jobs wait that became ready before the cursor.",
         (
             "tests/engines/test_postgres_bounds.py::test_a_claim_that_finds_too_few_jobs_behind_its_cursor_looks_before_it",

@@ -14,7 +14,7 @@ MUTANTS = (
         "        if commit:\n            self._notify(connection)",
         "        self._notify(connection)",
         "An event of a job is published that never was.",
-        (COMPLETE, SQLITE, ENQUEUE),
+        ("tests/services/transactions/test_callbacks.py",),
     ),
     Mutant(
         "a session that is rolled back keeps its callbacks",

@@ -99,14 +99,15 @@ def test_a_user_s_transaction_has_no_earlier_time_than_the_last_write_of_another
         db.rollback()
 
 
+@pytest.mark.parametrize("uptime_us", [61 * SECOND, 365 * DAY])
 async def test_a_lease_of_a_new_boot_expires_by_the_clock_of_that_boot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uptime_us: int
 ) -> None:
-    """The host was up for a year, and has just restarted."""
+    """The host was up for this long, and has just restarted."""
     path = tmp_path / "x.db"
     before = SystemRuntime()
     monkeypatch.setattr(before, "boot_id", lambda: "the boot before")
-    monkeypatch.setattr(before, "boot", lambda: 365 * DAY)
+    monkeypatch.setattr(before, "boot", lambda: uptime_us)
     async with opened_engine(store(path, runtime=before)) as engine:
         await engine.enqueue(job("a"))
         await engine.claim(a_claim(1))

@@ -134,13 +134,13 @@ class LoopThread:
                 "The loop thread cannot wait for itself. Await the async method here.", method="", twin=""
             )
         lock = self._runtime.lock()
-        lock.acquire()
+        lock.acquire()  # no limit: the lock is new
         call = _Call(coroutine, lock)
         self._calls.add(call)
         if not self._soon(self._begin, call):
             self._end(call, cancelled=True)
         try:
-            lock.acquire()
+            lock.acquire()  # no limit: what the call waits for has limits, and `_end` releases it when the loop ends
         except BaseException:  # Ctrl-C in the waiting thread: it takes no answer any more
             call.dropped = True
             self._soon(_cancel, call)
@@ -196,7 +196,7 @@ class LoopThread:
             self._end(call, cancelled=True)
 
     async def _until_stopped(self) -> None:
-        await self._stop.wait()
+        await self._stop.wait()  # no limit: `close` sets it
         self._ending = True
         for call in tuple(self._calls):
             _cancel(call)

@@ -1,15 +1,11 @@
 """The contract: what an engine is. Its implementations are in `engines/`; users call them stores.
 
-An engine keeps records and applies decisions; it makes none. (One exception: after a cancel request, a settlement that
-would let the job run again becomes `cancelled`.) Each verb is atomic. Its effect is as durable as the engine's
-durability class says before the answer is returned.
+An engine keeps records and applies decisions; it makes none. Each verb is atomic. Its effect is as durable as the
+engine's durability class says before the answer is returned.
 
 To write an engine: subclass `Engine`, implement the abstract methods, and run the conformance suite
-(`pytest --pyargs holdfast.testing.contract --holdfast-engine=URL`). `perform` receives every verb as a command from
-`holdfast.model` and returns its answer; the methods below name the verbs, check their arguments, and say what is
-promised. `docs/contract.md` has the rules in full.
-
-A job is named by (queue, id). Order is promised inside a queue: priority, then due time, then arrival.
+(`pytest --pyargs holdfast.testing.contract --holdfast-engine=URL`). `perform` receives every verb as a command and
+returns its answer; the methods below name the verbs and check their arguments. `docs/contract.md` has the rules.
 """
 
 from abc import ABC, abstractmethod

@@ -321,7 +321,7 @@ class OutcomeUnknown(EngineError):
 
     def __init__(self, message: str = "", *, verb: str, job_ids: Iterable[str] = (), engine: str = "") -> None:
         self.verb, self.job_ids = verb, tuple(job_ids)
-        of = f" of {', '.join(self.job_ids)}" if self.job_ids else ""
+        of = f" of {', '.join(repr(one)[1:-1] for one in self.job_ids)}" if self.job_ids else ""
         super().__init__(message or f"{verb}{of} may or may not have happened. {self.standard}", engine=engine)
 
 

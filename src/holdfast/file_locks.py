@@ -111,9 +111,7 @@ class Gate(FileLock):
     def __enter__(self) -> Self:
         """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
         if not self._take(self.timeout_s):
-            raise EngineUnavailable(
-                f"{self._path} was locked for {self.timeout_s:g} s, so nothing was written. {self._holder()}"
-            )
+            raise gate_error(self._path, self.timeout_s)
         return self
 
     def _take(self, timeout_s: float) -> bool:
@@ -204,7 +202,7 @@ class _KernelWaiter:
             return not self.is_waiting
 
     def _main(self) -> None:
-        while self._requests.get():
+        while self._requests.get():  # no limit: `end` puts False
             try:
                 _flock(self._fd)
             except OSError as error:
@@ -224,7 +222,14 @@ def _flock(fd: int, *, unlock: bool = False) -> None:
     if sys.platform != "win32":
         import fcntl
 
+        # no limit: this thread is here to wait; the caller waits for it with a limit
         fcntl.flock(fd, fcntl.LOCK_UN if unlock else fcntl.LOCK_EX)
+
+
+def gate_error(path: str, waited_s: float, reason: str = "") -> EngineUnavailable:
+    """The error after a wait for a gate: it names the holder."""
+    words = (f"{path} was locked for {waited_s:g} s, so nothing was written.", reason, str(LockHolder.of(path)))
+    return EngineUnavailable(" ".join(filter(None, words)))
 
 
 class LockHolder(NamedTuple):

@@ -42,7 +42,7 @@ from holdfast.model.instants import At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryRequested, Returned, decide
 from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
-from holdfast.model.text import describe
+from holdfast.model.text import describe, shown
 from holdfast.model.work import Exchange, Renewal, RenewStatus, Settlement, SettleStatus, Start, StartStatus
 from holdfast.pull.worker import PullWorker
 from holdfast.transactions import UserConnection
@@ -361,7 +361,7 @@ class Lease(Generic[T]):
         try:
             CURRENT.reset(token)
         except ValueError:  # entered in another context, as a generator may have been
-            _logger.debug("The block of job %s ended in another context than it began.", self._attempt.lease.id)
+            _logger.debug("The block of job %s ended in another context than it began.", shown(self._attempt.lease.id))
 
     async def _left(self, error: BaseException | None) -> None:
         if self._verb:
@@ -378,7 +378,7 @@ class Lease(Generic[T]):
         try:
             await self._settle("retried", self._outcome_of(error))
         except HoldfastError as trouble:  # the error of the block is the one to raise
-            _logger.warning("The outcome of job %s could not be written: %s", self._attempt.lease.id, trouble)
+            _logger.warning("The outcome of job %s could not be written: %s", shown(self._attempt.lease.id), trouble)
 
     def _outcome_of(self, error: BaseException) -> Outcome:
         """By policy; but an exception that ends the program or the asyncio task releases the job."""
@@ -391,7 +391,7 @@ class Lease(Generic[T]):
             if self._begun and not self._pull_worker.mark_started(self._attempt):
                 _logger.warning(
                     "The lease on job %s was dropped without being settled: it expires, and costs an attempt.",
-                    self._attempt.lease.id,
+                    shown(self._attempt.lease.id),
                 )
 
     def __repr__(self) -> str:

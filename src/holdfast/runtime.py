@@ -23,7 +23,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import IO, Any, TypeVar, TypeVarTuple
 
 from holdfast.errors import InvalidOption
@@ -37,6 +41,8 @@ Stream = int | IO[bytes] | None
 
 _logger = logging.getLogger("holdfast")
 
+IDLE_THREAD_S = 5.0
+"""A thread for blocking calls ends after this long without a call."""
 TOKENS_PER_READ = 64
 """Random tokens per call of the kernel: each call releases the interpreter's lock and waits to get it back."""
 
@@ -88,7 +94,10 @@ class Runtime(ABC):
 
     @abstractmethod
     async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call a blocking function in a thread, with the caller's context variables."""
+        """Call a blocking function in a thread, with the caller's context variables.
+
+        It waits for no other call, unlike `asyncio.to_thread`, whose threads may all be taken by handlers.
+        """
 
     @abstractmethod
     def process(
@@ -119,6 +128,68 @@ class Runtime(ABC):
         return self.token_bytes(16).hex()
 
 
+class DaemonThreads(ThreadPoolExecutor):
+    """An executor with one thread for each call that runs at the same time. Threads are reused and never waited for.
+
+    The standard executor joins its threads when the loop is closed or the process ends: a call that does not return
+    would keep the process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(max_workers=1)  # the threads of the base class are not used
+        self._name = name
+        self._forget_threads()
+
+    def _forget_threads(self) -> None:
+        self._pid = os.getpid()
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = 0
+        self._guard = threading.Lock()
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        if self._pid != os.getpid():  # a forked child has none of the threads
+            self._forget_threads()
+        future: Future[T] = Future()
+        call = partial(_call, future, function, args, kwargs)
+        with self._guard:
+            reuse = self._idle > 0
+            self._idle -= reuse
+        if reuse:
+            self._queue.put(call)
+        else:
+            threading.Thread(target=self._work, args=(call,), name=self._name, daemon=True).start()
+        return future
+
+    def _work(self, call: Callable[[], None]) -> None:
+        while True:
+            call()
+            del call  # an idle thread must not keep the arguments alive
+            with self._guard:
+                self._idle += 1
+            while True:
+                try:
+                    call = self._queue.get(timeout=IDLE_THREAD_S)
+                    break
+                except Empty:
+                    with self._guard:
+                        if self._idle:  # else a call for this thread is on its way
+                            self._idle -= 1
+                            return
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing is waited for. Idle threads end by themselves."""
+
+
+def _call(future: "Future[T]", function: Callable[..., T], args: Any, kwargs: Any) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            answer = function(*args, **kwargs)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
+
+
 class SystemRuntime(Runtime):
     """The runtime of production: the clocks, threads and files of the operating system."""
 
@@ -126,6 +197,7 @@ class SystemRuntime(Runtime):
         self.fs = Files()
         self._random = random.SystemRandom().random  # reads from the kernel, so forked processes get different numbers
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._blocking_calls = DaemonThreads("holdfast blocking call")
         self._boot_id = ""
         self._unused_tokens: dict[int, list[bytes]] = {}  # by length
         self._unused_tokens_pid = os.getpid()
@@ -177,7 +249,8 @@ class SystemRuntime(Runtime):
         return thread
 
     async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        return await asyncio.to_thread(function, *args)
+        call = partial(copy_context().run, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._blocking_calls, call)
 
     def process(
         self,

@@ -99,7 +99,7 @@ class EventStream(Generic[E]):
                 return self._events.popleft()
             if self._closed:
                 raise StopIteration
-            self._arrived.wait()
+            self._arrived.wait()  # no limit: the user waits for the next event; `close` sets it
 
     def __aiter__(self) -> Self:
         return self._open()

@@ -110,3 +110,32 @@ def test_a_class_name_has_one_meaning() -> None:
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(name(path))
     assert {key: found for key, found in places.items() if len(found) > 1 and key not in TWO_MEANINGS} == {}
+
+
+NAMES_OF_USERS = {"id", "task", "queue", "lane", "owner", "worker", "job_id"}
+"""Fields and variables that hold a name which a user chose: it may contain line breaks and control characters."""
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+
+
+def unescaped_names(path: Path) -> list[str]:
+    """Names of users that a log line shows without `shown(...)`."""
+    return [
+        f"{path.name}, line {argument.lineno}: {ast.unparse(argument)}"
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LOG_METHODS
+        if isinstance(call.func.value, ast.Name) and call.func.value.id in {"_logger", "log"}
+        for argument in call.args
+        if (isinstance(argument, ast.Attribute) and argument.attr.lstrip("_") in NAMES_OF_USERS)
+        or (isinstance(argument, ast.Name) and argument.id in NAMES_OF_USERS)
+    ]
+
+
+def test_log_lines_escape_the_names_of_users() -> None:
+    """An id with a line break would forge a log line."""
+    assert [place for path in SOURCE for place in unescaped_names(path)] == []
+
+
+def test_the_check_of_log_lines_finds_an_unescaped_id(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.py"
+    source.write_text('_logger.info("%s %s", lease.id, shown(lease.task))\n')
+    assert unescaped_names(source) == ["wrong.py, line 1: lease.id"]

@@ -12,6 +12,7 @@ from command_line import Answer, Run
 
 from holdfast import App
 from holdfast.cli.root import root
+from holdfast.errors import EngineUnavailable
 
 SHOP = "from holdfast import App\njobs = App('sqlite:///jobs.db')\n"
 
@@ -155,6 +156,27 @@ def test_a_command_that_reads_creates_no_store_and_exits_with_3(run: Run, tmp_pa
     assert answer.code == 3
     assert str(tmp_path / "nowhere.db") in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["removed", "emptied"])
+def test_status_does_not_call_a_store_empty_whose_file_was_removed(run: Run, tmp_path: Path, what: str) -> None:
+    jobs = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @jobs.task
+    def work() -> None: ...
+
+    with jobs:
+        work.enqueue()
+        for suffix in ("", "-wal", "-shm"):
+            (tmp_path / f"jobs.db{suffix}").unlink()
+        with pytest.raises(EngineUnavailable, match="moved or removed"):
+            work.enqueue()
+        if what == "emptied":
+            (tmp_path / "jobs.db").touch()
+        answer = run("status", "--url", f"sqlite:///{tmp_path}/jobs.db")
+    assert answer.code == 3
+    assert "was moved or removed" in answer.err
+    assert "no job has been enqueued" not in answer.out
 
 
 def test_a_store_that_cannot_be_opened_exits_with_3(run: Run, tmp_path: Path) -> None:

@@ -292,7 +292,14 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
     )
     called = {verb_of(command) for command in Command.__subclasses__()}
     assert len(called) > 30
-    also = {"installed", "enqueue_alike", "enqueue_fast", "enqueue_in_transaction", "settle_in_transaction"}
+    also = {
+        "installed",
+        "lock_holders",
+        "enqueue_alike",
+        "enqueue_fast",
+        "enqueue_in_transaction",
+        "settle_in_transaction",
+    }
     assert {verb for verb, _ in found} == called | also == {*entry_functions()}
     path = f"search_path={schema_of(name)}, {name}, pg_temp"
     assert [verb for verb, settings in found if path not in settings] == []

@@ -1,10 +1,11 @@
 """Clocks under a SQLite store: a wall clock that steps, a host that restarts, processes that differ a little."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from opened_engine import opened_engine
-from sqlite_store import a_claim, job, store
+from sqlite_store import a_claim, job, store, success
 
 from holdfast.model.instants import DAY, MINUTE, SECOND
 from holdfast.model.states import JobState
@@ -127,3 +128,36 @@ async def test_a_wall_clock_that_is_set_forward_is_reported_once(
         await engine.enqueue(job("c"))
         await engine.enqueue(job("d"))
         assert caplog.text.count("set forward by 600 s") == 1
+
+
+async def play_clock_steps(path: Path, seed: int, rounds: int) -> None:
+    """A wall clock that is set at random: every job runs once, and no lease ends early."""
+    choose, host = Random(seed), Host()
+    done: list[str] = []
+    async with opened_engine(store(path, runtime=host)) as first, opened_engine(store(path, runtime=host)) as second:
+        for number in range(rounds):
+            engine = choose.choice((first, second))
+            host.wall_us += choose.choice((0, 0, DAY, -DAY, 3 * SECOND, -3 * SECOND, 10 * MINUTE))
+            host.advance(choose.randrange(SECOND))
+            await engine.enqueue(job(f"job-{number}", delay=choose.choice((0, SECOND))))
+            leases = (await engine.claim(a_claim("w", number, limit=2, lease_us=30 * SECOND))).leases
+            host.wall_us += choose.choice((0, DAY, -DAY))
+            assert (await engine.expired("me")).leases == ()
+            await engine.settle(*map(success, leases))
+            done += [lease.id for lease in leases]
+        host.wall_us += rounds * DAY  # later than every due time that was written under a wrong clock
+        while leases := (await first.claim(a_claim("end", len(done), limit=50))).leases:
+            await first.settle(*map(success, leases))
+            done += [lease.id for lease in leases]
+        assert sorted(done) == sorted(f"job-{number}" for number in range(rounds))
+        assert await first.audit() == ()
+
+
+async def test_every_job_runs_once_under_a_clock_that_is_set_again_and_again(tmp_path: Path) -> None:
+    await play_clock_steps(tmp_path / "x.db", 1, 40)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(2, 30))
+async def test_every_job_runs_once_under_many_clocks(tmp_path: Path, seed: int) -> None:
+    await play_clock_steps(tmp_path / "x.db", seed, 200)

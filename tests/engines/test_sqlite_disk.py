@@ -54,6 +54,8 @@ async def test_a_write_to_a_file_that_is_no_longer_at_its_path_is_refused(tmp_pa
         assert "rollback" not in str(caught.value)
         with pytest.raises(EngineUnavailable, match=r"x\.db was (moved|replaced)"):
             await engine.get(JobKey("q", "before"))
+        with pytest.raises(EngineUnavailable, match=r"x\.db was (moved|replaced)"):
+            engine.renewal_connection()
     if what == "replaced":
         assert ids_in(path) == {"of another process"}
     else:

@@ -130,6 +130,20 @@ async def test_a_store_with_a_stopped_writer_can_be_opened_read_and_closed(tmp_p
 
 
 # PF1
+async def test_tasks_that_wait_for_the_gate_one_after_the_other_end_together(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        with closing(Files().gate(f"{path}-gate", 1, guarded=path)) as gate, gate:
+            waiting = [async_handler_transaction(engine, path) for _ in range(100)]
+            results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
+        assert {type(result) for result in results} == {EngineUnavailable}
+        assert "Other tasks of this process wait for it, too. A transaction of this process holds it." in str(
+            results[-1]
+        )
+        await async_handler_transaction(engine, path)
+
+
+# PF1
 async def test_closing_a_store_does_not_wait_as_long_as_a_write(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     engine = store(path, busy_timeout_s=600)

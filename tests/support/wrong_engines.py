@@ -134,10 +134,10 @@ ANSWERS = (
     WrongAnswer("next-due", work.ExchangeAnswer, more("next_due"), "Exchange: next_due"),
     WrongAnswer("lane-emptied-untold", work.ExchangeAnswer, without_last("emptied"), "Exchange: emptied"),
     WrongAnswer(
-        "late-called-applied", work.ExchangeAnswer, first("settled", instead(APPLIED, LATE)), r"Exchange: settled\[0\]"
+        "late-called-applied", work.ExchangeAnswer, first("settled", instead(APPLIED, LATE)), r"Exchange: settled\[\d\]"
     ),
     WrongAnswer(
-        "applied-called-late", work.ExchangeAnswer, first("settled", instead(LATE, APPLIED)), r"Exchange: settled\[0\]"
+        "applied-called-late", work.ExchangeAnswer, first("settled", instead(LATE, APPLIED)), r"Exchange: settled\[\d\]"
     ),
     WrongAnswer(
         "late-start-allowed",

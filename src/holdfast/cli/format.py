@@ -7,6 +7,8 @@ escape.
 
 from datetime import datetime
 
+from holdfast.model.text import shown
+
 ULID_LENGTH = 26
 SHORT_LENGTH = 14
 """Characters of a generated id in a line: ten encode its millisecond, four more distinguish it from others."""
@@ -22,10 +24,7 @@ def safe(text: object) -> str:
     >>> print(safe("red \x1b[31m alert\n"))
     red \x1b[31m alert\n
     """
-    raw = str(text)
-    if raw.isprintable():
-        return raw
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in raw)
+    return shown(str(text))
 
 
 def safe_lines(text: object) -> list[str]:

@@ -179,9 +179,10 @@ def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
     if not capabilities.shared_between_processes:
         message = f"{app.address} exists in one process only, so no command can see its jobs. Use SQLite instead."
         raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
-    if not create and not capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address):
+    if not create and not capabilities.shared_between_hosts and not app.runtime.fs.size(app.address):
         message = (
-            f"There is no store at {app.address} yet. The first enqueue or worker creates it: {target.worker_command}"
+            f"There is no store at {app.address}: none was made yet, or its file was moved or removed. The first "
+            f"enqueue or worker makes one: {target.worker_command}"
         )
         raise EngineUnavailable(message, engine=app.engine.scheme)
     with app:

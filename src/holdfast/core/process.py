@@ -51,7 +51,7 @@ class Process:
                 if other is None:
                     self._opening = _Opening()
             if other is not None:
-                await other.wait()
+                await other.wait()  # no limit: the other caller opens the store, which has limits
                 continue
             try:
                 await self.engine.open()

@@ -29,6 +29,8 @@ MAX_DATAGRAM_BYTES = 32_768
 """Longer than the topics of almost every batch. A longer list of topics is sent as `EVERY_TOPIC`."""
 SEPARATOR = "\0"
 """Between the topics of a datagram. No topic contains it."""
+CLOSE_TIMEOUT_S = 5.0
+"""`close` waits this long for the thread of a socket, which may still handle a notification."""
 STOP = b"\0\0"
 """The datagram that ends a listener's thread. No list of topics encodes to it."""
 REMOVE_RECORD_AFTER_S = 24 * 3600.0
@@ -69,7 +71,7 @@ class DatagramListener:
                 sender.sendto(STOP, str(self._path))
             except OSError:
                 self._socket.shutdown(socket.SHUT_RDWR)  # the path is gone, or the socket is full: end `recv` this way
-        self._thread.join()
+        self._thread.join(CLOSE_TIMEOUT_S)
         self._socket.close()
 
 

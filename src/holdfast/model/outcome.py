@@ -15,7 +15,7 @@ from holdfast.errors import InvalidOption
 from holdfast.model.instants import Instant, Micros
 from holdfast.model.retry import DEFAULT_BACKOFF, RetryPolicy, Stop, loss_delay, next_delay
 from holdfast.model.states import JobState, Reason
-from holdfast.model.text import ErrorInfo
+from holdfast.model.text import ErrorInfo, shown
 from holdfast.model.work import ExpiredLease, Lease, Settlement
 
 
@@ -238,7 +238,7 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
         token=lost.token,
         target=JobState.RETRYING,
         reason=Reason.WORKER_LOST,
-        note=f"Worker {lost.owner} was lost",
+        note=f"Worker {shown(lost.owner)} was lost",
         refund=not started,  # A5
         listed_expiry=lost.lease_expires,
     )

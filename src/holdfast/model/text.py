@@ -84,7 +84,7 @@ def _bytes_of(text: str, what: str) -> int:
 
 
 def shown(name: str) -> str:
-    """The name as logs, errors and terminals show it: control characters are escaped, so that it forges no line.
+    """A name that a user chose, as logs, errors and terminals show it: control characters cannot forge a line.
 
     >>> shown("a\\nb")
     'a\\\\nb'

@@ -12,11 +12,13 @@ the feed transports them (`feed.py`), on a thread of the feed.
 import asyncio
 import inspect
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.errors import Interrupt
 from holdfast.model.instants import Seconds
+from holdfast.model.text import describe
 from holdfast.runtime import Runtime
 from holdfast.telemetry.events import Event
 
@@ -150,4 +152,6 @@ async def _finish(answer: Awaitable[object], listener: Listener[Any], event: Eve
 
 def _report(listener: Listener[Any], event: Event) -> None:
     name = getattr(listener, "__qualname__", repr(listener))
-    _logger.exception("The listener %s failed on %s. The event went to the others.", name, type(event).__name__)
+    error = sys.exception()
+    trace = "" if error is None else describe(error).traceback  # unlike logging, it never raises
+    _logger.error("The listener %s failed on %s. The event went to the others.\n%s", name, type(event).__name__, trace)

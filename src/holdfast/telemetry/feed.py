@@ -170,7 +170,7 @@ class BackgroundQueue(Generic[T]):
 
     def _work(self) -> None:
         while self._items or not self._closing.is_set():
-            self._has_items.wait()
+            self._has_items.wait()  # no limit: `close` sets it
             self._closing.wait(self._collect_s)
             self._has_items.clear()
             items: list[T] = []

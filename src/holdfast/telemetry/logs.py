@@ -10,6 +10,7 @@ import logging
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
+from holdfast.model.text import shown
 from holdfast.telemetry.current import CURRENT
 
 FIELDS = ("job_id", "task", "queue", "attempt", "worker")
@@ -42,7 +43,8 @@ class TextFormatter(logging.Formatter):
         job_id = getattr(record, "job_id", "")
         if not job_id:
             return line
-        return f"{line} [{getattr(record, 'task', '')} {job_id} attempt {getattr(record, 'attempt', 0)}]"
+        task, attempt = getattr(record, "task", ""), getattr(record, "attempt", 0)
+        return f"{line} [{shown(task)} {shown(job_id)} attempt {attempt}]"
 
 
 class JsonFormatter(logging.Formatter):

@@ -15,6 +15,7 @@ import logging
 
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Micros, Seconds
+from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 
@@ -64,7 +65,7 @@ class DeadWorkers(Service):
             answer = await self._engine.disown(*dead)
             for worker in dead:
                 _logger.warning(
-                    "The process of worker %s has ended; its %d jobs run again.", worker, len(answer.leases)
+                    "The process of worker %s has ended; its %d jobs run again.", shown(worker), len(answer.leases)
                 )
                 await self._engine.forget_worker(worker)
             self._reaper.wake()
@@ -89,7 +90,7 @@ class DeadWorkers(Service):
             for worker, count in leases.items():
                 _logger.warning(
                     "Worker %s sends no heartbeats and has lost its session with the server; its %d jobs run again.",
-                    worker,
+                    shown(worker),
                     count,
                 )
             self._reaper.wake()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from holdfast.context import AbortReason
 from holdfast.model.instants import SECOND, Micros
+from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.worker.attempt import LeasedAttempt
@@ -83,8 +84,8 @@ class Deadlines(Service):
                 lease = attempt.lease
                 _logger.warning(
                     "Job %s (%s) was aborted (%s) and still runs. It keeps its slot until it returns.",
-                    lease.id,
-                    lease.task,
+                    shown(lease.id),
+                    shown(lease.task),
                     attempt.abort_reason,
                 )
             else:

@@ -26,6 +26,7 @@ from holdfast.model.outcome import (
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import JobState
+from holdfast.model.text import shown
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, Settlement, SettleStatus, Start, StartStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, yield_to_loop
@@ -155,9 +156,8 @@ class Exchanger(Service):
             await self._give_back_unusable()
         if self._accepting:
             self._start_waiting()
-        in_parallel = False
-        if self.parallel_claim is not None and len(self._unsettled) >= SETTLE_SEPARATELY_FROM:
-            in_parallel = True
+        in_parallel = self.parallel_claim is not None and len(self._unsettled) >= SETTLE_SEPARATELY_FROM
+        if in_parallel and self.parallel_claim is not None:
             self.parallel_claim.wake()
             await yield_to_loop()  # send the claim first: free slots wait for it
         batch = self._unsettled.next_batch()
@@ -253,7 +253,7 @@ class Exchanger(Service):
                 try:
                     reporter.settled(attempt, settlement, status, answer.at.wall)
                 except Exception:  # the other jobs of this answer do not depend on it
-                    _logger.exception("The end of job %s could not be reported.", attempt.lease.id)
+                    _logger.exception("The end of job %s could not be reported.", shown(attempt.lease.id))
 
     def _apply_start_status(self, attempt: LeasedAttempt, status: StartStatus) -> None:
         """Apply the engine's answer to the start of a prefetched job. It runs already, so a pause has no effect."""
@@ -299,9 +299,9 @@ class Exchanger(Service):
         _logger.error(
             "Job %s of queue %s was claimed, but its record names the task %r, which this worker does not have. Its "
             "record may be damaged. It is given back, and tried again in %d s.",
-            lease.id,
-            lease.queue,
-            lease.task,
+            shown(lease.id),
+            shown(lease.queue),
+            shown(lease.task),
             UNUSABLE_LEASE_DELAY_US // SECOND,
         )
         outcome = Snoozed(UNUSABLE_LEASE_DELAY_US, None, "The worker does not have the task that the record names.")

@@ -128,6 +128,6 @@ def _loop_closes(error: BaseException) -> bool:
 def _unreadable(attempt: LeasedAttempt, error: BaseException) -> Outcome:
     """The error of the handler cannot be inspected, such as one whose `__class__` raises. It counts as a failure."""
     kind = type.__repr__(type(error))
-    _logger.error("Job %s: its handler ended with an error that cannot be read (%s).", attempt.lease.id, kind)
+    _logger.error("Job %s: its handler ended with an error that cannot be read (%s).", shown(attempt.lease.id), kind)
     message = f"The handler ended with an error that cannot be read: {kind}."
     return Raised(HandlerExit(message), ErrorInfo("builtins.BaseException", message, ""))

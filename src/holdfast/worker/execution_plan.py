@@ -24,6 +24,7 @@ class ExecutionPlan:
         "name",
         "policy",
         "running_count",
+        "runs_alone",
         "state",
         "suspends",
         "task",
@@ -60,6 +61,8 @@ class ExecutionPlan:
         self.limit = task.policy.concurrency
         self.suspends = not task.is_async
         """True if the last handler suspended (awaited something that was not ready). A thread always does."""
+        self.runs_alone = False
+        """True: its handlers have stalled the process, so this worker runs its jobs beside no others (`stalls.py`)."""
         self.running_count = 0
         self.held_count = 0
         """Attempts that run, and those that are leased and wait to start."""

@@ -79,7 +79,7 @@ class HandlerThreads:
             done.set_result((value, error))
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while (call := self._calls.get()) is not None:  # no limit: `close` puts None
             call()
             del call  # an idle thread must not keep the last handler's arguments alive
 

@@ -2,7 +2,8 @@
 
 A lease expires (after 30 seconds by default) unless it is renewed, and a handler may block the event loop for longer.
 So the keeper has a thread and a connection of its own (`engine.renewal_connection()`): a blocked loop does not stop
-renewals. Two things still can. Code that holds the GIL without a break, such as a C extension, stops every thread. And
+renewals. Two things still can. Code that holds the GIL without a break, such as a C extension, stops every thread; the
+worker notices that afterwards (`stalls.py`). And
 on SQLite a transaction that holds the only write lock makes renewals wait; the loop watcher takes the lock back from a
 handler that keeps it for too long.
 
@@ -77,7 +78,7 @@ class Keeper:
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
         self._on_recovered = on_recovered
-        self._max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
+        self.max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
         """A call that takes longer comes too late for the shortest lease."""
         self._call_sent_at: Micros | None = None
         """When the call in flight was sent, on the boot clock."""
@@ -104,7 +105,7 @@ class Keeper:
         sent_at = self._call_sent_at
         if sent_at is not None:
             waited_us = self._runtime.boot() - sent_at
-            if waited_us > self._max_call_us:
+            if waited_us > self.max_call_us:
                 return f"a renewal has been in flight for {waited_us / SECOND:.1f} s"
         return self._problem
 
@@ -165,7 +166,7 @@ class Keeper:
         finally:
             self._call_sent_at = None
         took_us = self._runtime.boot() - sent_at
-        slow = took_us > self._max_call_us
+        slow = took_us > self.max_call_us
         self._note_problem(f"the last renewal took {took_us / SECOND:.1f} s" if slow else None)
         return answer
 

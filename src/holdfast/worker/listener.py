@@ -33,7 +33,7 @@ class NotificationListener(Service):
         self._on_worker_notified = on_worker_notified
 
     async def tick(self) -> float | None:
-        topics = await self._subscription.wait()
+        topics = await self._subscription.wait()  # no limit: it waits for work; the supervisor cancels it
         if not topics:  # the subscription was closed
             return CLOSED_PAUSE_S
         if self._own_topic in topics:

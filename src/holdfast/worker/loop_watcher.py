@@ -4,11 +4,15 @@ It schedules a callback on the loop. If the callback does not run in time, a han
 the stack of the loop's thread, once per blockage, while it lasts. Leases are still renewed, because the keeper has a
 thread of its own; but no other attempt makes progress, and the log says which code is the reason.
 
+If the watcher itself does not run, and the process used the processor meanwhile, a handler's C code held the GIL: no
+thread could run, the keeper neither. The watcher notices that afterwards (`on_stall`).
+
 The same thread calls `on_period` each time: the worker uses it to stop attempts whose lease is nearly over.
 """
 
 import asyncio
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -36,11 +40,14 @@ class LoopWatcher:
         *,
         on_period: Callable[[], None],
         on_blocked: OnBlocked,
+        on_stall: Callable[[Micros], None] = lambda stalled_us: None,
         after_s: Seconds = BLOCKED_AFTER_S,
     ) -> None:
         self._runtime = runtime
         self._on_period = on_period
         self._on_blocked = on_blocked
+        self._on_stall = on_stall
+        """Called with how long no thread of this process could run. A process that was stopped does not count."""
         self._blocked_after_us: Micros = round(after_s * SECOND)
         self._loop = asyncio.get_running_loop()
         self._thread_id = _own_thread_id()
@@ -57,12 +64,24 @@ class LoopWatcher:
 
     def _work(self) -> None:
         period_s = min(PERIOD_S, self._blocked_after_us / SECOND / 2)
-        while not self._stop.wait(period_s):
+        while not self._wait(period_s):
             try:
                 self._on_period()
                 self.check()
             except Exception:
                 _logger.exception("A check of the loop watcher failed. It goes on.")
+
+    def _wait(self, period_s: Seconds) -> bool:
+        """Wait for one period. True: stop. Notices if the wait took much longer than it should."""
+        began_at, cpu_s = self._runtime.monotonic(), _cpu_s()
+        stopped = self._stop.wait(period_s)
+        stalled_us = self._runtime.monotonic() - began_at - round(period_s * SECOND)
+        if stalled_us > self._blocked_after_us and (_cpu_s() - cpu_s) * SECOND > stalled_us / 10:
+            try:
+                self._on_stall(stalled_us)
+            except Exception:
+                _logger.exception("A stall of %.1f s could not be reported.", stalled_us / SECOND)
+        return stopped
 
     def check(self) -> None:
         """Schedule the callback; or, if it is scheduled and has not run, check for how long."""
@@ -94,6 +113,12 @@ class LoopWatcher:
             stack,
         )
         self._on_blocked(blocked_us, stack)
+
+
+def _cpu_s() -> Seconds:
+    """Processor time that this process has used."""
+    times = os.times()
+    return times.user + times.system
 
 
 def _own_thread_id() -> int:

@@ -30,7 +30,7 @@ from holdfast.model.outcome import (
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
-from holdfast.model.text import ErrorInfo, describe
+from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.model.work import Settlement
 from holdfast.worker.attempt import LeasedAttempt
 
@@ -158,7 +158,7 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
         info = describe(error)
         _logger.error(
             "Job %s: the retry policy could not be applied to its outcome, so it fails: %s",
-            attempt.lease.id,
+            shown(attempt.lease.id),
             info.traceback,
         )
         return decide(NotRetryable(Reason.ERROR, info), attempt.lease, policy.retry, now=0, draw=0.0)

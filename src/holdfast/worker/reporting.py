@@ -187,5 +187,5 @@ class Reporter:
 
 def _detail(settlement: Settlement) -> str:
     if settlement.error is not None:
-        return f": {settlement.error.type}: {settlement.error.message}"
+        return f": {settlement.error.type}: {shown(settlement.error.message)}"
     return f": {shown(settlement.note)}" if settlement.note else ""

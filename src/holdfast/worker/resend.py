@@ -18,7 +18,7 @@ from holdfast.errors import CorruptRecord, EngineError
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.states import JobState, Reason
-from holdfast.model.text import ErrorInfo, describe
+from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.model.work import Claim, ExchangeAnswer, LaneName, Settlement, SettleStatus, Start
 from holdfast.runtime import Runtime
 from holdfast.service import Service, StoreOutage, back_off
@@ -105,11 +105,11 @@ class Resender:
             reason=Reason.UNSTORABLE,
             error=ErrorInfo(info.type, info.message, ""),
         )
-        _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", refused.id, error)
+        _logger.error("The outcome of job %s cannot be stored: %s. The job fails.", shown(refused.id), error)
         try:
             answer = await self._send_until_answered([failure])
         except Exception:
-            _logger.exception("Job %s cannot be settled at all; its lease will expire.", refused.id)
+            _logger.exception("Job %s cannot be settled at all; its lease will expire.", shown(refused.id))
             return _Parts([(failure, SettleStatus.GONE)], ())
         return _Parts([(failure, answer.settled[0])], answer.emptied)
 
@@ -150,8 +150,8 @@ class BusySettlements(Service):
             _logger.warning(
                 "Job %s (%s) has ended, but another transaction has locked it: its outcome is sent again until the "
                 "lock is free.",
-                attempt.lease.id,
-                attempt.lease.task,
+                shown(attempt.lease.id),
+                shown(attempt.lease.task),
             )
             self.waker.wake()
 
@@ -168,6 +168,6 @@ class BusySettlements(Service):
                 self._waiting[attempt] = since  # at the end: if there are many, each of them gets its turn
             else:
                 waited_s = (self.runtime.monotonic() - since) / SECOND
-                _logger.info("Job %s is no longer locked, after %.1f s: %s.", attempt.lease.id, waited_s, status)
+                _logger.info("Job %s is no longer locked, after %.1f s: %s.", shown(attempt.lease.id), waited_s, status)
         await self._on_answer(batch, settlements, answer)
         return 0 if self._waiting else None

@@ -31,6 +31,7 @@ from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.records import WorkerRecord
+from holdfast.model.text import shown
 from holdfast.model.work import RenewStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service, StoreOutage, Supervisor, try_step
@@ -55,6 +56,7 @@ from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
+from holdfast.worker.stalls import note_stall
 from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
 from holdfast.worker.unknown_tasks import UnknownTasks
@@ -156,7 +158,9 @@ class WorkerServices:
             on_recovered=lambda: self._on_renewals_recovered(outage),
             shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
-        self._watcher = LoopWatcher(runtime, on_period=self._check_attempts, on_blocked=self._report_blocked)
+        self._watcher = LoopWatcher(
+            runtime, on_period=self._check_attempts, on_blocked=self._report_blocked, on_stall=self._note_stall
+        )
         self._listener = NotificationListener(
             runtime,
             engine,
@@ -176,6 +180,7 @@ class WorkerServices:
             on_freed=self.exchanger.wake,
             interval_s=settings.reap_interval,
         )
+        self._attempts_at_last_check: dict[str, LeasedAttempt] = {}
         self._ended_service = ""
         self.failed = False
         """True: the worker ends because of an error of its own, not because it was told to."""
@@ -230,7 +235,7 @@ class WorkerServices:
         self.keeper.start()
         self._watcher.start()
         self.supervisor.start()
-        _logger.info("Worker %s works on %s.", self._spec.worker, ", ".join(self._spec.queues) or "nothing")
+        _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(
                 at=self._runtime.wall(),
@@ -271,7 +276,8 @@ class WorkerServices:
     def _check_attempts(self) -> None:
         for attempt in self.keeper.fence():
             self._on_loop(self.exchanger.interrupt, attempt)
-        for attempt in list(self.slots.attempts.values()):
+        self._attempts_at_last_check = self.slots.attempts.copy()
+        for attempt in self._attempts_at_last_check.values():
             if attempt.used_transactions is not None:
                 attempt.used_transactions.watch()
 
@@ -289,6 +295,11 @@ class WorkerServices:
             )
         )
 
+    def _note_stall(self, stalled_us: Micros) -> None:
+        if stalled_us > self.keeper.max_call_us:  # long enough to lose a lease
+            suspects = {**self._attempts_at_last_check, **self.slots.attempts}  # one that ended may be settled already
+            note_stall(list(suspects.values()), stalled_us, self._runtime.monotonic())
+
     def _abort(self, attempt: LeasedAttempt, reason: AbortReason) -> None:
         self.exchanger.abort(attempt, reason)
 
@@ -297,7 +308,7 @@ class WorkerServices:
     async def work(self) -> None:
         """Work until a stop is requested, then wait for the handlers. If this call is cancelled, stop at once."""
         try:
-            await self._stop_request.wait()
+            await self._stop_request.wait()  # no limit: the worker works until then
         except asyncio.CancelledError:
             self._stop_request.request(0)
             raise
@@ -345,7 +356,7 @@ class WorkerServices:
         cancelled |= await try_step(self._release_rest)
         cancelled |= await try_step(self._forget_worker)
         self._handler_threads.close()
-        _logger.info("Worker %s has stopped.", self._spec.worker)
+        _logger.info("Worker %s has stopped.", shown(self._spec.worker))
         stopped = events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=self._released)
         self._bus.emit(stopped)
         if cancelled:
@@ -359,7 +370,7 @@ class WorkerServices:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
                 await self._engine.forget_worker(self._spec.worker)
         except Exception as error:
-            _logger.info("Worker %s could not remove its record: %s", self._spec.worker, error)
+            _logger.info("Worker %s could not remove its record: %s", shown(self._spec.worker), error)
 
     async def _release_rest(self) -> None:
         try:

@@ -38,7 +38,7 @@ class StopRequest:
     async def wait(self) -> None:
         """Wait until a stop is requested."""
         while not self.is_requested:
-            await self.waker.wait()
+            await self.waker.wait()  # no limit: the worker works until then
 
     def grace_left_s(self) -> Seconds:
         """How much of the grace is left."""

@@ -25,12 +25,12 @@ class WorkerThread:
 
     def start(self) -> None:
         self._runtime.thread(self._run, name="holdfast worker")
-        self._ready.wait()
+        self._ready.wait()  # no limit: `_run` sets it, also after an error; to open a store has limits
         if self._error is not None:
             raise self._error
 
     def finish(self) -> None:
-        self._ended.wait()
+        self._ended.wait()  # no limit: each step of the worker's end has one
         if self._error is not None:
             raise self._error
 

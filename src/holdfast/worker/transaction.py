@@ -25,7 +25,7 @@ from holdfast.errors import BlockingCall, Interrupt, LeaseLost, UsageError
 from holdfast.model.instants import SECOND
 from holdfast.model.outcome import Outcome, Raised, Returned, decide
 from holdfast.model.states import JobState
-from holdfast.model.text import describe
+from holdfast.model.text import describe, shown
 from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.transactions import LazyTransaction
@@ -229,7 +229,9 @@ class AttemptTransactions:
             settled = record is not None and record.settled_token == lease.token
             committed = record is None or (settled and record.state is JobState.SUCCEEDED)
         except Exception as trouble:  # if the job has ended, the worker's own settlement changes nothing
-            _logger.warning("Job %s: the store could not be asked whether the job was completed: %s", lease.id, trouble)
+            _logger.warning(
+                "Job %s: the store could not be asked whether the job was completed: %s", shown(lease.id), trouble
+            )
         if committed:
             attempt.committed = True
             return outcome
@@ -256,7 +258,7 @@ class AttemptTransactions:
                 "Job %s (%s) has held the store's only write lock for %.1f s; all other writers wait, lease renewals "
                 "too. After %.0f s its transaction is rolled back. Do slow work before the transaction.",
                 self._lease_id,
-                self._attempt.lease.task,
+                shown(self._attempt.lease.task),
                 age_s,
                 TAKE_BACK_AFTER_BUDGETS * budget,
             )

@@ -13,6 +13,7 @@ from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.observe import Find
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
+from holdfast.model.text import shown
 from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, TaskClaim
 from holdfast.runtime import Runtime
 from holdfast.service import Service
@@ -79,7 +80,9 @@ class UnknownTasks(Service):
     async def _report(self, queue: str, task: str, job_id: str) -> None:
         if (queue, task) not in self._reported:
             self._reported.add((queue, task))
-            _logger.warning("Jobs of task %r wait in queue %r, and no live worker knows that task.", task, queue)
+            _logger.warning(
+                "Jobs of task %r wait in queue %r, and no live worker knows that task.", shown(task), shown(queue)
+            )
             at = self.runtime.wall()
             self._bus.emit(events.UnknownTask(at=at, queue=queue, task=task, job_id=job_id))
         if self._fail_after_us:

@@ -23,6 +23,7 @@ from holdfast.config import WorkerSettings
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
+from holdfast.runtime import DaemonThreads
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
@@ -191,6 +192,8 @@ class Worker:
 
     async def run_and_clean_up(self, on_ready: Callable[[], object] = lambda: None) -> None:
         """Run, then make sure that a handler which does not stop cannot keep the loop from closing."""
+        # A call of `asyncio.to_thread` that does not return must not keep the loop from closing either.
+        asyncio.get_running_loop().set_default_executor(DaemonThreads("holdfast handler"))
         try:
             await self._work(on_ready)
         finally:

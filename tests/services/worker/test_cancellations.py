@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from cancel_at import AwaitingEngine, CancellingRuntime
@@ -14,9 +15,12 @@ from eventually import eventually
 from failing_engine import FailingEngine
 from minimal_app import QUEUE, QUICK, MinimalApp, MinimalTask
 
+from holdfast.context import CURRENT
+from holdfast.model.job import JobKey
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import LEASED, TERMINAL, JobState
-from holdfast.model.work import Expired
+from holdfast.model.work import Expired, Settlement
+from holdfast.runtime import SystemRuntime
 from holdfast.telemetry import events
 
 Check = Callable[[int], Awaitable[bool]]
@@ -260,3 +264,39 @@ async def test_a_worker_that_lost_a_service_stops_and_says_so() -> None:
     engine.before = fail
     with pytest.raises(RuntimeError, match="service 'reaper' ended"):
         await app.worker().arun()
+
+
+async def test_a_cancellation_while_the_worker_checks_a_transaction_leaks_no_slot() -> None:
+    runtime = SystemRuntime()
+    handlers: list[asyncio.Task[Any]] = []
+
+    class CancellingEngine(AwaitingEngine):
+        async def get(self, *keys: JobKey) -> Any:
+            while handlers:
+                handlers.pop().cancel()  # the handler has returned; its task now asks for the record
+            return await super().get(*keys)
+
+    async def completes() -> None:
+        attempt: Any = CURRENT.get()
+        task = asyncio.current_task()
+        assert task is not None
+        lease = attempt.lease
+        # As `ctx.complete` does, in a transaction that is not committed.
+        attempt.transaction_settlement = Settlement(
+            queue=lease.queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED
+        )
+        handlers.append(task)
+
+    task = MinimalTask(completes, retry=RetryPolicy(max_attempts=1))
+    app = MinimalApp(task, runtime=runtime, engine=CancellingEngine("memory://", runtime))
+    async with app.worker() as worker:
+        services = worker._services
+        assert services is not None
+        await app.enqueue("completes", id="job")
+
+        async def has_failed() -> bool:
+            return await app.counts() == {JobState.FAILED: 1}
+
+        await eventually(has_failed, "the end of the job")
+        await eventually(lambda: not services.slots.attempts and services.slots.busy == 0, "the slot")
+        assert not handlers, "The check was not cancelled."

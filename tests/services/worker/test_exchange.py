@@ -16,9 +16,11 @@ from holdfast.model.command import A, Command
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer
 from holdfast.runtime import SystemRuntime
+from holdfast.service import StoreOutage
 from holdfast.telemetry import events
 from holdfast.testing import FrozenRuntime
 from holdfast.worker.exchange import SETTLE_SEPARATELY_FROM
+from holdfast.worker.resend import Resender
 
 
 async def noop() -> str:
@@ -501,3 +503,50 @@ async def test_a_lease_whose_answer_came_too_late_is_released_and_not_run() -> N
     assert [event.reason for event in released.seen] == [Reason.RELEASED]  # type: ignore[attr-defined]
     assert len(ran) == 1
     assert (await app.look(id)).attempt == 1
+
+
+# After an outage
+
+
+async def test_a_request_is_sent_again_at_once_when_another_part_has_reached_the_store() -> None:
+    runtime = FrozenRuntime()
+    engine = FailingEngine(runtime)
+    await engine.open()
+    outage = StoreOutage(runtime)
+    resender = Resender(runtime, engine, outage)
+    engine.before = lambda command: EngineUnavailable()
+    sending = asyncio.create_task(resender.send((), ()))
+    await idle()
+    engine.before = None
+    outage.end()
+    await idle()
+    assert sending.done()
+    await sending
+
+
+async def test_a_worker_polls_faster_while_the_store_cannot_notify() -> None:
+    runtime = FrozenRuntime()
+
+    class SometimesPushes(FailingEngine):
+        pushes = True
+
+        @property
+        def capabilities(self) -> Any:  # type: ignore[override]
+            return replace(MemoryEngine.capabilities, push=self.pushes)
+
+        def subscribe(self, *topics: str) -> Any:
+            return super().subscribe("nothing")
+
+    engine = SometimesPushes(runtime)
+    app = MinimalApp(MinimalTask(noop), runtime=runtime, engine=engine, poll_interval=30)
+    async with app.worker():
+        await idle()
+        runtime.advance(1)
+        await idle()
+        engine.pushes = False
+        runtime.advance(31)  # the last long pause
+        await idle()
+        id = await app.enqueue("noop")
+        runtime.advance(1)
+        await idle()
+        assert (await app.look(id)).state is JobState.SUCCEEDED

@@ -16,6 +16,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.operate import Emptied
 from holdfast.model.states import Reason
 from holdfast.runtime import SystemRuntime
+from holdfast.telemetry.logs import TextFormatter
 from holdfast.testing import FrozenRuntime, Probe
 
 
@@ -264,3 +265,25 @@ def test_an_async_listener_that_does_not_end_does_not_keep_the_worker(monkeypatc
     app.bus.on(events.WorkerStopped, listen)
     app.worker(until_empty=True).run()
     assert ends == ["cut off"]
+
+
+HOSTILE_ID = "a\n2026-01-01 00:00:00 ERROR forged\x1b[2J"
+
+
+async def test_an_id_with_control_characters_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise GiveUp("no use")
+
+    caplog.set_level(logging.DEBUG)
+    app = MinimalApp(MinimalTask(fails))
+    await app.enqueue("fails", id=HOSTILE_ID)
+    await app.drain()
+    (line,) = [record.getMessage() for record in caplog.records if "failed at attempt 1" in record.getMessage()]
+    assert r"a\n2026-01-01 00:00:00 ERROR forged\x1b[2J" in line
+    assert not [record for record in caplog.records if "\x1b" in record.getMessage()]
+
+
+def test_the_text_formatter_escapes_the_job_of_a_line() -> None:
+    record = logging.LogRecord("shop", logging.INFO, "", 0, "message", None, None)
+    record.job_id, record.task, record.attempt = HOSTILE_ID, "t\r", 1
+    assert len(TextFormatter().format(record).splitlines()) == 1

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast.errors import EngineUnavailable
 from holdfast.model.outcome import decide_loss
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange
+from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
 from holdfast.worker.thread import run_loop
 
@@ -297,6 +299,42 @@ async def test_leases_that_arrive_after_the_stop_are_given_back_unstarted() -> N
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
 
 
+# Threads of `asyncio.to_thread`
+
+
+def test_a_thread_that_does_not_return_does_not_delay_the_end_of_the_worker() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def blocked() -> None:
+        entered.set()
+        release.wait(60)
+
+    async def blocks() -> None:
+        await asyncio.to_thread(blocked)
+
+    app = MinimalApp(MinimalTask(blocks), grace=0.2)
+    asyncio.run(app.enqueue("blocks"))
+    try:
+        with app.worker():
+            assert entered.wait(20)
+            began = time.monotonic()
+        assert time.monotonic() - began < 20
+    finally:
+        release.set()
+
+
+async def test_a_blocking_call_of_ours_does_not_queue_behind_threads_of_handlers() -> None:
+    release = threading.Event()
+    blocked = [asyncio.create_task(asyncio.to_thread(release.wait, 60)) for _ in range(100)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(20):
+            assert await SystemRuntime().run_blocking(lambda: "done") == "done"
+    finally:
+        release.set()
+        await asyncio.gather(*blocked)
+
+
 async def test_a_job_that_runs_when_the_worker_ends_by_its_own_error_counts_a_loss() -> None:
     running = Probe[None]("the handler")
 
@@ -338,3 +376,49 @@ def test_an_error_that_stops_the_event_loop_is_not_taken_for_a_request_to_stop()
     with pytest.raises(KeyboardInterrupt):
         run_loop(main(), lambda: failures.append("failure"))
     assert failures == ["failure", "cancelled"]
+
+
+# A second signal
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_the_worker_ends_does_not_kill_the_process(number: signal.Signals) -> None:
+    runtime = SystemRuntime()
+    ended = Probe[None]("the end")
+
+    class SlowEnd(FailingEngine):
+        async def forget_worker(self, worker: str) -> Any:
+            assert signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.01)
+            ended(None)
+            return await super().forget_worker(worker)
+
+    async def noop() -> None: ...
+
+    app = MinimalApp(MinimalTask(noop), runtime=runtime, engine=SlowEnd(runtime))
+    await app.enqueue("noop")
+    await app.worker(signals=True, until_empty=True).arun()
+    assert len(ended.seen) == 1
+    assert not (await app.engine.workers()).workers
+
+
+async def test_a_worker_that_is_cancelled_twice_still_gives_back_its_jobs() -> None:
+    waits = GatedHandler()
+    runtime = SystemRuntime()
+
+    class SlowSettle(FailingEngine):
+        async def settle(self, *settlements: Any) -> Any:
+            life.cancel()
+            await asyncio.sleep(0)
+            return await super().settle(*settlements)
+
+    app = MinimalApp(waits.task(), runtime=runtime, engine=SlowSettle(runtime))
+    id = await app.enqueue("waits")
+    life = asyncio.create_task(app.worker().arun())
+    await waits.started.calls(1)
+    life.cancel()
+    await asyncio.wait({life})
+    assert life.cancelled()
+    assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
+    assert not (await app.engine.workers()).workers

@@ -25,6 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.model.command import Command
 from holdfast.model.produce import Enqueue
+from holdfast.model.text import shown
 from holdfast.model.work import Disown, Exchange, Expired, ForgetWorker, Heartbeat, Renew
 
 SCHEME = "postgresql"
@@ -159,7 +160,7 @@ def of_call(
         )
     ids = tuple(_ids(command))
     more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-    of = f" of {', '.join(ids[:3])}{more}" if ids else ""
+    of = f" of {', '.join(map(shown, ids[:3]))}{more}" if ids else ""
     return OutcomeUnknown(
         f"The answer of PostgreSQL at {place} was lost ({text}): {verb}{of} may or may not have been carried out. "
         "Look up the jobs by id, or repeat the call with the same ids: that is safe.",

@@ -1,4 +1,4 @@
-"""The blocking connection of the keeper, the thread that renews leases: no handler can delay it.
+"""The blocking connection of the keeper, the thread that renews leases: a blocked event loop does not delay it.
 
 Its timeout is shorter than that of other calls: a renewal on a dead connection must fail early enough for a second try
 before the lease expires.

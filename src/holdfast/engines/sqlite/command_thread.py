@@ -55,7 +55,7 @@ class CommandThread:
         """Made and used by the thread alone, except `shorten_waits`."""
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = runtime.thread(self._main, name=name)
-        failure = self._opened.get()
+        failure = self._opened.get()  # no limit: to open a store has limits
         if failure is not None:
             raise failure
 
@@ -68,7 +68,7 @@ class CommandThread:
         """Block the calling thread until the command has its result."""
         results: SimpleQueue[CommandResult] = SimpleQueue()
         self._submit(PendingCommand(command, results.put))
-        result = results.get()
+        result = results.get()  # no limit: the thread answers every command, and its waits have limits
         if result.error is not None:
             raise result.error
         return result.answer
@@ -85,7 +85,7 @@ class CommandThread:
             if self.runner is not None:
                 self.runner.shorten_waits()
             self._pending.put(None)
-            self._thread.join()
+            self._thread.join()  # no limit: the commands have limits, and these are short from now on
 
     def _main(self) -> None:
         try:
@@ -109,12 +109,12 @@ class CommandThread:
             return [CommandResult(None, error, frozenset())] * len(commands)
 
     def _next_batch(self) -> list[PendingCommand] | None:
-        first = self._pending.get()
+        first = self._pending.get()  # no limit: `close` puts None
         if first is None:
             return None
         batch = [first]
         while len(batch) < MAX_BATCH and not self._pending.empty():
-            pending = self._pending.get()
+            pending = self._pending.get()  # no limit: it is not empty, and no other thread takes from it
             if pending is None:
                 self._pending.put(None)
                 break

@@ -42,7 +42,7 @@ class ConnectionsAtFork(forks.AtFork):
     def add(self, db: sqlite3.Connection, path: str) -> None:
         """The lock of the connection is held: its caller uses it."""
         lock = forks.Lock()
-        lock.acquire()
+        lock.acquire()  # no limit: the lock is new
         self._open[db] = (lock, path)
 
     def remove(self, db: sqlite3.Connection) -> None:

@@ -119,7 +119,7 @@ class SqliteEngine(Engine):
         self._reader: CommandThread | None = None
         self._processes: HostProcesses | None = None
         self._poller: CommitPoller | None = None
-        self._gate_queue = GateQueue(runtime)
+        self._gate_queue = GateQueue(self._store, runtime)
         self._user_transactions = SqliteUserTransactions(
             self._store, runtime, self._clock, self._notify_processes, self._gate_queue, auto_migrate=auto_migrate
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.runtime import Runtime
 
 T = TypeVar("T")
@@ -17,11 +18,21 @@ T = TypeVar("T")
 class GateQueue:
     """One per gate, shared by all tasks that pass it."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, store: StoreOptions, runtime: Runtime) -> None:
+        self._store = store
         self._runtime = runtime
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
+    # PF1
     async def run(self, function: Callable[[], T]) -> T:
         """Call, in a thread, a function that waits for the gate."""
-        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        try:
+            async with asyncio.timeout(self._store.busy_timeout_s):
+                await lock.acquire()
+        except TimeoutError:
+            raise self._store.gate_error("Other tasks of this process wait for it, too.") from None
+        try:
             return await self._runtime.run_blocking(function)
+        finally:
+            lock.release()

@@ -55,7 +55,7 @@ class CommitPoller:
             self._stopped.set()
         self._awake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join()  # no limit: a poll only reads, and each read has SQLite's limit
 
     def _main(self) -> None:
         while not self._stopped.is_set():
@@ -75,7 +75,7 @@ class CommitPoller:
                 if not self._topics.has_waiter:
                     self._awake.clear()
                     if not self._topics.has_waiter:  # a waiter may have come before `clear`
-                        self._awake.wait()
+                        self._awake.wait()  # no limit: `close` sets it
                 with in_use:
                     version = db.execute("PRAGMA data_version").fetchone()
                     counter = db.execute(read_counter).fetchone() or () if version != last_version else self._counter

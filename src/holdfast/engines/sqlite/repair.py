@@ -31,6 +31,7 @@ from holdfast.engines.sqlite.state import SqliteState
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
 from holdfast.model.states import LIVE, Hold, JobState, Reason
+from holdfast.model.text import shown
 
 log = logging.getLogger("holdfast")
 
@@ -74,7 +75,7 @@ def repair_row(db: sqlite3.Connection, sql: Mapping[str, str], state: SqliteStat
     else:  # it had ended: only its report is lost
         step.drop_job(job)
     step.close()
-    log.error("Job %s (%s) of queue %s: %s.", job_id, task, queue, DAMAGED_NOTE)
+    log.error("Job %s (%s) of queue %s: %s.", shown(job_id), shown(task), shown(queue), DAMAGED_NOTE)
     return True
 
 
@@ -107,10 +108,10 @@ def repair_lane(state: SqliteState, queue: str, name: str, at: At) -> bool:
         state.swap_job(None, job)
         finish(step, job, JobState.FAILED, Reason.UNDECODABLE, note=MISSING_NOTE)
         state.db.write("keep_damaged", job.arrival, queue, job.id, at.wall, None)
-        log.error("Job %s of queue %s, the head of lane %s: %s.", job.id, queue, name, MISSING_NOTE)
+        log.error("Job %s of queue %s, the head of lane %s: %s.", shown(job.id), shown(queue), name, MISSING_NOTE)
     if missing:
         step.count_end(queue, JobState.FAILED, missing)
-        log.error("Lane %s of queue %s: %s waiting jobs are missing from the store.", name, queue, missing)
+        log.error("Lane %s of queue %s: %s waiting jobs are missing from the store.", name, shown(queue), missing)
     with suppress(DamagedRow):
         pools.recount(step, queue)
     step.close()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from holdfast.engines.sqlite.store_file import StoreFile
 from holdfast.errors import EngineUnavailable
-from holdfast.file_locks import Gate
+from holdfast.file_locks import Gate, gate_error
 from holdfast.model.instants import MINUTE, SECOND, At
 from holdfast.runtime import Runtime
 
@@ -35,6 +35,13 @@ class StoreOptions:
     def __post_init__(self) -> None:
         self.file = StoreFile(self.path)
 
+    @property
+    def gate_path(self) -> str:
+        return self.path + "-gate"
+
+    def gate_error(self, reason: str) -> EngineUnavailable:
+        return gate_error(self.gate_path, self.busy_timeout_s, reason)
+
     def with_durability(self, durability: str) -> "StoreOptions":
         """The same store, of another class."""
         options = replace(self, durability=durability)
@@ -44,7 +51,7 @@ class StoreOptions:
     def open_gate(self, runtime: Runtime) -> Gate:
         """The gate of all writers of the file, in all processes. Each user of it opens it for itself."""
         try:
-            return runtime.fs.gate(self.path + "-gate", self.busy_timeout_s, guarded=self.path)
+            return runtime.fs.gate(self.gate_path, self.busy_timeout_s, guarded=self.path)
         except OSError as error:
             raise EngineUnavailable(
                 f"{self.path} cannot be opened for writing ({error}). Check that its folder exists and that this "

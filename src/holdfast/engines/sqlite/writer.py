@@ -38,6 +38,7 @@ from holdfast.model.instants import At
 from holdfast.model.observe import Prune
 from holdfast.model.operate import ScopeAnswer
 from holdfast.model.produce import Enqueue
+from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
@@ -315,7 +316,7 @@ class Writer:
                 "%s: a %s of queue %s stopped before its end (%s). The next claim or prune will continue it.",
                 self._store.path,
                 begun.kind,
-                begun.queue,
+                shown(begun.queue),
                 error,
             )
             if isinstance(answer, ScopeAnswer):

@@ -97,6 +97,7 @@ DECLARE
     v_places int[] := '{}';    -- where in the group those stand
     v_arrivals bigint[];       -- and the numbers they get, in the order of the group
     v_name text;
+    v_twin int;                -- among the names: the same name earlier in the group
     v record;
     v_was jsonb := '{}';       -- how those ended that they replace, for jobs of the group in front of them
     v_state text;
@@ -127,8 +128,10 @@ BEGIN
         v_key := CASE WHEN n.unique_key IS NOT NULL
             THEN jsonb_build_array(n.queue, coalesce(n.task, ''), n.unique_key)::text END;
         v_name := name_of(n.queue, n.id);
-        v_existing := existing_id(n, jsonb_populate_record(NULL::new_job,
-            v_jobs -> v_places[array_position(v_names, v_name)] - 1), v_names, v_keys ->> v_key, p_now);
+        v_twin := array_position(v_names, v_name);
+        v_existing := existing_id(n, CASE WHEN v_twin IS NOT NULL
+            THEN jsonb_populate_record(NULL::new_job, v_jobs -> v_places[v_twin] - 1) END, v_names, v_keys ->> v_key,
+            p_now);
         IF v_existing IS NULL THEN
             v_names := v_names || v_name;
             v_places := v_places || v_place;

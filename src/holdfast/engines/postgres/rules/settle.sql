@@ -86,7 +86,11 @@ BEGIN
         END IF;
     END IF;
     IF EXISTS (SELECT 1 FROM deferred WHERE kind = 'parent') THEN
-        PERFORM resolve(v_now);
+        IF p_wait THEN
+            PERFORM resolve(v_now);
+        ELSE
+            PERFORM resolve_unlocked(v_now);
+        END IF;
     END IF;
     IF p_starts IS NOT NULL THEN
         SELECT json_agg(CASE WHEN p_wait THEN start(value ->> 'queue', value ->> 'id', value ->> 'token', v_now)
@@ -114,8 +118,13 @@ BEGIN
         END IF;
         v_next_due := least(v_next_due, v_due);  -- C4: the earliest of all queues of the claim
         CONTINUE WHEN p_room <= 0;
-        v_picked := claim(p_sources[i], least(p_room, p_rooms[i]), p_cursors[3 * i - 2 : 3 * i],
-            p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], v_now);
+        IF p_wait THEN
+            v_picked := claim(p_sources[i], least(p_room, p_rooms[i]), p_cursors[3 * i - 2 : 3 * i],
+                p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], v_now);
+        ELSE
+            v_picked := claim_unlocked(p_sources[i], least(p_room, p_rooms[i]), p_cursors[3 * i - 2 : 3 * i],
+                p_tasks[p_begins[i] : p_ends[i]], p_shares[p_begins[i] : p_ends[i]], v_now);
+        END IF;
         v_got := cardinality(v_picked.rows);
         v_running := least(v_got, greatest(0, p_limit - v_taken));
         IF v_got > 0 THEN
@@ -167,41 +176,6 @@ BEGIN
     RETURN (
         SELECT json_agg(settle(json_populate_record(NULL::settlement, s.value), p_now, p_clock) ORDER BY s.ordinality)
         FROM json_array_elements(p_settlements) WITH ORDINALITY AS s);
-END $$;
-
--- The same, but what another transaction has locked is answered `busy`: a job, its lane, or the next job of the lane.
--- Each block that meets a lock is rolled back, and so releases the locks that it has taken.
-CREATE FUNCTION settle_unlocked(p_settlements json, p_now bigint, p_clock bigint) RETURNS json LANGUAGE plpgsql
-SET lock_timeout = {{busy_after_ms}} AS $$
-DECLARE
-    v_settlement json;
-    v_answers text[] := '{}';
-BEGIN
-    FOR v_settlement IN SELECT value FROM json_array_elements(p_settlements) LOOP
-        BEGIN
-            PERFORM lock_lanes(json_build_array(v_settlement));
-            v_answers := v_answers || settle(json_populate_record(NULL::settlement, v_settlement), p_now, p_clock);
-        EXCEPTION WHEN lock_not_available THEN
-            v_answers := v_answers || 'busy'::text;
-        END;
-    END LOOP;
-    RETURN to_json(v_answers);
-END $$;
-
-CREATE FUNCTION start_unlocked(p_queue text, p_id text, p_token text, p_now bigint) RETURNS text LANGUAGE plpgsql
-SET lock_timeout = {{busy_after_ms}} AS $$
-BEGIN
-    RETURN start(p_queue, p_id, p_token, p_now);
-EXCEPTION WHEN lock_not_available THEN
-    RETURN 'busy';
-END $$;
-
--- Run deferred work, unless another transaction has locked what it needs: then a later call runs it.
-CREATE FUNCTION run_deferred_unlocked(p_queue text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM run_deferred(p_queue, false, p_now);
-EXCEPTION WHEN lock_not_available THEN
-    NULL;
 END $$;
 
 -- Lock the lanes of the jobs that are to be settled, in order, before any job; and before all lanes their pools.

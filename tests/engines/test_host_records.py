@@ -132,3 +132,16 @@ async def test_the_counter_is_read_only_after_a_commit(tmp_path: Path, monkeypat
             await eventually(lambda: statements.count("PRAGMA data_version") > 20)
             waiting.cancel()
     assert len([statement for statement in statements if "user_commits" in statement]) == 1
+
+
+def test_a_lock_that_is_closed_is_free_although_a_copy_of_its_descriptor_lives(tmp_path: Path) -> None:
+    """As in a child that C code has forked."""
+    files = SystemRuntime().fs
+    lock = files.lock(tmp_path / "lock")
+    assert lock is not None
+    copy = os.dup(lock.fd)
+    lock.close()
+    again = files.lock(tmp_path / "lock")
+    os.close(copy)
+    assert again is not None
+    again.close()

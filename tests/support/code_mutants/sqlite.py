@@ -435,7 +435,9 @@ MUTANTS = (
         "self.unlock()  # closing is not enough",
         "pass  # closing is not enough",
         "A child forked by C code keeps the gate shut for all writers.",
-        ("tests/processes/test_forks.py",),
+        (
+            "tests/engines/test_host_records.py::test_a_lock_that_is_closed_is_free_although_a_copy_of_its_descriptor_lives",
+        ),
     ),
     Mutant(
         "the gate is waited for without limit",

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import psycopg
+import pytest
 from postgres import FAST, PostgresServer
 from postgres_cluster import Cluster
 from user_transactions import Store, each_store
@@ -31,7 +32,9 @@ def test_an_interrupt_that_is_returned_commits_nothing(jobs: App[Any], store: St
     assert store.effects() == {}
 
 
-def test_a_worker_that_stops_takes_the_write_lock_back_from_a_handler_that_does_not(jobs: App[Any]) -> None:
+def test_a_worker_that_stops_takes_the_write_lock_back_from_a_handler_that_does_not(
+    jobs: App[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """Else the release of its job would wait for the handler's transaction."""
     holds, go_on = threading.Event(), threading.Event()
 
@@ -50,6 +53,7 @@ def test_a_worker_that_stops_takes_the_write_lock_back_from_a_handler_that_does_
         asyncio.run(first())
         assert not go_on.is_set()
         assert handle.refresh().state is JobState.QUEUED
+        assert "could not be released" not in caplog.text
     finally:
         go_on.set()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from eventually import eventually
@@ -15,7 +16,9 @@ from postgres_stock import Store
 from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine, RenewalConnection
+from holdfast.engines.postgres.renewal_connection import ConnectTries
 from holdfast.engines.postgres.worker_sessions import SessionHeartbeat
+from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group
@@ -238,3 +241,21 @@ async def test_a_folder_that_cannot_be_written_is_no_error(
         assert engine.process_name == ""
     (record,) = caplog.records
     assert "read-only" in record.message
+
+
+# WK3
+async def test_the_keeper_tries_to_connect_again_before_its_silence_is_too_long() -> None:
+    timeouts_s: list[float] = []
+
+    async def connect(timeout_s: float) -> Any:
+        timeouts_s.append(timeout_s)
+        if len(timeouts_s) < 3:
+            raise EngineUnavailable()
+
+    tries = ConnectTries(connect)
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable):
+            await tries()
+    await tries()
+    await tries()
+    assert timeouts_s == [2.5, 5, 5, 2.5]

@@ -20,7 +20,7 @@ from holdfast.engines.postgres.encode_calls import call_of, verb_of
 from holdfast.engines.postgres.migrations import migrations, newest, script
 from holdfast.engines.postgres.rules import RULES_VERSION, entry_functions, schema_of
 from holdfast.engines.postgres.schema import grants
-from holdfast.errors import ConfigError, EngineError, SchemaMismatch, Unsupported
+from holdfast.errors import ConfigError, EngineError, EngineUnavailable, SchemaMismatch, Unsupported
 from holdfast.model.command import Command
 from holdfast.model.produce import Enqueue, Group
 from holdfast.testing.contract.builders import new_job
@@ -303,6 +303,8 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
     assert {verb for verb, _ in found} == called | also == {*entry_functions()}
     path = f"search_path={schema_of(name)}, {name}, pg_temp"
     assert [verb for verb, settings in found if path not in settings] == []
+    # PF1
+    assert [verb for verb, settings in found if not any(one.startswith("lock_timeout=") for one in settings)] == []
 
 
 def test_the_only_dynamic_statements_have_names_in_them_that_the_server_made(
@@ -452,3 +454,19 @@ async def test_an_empty_schema_that_was_made_for_holdfast_is_used(
     postgres_server.execute(f"CREATE SCHEMA {name}")
     assert await of(postgres_server, name).migrate()
     await of(postgres_server, name).migrate()
+
+
+async def test_a_migration_does_not_wait_for_ever_for_another(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PF1: the limit is one second here."""
+    monkeypatch.setattr("holdfast.engines.postgres.migrations.LOCK_TIMEOUT_S", 1)
+    name = fresh(postgres_server, request)
+    other = await asyncpg.connect(postgres_server.url())
+    try:
+        async with other.transaction():
+            await other.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"holdfast migrate {name}")
+            with pytest.raises(EngineUnavailable, match=r"waited .* for another migration .* pg_stat_activity"):
+                await of(postgres_server, name).migrate()
+    finally:
+        await other.close()

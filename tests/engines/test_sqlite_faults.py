@@ -19,6 +19,7 @@ from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.engines.sqlite.store import EngineClock, StoreOptions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND
@@ -86,18 +87,37 @@ def test_two_migrators_in_one_process_do_no_harm(tmp_path: Path) -> None:
     assert sorted(steps) == [(), (), (), ("001 create",)]
 
 
-def test_threads_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    together = threading.Barrier(4)
-
-    def open_and_close(path: Path) -> None:
-        together.wait(60)
+def test_opening_a_new_file_waits_for_a_connection_that_opens_it_at_the_same_time(tmp_path: Path) -> None:
+    """SQLite does not use its busy handler when it switches a file to the write-ahead log."""
+    path = tmp_path / "x.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.execute, ["COMMIT"])
+    timer.start()
+    try:
         engine = store(path)
         engine.open_now()
         engine.close_now()
+    finally:
+        timer.join()
+        other.close()
+
+
+def test_threads_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    together = threading.Barrier(4)
+    options = [StoreOptions(str(tmp_path / f"{number}.db"), "holdfast", "durable", 10.0) for number in range(30)]
+
+    def open_and_close(store: StoreOptions) -> None:
+        together.wait(60)
+        runtime = SystemRuntime()
+        writer = Writer(store, runtime, EngineClock(runtime))
+        writer.prepare(auto_migrate=True)
+        writer.close()
 
     with ThreadPoolExecutor(4) as threads:
-        for number in range(30):
-            list(threads.map(open_and_close, [tmp_path / f"{number}.db"] * 4))
+        for store in options:
+            list(threads.map(open_and_close, [store] * 4))
 
 
 async def test_a_schema_from_a_later_release_is_refused_untouched(tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ class EndListener:
         self.name = name
         self._engine = engine
         self._runtime = runtime
-        self._poll_s = POLL_WITH_PUSH_S if engine.capabilities.push else POLL_WITHOUT_PUSH_S
         self._waiters: dict[JobKey, list[asyncio.Future[EndedJob]]] = {}
         self._subscription: Subscription | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -50,6 +49,11 @@ class EndListener:
         self._closed = False
         self.warned_tasks: set[str] = set()
         """Tasks for which a log line was written: no worker can take their jobs."""
+
+    @property
+    def _poll_s(self) -> float:
+        """It depends on whether the engine can notify now."""
+        return POLL_WITH_PUSH_S if self._engine.capabilities.push else POLL_WITHOUT_PUSH_S
 
     def start(self) -> int:
         """Subscribe, if not done yet. Pass the answer to `wait`."""

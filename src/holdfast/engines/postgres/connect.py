@@ -85,7 +85,10 @@ class Connector:
         return await self.connect(None)
 
     async def connect(
-        self, statement_timeout_s: float | None, own_settings: dict[str, str] = NO_SETTINGS
+        self,
+        statement_timeout_s: float | None,
+        own_settings: dict[str, str] = NO_SETTINGS,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> asyncpg.Connection:
         settings = {"application_name": "holdfast"}
         options: dict[str, Any] = {}
@@ -96,7 +99,7 @@ class Connector:
             # PF1: the server ends a statement that its client has given up, also if the request to cancel it got lost.
             server_s = 0 if statement_timeout_s is None else statement_timeout_s + SERVER_GRACE_S
             settings["statement_timeout"] = str(round(server_s * 1000))
-        connect_s = CONNECT_TIMEOUT_S if statement_timeout_s is None else min(CONNECT_TIMEOUT_S, statement_timeout_s)
+        connect_s = connect_timeout_s if statement_timeout_s is None else min(connect_timeout_s, statement_timeout_s)
         try:
             connection: asyncpg.Connection = await asyncpg.connect(
                 self._url, timeout=connect_s, command_timeout=statement_timeout_s, server_settings=settings, **options

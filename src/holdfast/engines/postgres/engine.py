@@ -246,7 +246,7 @@ class PostgresEngine(Engine):
             self._connect.connect, renewal_connection.STATEMENT_TIMEOUT_S, renewal_connection.SESSION_SETTINGS
         )
         return renewal_connection.PostgresRenewalConnection(
-            Connections(connect, 1), self._caller.perform, pooled=self._connect.pooled
+            Connections(renewal_connection.ConnectTries(connect), 1), self._caller.perform, pooled=self._connect.pooled
         )
 
     # Workers that have ended

@@ -106,9 +106,14 @@ def _refuse_foreign(schema: str, ours: str) -> str:
     )
 
 
+LOCK_TIMEOUT_S = 30
+"""`migrate` waits this long for another `migrate`, or for a transaction that uses the tables."""
+
+
 def _prelude(namespace: str) -> str:
     installed = f"to_regclass('{namespace}.migration') IS NOT NULL AND to_regclass('{namespace}.rules') IS NOT NULL"
     return (
+        f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s';\n"  # PF1: calls of others wait behind a statement that waits
         f"SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrate {namespace}', 0));\n"
         f"{_refuse_foreign(namespace, installed)}"
         f"CREATE SCHEMA IF NOT EXISTS {namespace};\n"

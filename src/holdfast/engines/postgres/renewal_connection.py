@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import asyncpg
+
 from holdfast.engine import RenewalConnection
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.worker_sessions import SessionHeartbeat
@@ -22,7 +24,25 @@ SESSION_SETTINGS = {"synchronous_commit": "off"}
 """A renewal does not wait for the disk. If the server crashes and loses one, the stored lease is older, never newer:
 the job may run again sooner, and its token makes sure that it has one outcome."""
 
+FIRST_CONNECT_TIMEOUT_S = 2.5
+"""For the first try to connect; the next ones have `STATEMENT_TIMEOUT_S`. A worker that is cut off right before its
+heartbeat, and whose first try hangs, is back before it has been silent for two heartbeats (WK3)."""
+
 Perform = Callable[[Command[Any], Connections], Awaitable[Any]]
+
+
+class ConnectTries:
+    """Connects, with a short time limit at the first try. `connect` gets the limit in seconds."""
+
+    def __init__(self, connect: Callable[[float], Awaitable[asyncpg.Connection]]) -> None:
+        self._connect = connect
+        self._timeout_s = FIRST_CONNECT_TIMEOUT_S
+
+    async def __call__(self) -> asyncpg.Connection:
+        timeout_s, self._timeout_s = self._timeout_s, STATEMENT_TIMEOUT_S
+        connection = await self._connect(timeout_s)
+        self._timeout_s = FIRST_CONNECT_TIMEOUT_S
+        return connection
 
 
 class PostgresRenewalConnection(RenewalConnection):

@@ -12,7 +12,7 @@ import asyncpg
 
 from holdfast.engines.postgres import rules
 from holdfast.engines.postgres.failures import FAILURES, SCHEME, of_other_session
-from holdfast.engines.postgres.migrations import PRESENT, Rules, migrate, newest, script
+from holdfast.engines.postgres.migrations import LOCK_TIMEOUT_S, PRESENT, Rules, migrate, newest, script
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HoldfastError, SchemaMismatch
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
@@ -136,6 +136,12 @@ class Schema:
         if not isinstance(error, asyncpg.PostgresError) or (error.sqlstate or "").startswith(("57P", "08")):
             return EngineUnavailable(f"{message} It may be repeated.", engine=SCHEME)
         message += " Nothing was changed."
+        if isinstance(error, asyncpg.LockNotAvailableError):
+            return EngineUnavailable(
+                f"{message} It waited {LOCK_TIMEOUT_S} s for another migration or for a transaction that uses these "
+                "tables. End that one (`SELECT * FROM pg_stat_activity`), then repeat the command.",
+                engine=SCHEME,
+            )
         if isinstance(error, asyncpg.DuplicateSchemaError):
             return ConfigError(f"{message} Choose another `namespace`.", key="namespace")
         if isinstance(error, asyncpg.InsufficientPrivilegeError):

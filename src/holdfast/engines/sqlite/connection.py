@@ -68,10 +68,10 @@ def connect(
         if read_only:
             db.execute("PRAGMA query_only = ON")
         store.file.remember(before)
-    except (sqlite3.Error, EngineUnavailable) as error:
+    except (sqlite3.Error, UnicodeDecodeError, EngineUnavailable) as error:
         sqlite3.Connection.close(db)  # `factory` may have another `close`
         CONNECTIONS.remove(db)
-        raise translate(error, store.path) if isinstance(error, sqlite3.Error) else error from error
+        raise error if isinstance(error, EngineUnavailable) else translate(error, store.path) from error
     if isinstance(db, EngineConnection):
         CONNECTIONS.in_use(db).release()
     return db
@@ -124,9 +124,11 @@ def storage_full(path: str) -> StorageFull:
     )
 
 
-def translate(error: sqlite3.Error, path: str) -> EngineError | UsageError:
+def translate(error: Exception, path: str) -> EngineError | UsageError:
     """The error that a caller gets for an error of the driver. Nothing was written, unless the text says otherwise."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if not isinstance(error, sqlite3.Error):  # a record cannot be decoded, or SQLite's message quotes a damaged schema
+        code = sqlite3.SQLITE_CORRUPT
     file = os.path.abspath(path)
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

@@ -4,6 +4,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, roll_back, translate
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
@@ -40,7 +42,7 @@ class Reader:
         try:
             with self._in_use:
                 return self._read(commands)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
             return [CommandResult(None, translate(error, self._store.path), frozenset())] * len(commands)
         except Exception as error:
             if len(commands) == 1:

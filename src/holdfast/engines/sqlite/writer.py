@@ -182,9 +182,7 @@ class Writer:
                 # The store itself fails: every single command would meet the same error.
                 return [CommandResult(None, failure, frozenset())] * len(commands)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:  # of a queue, a lane, a pool
-            failure = CorruptRecord(
-                f"A record in {self._store.path} cannot be decoded: {error}", where=self._store.path
-            )
+            failure = translate(error, self._store.path)
         except Exception as error:
             failure = error
         else:

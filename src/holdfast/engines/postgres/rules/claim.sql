@@ -32,7 +32,7 @@ DECLARE
     v_rows tid[];
     v_of int[];
     v_over boolean[];
-    v_locked tid[] := '{}';  -- by other calls
+    v_seen tid[] := '{}';  -- picked before, or locked by other calls
     v_met tid[];
     v_stop int;
     v_expired text;
@@ -47,7 +47,7 @@ BEGIN
             SELECT array_agg(row), array_agg(1), array_agg(over) INTO v_rows, v_of, v_over FROM (
                 SELECT ctid AS row, expires <= p_now AS over FROM job
                 WHERE queue = p_queue AND task = p_tasks[1] AND state = 'queued'
-                    AND ctid <> ALL (v_picked.rows || v_locked)
+                    AND ctid <> ALL (v_seen)
                     AND ((-priority::int), due, arrival) >= (v_cursor[1]::int, v_cursor[2], v_cursor[3])
                 ORDER BY (-priority::int), due, arrival LIMIT least(p_shares[1], p_room) FOR UPDATE SKIP LOCKED
             ) AS chosen;
@@ -59,7 +59,7 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT ctid AS row, priority, due, arrival FROM job
                     WHERE queue = p_queue AND task = t.task AND state = 'queued'
-                        AND ctid <> ALL (v_picked.rows || v_locked)
+                        AND ctid <> ALL (v_seen)
                         AND ((-priority::int), due, arrival) >= (v_cursor[1]::int, v_cursor[2], v_cursor[3])
                     ORDER BY (-priority::int), due, arrival LIMIT least(t.share, v_heads)
                 ) AS h
@@ -78,19 +78,20 @@ BEGIN
         IF v_stop IS NOT NULL THEN
             SELECT id, lane INTO v_expired, v_lane FROM job WHERE ctid = v_rows[v_stop];
             IF NOT lock_if_free(p_queue, v_lane, v_expired) THEN
-                v_locked := v_locked || v_rows[v_stop];
+                v_seen := v_seen || v_rows[v_stop];
                 v_expired := NULL;
             END IF;
             v_rows := v_rows[: v_stop - 1];
             v_of := v_of[: v_stop - 1];
         ELSIF cardinality(v_met) > coalesce(cardinality(v_rows), 0) THEN
-            v_locked := v_locked || ARRAY(SELECT unnest(v_met) EXCEPT SELECT unnest(v_rows));
+            v_seen := v_seen || ARRAY(SELECT unnest(v_met) EXCEPT SELECT unnest(v_rows));
             v_heads := 2 * v_heads;
         ELSE
             v_met := '{}';
         END IF;
         IF v_rows <> '{}' THEN
             v_picked := (v_picked.rows || v_rows, v_picked.tasks || v_of);
+            v_seen := v_seen || v_rows;
             p_room := p_room - cardinality(v_rows);
         END IF;
         EXIT WHEN p_room = 0 OR v_stop IS NULL AND v_met = '{}' AND v_cursor = c_beginning;

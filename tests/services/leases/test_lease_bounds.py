@@ -157,6 +157,15 @@ async def test_two_claims_at_once_run_the_upkeep_once() -> None:
     assert [service.ticks for service in services] == [1, 1, 1]
 
 
+async def test_the_upkeep_runs_only_what_is_due() -> None:
+    dead_workers, reaper, pruner = Counted("dead workers", 0), Counted("reaper", 3600), Counted("pruner", 3600)
+    fake_reaper: Any = reaper
+    upkeep = _Upkeep(SystemRuntime(), dead_workers, fake_reaper, pruner)
+    for _ in range(3):
+        await upkeep.run_due()
+    assert [dead_workers.ticks, reaper.ticks, pruner.ticks] == [3, 1, 1]
+
+
 async def test_a_dead_puller_s_leases_are_reaped_by_the_same_upkeep_that_finds_it() -> None:
     dead_workers, reaper, pruner = Counted("dead workers", 0), Counted("reaper", 3600), Counted("pruner", 3600)
     fake_reaper: Any = reaper

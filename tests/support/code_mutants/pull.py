@@ -58,7 +58,7 @@ MUTANTS = (
         "if woken or (at is not None and at <= now):",
         "if True:",
         "Each claim lists expired leases and prunes.",
-        ("tests/services/leases/test_lease_bounds.py::test_the_upkeep_runs_at_intervals_and_not_with_every_claim",),
+        ("tests/services/leases/test_lease_bounds.py::test_the_upkeep_runs_only_what_is_due",),
     ),
     Mutant(
         "two threads run the upkeep at once",

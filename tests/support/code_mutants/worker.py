@@ -393,6 +393,6 @@ MUTANTS = (
         "            attempt.loop_task = None  # the handler has ended: an abort must not cancel the rollback\n",
         "",
         "A transaction stays open because the worker stopped during its rollback.",
-        equivalent="The rollback is awaited by _to_its_end, which ignores a cancellation; this line only spares it one.",
+        equivalent="The rollback is awaited by _to_its_end, which ignores a cancellation: the line spares it one.",
     ),
 )

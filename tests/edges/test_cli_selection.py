@@ -71,8 +71,9 @@ def test_a_refused_job_does_not_keep_a_verb_from_the_others(shell: Shell) -> Non
 
 
 def test_an_error_message_shows_no_control_character_of_an_id(shell: Shell) -> None:
-    shell.works.using(id=HOSTILE).enqueue()
-    answer = shell("jobs", "delete", HOSTILE, "--yes")
+    for number in range(2):
+        shell.works.using(id=f"{HOSTILE}{number}").enqueue()
+    answer = shell("jobs", "show", HOSTILE)
     assert answer.code == 1
     assert "\x1b" not in answer.err
-    assert r"a\x1b[2Jb" in answer.err
+    assert r"a\x1b[2Jb0" in answer.err

@@ -122,7 +122,7 @@ MUTANTS = (
         "if aborted or isinstance(value, Interrupt) or attempt.settlement is not None:",
         "if aborted or attempt.settlement is not None:",
         "The writes of an attempt that asks to run again are stored, and written again by the next.",
-        ("tests/services/transactions/test_bounds.py::test_an_interrupt_that_is_returned_commits_nothing",),
+        equivalent="An interrupt cannot be encoded as a result, so the transaction is rolled back all the same.",
     ),
     Mutant(
         "a lease completed in a transaction is renewed",

@@ -7,9 +7,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from eventually import eventually
 from postgres import PostgresServer
 from postgres_stock import Store
-from postgres_stories import Stores, opened, until_one_waits
+from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine
 from holdfast.errors import Busy
@@ -31,6 +32,11 @@ from holdfast.model.work import (
 )
 
 QUEUE = "q"
+WAITING = (
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
+    " AND wait_event_type = 'Lock'"
+)
+"""Sessions of engines in this database that wait for a lock."""
 
 
 @pytest.fixture
@@ -199,7 +205,7 @@ async def test_of_two_callers_at_once_one_learns_that_a_queue_ran_empty(
             answer = await first.fetchval(f"SELECT {engine._schema.rules}.emptied($1, 0, 0)", request)
             assert '"emptied":true' in answer
             second = asyncio.ensure_future(engine.emptied(QUEUE))
-            await until_one_waits(postgres_server)
+            await eventually(lambda: postgres_server.execute(WAITING))
         assert not (await second).emptied
 
 

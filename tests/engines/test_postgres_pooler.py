@@ -25,7 +25,7 @@ from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 
-IGNORED_SETTINGS = "default_transaction_isolation, synchronous_commit"
+IGNORED_SETTINGS = "default_transaction_isolation, synchronous_commit, statement_timeout"
 POOLED: dict[str, Any] = {"pooled": True, "durability": "fast"}
 """The server of the tests does not wait for the disk, and through a proxy Holdfast cannot change that."""
 

@@ -78,7 +78,8 @@ class Gate(FileLock):
     """A file lock that threads and processes wait for, in about the order of their requests, for a limited time.
 
     A free gate costs one system call. If another opening has it, a thread of the gate waits for it in the kernel, since
-    that wait has no limit, and the caller waits for the thread. Used by one thread at a time.
+    that wait has no limit, and the caller waits for the thread. Used by one thread at a time; another one may close it,
+    which ends the wait.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float, guarded: str | os.PathLike[str]) -> None:
@@ -122,7 +123,7 @@ class Gate(FileLock):
             waiter = self._waiter = _KernelWaiter(self.fd)
         began_s = time.monotonic()
         while not waiter.wait(min(WAIT_STEP_S, timeout_s)):
-            if time.monotonic() - began_s >= min(timeout_s, self.timeout_s):
+            if waiter.has_ended or time.monotonic() - began_s >= min(timeout_s, self.timeout_s):
                 return False
         return True
 
@@ -168,13 +169,16 @@ class _KernelWaiter:
         self.is_waiting = False
         """The thread is in the kernel's queue."""
         self._wanted = False
-        self._ended = False
+        self.has_ended = False
+        """`end` was called."""
         self._error: OSError | None = None
         threading.Thread(target=self._main, name="holdfast-gate", daemon=True).start()
 
     def wait(self, timeout_s: float) -> bool:
         """True: the caller has the lock."""
         with self._changes:
+            if self.has_ended:
+                return False
             self._wanted = True
             if not self.is_waiting:
                 self.is_waiting = True
@@ -185,8 +189,9 @@ class _KernelWaiter:
             if self._stop_waiting():
                 _flock(self._fd, unlock=True)
             raise
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         return received
 
     def _stop_waiting(self) -> bool:
@@ -199,7 +204,7 @@ class _KernelWaiter:
         """End the thread. True: the caller closes the file. False: the thread closes it, after its wait."""
         with self._changes:
             self._wanted = False
-            self._ended = True
+            self.has_ended = True
             self._requests.put(False)
             return not self.is_waiting
 
@@ -216,7 +221,7 @@ class _KernelWaiter:
                 self.is_waiting = False  # after unlocking: from now on the caller may lock the file itself
                 if wanted:
                     self._handed_over.release()
-                elif self._ended:
+                elif self.has_ended:
                     os.close(self._fd)
 
 

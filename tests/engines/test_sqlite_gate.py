@@ -4,7 +4,9 @@ import asyncio
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from holdfast import file_locks
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.errors import EngineUnavailable
+from holdfast.file_locks import WAIT_STEP_S, _KernelWaiter
 from holdfast.files import Files
 from holdfast.model.job import JobKey
 from holdfast.model.operate import Clear
@@ -236,3 +239,51 @@ def test_a_caller_does_not_take_a_gate_that_its_thread_is_about_to_give_back(
             pass
         eventually_now(lambda: waited_at_unlock, "the thread to give the gate back")
         assert waited_at_unlock == [True]
+
+
+# PF1
+def test_a_gate_that_is_closed_while_a_caller_waits_is_free_afterwards(tmp_path: Path) -> None:
+    """A task that was cancelled closes the gate that its thread still waits for."""
+    path = tmp_path / "gate"
+    files = Files()
+    with closing(files.gate(path, 30, guarded=path)) as other, ThreadPoolExecutor(1) as pool:
+        late = files.gate(path, 5 * WAIT_STEP_S, guarded=path)
+        with other:
+            waiting = pool.submit(late.__enter__)
+            while late._waiter is None or not late._waiter.is_waiting:
+                time.sleep(0.001)
+            late.close()
+            time.sleep(2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
+        with pytest.raises(EngineUnavailable):
+            waiting.result()
+        with closing(files.gate(path, 5, guarded=path)) as third, third:
+            pass
+
+
+def test_a_gate_that_is_handed_over_when_the_time_is_over_is_held(tmp_path: Path) -> None:
+    """Also if the caller handles another error meanwhile: the lock must not be released behind its back."""
+    path = tmp_path / "gate"
+    files = Files()
+    with closing(files.gate(path, 30, guarded=path)) as gate, closing(files.gate(path, 0.1, guarded=path)) as other:
+        gate._waiter = waiter = _KernelWaiter(gate.fd)
+        handed_over = waiter._handed_over
+
+        class LateSemaphore:
+            """Its wait ends, without success, in the moment of the release."""
+
+            def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+                if blocking:
+                    while waiter._wanted:
+                        time.sleep(0.001)
+                    return False
+                return handed_over.acquire(blocking=False)
+
+            def release(self) -> None:
+                handed_over.release()
+
+        waiter._handed_over = LateSemaphore()  # type: ignore[assignment]
+        try:
+            raise ValueError("the error that the caller handles")
+        except ValueError:
+            assert waiter.wait(1)
+        assert not other.try_lock()

@@ -42,7 +42,9 @@ MUTANTS = (
         "await self._fail_undecodable(engine, pull_worker, attempt, why)",
         "pass",
         "Every claim gets the same damaged payload again, until it is a lost worker's.",
-        ("tests/services/queues/test_queue.py::test_a_payload_that_cannot_be_read_is_set_aside_with_its_bytes",),
+        (
+            "tests/services/leases/test_lease_bounds.py::test_a_payload_of_unreadable_bytes_fails_and_the_next_one_is_claimed",
+        ),
     ),
     Mutant(
         "a closed App is opened again by a claim that waited",

@@ -78,7 +78,8 @@ class Gate(FileLock):
     """A file lock that threads and processes wait for, in about the order of their requests, for a limited time.
 
     A free gate costs one system call. If another opening has it, a thread of the gate waits for it in the kernel, since
-    that wait has no limit, and the caller waits for the thread. Used by one thread at a time.
+    that wait has no limit, and the caller waits for the thread. Used by one thread at a time; another one may close it,
+    which ends the wait.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float, guarded: str | os.PathLike[str]) -> None:
@@ -122,7 +123,7 @@ class Gate(FileLock):
             waiter = self._waiter = _KernelWaiter(self.fd)
         began_s = time.monotonic()
         while not waiter.wait(min(WAIT_STEP_S, timeout_s)):
-            if time.monotonic() - began_s >= min(timeout_s, self.timeout_s):
+            if waiter.has_ended or time.monotonic() - began_s >= min(timeout_s, self.timeout_s):
                 return False
         return True
 
@@ -168,36 +169,42 @@ class _KernelWaiter:
         self.is_waiting = False
         """The thread is in the kernel's queue."""
         self._wanted = False
-        self._ended = False
+        self.has_ended = False
+        """`end` was called."""
         self._error: OSError | None = None
         threading.Thread(target=self._main, name="holdfast-gate", daemon=True).start()
 
     def wait(self, timeout_s: float) -> bool:
         """True: the caller has the lock."""
         with self._changes:
+            if self.has_ended:
+                return False
             self._wanted = True
             if not self.is_waiting:
                 self.is_waiting = True
                 self._requests.put(True)
-        received = False
         try:
-            received = self._handed_over.acquire(timeout=timeout_s)
-        finally:
-            if not received:  # the time is over, or a signal handler has raised an error
-                with self._changes:
-                    received = not self._wanted and self._handed_over.acquire(blocking=False)
-                    self._wanted = False
-                    if received and sys.exc_info()[0] is not None:
-                        _flock(self._fd, unlock=True)
-        if self._error is not None:
-            raise self._error
+            received = self._handed_over.acquire(timeout=timeout_s) or self._stop_waiting()
+        except BaseException:  # a signal handler has raised it
+            if self._stop_waiting():
+                _flock(self._fd, unlock=True)
+            raise
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         return received
+
+    def _stop_waiting(self) -> bool:
+        """True: the lock was handed over in the meantime."""
+        with self._changes:
+            self._wanted = False
+            return self._handed_over.acquire(blocking=False)
 
     def end(self) -> bool:
         """End the thread. True: the caller closes the file. False: the thread closes it, after its wait."""
         with self._changes:
             self._wanted = False
-            self._ended = True
+            self.has_ended = True
             self._requests.put(False)
             return not self.is_waiting
 
@@ -208,14 +215,14 @@ class _KernelWaiter:
             except OSError as error:
                 self._error = error
             with self._changes:
-                self.is_waiting = False
-                if self._wanted:
-                    self._wanted = False
+                wanted, self._wanted = self._wanted, False
+                if not wanted and self._error is None:
+                    _flock(self._fd, unlock=True)  # also before closing: a forked child may have a copy of the file
+                self.is_waiting = False  # after unlocking: from now on the caller may lock the file itself
+                if wanted:
                     self._handed_over.release()
-                elif self._ended:
+                elif self.has_ended:
                     os.close(self._fd)
-                else:
-                    _flock(self._fd, unlock=True)
 
 
 def _flock(fd: int, *, unlock: bool = False) -> None:

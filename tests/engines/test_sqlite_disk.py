@@ -14,6 +14,7 @@ import pytest
 from opened_engine import opened_engine
 from sqlite_store import a_claim, job, store, success, writer_of
 
+from holdfast.engines.sqlite import reserve
 from holdfast.engines.sqlite.engine import SqliteRenewalConnection
 from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.reserve import Reserve
@@ -204,6 +205,42 @@ async def test_no_process_enqueues_while_the_reserve_is_in_use(tmp_path: Path, m
         assert await engine.audit() == ()
 
 
+async def test_a_reserve_that_another_process_has_emptied_is_filled_again_before_a_job_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.db"
+
+    def no_space(file: object, length: int) -> None:
+        raise OSError("no space left")
+
+    async with opened_engine(store(path)) as engine, opened_engine(store(path)) as other:
+        for number, process in enumerate((engine, other)):  # both know how large it is
+            await process.enqueue(job(f"before-{number}"))
+        writer_of(engine)._reserve.release()
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(reserve, "_allocate", no_space)
+            with pytest.raises(StorageFull):
+                await other.enqueue(job("refused"))
+        writer_of(other)._reserve._refill_at_us = 0
+        await other.enqueue(job("after"))
+        assert (tmp_path / "x.db-reserve").stat().st_size > 0
+
+
+async def test_checkpoints_go_on_after_one_that_failed_on_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        await engine.enqueue(job("before"))
+        with closing(sqlite3.connect(path)) as reader:  # a reader keeps pages in the log, as a failed write does
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM holdfast_job").fetchone()
+            await engine.enqueue(job("later"))
+            writer_of(engine)._use_reserve()
+        writer_of(engine)._reserve.is_released()  # there is space again
+        for number in range(20):
+            await engine.enqueue(job(f"{number}", payload=b"x" * 1_000_000))
+        assert path.stat().st_size > 10_000_000  # the log was moved into the database
+
+
 def test_a_handlers_transaction_on_a_full_disk_is_not_an_unknown_outcome(tmp_path: Path) -> None:
     errors = play_full_disk(tmp_path / "x.db", "transaction").errors
     assert not [name for name in errors if "OutcomeUnknown" in name]
@@ -218,9 +255,9 @@ async def test_the_reserve_covers_what_the_log_has_to_move_into_the_database(tmp
         with closing(sqlite3.connect(path)) as db:
             pages, page_bytes = db.execute("SELECT * FROM pragma_page_count, pragma_page_size").fetchone()
         missing = pages * page_bytes - path.stat().st_size
-        reserve = (tmp_path / "x.db-reserve").stat()
-        assert reserve.st_size >= missing > 3_000_000
-        assert reserve.st_blocks * 512 >= missing  # it occupies the space
+        status = (tmp_path / "x.db-reserve").stat()
+        assert status.st_size >= missing > 3_000_000
+        assert status.st_blocks * 512 >= missing  # it occupies the space
 
 
 # --- Transactions that end badly ---

@@ -41,17 +41,16 @@ class ErrorDescriber:
         if self._in_flight >= MAX_THREADS:
             return ErrorInfo(describe_type(error), "<not formatted: earlier errors are still being formatted>", "")
         self._in_flight += 1
-        work = self._runtime.spawn(self._describe(error), name="holdfast error description")
+        work = self._runtime.spawn(self._threads.run(describe, error), name="holdfast error description")
+        work.add_done_callback(self._on_end)
         done, _ = await asyncio.wait({work}, timeout=TIMEOUT_S)
         if done and not work.cancelled() and work.exception() is None:
             return work.result()
         return ErrorInfo(describe_type(error), f"<not formatted within {TIMEOUT_S:g} s>", "")
 
-    async def _describe(self, error: BaseException) -> ErrorInfo:
-        try:
-            return await self._threads.run(describe, error)
-        finally:
-            self._in_flight -= 1
+    def _on_end(self, work: "asyncio.Task[ErrorInfo]") -> None:
+        """Also if other code has cancelled it before it began."""
+        self._in_flight -= 1
 
     def close(self) -> None:
         self._threads.close()

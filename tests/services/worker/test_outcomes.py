@@ -348,6 +348,18 @@ async def test_texts_that_do_not_end_keep_a_bounded_number_of_threads(monkeypatc
     ]
 
 
+async def test_descriptions_that_were_cancelled_before_they_began_do_not_count_as_in_flight() -> None:
+    describer = ErrorDescriber(SystemRuntime())
+    for _ in range(MAX_THREADS):
+        description = asyncio.ensure_future(describer.describe(ValueError("x")))
+        await asyncio.sleep(0)
+        (work,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast error description"]
+        work.cancel()
+        await description
+    assert (await describer.describe(ValueError("x"))).message == "x"
+    describer.close()
+
+
 async def test_a_chain_of_twenty_thousand_contexts_is_formatted_in_part() -> None:
     async def fails() -> None:
         error: BaseException = ValueError("the first")

@@ -33,8 +33,6 @@ class Reserve:
         self._database = path
         self._path = path + "-reserve"
         self._runtime = runtime
-        self._bytes = 0
-        """The size of the file, as far as this connection knows."""
         self._transactions = TRANSACTIONS_PER_CHECK
         self._log_bytes = 0
         self._refill_at_us = 0
@@ -53,7 +51,7 @@ class Reserve:
         return self._grow(missing + SLACK_BYTES)
 
     def _grow(self, wanted_bytes: int) -> bool:
-        if wanted_bytes <= self._bytes:
+        if wanted_bytes <= self._runtime.fs.size(self._path):  # another process may have emptied it
             return True
         wanted_bytes = -(-wanted_bytes // SLACK_BYTES) * SLACK_BYTES
         try:
@@ -61,12 +59,10 @@ class Reserve:
                 _allocate(file, wanted_bytes)
         except OSError:
             return False
-        self._bytes = wanted_bytes
         return True
 
     def release(self) -> None:
         """The disk is full: give its space to the database."""
-        self._bytes = 0
         self.in_use = True
         with suppress(OSError), self._runtime.fs.open_append(self._path) as file:
             os.ftruncate(file.fd, 0)

@@ -168,7 +168,7 @@ class Writer:
             log.error("%s: the disk is full. No job is accepted; stored jobs can still be settled.", self._store.path)
         with suppress(EngineUnavailable), self._gate, self._in_use:
             self._reserve.release()
-            self._checkpoint(MAX_INTEGER)
+            self._checkpoint(self._log_file.size() or 0)
 
     def _run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         """Run the commands in order in one transaction; if it fails, each in a transaction of its own."""
@@ -233,9 +233,10 @@ class Writer:
                 log_bytes = self._check_files()
             except EngineUnavailable as error:
                 raise self._store.file.unknown_outcome() from error
-            if not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use:
-                log_bytes = MAX_INTEGER  # the database must not need more space than the reserve has
-            self._checkpoint(log_bytes)
+            # Without enough reserve, the database must not need more space than it has.
+            too_small = not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use
+            if too_small or log_bytes >= self._checkpoint_at_bytes:
+                self._checkpoint(log_bytes)
         return result
 
     def _translate(self, error: sqlite3.Error) -> Exception:
@@ -254,9 +255,7 @@ class Writer:
         return log_bytes
 
     def _checkpoint(self, log_bytes: int) -> None:
-        """Move the log's pages into the database once it has grown. If this fails, the commit is still valid."""
-        if log_bytes < self._checkpoint_at_bytes:
-            return
+        """Move the log's pages into the database. If this fails, the commit is still valid."""
         try:
             _, pages, moved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:

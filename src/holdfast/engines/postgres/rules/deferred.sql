@@ -86,6 +86,9 @@ DECLARE
     c_most CONSTANT int := 1000;  -- rows of each kind; other calls wait for what is locked meanwhile
     v_lock bigint := hashtextextended('{{namespace}} deferred ' || p_queue, 0);
     v_ends int := 0;
+    v_lanes text[];
+    v_epoch bigint;
+    v_is_pool boolean;
     c deferred;
 BEGIN
     IF NOT has_deferred(p_queue) THEN
@@ -96,6 +99,16 @@ BEGIN
     ELSIF NOT pg_try_advisory_xact_lock(v_lock) THEN
         RETURN;
     END IF;
+    -- First the pool, then all lanes in order, as every call: the work below comes to them in the order of arrival.
+    SELECT array_agg(lane), min(nullif(epoch, 0)), bool_or(epoch > 0 OR lanes IS NOT NULL)
+    INTO v_lanes, v_epoch, v_is_pool FROM (
+        (SELECT * FROM deferred WHERE kind = 'end' AND queue = p_queue ORDER BY number LIMIT c_most)
+        UNION ALL
+        (SELECT * FROM deferred WHERE kind = 'arrive' AND queue = p_queue ORDER BY arrival LIMIT c_most)) AS work;
+    IF v_is_pool THEN
+        PERFORM lock_pool(p_queue, v_epoch);
+    END IF;
+    PERFORM lock_lane_rows(p_queue, p_lanes || v_lanes);
     FOR c IN SELECT * FROM deferred WHERE kind = 'end' AND queue = p_queue ORDER BY number LIMIT c_most LOOP
         v_ends := v_ends + 1;
         IF take_deferred(c.number) THEN

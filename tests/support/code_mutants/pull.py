@@ -52,7 +52,7 @@ MUTANTS = (
         "if self._store.process is not process:",
         "if False:",
         "A program that has closed its App keeps a store open.",
-        (STREAMS, QUEUE),
+        ("tests/services/leases/test_lease_streams.py::test_a_loop_that_waits_ends_when_the_app_is_closed",),
     ),
     Mutant(
         "every claim runs the upkeep",

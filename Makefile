@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-short test-others check long chaos bench-quick format clean
+.PHONY: help demo test test-short test-others check long chaos mutants bench-quick format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ long: $(INSTALLED) ## Run the long proofs: the differential machine at full leng
 
 chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backends and workers killed, wires cut
 	$(BIN)/python -m pytest -m chaos -rP
+
+# ONLY="the gate, claim.sql" runs those whose name, file or part contains one of these texts.
+mutants: $(INSTALLED) ## Plant bugs in a copy of the source, one at a time, and see that the tests notice them
+	$(BIN)/python tests/support/run_mutants.py "$(ONLY)"
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes
 	$(BIN)/python -m ruff check --fix .

@@ -150,6 +150,10 @@ class Engine(TransactionSupport, ABC):
         """Workers on this host whose process has certainly ended. Always empty on an engine that cannot check."""
         return ()
 
+    def keep_process_record(self) -> None:
+        """A worker of this process ends with leases that it could not release. Others may see its end (`ended_workers`)
+        also after `close`."""
+
     async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
         """Disown workers whose session has ended (WK3); the number of leases of each. None: no sessions are known."""
         return None

@@ -70,6 +70,11 @@ def dotted_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+def _escaped(name: str) -> str:
+    """A name that a user chose, without control characters: it cannot forge a line of a log."""
+    return repr(name)[1:-1]
+
+
 def _revive(cls: type[BaseException], args: tuple[object, ...], state: dict[str, Any]) -> BaseException:
     """A copy made without `__init__`, whose parameters are facts while `args` holds the finished message."""
     error = cls.__new__(cls)
@@ -206,12 +211,6 @@ class Busy(Refused):
         held = f"An id or key of queue {queue!r} was held in an open transaction for {waited:g} s."
         super().__init__(message or f"{held} Try again, and keep transactions that enqueue short.")
 
-    @classmethod
-    def locked(cls, job_id: str, queue: str) -> "Busy":
-        """The error for a verb of a lease whose job another transaction has locked."""
-        message = f"Another open transaction has locked job {job_id!r} of queue {queue!r}. Nothing was written."
-        return cls(f"{message} Commit or roll back that transaction, then try again.", queue=queue, waited=0.0)
-
 
 class PayloadTooLarge(Refused):
     """A payload or a result is larger than its limit."""
@@ -272,7 +271,8 @@ class JobFailed(JobError):
     ) -> None:
         self.reason, self.error = reason, error
         last = "" if error is None else f" Last error: {error.type}: {error.message}."
-        text = f"Job {job_id!r} ({task}) failed at attempt {attempts}: {reason}.{last} Fix the cause, then requeue it."
+        failed = f"Job {job_id!r} ({_escaped(task)}) failed at attempt {attempts}: {reason}."
+        text = f"{failed}{last} Fix the cause, then requeue it."
         super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 
     def caused_by(self, cls: type[BaseException]) -> bool:
@@ -285,7 +285,7 @@ class JobCancelled(JobError):
 
     def __init__(self, message: str = "", *, job_id: str, task: str, attempts: int, reason: str) -> None:
         self.reason = reason
-        text = f"Job {job_id!r} ({task}) was cancelled: {reason}. Requeue it if it should run after all."
+        text = f"Job {job_id!r} ({_escaped(task)}) was cancelled: {reason}. Requeue it if it should run after all."
         super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 
 
@@ -321,7 +321,7 @@ class OutcomeUnknown(EngineError):
 
     def __init__(self, message: str = "", *, verb: str, job_ids: Iterable[str] = (), engine: str = "") -> None:
         self.verb, self.job_ids = verb, tuple(job_ids)
-        of = f" of {', '.join(repr(one)[1:-1] for one in self.job_ids)}" if self.job_ids else ""
+        of = f" of {', '.join(map(_escaped, self.job_ids))}" if self.job_ids else ""
         super().__init__(message or f"{verb}{of} may or may not have happened. {self.standard}", engine=engine)
 
 

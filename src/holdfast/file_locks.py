@@ -185,7 +185,7 @@ class _KernelWaiter:
                 self._requests.put(True)
         try:
             received = self._handed_over.acquire(timeout=timeout_s) or self._stop_waiting()
-        except BaseException:  # a signal handler has raised an error
+        except BaseException:  # a signal handler has raised it
             if self._stop_waiting():
                 _flock(self._fd, unlock=True)
             raise
@@ -195,11 +195,10 @@ class _KernelWaiter:
         return received
 
     def _stop_waiting(self) -> bool:
-        """True: the lock was handed over meanwhile."""
+        """True: the lock was handed over in the meantime."""
         with self._changes:
-            received = not self._wanted and self._handed_over.acquire(blocking=False)
             self._wanted = False
-        return received
+            return self._handed_over.acquire(blocking=False)
 
     def end(self) -> bool:
         """End the thread. True: the caller closes the file. False: the thread closes it, after its wait."""
@@ -216,14 +215,14 @@ class _KernelWaiter:
             except OSError as error:
                 self._error = error
             with self._changes:
-                self.is_waiting = False
-                if self._wanted:
-                    self._wanted = False
+                wanted, self._wanted = self._wanted, False
+                if not wanted and self._error is None:
+                    _flock(self._fd, unlock=True)  # also before closing: a forked child may have a copy of the file
+                self.is_waiting = False  # after unlocking: from now on the caller may lock the file itself
+                if wanted:
                     self._handed_over.release()
                 elif self.has_ended:
                     os.close(self._fd)
-                else:
-                    _flock(self._fd, unlock=True)
 
 
 def _flock(fd: int, *, unlock: bool = False) -> None:

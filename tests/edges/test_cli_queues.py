@@ -54,7 +54,13 @@ def test_objects_of_a_status_have_the_fields_of_their_classes(shell: Shell) -> N
     shell.works.enqueue()
     with shell.app.worker(queues=["elsewhere"]):
         store, queue, worker = shell("status", "--json").objects
-    assert store == {"kind": "store", "engine": "sqlite", "place": str(shell.path), "durability": "durable"}
+    assert store == {
+        "kind": "store",
+        "engine": "sqlite",
+        "place": str(shell.path),
+        "durability": "durable",
+        "blocked_by": "",
+    }
     assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus))
     assert (worker.pop("kind"), set(worker)) == ("worker", names(WorkerStatus))
 

@@ -8,17 +8,20 @@ from typing import Any
 
 import asyncpg
 import pytest
+from eventually import eventually
 from postgres import PostgresServer
 from postgres_stock import Store, drop_namespace, open_once, unused_name
 from postgres_stories import Stores, made, opened
 
 from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.postgres.notifier import Notifier
+from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal
+from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.builders import QUEUE, claim, new_job
 
 
@@ -37,6 +40,26 @@ async def test_a_notifier_whose_connection_is_ended_receives_again(
             await other.enqueue(Group((new_job("a"),)))
             assert await subscription.wait(30) == {f"queue:{QUEUE}"}
         assert engine.capabilities.push
+
+
+async def test_pauses_between_reconnects_are_short_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = SystemRuntime()
+    pauses_s: list[float] = []
+
+    async def pause(notifier: Notifier, seconds: float) -> None:
+        pauses_s.append(seconds)
+        await asyncio.sleep(0.001)
+
+    async def refuse() -> asyncpg.Connection:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(Notifier, "_pause", pause)
+    notifier = Notifier(refuse, "n", Topics(), runtime)
+    await eventually(lambda: len(pauses_s) > 12)
+    notifier.close()
+    assert min(pauses_s[8:]) >= 1
+    assert max(pauses_s) <= 2
+    assert len(set(pauses_s[8:])) > 1
 
 
 async def test_notifications_sent_just_before_closing_arrive(store: Store) -> None:

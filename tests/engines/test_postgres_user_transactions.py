@@ -15,7 +15,7 @@ from eventually import eventually
 from every_verb import every_verb, group, new
 from postgres import PostgresServer
 from postgres_stock import Store
-from postgres_stories import Stores, opened
+from postgres_stories import Stores, opened, until_one_waits
 
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND
@@ -193,7 +193,9 @@ async def test_many_arrivals_are_admitted_while_another_transaction_stays_open(s
         assert await engine.audit() == ()
 
 
-async def test_jobs_of_users_transactions_are_admitted_to_lanes_in_the_order_of_all_lane_locks(store: Store) -> None:
+async def test_jobs_of_users_transactions_are_admitted_to_lanes_in_the_order_of_all_lane_locks(
+    store: Store, postgres_server: PostgresServer
+) -> None:
     """A call that waits for a lane holds no later one: else it and a settlement of both would wait for each other."""
     async with opened(store, notify=False) as engine:
         await engine.perform(group(new("head-a", lane="a"), new("head-b", lane="b")))
@@ -203,7 +205,7 @@ async def test_jobs_of_users_transactions_are_admitted_to_lanes_in_the_order_of_
             await other.execute(f"SET LOCAL search_path = {store.namespace}")
             await other.execute("SELECT FROM lane WHERE lane = 'a' FOR UPDATE")
             pruning = asyncio.create_task(engine.prune())
-            await eventually(lambda: other.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"))
+            await until_one_waits(postgres_server)
             await other.execute("SELECT FROM lane WHERE lane = 'b' FOR UPDATE NOWAIT")
         await pruning
         assert await engine.audit() == ()

@@ -14,6 +14,7 @@ from eventually import eventually_now
 from gate_holder import gate_holder
 from opened_engine import opened_engine
 
+from holdfast import file_locks
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.errors import EngineUnavailable
@@ -198,6 +199,47 @@ def test_a_gate_that_is_closed_while_its_thread_waits_is_free_afterwards(tmp_pat
             pass
 
 
+# PF2
+def test_a_gate_that_is_closed_while_its_thread_waits_is_not_kept_by_a_forked_child(tmp_path: Path) -> None:
+    path = tmp_path / "gate"
+    files = Files()
+    with closing(files.gate(path, 5, guarded=path)) as other:
+        late = files.gate(path, 0.1, guarded=path)
+        copy = os.dup(late.fd)  # as a child has it
+        with other:
+            with pytest.raises(EngineUnavailable), late:
+                pass
+            waiter = late._waiter
+            assert waiter is not None
+            late.close()
+        eventually_now(lambda: not waiter.is_waiting, "the thread to get the gate")
+        with other:
+            pass
+        os.close(copy)
+
+
+def test_a_caller_does_not_take_a_gate_that_its_thread_is_about_to_give_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has the lock and unlocks it. A caller that locks the same opening in between would have nothing."""
+    path = tmp_path / "gate"
+    files = Files()
+    with closing(files.gate(path, 0.1, guarded=path)) as late, closing(files.gate(path, 30, guarded=path)) as other:
+        waited_at_unlock: list[bool] = []
+        flock = file_locks._flock
+
+        def record_and_flock(fd: int, *, unlock: bool = False) -> None:
+            if unlock and late._waiter is not None:
+                waited_at_unlock.append(late._waiter.is_waiting)
+            flock(fd, unlock=unlock)
+
+        monkeypatch.setattr(file_locks, "_flock", record_and_flock)
+        with other, pytest.raises(EngineUnavailable), late:
+            pass
+        eventually_now(lambda: waited_at_unlock, "the thread to give the gate back")
+        assert waited_at_unlock == [True]
+
+
 # PF1
 def test_a_gate_that_is_closed_while_a_caller_waits_is_free_afterwards(tmp_path: Path) -> None:
     """A task that was cancelled closes the gate that its thread still waits for."""
@@ -207,9 +249,9 @@ def test_a_gate_that_is_closed_while_a_caller_waits_is_free_afterwards(tmp_path:
         late = files.gate(path, 5 * WAIT_STEP_S, guarded=path)
         with other:
             waiting = pool.submit(late.__enter__)
-            eventually_now(lambda: late._waiter is not None and late._waiter.is_waiting)
+            eventually_now(lambda: late._waiter is not None and late._waiter.is_waiting, "the caller to wait")
             late.close()
-            wait([waiting], timeout=2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
+            wait([waiting], 2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
         with pytest.raises(EngineUnavailable):
             waiting.result()
         with closing(files.gate(path, 5, guarded=path)) as third, third:
@@ -229,7 +271,7 @@ def test_a_gate_that_is_handed_over_when_the_time_is_over_is_held(tmp_path: Path
 
             def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
                 if blocking:
-                    eventually_now(lambda: not waiter._wanted)
+                    eventually_now(lambda: not waiter._wanted, "the thread to get the lock")
                     return False
                 return handed_over.acquire(blocking=False)
 

@@ -33,6 +33,7 @@ async def end_a_worker_while_the_gate_is_blocked(tmp_path: Path, capsys: pytest.
             began = asyncio.get_running_loop().time()
             await asyncio.to_thread(worker.wait, 60)
             print(f"the worker ended {asyncio.get_running_loop().time() - began:.1f} s after SIGTERM")
+        assert len(await engine.ended_workers()) == 1, "others see its end, and need not wait for its lease"
         await engine.close()
 
 

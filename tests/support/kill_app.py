@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -38,5 +39,6 @@ async def hold(ctx: Context) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # in force again when the worker has ended: tests send it repeatedly
     print("ready", flush=True)
     jobs.worker(concurrency=int(sys.argv[1]), signals=True).run()

@@ -4,9 +4,11 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+from eventually import eventually
 
 from holdfast.codec import JsonCodec
 from holdfast.config import Config, WorkerSettings
@@ -23,6 +25,7 @@ from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 from holdfast.testing import Probe
 from holdfast.worker import Worker
+from holdfast.worker.keeper import NOT_CONNECTED
 
 QUEUE = "default"
 PATIENCE = 10.0
@@ -144,12 +147,25 @@ class MinimalApp:
     # Working
 
     def worker(self, **options: Any) -> Worker:
-        return Worker(self, **options)
+        return ConnectedWorker(self, **options)
 
     async def drain(self, **options: Any) -> None:
         """Run what is due, until nothing is."""
         async with asyncio.timeout(PATIENCE):
             await self.worker(until_empty=True, **options).arun()
+
+
+class ConnectedWorker(Worker):
+    """Its keeper has connected when its block begins: a worker claims nothing before, and `idle` ignores threads."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        services = self._services
+        if services is not None:
+            with suppress(AssertionError):  # the test lets the keeper fail
+                await eventually(lambda: services.keeper._problem is not NOT_CONNECTED, limit_s=5)
+            services.exchanger.wake()
+        return self
 
 
 class GatedHandler:

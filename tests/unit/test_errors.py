@@ -163,6 +163,11 @@ def test_a_full_queue_says_how_full() -> None:
     assert (full.queue, full.lane, full.depth, full.limit) == ("emails", None, 12, 10)
 
 
+@pytest.mark.parametrize("cls", [JobFailed, errors.JobCancelled])
+def test_the_name_of_a_task_cannot_forge_a_line(cls: Any) -> None:
+    assert "\n" not in str(cls(job_id="a", task="t\nERROR", attempts=1, reason="error"))
+
+
 def test_a_failed_job_knows_the_class_that_caused_it_by_name() -> None:
     failed = JobFailed(job_id="a", task="t", attempts=1, reason="error", error=DECLINED)
     assert failed.caused_by(CardDeclined)

@@ -72,7 +72,7 @@ class EndListener:
             if started_at_read != self._reads:  # the listener has read since, without this job
                 await self._read((key,))
             if self._listener is None:
-                self._listener = self._runtime.spawn(self._listen(), name="holdfast waiting")
+                self._start_listener()
             return await answer
         finally:
             waiters = self._waiters.get(key, [])
@@ -87,15 +87,22 @@ class EndListener:
         answer = await self._engine.get(key)
         return EndedJob(answer.jobs[0], answer.at.wall) if _has_ended(answer.jobs[0]) else None
 
+    def _start_listener(self) -> None:
+        self._listener = self._runtime.spawn(self._listen(), name="holdfast waiting")
+        self._listener.add_done_callback(self._on_listener_end)
+
+    def _on_listener_end(self, listener: "asyncio.Task[None]") -> None:
+        """PF3: other code may have cancelled it, also before it began. Nothing else would wake the callers."""
+        self._listener = None
+        if not self._closed and any(not answer.done() for answers in self._waiters.values() for answer in answers):
+            self._start_listener()
+
     async def _listen(self) -> None:
         assert self._subscription is not None
-        try:
-            while self._waiters and not self._closed:
-                await self._wait_for_notification(self._subscription)
-                self._reads += 1
-                await self._read_all()
-        finally:
-            self._listener = None
+        while self._waiters and not self._closed:
+            await self._wait_for_notification(self._subscription)
+            self._reads += 1
+            await self._read_all()
 
     async def _wait_for_notification(self, subscription: Subscription) -> None:
         began = self._runtime.monotonic()

@@ -86,6 +86,8 @@ class ProcessRecords:
         folder_name = blake2b(identity.encode(), digest_size=8).hexdigest()
         self._folder = RecordFolder(runtime.fs.private_folder(folder_name), runtime)
         self.name, self._lock = self._take_record()
+        self.outlives_close = False
+        """The lock file stays after `close`, unlocked: then others see that this process has ended."""
 
     def _path(self, suffix: str, name: str | None = None) -> Path:
         return self._folder.path / f"{name or self.name}.{suffix}"
@@ -123,12 +125,15 @@ class ProcessRecords:
                 if age_s > REMOVE_RECORD_AFTER_S and self.has_ended(name):
                     self.remove_record(name)
 
-    def remove_record(self, name: str) -> None:
-        for suffix in ("kinds", "feed", "sock", "lock"):
+    def remove_record(self, name: str, suffixes: Iterable[str] = ("kinds", "feed", "sock", "lock")) -> None:
+        for suffix in suffixes:
             self._runtime.fs.remove(self._path(suffix, name))
 
     def close(self) -> None:
-        self.remove_record(self.name)
+        if self.outlives_close:
+            self.remove_record(self.name, ("kinds", "feed", "sock"))
+        else:
+            self.remove_record(self.name)
         self._lock.close()
 
 

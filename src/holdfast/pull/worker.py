@@ -156,7 +156,9 @@ class PullWorker:
             await self._register(engine)
         problem = self.keeper.problem
         if problem is not None and problem is not NOT_CONNECTED:
-            raise EngineUnavailable(f"Leases of this process cannot be kept: {problem} Nothing was claimed.")
+            raise EngineUnavailable(
+                f"Leases of this process cannot be kept: {problem.rstrip('.')}. Nothing was claimed."
+            )
         retry = self.plan.policy.retry
         task_claim = TaskClaim(
             task=BARE_TASK, lease_len=lease_us, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses
@@ -282,6 +284,7 @@ class PullWorker:
             if self._registered:
                 await self._engine.forget_worker(self.name)
         except EngineError as error:
+            self._engine.keep_process_record()
             _logger.info("Pull worker %s could not remove its record: %s", self.name, error)
 
 

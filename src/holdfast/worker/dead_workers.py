@@ -63,10 +63,9 @@ class DeadWorkers(Service):
         dead = await self._engine.ended_workers()
         if dead:
             answer = await self._engine.disown(*dead)
+            names = ", ".join(map(shown, dead))
+            _logger.warning("Processes of workers have ended: %s. Their %d jobs run again.", names, len(answer.leases))
             for worker in dead:
-                _logger.warning(
-                    "The process of worker %s has ended; its %d jobs run again.", shown(worker), len(answer.leases)
-                )
                 await self._engine.forget_worker(worker)
             self._reaper.wake()
 

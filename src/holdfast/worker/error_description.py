@@ -11,7 +11,6 @@ from types import WrapperDescriptorType
 from holdfast.model.instants import Seconds
 from holdfast.model.text import ErrorInfo, describe, describe_type
 from holdfast.runtime import Runtime
-from holdfast.worker.handler_threads import HandlerThreads
 
 TIMEOUT_S: Seconds = 2.0
 """A description may take this long. The slot of the attempt is taken meanwhile."""
@@ -29,7 +28,6 @@ class ErrorDescriber:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._threads = HandlerThreads(runtime)
         self._in_flight = 0
 
     def describe_plain(self, error: BaseException) -> ErrorInfo | None:
@@ -41,20 +39,16 @@ class ErrorDescriber:
         if self._in_flight >= MAX_THREADS:
             return ErrorInfo(describe_type(error), "<not formatted: earlier errors are still being formatted>", "")
         self._in_flight += 1
-        work = self._runtime.spawn(self._describe(error), name="holdfast error description")
+        work = self._runtime.spawn(self._runtime.run_blocking(describe, error), name="holdfast error description")
+        work.add_done_callback(self._on_end)
         done, _ = await asyncio.wait({work}, timeout=TIMEOUT_S)
         if done and not work.cancelled() and work.exception() is None:
             return work.result()
         return ErrorInfo(describe_type(error), f"<not formatted within {TIMEOUT_S:g} s>", "")
 
-    async def _describe(self, error: BaseException) -> ErrorInfo:
-        try:
-            return await self._threads.run(describe, error)
-        finally:
-            self._in_flight -= 1
-
-    def close(self) -> None:
-        self._threads.close()
+    def _on_end(self, work: "asyncio.Task[ErrorInfo]") -> None:
+        """Also if other code has cancelled it before it began."""
+        self._in_flight -= 1
 
 
 def _is_plain(error: BaseException) -> bool:

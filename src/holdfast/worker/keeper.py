@@ -3,9 +3,8 @@
 A lease expires (after 30 seconds by default) unless it is renewed, and a handler may block the event loop for longer.
 So the keeper has a thread and a connection of its own (`engine.renewal_connection()`): a blocked loop does not stop
 renewals. Two things still can. Code that holds the GIL without a break, such as a C extension, stops every thread; the
-worker notices that afterwards (`stalls.py`). And
-on SQLite a transaction that holds the only write lock makes renewals wait; the loop watcher takes the lock back from a
-handler that keeps it for too long.
+worker notices that afterwards (`stalls.py`). And on SQLite a transaction that holds the only write lock makes renewals
+wait; the loop watcher takes the lock back from a handler that keeps it for too long.
 
 A worker that cannot renew must not claim: the jobs would be lost again and again. So the keeper connects before the
 first claim, and `problem` says why renewals fail or take too long. While there is a problem the worker claims nothing,

@@ -62,19 +62,20 @@ class Reaper(Service):
     async def tick(self) -> float | None:
         answer = await self._engine.expired(self._worker, limit=MAX_LEASES_PER_CALL, tasks=self._plans)
         lost = [lease for lease in answer.leases if lease.token not in self._slots.attempts]
-        if lost:
-            await self._reap(lost)
-        if len(answer.leases) == MAX_LEASES_PER_CALL and lost:
+        settled_any = bool(lost) and await self._reap(lost)
+        if len(answer.leases) == MAX_LEASES_PER_CALL and settled_any:
             return 0  # there may be more
         return self._interval_s * (0.9 + 0.2 * self.runtime.random())
 
-    async def _reap(self, lost: list[ExpiredLease]) -> None:
+    async def _reap(self, lost: list[ExpiredLease]) -> bool:
+        """False: other transactions have locked all these jobs."""
         settlements = [self._decide(lease) for lease in lost]
         answer = await self._engine.settle(*settlements)
         for lease, settlement, status in zip(lost, settlements, answer.settled, strict=True):
             if status in (SettleStatus.APPLIED, SettleStatus.CANCELLED_INSTEAD):
                 self._report(lease, settlement, status, answer.at.wall)
         self._on_freed()
+        return any(status is not SettleStatus.BUSY for status in answer.settled)
 
     def _decide(self, lost: ExpiredLease) -> Settlement:
         plan = self._plans.get(lost.task)

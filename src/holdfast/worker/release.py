@@ -8,6 +8,7 @@ and a job that ends its workers ends after `max_losses` (decision 0018).
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
@@ -24,12 +25,19 @@ RELEASE_TIMEOUT_S: Seconds = 5.0
 _logger = logging.getLogger("holdfast.worker")
 
 
-async def release_rest(engine: Engine, worker: str, attempts: Iterable[LeasedAttempt], *, failed: bool) -> int:
-    """Settle and release all that the worker still holds; return how many. `failed`: disown what still runs."""
+class Rest(NamedTuple):
+    """How many leases the worker has settled or released at its end, and how many of them it could not."""
+
+    released: int
+    left: int
+
+
+async def release_rest(engine: Engine, worker: str, attempts: Iterable[LeasedAttempt], *, failed: bool) -> Rest:
+    """Settle and release all that the worker still holds. `failed`: disown what still runs."""
     settlements: list[Settlement] = []
-    disowned = 0
+    disowned = released = 0
     for attempt in attempts:
-        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST:
+        if attempt.abort_reason is AbortReason.OWNERSHIP_LOST and attempt.settlement is None:
             continue
         if attempt.used_transactions is not None:
             attempt.used_transactions.abandon()
@@ -45,16 +53,19 @@ async def release_rest(engine: Engine, worker: str, attempts: Iterable[LeasedAtt
     try:
         async with asyncio.timeout(RELEASE_TIMEOUT_S):  # PF1: stopping waits for no lock without a limit
             for start in range(0, len(settlements), MAX_SETTLEMENTS):
-                await _release(engine, settlements[start : start + MAX_SETTLEMENTS])
+                released += await _release(engine, settlements[start : start + MAX_SETTLEMENTS])
             if disowned:
                 _logger.error("The worker ends by an error of its own; its %d running jobs count a loss.", disowned)
                 await engine.disown(worker)
+                disowned = 0
     except Exception as error:
-        _logger.error("%d jobs could not be released: %r Their leases will expire.", len(settlements) + disowned, error)
-    return len(settlements)
+        left = len(settlements) - released + disowned
+        _logger.error("%d jobs could not be released: %r Their leases will expire.", left, error)
+    return Rest(released, len(settlements) - released + disowned)
 
 
-async def _release(engine: Engine, settlements: Sequence[Settlement]) -> None:
+async def _release(engine: Engine, settlements: Sequence[Settlement]) -> int:
+    """How many of them the engine has applied or refused for good."""
     answer = await engine.settle(*settlements)
     for settlement, status in zip(settlements, answer.settled, strict=True):
         if status is SettleStatus.BUSY:
@@ -62,3 +73,4 @@ async def _release(engine: Engine, settlements: Sequence[Settlement]) -> None:
                 "Job %s cannot be released, because another transaction has locked it. Its lease will expire.",
                 shown(settlement.id),
             )
+    return sum(status is not SettleStatus.BUSY for status in answer.settled)

@@ -102,6 +102,8 @@ class WorkerServices:
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
         self._released = 0
+        self._has_left_leases = False
+        """At its end the worker could not release all its leases."""
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
         self._plans = {
@@ -182,9 +184,9 @@ class WorkerServices:
         )
         self._attempts_at_last_check: dict[str, LeasedAttempt] = {}
         self._ended_service = ""
+        """The name of a service that ended although it was not stopped."""
         self.failed = False
         """True: the worker ends because of an error of its own, not because it was told to."""
-        """The name of a service that ended although it was not stopped."""
         self.supervisor = Supervisor(
             runtime,
             outage=outage,
@@ -366,10 +368,13 @@ class WorkerServices:
         await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
 
     async def _forget_worker(self) -> None:
+        if self._has_left_leases:  # others find them by the worker's record, and need not wait until they expire
+            return self._engine.keep_process_record()
         try:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
                 await self._engine.forget_worker(self._spec.worker)
         except Exception as error:
+            self._engine.keep_process_record()
             _logger.info("Worker %s could not remove its record: %s", shown(self._spec.worker), error)
 
     async def _release_rest(self) -> None:
@@ -377,7 +382,8 @@ class WorkerServices:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.exchanger.take_unanswered()
         except Exception as error:
+            self._has_left_leases = True
             _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
-        self._released = await release_rest(
-            self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed
-        )
+        rest = await release_rest(self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed)
+        self._released = rest.released
+        self._has_left_leases |= rest.left > 0

@@ -22,11 +22,11 @@ def note_stall(attempts: Sequence[LeasedAttempt], stalled_us: Micros, now: Micro
     suspects = [one for one in attempts if one.began_at is not None and one.began_at <= now - stalled_us + SECOND]
     plans = {one.plan.name: one.plan for one in suspects}
     jobs = ", ".join(f"{shown(one.lease.id)} ({shown(one.plan.name)})" for one in suspects[:MAX_NAMED])
-    text = "No thread of this worker could run for %.1f s: code that holds the GIL, such as a C extension. Jobs: %s. "
+    text = "No thread of this worker could run for %.1f s: code that holds the GIL, such as a C extension. Jobs: %s."
     if len(plans) == 1:
         (plan,) = plans.values()
         plan.runs_alone = True
-        text += "This worker runs jobs of that task alone from now on."
-    else:
-        text += "One of them is the cause."
+        text += " This worker runs jobs of that task alone from now on."
+    elif plans:
+        text += " One of them is the cause."
     _logger.error(text, stalled_us / SECOND, jobs or "none")

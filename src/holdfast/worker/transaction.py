@@ -269,7 +269,7 @@ class AttemptTransactions:
 
     @property
     def _lease_id(self) -> str:
-        return self._attempt.lease.id
+        return shown(self._attempt.lease.id)
 
     # The same for sync handlers
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from eventually import eventually
+from eventually import eventually, idle
 from failing_engine import FailingEngine, fail_times
 from manual_worker import fail, settle, succeed, succeed_now, take
 
@@ -53,6 +53,25 @@ async def test_a_waiter_is_notified_when_the_job_ends(jobs: App[object], double:
     await eventually(lambda: waited_for(jobs))
     await succeed(jobs, double, 42)
     assert (await waiting) == 42
+
+
+# PF3
+@pytest.mark.parametrize("began", [True, False])
+async def test_a_waiter_is_notified_although_other_code_cancelled_the_listener(
+    jobs: App[object], double: Task[[int], int], began: bool
+) -> None:
+    handle = await double.aenqueue(21)
+    waiting = asyncio.ensure_future(handle.aresult())
+    listener = jobs._store.process.per_loop().end_listener
+    while listener._listener is None:  # noqa: ASYNC110 - one turn more, and it has begun
+        await asyncio.sleep(0)
+    if began:
+        await idle()
+    listener._listener.cancel()
+    await idle()
+    await succeed(jobs, double, 42)
+    async with asyncio.timeout(30):
+        assert (await waiting) == 42
 
 
 @pytest.mark.usefixtures("only_bells")

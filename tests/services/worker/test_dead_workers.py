@@ -5,8 +5,10 @@ from failing_engine import FailingEngine
 
 from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
+from holdfast.model.produce import Group
 from holdfast.service import Service
 from holdfast.testing import FrozenRuntime
+from holdfast.testing.contract.builders import claim, new_job
 from holdfast.worker.dead_workers import DeadWorkers
 
 
@@ -88,3 +90,20 @@ async def test_an_engine_that_knows_neither_processes_nor_sessions_is_not_asked_
     runtime = FrozenRuntime()
     service = DeadWorkers(runtime, FailingEngine(runtime), Woken(runtime))
     assert await service.tick() is None
+
+
+async def test_the_log_counts_the_jobs_of_all_ended_processes_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = FrozenRuntime()
+    engine = FailingEngine(runtime)
+    await engine.enqueue(Group((new_job("a"),)))
+    await engine.claim(claim("c", worker="one"))
+
+    async def ended_workers() -> tuple[str, ...]:
+        return ("one", "two")
+
+    monkeypatch.setattr(FailingEngine, "process_name", "own", raising=False)
+    monkeypatch.setattr(engine, "ended_workers", ended_workers)
+    await DeadWorkers(runtime, engine, Woken(runtime)).tick()
+    assert caplog.messages == ["Processes of workers have ended: one, two. Their 1 jobs run again."]

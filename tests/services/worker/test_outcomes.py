@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from eventually import eventually
 from minimal_app import QUICK, MinimalApp, MinimalTask
 
-from holdfast import App, events
+from holdfast import App, events, runtime
 from holdfast.errors import Cancel, GiveUp, Retry, Snooze
 from holdfast.model.instants import SECOND
 from holdfast.model.job import AttemptOutcome, JobKey, JobRecord
@@ -341,11 +342,35 @@ async def test_texts_that_do_not_end_keep_a_bounded_number_of_threads(monkeypatc
         messages = [(await describer.describe(Slow())).message for _ in range(MAX_THREADS + 1)]
     finally:
         Slow.released.set()
-        describer.close()
     assert messages[-2:] == [
         "<not formatted within 0.01 s>",
         "<not formatted: earlier errors are still being formatted>",
     ]
+
+
+async def test_descriptions_that_were_cancelled_before_they_began_do_not_count_as_in_flight() -> None:
+    describer = ErrorDescriber(SystemRuntime())
+    for _ in range(MAX_THREADS):
+        description = asyncio.ensure_future(describer.describe(ValueError("x")))
+        await asyncio.sleep(0)
+        (work,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast error description"]
+        work.cancel()
+        await description
+    assert (await describer.describe(ValueError("x"))).message == "x"
+
+
+async def test_a_worker_that_has_described_errors_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return "odd"
+
+    async def fails() -> None:
+        raise Odd
+
+    monkeypatch.setattr(runtime, "IDLE_THREAD_S", 0.05)
+    before = set(threading.enumerate())
+    await attempt(fails)
+    await eventually(lambda: not set(threading.enumerate()) - before, "the threads to end")
 
 
 async def test_a_chain_of_twenty_thousand_contexts_is_formatted_in_part() -> None:

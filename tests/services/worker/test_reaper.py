@@ -2,7 +2,9 @@
 
 import asyncio
 
+import pytest
 from eventually import idle
+from failing_engine import FailingEngine
 from minimal_app import QUEUE, MinimalApp, MinimalTask, names
 
 from holdfast import events
@@ -13,6 +15,7 @@ from holdfast.model.retry import RetryPolicy, fixed
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
 from holdfast.testing import FrozenRuntime, Probe
+from holdfast.worker import reaper
 
 LEASE = 30 * SECOND
 
@@ -61,6 +64,19 @@ async def test_a_new_worker_reaps_at_once() -> None:
     async with app.worker():
         await idle()
         assert (await app.look(id)).state is JobState.SUCCEEDED
+
+
+async def test_a_reaper_pauses_if_all_expired_jobs_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaper, "MAX_LEASES_PER_CALL", 2)
+    runtime = FrozenRuntime()
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime, engine=engine)
+    engine.locked = {await app.enqueue("works"), await app.enqueue("works")}
+    await lose(app, "works")
+    runtime.advance(31)
+    async with app.worker():
+        await idle()
+        assert len([one for one in engine.exchanges if one.settlements]) == 1
 
 
 async def test_a_saturated_worker_reaps_too() -> None:

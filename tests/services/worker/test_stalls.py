@@ -109,6 +109,11 @@ def test_a_stall_with_several_suspects_marks_none(caplog: pytest.LogCaptureFixtu
     assert "job-0 (holds_the_gil), job-1 (other)" in caplog.text
 
 
+def test_a_stall_without_suspects_names_none_as_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    note_stall([], 20 * SECOND, 30 * SECOND)
+    assert caplog.messages[0].endswith("Jobs: none.")
+
+
 def _lease(id: str) -> Any:
     class FakeLease:
         pass

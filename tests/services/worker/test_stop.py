@@ -15,11 +15,17 @@ from minimal_app import MinimalApp, MinimalTask, names
 from holdfast import events
 from holdfast.context import AbortReason, Context
 from holdfast.errors import EngineUnavailable
-from holdfast.model.outcome import decide_loss
+from holdfast.model.job import JobKey
+from holdfast.model.outcome import LostLease, decide, decide_loss
+from holdfast.model.produce import Group
+from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Exchange
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
+from holdfast.testing.contract.builders import claim, new_job
+from holdfast.worker.attempt import LeasedAttempt
+from holdfast.worker.release import Rest, release_rest
 from holdfast.worker.thread import run_loop
 
 
@@ -422,3 +428,18 @@ async def test_a_worker_that_is_cancelled_twice_still_gives_back_its_jobs() -> N
     assert life.cancelled()
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
     assert not (await app.engine.workers()).workers
+
+
+# A8
+async def test_a_worker_that_ends_reports_a_lost_lease_that_it_could_not_report_before() -> None:
+    engine = FailingEngine(FrozenRuntime())
+    await engine.enqueue(Group((new_job("a"),)))
+    (lease,) = (await engine.claim(claim("c", worker="w"))).leases
+    plan: Any = None
+    attempt = LeasedAttempt(lease, plan, 0)
+    attempt.abort_reason = AbortReason.OWNERSHIP_LOST
+    attempt.settlement = decide(LostLease(), lease, RetryPolicy(), now=0, draw=0.0)
+    assert await release_rest(engine, "w", [attempt], failed=False) == Rest(released=1, left=0)
+    (record,) = (await engine.get(JobKey(lease.queue, "a"))).jobs
+    assert record is not None
+    assert record.state is JobState.RETRYING

@@ -255,6 +255,9 @@ class PostgresEngine(Engine):
     def process_name(self) -> str:
         return self._ended_processes.process_name
 
+    def keep_process_record(self) -> None:
+        self._ended_processes.keep_record()
+
     async def ended_workers(self) -> tuple[str, ...]:
         ended = self._ended_processes.names()
         if not ended:

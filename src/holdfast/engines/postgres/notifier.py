@@ -35,7 +35,7 @@ PROBE_INTERVAL_S = 5.0  # a connection that stopped receiving is noticed after t
 PROBE_TIMEOUT_S = 2.0  # a probe normally arrives within a millisecond
 ROOM_INTERVAL_S = 0.1  # callers that wait for room in a queue need no notification for every job that ends
 MIN_RECONNECT_PAUSE_S = 0.05  # doubled after each failure
-MAX_RECONNECT_PAUSE_S = 5.0
+MAX_RECONNECT_PAUSE_S = 2.0  # after an outage, workers poll until the next try
 LISTEN_RETRY_S = 60.0  # where LISTEN does not work: the time until the next try
 SUBSCRIBE_TIMEOUT_S = 0.2  # for the lock of a new subscription; jobs that come before it are found by polling
 START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
@@ -172,7 +172,7 @@ class Notifier:
             if self._now_s() - began_s > PROBE_INTERVAL_S:
                 pause_s = MIN_RECONNECT_PAUSE_S
             self._first_try_done.set()
-            await self._pause(pause_s)
+            await self._pause(pause_s * (0.5 + 0.5 * self._runtime.random()))  # processes do not all come at once
             pause_s = min(2 * pause_s, MAX_RECONNECT_PAUSE_S)
 
     async def _connect_and_serve(self) -> None:

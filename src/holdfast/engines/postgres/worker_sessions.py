@@ -82,6 +82,12 @@ class EndedProcesses:
             return None
         return records
 
+    def keep_record(self) -> None:
+        """The record of this process outlives `close`."""
+        with self._lock:
+            if self._records is not None:
+                self._records.outlives_close = True
+
     def names(self) -> frozenset[str]:
         """Processes that have certainly ended, except those that `workers_of` found without a worker."""
         records = self._records

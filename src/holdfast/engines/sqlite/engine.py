@@ -294,6 +294,10 @@ class SqliteEngine(Engine):
     def process_name(self) -> str:
         return "" if self._processes is None else self._processes.name
 
+    def keep_process_record(self) -> None:
+        if self._processes is not None:
+            self._processes.outlives_close = True
+
     async def ended_workers(self) -> tuple[str, ...]:
         processes = self._processes
         if processes is None:

@@ -1,0 +1,271 @@
+"""Bugs in the App, its client and handles, and in what they share with the worker: core, declare, config, runtime."""
+
+from code_mutants.mutant import Mutant
+
+MERGING = "tests/services/producing/test_merging.py"
+CLIENT = "tests/services/producing/test_client.py"
+WAITING, HANDLE = "tests/services/waiting/test_waiting.py", "tests/services/waiting/test_handle.py"
+APP, CONTROL = "tests/services/app/test_app.py", "tests/services/app/test_control.py"
+RUNTIME, SERVICE = "tests/unit/test_runtime.py", "tests/services/worker/test_service.py"
+CONFIG = "tests/services/config/test_config.py"
+QUEUE, POOL = "tests/services/queues/test_queue.py", "tests/services/pools/test_pool.py"
+BUS, EVERYWHERE = "tests/services/events/test_bus.py", "tests/services/events/test_bus_everywhere.py"
+ARGUMENTS = "tests/services/app/test_task_arguments.py"
+
+MUTANTS = (
+    # Enqueue
+    Mutant(
+        "a merged write has no limit of jobs",
+        "core/enqueue.py",
+        "if batch and (jobs > MAX_JOBS or size > MAX_BYTES):",
+        "if batch and size > MAX_BYTES:",
+        "One merged write delays all its callers for seconds.",
+        ("tests/services/producing/test_merging.py::test_a_merge_holds_a_thousand_jobs_or_a_mebibyte",),
+    ),
+    Mutant(
+        "a merged write has no limit of bytes",
+        "core/enqueue.py",
+        "if batch and (jobs > MAX_JOBS or size > MAX_BYTES):",
+        "if batch and jobs > MAX_JOBS:",
+        "Large payloads make one write of a hundred megabytes.",
+        ("tests/services/producing/test_merging.py::test_a_merge_holds_a_thousand_jobs_or_a_mebibyte",),
+    ),
+    Mutant(
+        "jobs with an id of the caller's are merged with others",
+        "core/enqueue.py",
+        "if self._may_wait_for_users and not _conflicts_with_none(group):",
+        "if False:",
+        "One key in another user's open transaction holds up all producers of the process.",
+        ("tests/services/producing/test_merging_alone.py",),
+    ),
+    Mutant(
+        "one refused group fails all groups of its write",
+        "core/enqueue.py",
+        "await _resolve_with(answer, write(self._engine, group))",
+        '_fail(answer, RuntimeError("another group was refused"))',
+        "Callers of the same moment get no answer because of one bad group.",
+        ("tests/services/producing/test_merging.py::test_a_group_that_is_refused_fails_only_its_caller",),
+    ),
+    Mutant(
+        "a bad group is found by the engine",
+        "core/enqueue.py",
+        "            check.group(group)  # the engine would refuse all groups of a write because of this one\n",
+        "",
+        "Each group of the write is sent a second time, alone.",
+        ("tests/services/producing/test_merging_alone.py",),
+    ),
+    Mutant(
+        "callers that share an error share one exception",
+        "core/enqueue.py",
+        "_fail(answer, copy(error))",
+        "_fail(answer, error)",
+        "The traceback of one caller grows by those of all others.",
+        ("tests/services/producing/test_merging.py::test_every_caller_gets_the_error_of_an_engine_that_is_gone",),
+    ),
+    Mutant(
+        "a cancelled caller's group is written",
+        "core/enqueue.py",
+        "if not answer.done():  # its caller may have been cancelled",
+        "if True:",
+        "A job is enqueued although its caller was cancelled before it was sent.",
+        ("tests/services/producing/test_merging.py::test_a_cancelled_caller_does_not_cancel_the_others",),
+    ),
+    Mutant(
+        "a wait for room does not try again by itself",
+        "core/enqueue.py",
+        "await subscription.wait(min(left_s, RETRY_FULL_QUEUE_AFTER_S))",
+        "await subscription.wait(left_s)",
+        "A lost notification makes a producer wait until its time is over.",
+        ("tests/services/producing/test_merging_alone.py",),
+    ),
+    Mutant(
+        "a wait for room looks once more only when it is notified",
+        "core/enqueue.py",
+        "answer = await _write(store, group)  # there may be room since before the subscription",
+        "answer = answer",
+        "Room that came between the refusal and the subscription is not used.",
+        ("tests/services/pools/test_pool.py::test_a_full_pool_says_how_full_it_is_and_may_be_waited_for",),
+    ),
+    Mutant(
+        "an id that was there before counts as created",
+        "core/enqueue.py",
+        "status=EnqueueStatus.DUPLICATE if job.payload_hash else EnqueueStatus.CREATED",
+        "status=EnqueueStatus.CREATED",
+        "After a lost answer a caller is told that it created a job of another caller.",
+        ("tests/services/producing/test_merging_alone.py",),
+    ),
+    Mutant(
+        "the soft limit warns at every job above it",
+        "core/enqueue.py",
+        "return depth - 1 < soft <= depth",
+        "return soft <= depth",
+        "A queue that stays above its soft limit emits an event for every job.",
+        ("tests/services/producing/test_client.py::test_a_queue_that_fills_up_is_published_once_on_the_way_up",),
+    ),
+    # Waiting for a job
+    Mutant(
+        "a waiting caller does not poll",
+        "core/waiting.py",
+        "topics = await subscription.wait(self._poll_s)",
+        "topics = await subscription.wait()",
+        "A lost notification makes a caller wait for ever.",
+        ("tests/services/waiting/test_waiting.py::test_a_waiter_polls_in_case_a_notification_is_lost",),
+    ),
+    Mutant(
+        "a job that ended before the wait is found by polling",
+        "core/waiting.py",
+        "if started_at_read != self._reads:",
+        "if False:",
+        "The answer to a quick job comes a second late when other callers wait too.",
+        ("tests/services/waiting/test_waiting.py::test_an_end_before_the_answer_to_the_enqueue_is_not_missed",),
+    ),
+    Mutant(
+        "all waiting callers are read in one call",
+        "core/waiting.py",
+        "await self._read(keys[start : start + MAX_JOBS_PER_READ])",
+        "await self._read(keys)",
+        "A process with very many waiting callers delays every other read.",
+        ("tests/services/waiting/test_waiting_cost.py",),
+    ),
+    Mutant(
+        "a read that fails ends the wait of all callers",
+        "core/waiting.py",
+        "        except Exception as error:  # neither the jobs",
+        "        except ZeroDivisionError as error:  # neither the jobs",
+        "After one failed read no caller of the loop is ever answered.",
+        (WAITING,),
+    ),
+    Mutant(
+        "closing the App leaves its callers waiting",
+        "core/waiting.py",
+        "                if not waiter.done():\n                    waiter.set_exception(_closed())",
+        "                pass",
+        "A caller waits for ever for a job of an App that was closed.",
+        ("tests/services/waiting/test_waiting.py::test_an_app_that_closes_ends_every_wait",),
+    ),
+    Mutant(
+        "a caller that gives up stays in the list",
+        "core/waiting.py",
+        "            if not waiters:\n                self._waiters.pop(key, None)",
+        "            pass",
+        "The listener reads the jobs of all callers there ever were.",
+        ("tests/services/waiting/test_waiting_cost.py",),
+    ),
+    Mutant(
+        "an expired result is answered",
+        "handle.py",
+        "if ended.now >= record.result_until:",
+        "if False:",
+        "A caller gets a result after the time for which it was to be kept.",
+        ("tests/services/waiting/test_handle.py::test_a_result_past_its_time_has_expired",),
+    ),
+    # Processes, settings, runtime
+    Mutant(
+        "a forked child generates its parent's ids",
+        "runtime.py",
+        "if self._unused_tokens_pid != os.getpid():",
+        "if False:",
+        "Two processes enqueue different jobs under one id, and one of them is taken for a duplicate.",
+        ("tests/unit/test_runtime_ids.py::test_a_forked_child_and_its_parent_generate_different_ids",),
+    ),
+    Mutant(
+        "results are limited like payloads",
+        "core/connection.py",
+        "return self._ours(kind, max(self.config.limits.payload, self.config.limits.result))",
+        "return self._ours(kind, self.config.limits.payload)",
+        "A result that was stored cannot be read.",
+        ("tests/services/app/test_app_limits.py",),
+    ),
+    Mutant(
+        "an empty task ends its timer late",
+        "service.py",
+        "if not self._timer.done() and self._timer_at <= at:",
+        "if not self._timer.done():",
+        "A service that asks for a short delay waits for the long one before it.",
+        (SERVICE,),
+    ),
+    Mutant(
+        "a wake during a tick is lost",
+        "service.py",
+        "        if not self._woken:\n            if seconds is not None:",
+        "        if True:\n            if seconds is not None:",
+        "A notification that comes while a service works is noticed by the next poll.",
+        ("tests/services/worker/test_service.py::test_a_wake_during_a_tick_is_not_lost",),
+    ),
+    Mutant(
+        "a failed task is not logged",
+        "runtime.py",
+        "if not task.cancelled() and (error := task.exception()) is not None:",
+        "if False and (error := task.exception()) is not None:",
+        "An error in the background is seen by no one.",
+        ("tests/unit/test_runtime.py::test_an_error_that_leaves_a_task_is_logged",),
+    ),
+    Mutant(
+        "a password in the query is shown",
+        "model/address.py",
+        '    return _PASSWORD_OPTION.sub(r"\\1***", masked)',
+        "    return masked",
+        "A log line shows the password of the database.",
+        ("tests/unit/test_address.py",),
+    ),
+    # Events
+    Mutant(
+        "an event of another process goes to every listener",
+        "telemetry/bus.py",
+        "            if entry.everywhere:\n",
+        "            if True:\n",
+        "A listener of one process counts the events of all.",
+        ("tests/services/events/test_bus_everywhere.py::test_a_listener_gets_events_of_its_own_process_by_default",),
+    ),
+    Mutant(
+        "a listener in the feed's thread ends the feed",
+        "telemetry/bus.py",
+        "                except BaseException:  # this is the feed's thread",
+        "                except ZeroDivisionError:  # this is the feed's thread",
+        "After one KeyboardInterrupt of a listener no event of another process arrives.",
+        (
+            "tests/services/events/test_bus_everywhere.py::test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest",
+        ),
+    ),
+    Mutant(
+        "waiting events have no limit",
+        "telemetry/feed.py",
+        "deque(maxlen=MAX_WAITING)",
+        "deque()",
+        "A slow receiver fills the memory of the sender.",
+        ("tests/services/events/test_feed_queue.py",),
+    ),
+    # Declarations
+    Mutant(
+        "equal calls have different hashes",
+        "declare/envelope.py",
+        'msgspec.json.Encoder(order="deterministic")',
+        "msgspec.json.Encoder()",
+        "The same call with its keywords in another order is refused as a conflict.",
+        ("tests/services/app/test_task_arguments.py::test_equal_payloads_get_equal_ids",),
+    ),
+    Mutant(
+        "an argument's value is quoted in an error",
+        "declare/envelope.py",
+        'raise InvalidArguments(_QUOTED.sub("value", problem), field=place.rstrip("`")) from None',
+        'raise InvalidArguments(problem, field=place.rstrip("`")) from None',
+        "A secret argument of a wrong type is written to the log.",
+        ("tests/services/app/test_app_limits.py",),
+    ),
+    Mutant(
+        "a search skips a state when its page is full",
+        "operate/searching.py",
+        "_write(*pairs[index + 1], None) if more else None",
+        "None",
+        "A search over several queues ends with the first full page.",
+        ("tests/services/app/test_control.py::test_pages_follow_each_other_without_gap_or_repetition",),
+    ),
+    Mutant(
+        "a cursor of a queue that has gone begins anew",
+        "operate/searching.py",
+        "next((index for index, pair in enumerate(pairs) if pair[0] > wanted[0]), len(pairs)), None",
+        "0, None",
+        "A search over pages lists the same jobs again and again.",
+        ("tests/services/app/test_app_limits.py",),
+    ),
+)

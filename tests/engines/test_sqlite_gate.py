@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sqlite3
-import time
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -250,10 +250,9 @@ def test_a_gate_that_is_closed_while_a_caller_waits_is_free_afterwards(tmp_path:
         late = files.gate(path, 5 * WAIT_STEP_S, guarded=path)
         with other:
             waiting = pool.submit(late.__enter__)
-            while late._waiter is None or not late._waiter.is_waiting:
-                time.sleep(0.001)
+            eventually_now(lambda: late._waiter is not None and late._waiter.is_waiting)
             late.close()
-            time.sleep(2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
+            threading.Event().wait(2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
         with pytest.raises(EngineUnavailable):
             waiting.result()
         with closing(files.gate(path, 5, guarded=path)) as third, third:
@@ -273,8 +272,7 @@ def test_a_gate_that_is_handed_over_when_the_time_is_over_is_held(tmp_path: Path
 
             def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
                 if blocking:
-                    while waiter._wanted:
-                        time.sleep(0.001)
+                    eventually_now(lambda: not waiter._wanted)
                     return False
                 return handed_over.acquire(blocking=False)
 

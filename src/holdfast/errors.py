@@ -206,12 +206,6 @@ class Busy(Refused):
         held = f"An id or key of queue {queue!r} was held in an open transaction for {waited:g} s."
         super().__init__(message or f"{held} Try again, and keep transactions that enqueue short.")
 
-    @classmethod
-    def locked(cls, job_id: str, queue: str) -> "Busy":
-        """The error for a verb of a lease whose job another transaction has locked."""
-        message = f"Another open transaction has locked job {job_id!r} of queue {queue!r}. Nothing was written."
-        return cls(f"{message} Commit or roll back that transaction, then try again.", queue=queue, waited=0.0)
-
 
 class PayloadTooLarge(Refused):
     """A payload or a result is larger than its limit."""

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import psycopg
 import pytest
 from eventually import eventually
 from postgres import PostgresServer
@@ -16,6 +18,8 @@ from postgres_stock import Store
 from postgres_stories import Stores, opened
 
 from holdfast.engine import Engine, RenewalConnection
+from holdfast.engines.postgres.connect import socket_of
+from holdfast.engines.postgres.failures import FAILURES
 from holdfast.engines.postgres.renewal_connection import ConnectTries
 from holdfast.engines.postgres.worker_sessions import SessionHeartbeat
 from holdfast.errors import EngineUnavailable
@@ -259,3 +263,44 @@ async def test_the_keeper_tries_to_connect_again_before_its_silence_is_too_long(
     await tries()
     await tries()
     assert timeouts_s == [2.5, 5, 5, 2.5]
+
+
+# PF2
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_session_ends_with_its_process_though_a_forked_child_lives(
+    store: Store, postgres_server: PostgresServer, kind: str
+) -> None:
+    """Else the child would keep the locks of an open transaction, and the lock that says that the worker lives."""
+    ended = False
+    async with opened(store, notify=False) as engine:
+        if kind == "async":
+            with suppress(*FAILURES):  # the transaction cannot be committed any more
+                async with engine.transaction() as connection:
+                    ended = await ends(postgres_server, connection.get_server_pid(), fd_of(connection))
+        else:
+            with suppress(psycopg.OperationalError), engine.transaction() as connection:
+                ended = await ends(postgres_server, connection.info.backend_pid, connection.fileno())
+    assert ended
+
+
+def fd_of(connection: Any) -> int:
+    found = socket_of(connection)
+    assert found is not None
+    return found.fileno()
+
+
+async def ends(server: PostgresServer, pid: int, fd: int) -> bool:
+    """Fork; close the socket without a word, as the end of the process does; wait for the end of the session."""
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), fd)
+        query = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+        await eventually(lambda: int(server.execute(query)[0][0]) == 0)
+        return True
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

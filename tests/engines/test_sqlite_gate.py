@@ -4,9 +4,8 @@ import asyncio
 import os
 import signal
 import sqlite3
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
@@ -250,9 +249,9 @@ def test_a_gate_that_is_closed_while_a_caller_waits_is_free_afterwards(tmp_path:
         late = files.gate(path, 5 * WAIT_STEP_S, guarded=path)
         with other:
             waiting = pool.submit(late.__enter__)
-            eventually_now(lambda: late._waiter is not None and late._waiter.is_waiting)
+            eventually_now(lambda: late._waiter is not None and late._waiter.is_waiting, "the caller to wait")
             late.close()
-            threading.Event().wait(2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
+            wait([waiting], 2 * WAIT_STEP_S)  # the caller waits again meanwhile, if it does not notice
         with pytest.raises(EngineUnavailable):
             waiting.result()
         with closing(files.gate(path, 5, guarded=path)) as third, third:
@@ -272,7 +271,7 @@ def test_a_gate_that_is_handed_over_when_the_time_is_over_is_held(tmp_path: Path
 
             def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
                 if blocking:
-                    eventually_now(lambda: not waiter._wanted)
+                    eventually_now(lambda: not waiter._wanted, "the thread to get the lock")
                     return False
                 return handed_over.acquire(blocking=False)
 

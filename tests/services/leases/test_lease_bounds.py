@@ -9,9 +9,10 @@ from eventually import eventually
 from failing_engine import FailingEngine, fail_times
 from scan_queue import Scan
 
-from holdfast import App, EngineUnavailable
+from holdfast import App, EngineUnavailable, JobState
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
+from holdfast.model.produce import Group, NewJob
 from holdfast.model.work import Exchange, Expired, ForgetWorker, Renew
 from holdfast.pull.worker import _Upkeep
 from holdfast.queue import Queue
@@ -182,3 +183,13 @@ def test_a_puller_whose_app_is_closed_removes_its_record(bench: Bench) -> None:
     assert bench.scans.claim() == []
     bench.jobs.close()
     assert bench.sent(ForgetWorker) == 1
+
+
+async def test_a_payload_of_unreadable_bytes_fails_and_the_next_one_is_claimed(bench: Bench) -> None:
+    await bench.jobs.aopen()
+    await bench.engine.enqueue(Group((NewJob(queue="scans", id="broken", payload=b"\xff\xfe"),)))
+    await bench.scans.aenqueue(Scan("x"), id="a")
+    leases = await bench.scans.aclaim(2)
+    assert [lease.job.id for lease in leases] == ["a"]
+    assert (await bench.jobs.control.aget("broken", queue="scans")).state is JobState.FAILED
+    await leases[0].arelease()

@@ -260,8 +260,6 @@ MUTANTS = (
         'self.settings = {SETTING: "on"}',
         "pass",
         "A crash of the server loses acknowledged jobs.",
-        (
-            "tests/engines/test_postgres_schema.py::test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path",
-        ),
+        ("tests/engines/test_postgres_schema.py::test_a_class_decides_whether_commits_wait_for_the_disk",),
     ),
 )

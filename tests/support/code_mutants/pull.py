@@ -42,7 +42,9 @@ MUTANTS = (
         "await self._fail_undecodable(engine, pull_worker, attempt, why)",
         "pass",
         "Every claim gets the same damaged payload again, until it is a lost worker's.",
-        ("tests/services/queues/test_queue.py::test_a_payload_that_cannot_be_read_is_set_aside_with_its_bytes",),
+        (
+            "tests/services/leases/test_lease_bounds.py::test_a_payload_of_unreadable_bytes_fails_and_the_next_one_is_claimed",
+        ),
     ),
     Mutant(
         "a closed App is opened again by a claim that waited",
@@ -50,7 +52,7 @@ MUTANTS = (
         "if self._store.process is not process:",
         "if False:",
         "A program that has closed its App keeps a store open.",
-        (STREAMS, QUEUE),
+        ("tests/services/leases/test_lease_streams.py::test_a_loop_that_waits_ends_when_the_app_is_closed",),
     ),
     Mutant(
         "every claim runs the upkeep",

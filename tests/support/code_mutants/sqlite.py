@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "the log is never checkpointed",
         "engines/sqlite/writer.py",
-        "if log_bytes < self._checkpoint_at_bytes:",
-        "if log_bytes >= 0:",
+        "if too_small or log_bytes >= self._checkpoint_at_bytes:",
+        "if too_small:",
         "The write-ahead log grows without end, and readers slow down.",
         ("tests/engines/test_sqlite_bounds.py::test_a_log_that_has_grown_is_checkpointed",),
     ),
@@ -442,8 +442,8 @@ MUTANTS = (
     Mutant(
         "the gate is waited for without limit",
         "file_locks.py",
-        "if time.monotonic() - began_s >= min(timeout_s, self.timeout_s):",
-        "if False:",
+        "if waiter.has_ended or time.monotonic() - began_s >= min(timeout_s, self.timeout_s):",
+        "if waiter.has_ended:",
         "With its holder stopped, every call of every process hangs.",
         ("tests/engines/test_sqlite_bounds.py::test_a_write_waits_for_the_gate_for_a_limited_time",),
     ),

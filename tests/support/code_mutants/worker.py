@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "a dead worker is disowned again and again",
         "worker/dead_workers.py",
-        "                await self._engine.forget_worker(worker)\n",
-        "",
+        "await self._engine.forget_worker(worker)\n            self._reaper",
+        "pass\n            self._reaper",
         "Each worker writes to the store four times a second because of one that has died.",
         ("tests/services/worker/test_services_bounds.py",),
     ),

@@ -11,13 +11,15 @@ prepared, and runs every statement inside a transaction.
 asyncpg carries all calls. psycopg is used for one purpose: the transaction of a plain (not async) handler.
 """
 
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import asyncpg
 
+from holdfast import forks
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.durability import Durability
 from holdfast.errors import Unsupported
@@ -47,7 +49,38 @@ LIBPQ_OPTIONS: dict[str, Any] = {
 """The same limits, for psycopg."""
 
 
-class SharedSession(asyncpg.Connection):
+class ChildCopy:
+    """The copy of a connection's socket that a forked child gets. The child drops it at once (PF2).
+
+    Else the server would not notice that the parent has ended: its open transactions would keep their locks, and its
+    worker would not count as dead, as long as the child lives. The descriptor stays in use, as one of /dev/null: the
+    copy of the parent's connection may close it later.
+    """
+
+    def __init__(self, fileno: Callable[[], int]) -> None:
+        self._fileno = fileno
+        forks.call_in_child(self._drop)
+
+    def _drop(self) -> None:
+        fd = self._fileno()
+        if fd >= 0:
+            with open(os.devnull, "r+b", buffering=0) as nothing:
+                os.dup2(nothing.fileno(), fd, inheritable=False)
+
+
+class OwnSession(asyncpg.Connection):
+    """A connection whose socket does not survive in a forked child."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._child_copy = ChildCopy(self._socket_number)
+
+    def _socket_number(self) -> int:
+        found = socket_of(self)
+        return -1 if found is None else found.fileno()
+
+
+class SharedSession(OwnSession):
     """A connection through a proxy that gives each transaction any free session.
 
     asyncpg prepares a statement and then runs it: two steps, which reach the same session only inside a transaction.
@@ -91,7 +124,7 @@ class Connector:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> asyncpg.Connection:
         settings = {"application_name": "holdfast"}
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"connection_class": OwnSession}
         if self.pooled:
             options = {"statement_cache_size": 0, "connection_class": SharedSession}
         else:
@@ -143,11 +176,13 @@ class Connector:
                 engine=failures.SCHEME,
             ) from missing
         with psycopg.connect(self._url, **LIBPQ_OPTIONS) as connection:
+            child_copy = ChildCopy(connection.fileno)
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # part of BEGIN, so a proxy keeps it
             with connection.transaction():
                 for name, value in self._durability.settings.items():
                     connection.execute("SELECT set_config(%s, %s, true)", (name, value))
                 yield connection
+            del child_copy  # it must not outlive the socket
 
 
 def socket_of(connection: asyncpg.Connection) -> socket.socket | None:

@@ -70,11 +70,6 @@ def dotted_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _escaped(name: str) -> str:
-    """A name that a user chose, without control characters: it cannot forge a line of a log."""
-    return repr(name)[1:-1]
-
-
 def _revive(cls: type[BaseException], args: tuple[object, ...], state: dict[str, Any]) -> BaseException:
     """A copy made without `__init__`, whose parameters are facts while `args` holds the finished message."""
     error = cls.__new__(cls)
@@ -269,10 +264,9 @@ class JobFailed(JobError):
     def __init__(
         self, message: str = "", *, job_id: str, task: str, attempts: int, reason: str, error: ErrorText | None = None
     ) -> None:
-        self.reason, self.error = reason, error
+        self.reason, self.error, name = reason, error, repr(task)[1:-1]  # escaped: no line break can forge a line
         last = "" if error is None else f" Last error: {error.type}: {error.message}."
-        failed = f"Job {job_id!r} ({_escaped(task)}) failed at attempt {attempts}: {reason}."
-        text = f"{failed}{last} Fix the cause, then requeue it."
+        text = f"Job {job_id!r} ({name}) failed at attempt {attempts}: {reason}.{last} Fix the cause, then requeue it."
         super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 
     def caused_by(self, cls: type[BaseException]) -> bool:
@@ -285,7 +279,7 @@ class JobCancelled(JobError):
 
     def __init__(self, message: str = "", *, job_id: str, task: str, attempts: int, reason: str) -> None:
         self.reason = reason
-        text = f"Job {job_id!r} ({_escaped(task)}) was cancelled: {reason}. Requeue it if it should run after all."
+        text = f"Job {job_id!r} ({repr(task)[1:-1]}) was cancelled: {reason}. Requeue it if it should run after all."
         super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 
 
@@ -321,7 +315,7 @@ class OutcomeUnknown(EngineError):
 
     def __init__(self, message: str = "", *, verb: str, job_ids: Iterable[str] = (), engine: str = "") -> None:
         self.verb, self.job_ids = verb, tuple(job_ids)
-        of = f" of {', '.join(map(_escaped, self.job_ids))}" if self.job_ids else ""
+        of = f" of {', '.join(repr(one)[1:-1] for one in self.job_ids)}" if self.job_ids else ""
         super().__init__(message or f"{verb}{of} may or may not have happened. {self.standard}", engine=engine)
 
 

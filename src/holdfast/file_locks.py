@@ -172,6 +172,7 @@ class _KernelWaiter:
         self.has_ended = False
         """`end` was called."""
         self._error: OSError | None = None
+        """Of the latest wait in the kernel."""
         threading.Thread(target=self._main, name="holdfast-gate", daemon=True).start()
 
     def wait(self, timeout_s: float) -> bool:
@@ -189,9 +190,8 @@ class _KernelWaiter:
             if self._stop_waiting():
                 _flock(self._fd, unlock=True)
             raise
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if received and self._error is not None:
+            raise self._error
         return received
 
     def _stop_waiting(self) -> bool:
@@ -210,13 +210,15 @@ class _KernelWaiter:
 
     def _main(self) -> None:
         while self._requests.get():  # no limit: `end` puts False
+            error: OSError | None = None
             try:
                 _flock(self._fd)
-            except OSError as error:
-                self._error = error
+            except OSError as caught:
+                error = caught
             with self._changes:
                 wanted, self._wanted = self._wanted, False
-                if not wanted and self._error is None:
+                self._error = error
+                if not wanted and error is None:
                     _flock(self._fd, unlock=True)  # also before closing: a forked child may have a copy of the file
                 self.is_waiting = False  # after unlocking: from now on the caller may lock the file itself
                 if wanted:

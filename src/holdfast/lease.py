@@ -27,7 +27,6 @@ from holdfast.declare.payload import PayloadTask
 from holdfast.errors import (
     Aborted,
     BlockingCall,
-    Busy,
     Cancel,
     GiveUp,
     HoldfastError,
@@ -44,7 +43,7 @@ from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import describe, shown
 from holdfast.model.work import Exchange, Renewal, RenewStatus, Settlement, SettleStatus, Start, StartStatus
-from holdfast.pull.worker import PullWorker
+from holdfast.pull.worker import PullWorker, locked_error
 from holdfast.transactions import UserConnection
 from holdfast.views import Job, moment
 from holdfast.worker.attempt import LeasedAttempt, fence_age
@@ -196,7 +195,7 @@ class Lease(Generic[T]):
             self._lose()
             self._check_open("renew")
         if renewed.status is RenewStatus.BUSY:
-            raise _locked(lease.id, lease.queue)
+            raise locked_error(lease.id, lease.queue)
         attempt.renewed_at, attempt.sent_progress = sent_at, progress
         if renewed.status is RenewStatus.CANCEL:
             attempt.mark(AbortReason.CANCEL)
@@ -225,7 +224,7 @@ class Lease(Generic[T]):
         starts = () if following is None else (following._start,)
         answer = await engine.exchange((settlement,), starts)
         if answer.settled[0] is SettleStatus.BUSY:
-            raise _locked(settlement.id, settlement.queue)
+            raise locked_error(settlement.id, settlement.queue)
         self._verb = verb
         self._pull_worker.drop(attempt)
         attempt.settlement = settlement
@@ -318,7 +317,7 @@ class Lease(Generic[T]):
             case StartStatus.HOLD:
                 await self.arelease()
             case StartStatus.BUSY:
-                raise _locked(self._start.id, self._start.queue)
+                raise locked_error(self._start.id, self._start.queue)
         return False
 
     # A block
@@ -397,9 +396,3 @@ class Lease(Generic[T]):
     def __repr__(self) -> str:
         lease = self._attempt.lease
         return f"<Lease on job {lease.id!r} of queue {lease.queue!r}, attempt {lease.attempt}>"
-
-
-def _locked(job_id: str, queue: str) -> Busy:
-    """The error of a verb whose job another transaction has locked."""
-    message = f"Another open transaction has locked job {job_id!r} of queue {queue!r}. Nothing was written."
-    return Busy(f"{message} Commit or roll back that transaction, then try again.", queue=queue, waited=0.0)

@@ -19,7 +19,7 @@ from holdfast.context import AbortReason
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskPolicy, make_policy
 from holdfast.engine import Engine
-from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown, UsageError
+from holdfast.errors import Busy, EngineError, EngineUnavailable, OutcomeUnknown, UsageError
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.outcome import Released, decide
@@ -326,3 +326,9 @@ class _Upkeep:
                 self._reaper.woken = self._reaper.woken and service is not self._reaper
                 delay = await service.tick()
                 self._next[service] = None if delay is None else now + round(delay * SECOND)
+
+
+def locked_error(job_id: str, queue: str) -> Busy:
+    """The error of a verb of a lease whose job another transaction has locked."""
+    message = f"Another open transaction has locked job {job_id!r} of queue {queue!r}. Nothing was written."
+    return Busy(f"{message} Commit or roll back that transaction, then try again.", queue=queue, waited=0.0)

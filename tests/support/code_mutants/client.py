@@ -44,7 +44,7 @@ MUTANTS = (
         "await _resolve_with(answer, write(self._engine, group))",
         '_fail(answer, RuntimeError("another group was refused"))',
         "Callers of the same moment get no answer because of one bad group.",
-        ("tests/services/producing/test_merging.py::test_a_group_that_is_refused_fails_only_its_caller",),
+        ("tests/services/producing/test_merging.py",),
     ),
     Mutant(
         "a bad group is found by the engine",

@@ -1,10 +1,13 @@
 """The queue between a process and its feed: it never grows without end."""
 
+import asyncio
 import threading
 
 import pytest
 
+from holdfast import events
 from holdfast.runtime import SystemRuntime
+from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.feed import BackgroundQueue
 
 
@@ -26,3 +29,15 @@ def test_of_too_many_waiting_events_the_oldest_are_lost(monkeypatch: pytest.Monk
     go_on.set()
     queue.close(30)
     assert handled[1] == [16, 17, 18, 19, 20]
+
+
+def test_a_listener_that_cancels_in_the_feed_s_thread_keeps_no_event_from_the_others() -> None:
+    def cancels(event: events.Event) -> None:
+        raise asyncio.CancelledError
+
+    bus, seen = Bus(SystemRuntime()), list[events.Event]()
+    for listener in (cancels, seen.append):
+        bus.on(events.Event, listener, everywhere=True)
+    event = events.WorkerStopped(at=1, worker="w", released=0)
+    bus.deliver_remote(event)
+    assert seen == [event]

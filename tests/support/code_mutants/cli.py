@@ -118,7 +118,7 @@ MUTANTS = (
         "        handler.setFormatter(_SafeFormatter(handler.formatter))",
         "        pass",
         "An error message of a handler overwrites the terminal.",
-        ("tests/edges/test_cli_worker.py::test_stored_text_cannot_control_the_terminal",),
+        ("tests/edges/test_cli_printer.py::test_a_log_line_of_the_worker_has_no_control_character",),
     ),
     Mutant(
         "clear asks nothing",

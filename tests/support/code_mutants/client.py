@@ -223,9 +223,7 @@ MUTANTS = (
         "                except BaseException:  # this is the feed's thread",
         "                except ZeroDivisionError:  # this is the feed's thread",
         "After one KeyboardInterrupt of a listener no event of another process arrives.",
-        (
-            "tests/services/events/test_bus_everywhere.py::test_a_broken_listener_keeps_no_event_of_another_process_from_the_rest",
-        ),
+        ("tests/services/events/test_feed_queue.py",),
     ),
     Mutant(
         "waiting events have no limit",

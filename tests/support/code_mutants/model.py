@@ -125,7 +125,7 @@ MUTANTS = (
         "        while tail_size > max_tail_bytes and len(tail) > 1:\n",
         "        while False:\n",
         "The traceback of a chain of many causes is cut at its end, where the cause stands.",
-        ("tests/unit/test_text.py::test_a_chain_of_many_causes_keeps_both_ends",),
+        ("tests/unit/test_text_ends.py",),
     ),
     Mutant(
         "a claim may name a task twice",

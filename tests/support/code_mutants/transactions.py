@@ -38,7 +38,7 @@ MUTANTS = (
         "registered, session.info[CALLBACKS] = session.info[CALLBACKS], []",
         "registered = session.info[CALLBACKS]",
         "Each commit of a session publishes the jobs of all commits before.",
-        ("tests/services/transactions/test_enqueue.py::test_a_session_publishes_a_new_job_only_after_its_commit",),
+        equivalent="The event after_transaction_end drops what is left of an ended transaction.",
     ),
     Mutant(
         "a session in autocommit mode is accepted",

@@ -13,6 +13,7 @@ notification.
 Datagrams may be lost: nothing depends on them alone. On systems without Unix sockets (Windows) processes only poll.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ from holdfast import forks
 from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.file_locks import FileLock
 from holdfast.runtime import Runtime
+
+_logger = logging.getLogger("holdfast")
 
 MAX_DATAGRAM_BYTES = 32_768
 """Longer than the topics of almost every batch. A longer list of topics is sent as `EVERY_TOPIC`."""
@@ -63,7 +66,10 @@ class DatagramListener:
             data = self._socket.recv(MAX_DATAGRAM_BYTES + 1)
             if data in (STOP, b""):
                 return
-            self._on_datagram(data)
+            try:
+                self._on_datagram(data)
+            except Exception:  # PF3: this thread ends only by `close`
+                _logger.exception("A message from another process could not be handled.")
 
     def close(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

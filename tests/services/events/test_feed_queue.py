@@ -1,6 +1,5 @@
 """The queue between a process and its feed: it never grows without end."""
 
-import asyncio
 import threading
 
 import pytest
@@ -31,12 +30,16 @@ def test_of_too_many_waiting_events_the_oldest_are_lost(monkeypatch: pytest.Monk
     assert handled[1] == [16, 17, 18, 19, 20]
 
 
-def test_a_listener_that_cancels_in_the_feed_s_thread_keeps_no_event_from_the_others() -> None:
-    def cancels(event: events.Event) -> None:
-        raise asyncio.CancelledError
+class EndThread(BaseException):
+    """Neither an error nor a cancellation."""
+
+
+def test_a_listener_that_would_end_the_feed_s_thread_keeps_no_event_from_the_others() -> None:
+    def ends(event: events.Event) -> None:
+        raise EndThread
 
     bus, seen = Bus(SystemRuntime()), list[events.Event]()
-    for listener in (cancels, seen.append):
+    for listener in (ends, seen.append):
         bus.on(events.Event, listener, everywhere=True)
     event = events.WorkerStopped(at=1, worker="w", released=0)
     bus.deliver_remote(event)

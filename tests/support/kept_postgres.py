@@ -34,7 +34,7 @@ class KeptPostgres(Engine):
     scheme = PostgresEngine.scheme
 
     def __init__(self, *, fast_paths: bool = FAST_PATHS) -> None:
-        stores = stock(server())
+        stores = stock(server(), "kept engines")  # other tests must not get a store whose clock stands still
         stores.give_back()  # the run before has ended
         self._engine = opened(stores.fresh(), fast_paths)
         self._engine._offset = self._engine._not_before_us = 0

@@ -156,12 +156,16 @@ class Stock:
             self._free.pop().drop()
 
 
-_stocks: WeakKeyDictionary[PostgresServer, Stock] = WeakKeyDictionary()
+_stocks: WeakKeyDictionary[PostgresServer, dict[str, Stock]] = WeakKeyDictionary()
 
 
-def stock(server: PostgresServer) -> Stock:
-    """This process's stock on that server."""
-    return _stocks.setdefault(server, Stock(server))
+def stock(server: PostgresServer, use: str = "") -> Stock:
+    """This process's stock on that server. A use that alters the rules of its namespaces has a stock of its own."""
+    return _stocks.setdefault(server, {}).setdefault(use, Stock(server))
+
+
+def _all_stocks() -> list[Stock]:
+    return [each for by_use in _stocks.values() for each in by_use.values()]
 
 
 def fresh_namespace(server: PostgresServer) -> Store:
@@ -170,13 +174,13 @@ def fresh_namespace(server: PostgresServer) -> Store:
 
 
 def give_back_all() -> None:
-    for each in list(_stocks.values()):
+    for each in _all_stocks():
         each.give_back()
 
 
 def drop_all() -> None:
     """Nothing stays behind on a server that lives longer than the run."""
-    for each in list(_stocks.values()):
+    for each in _all_stocks():
         if not each.server.own:
             each.drop_all()
 

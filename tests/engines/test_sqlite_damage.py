@@ -78,6 +78,26 @@ async def test_a_flipped_bit_in_a_payload_is_noticed_and_the_job_does_not_run(tm
         assert await engine.audit() == ()
 
 
+async def test_a_row_that_has_lost_its_record_is_set_aside_and_the_others_run(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        await engine.enqueue(job("a"), job("b"))
+    change = "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'holdfast_job'"
+    for before, after in (("body BLOB NOT NULL", "body BLOB"), ("body BLOB", "body BLOB NOT NULL")):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("PRAGMA writable_schema = ON")
+            db.execute(change, (before, after))
+        if after == "body BLOB":
+            with closing(sqlite3.connect(path)) as db, db:
+                db.execute("UPDATE holdfast_job SET body = NULL WHERE id = 'a'")
+    async with opened_engine(store(path)) as engine:
+        assert [lease.id for lease in (await engine.claim(a_claim("w"))).leases] == ["b"]
+        record = (await engine.get(JobKey("q", "a"))).jobs[0]
+        assert record is not None
+        assert (record.state, record.reason) == (JobState.FAILED, "undecodable")
+        assert await engine.audit() == ()
+
+
 @pytest.mark.parametrize(("byte", "bit"), [(2, 4), (7, 1), (-3, 2)])
 async def test_jobs_behind_a_damaged_entry_of_the_ready_index_run_and_the_damage_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, byte: int, bit: int

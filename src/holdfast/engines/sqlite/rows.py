@@ -83,7 +83,9 @@ def pack_job(job: JobRecord) -> bytes:
     return body + crc32(body).to_bytes(CHECKSUM_BYTES, "big")
 
 
-def unpack_job(body: bytes) -> JobRecord:
+def unpack_job(body: bytes | None) -> JobRecord:
+    if body is None:  # a damaged row may have lost it, although the column is NOT NULL
+        raise msgspec.DecodeError("the record is missing")
     record = memoryview(body)[:-CHECKSUM_BYTES]
     if crc32(record).to_bytes(CHECKSUM_BYTES, "big") != body[-CHECKSUM_BYTES:]:
         raise msgspec.DecodeError("the checksum does not match")

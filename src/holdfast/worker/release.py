@@ -1,6 +1,6 @@
 """What a worker does with its leases when it ends.
 
-A worker that was told to stop releases what still runs: that costs no attempt. A worker that ends because of an error
+A worker that was asked to stop releases what still runs: that costs no attempt. A worker that ends because of an error
 of its own does not know which job is the cause. So it disowns the jobs that still run: a reaper counts a loss for each,
 and a job that ends its workers ends after `max_losses` (decision 0018).
 """

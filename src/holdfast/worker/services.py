@@ -186,7 +186,7 @@ class WorkerServices:
         self._ended_service = ""
         """The name of a service that ended although it was not stopped."""
         self.failed = False
-        """True: the worker ends because of an error of its own, not because it was told to."""
+        """True: the worker ends because of an error of its own, not because of a request to stop."""
         self.supervisor = Supervisor(
             runtime,
             outage=outage,

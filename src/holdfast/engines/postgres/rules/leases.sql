@@ -156,7 +156,7 @@ END $$;
 -- Write the record of a worker, and the version of the rules that it calls.
 -- WK1: as sent, except `seen` and `stop_asked`, which are the engine's.
 -- WK3: a heartbeat over a session of the worker's own names the session's process, and takes a lock that the session
--- keeps. Behind a proxy the process is another one than the client was told: then the session may be shared, and its
+-- keeps. Behind a proxy the process is another one than in the handshake: then the session may be shared, and its
 -- end says nothing about the worker. The session counts its locks; the first one has the effect.
 CREATE FUNCTION heartbeat(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$

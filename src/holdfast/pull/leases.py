@@ -25,7 +25,7 @@ from holdfast.lease import Lease
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.outcome import decide
 from holdfast.model.work import ExchangeAnswer
-from holdfast.pull.worker import PullWorker
+from holdfast.pull.worker import LeasesNotKept, PullWorker
 from holdfast.pull.workers import PullWorkers
 from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.outcomes import undecodable
@@ -128,7 +128,12 @@ class PayloadClaims(Generic[T]):
     ) -> list[Lease[T]]:
         """Claim what is ready, or wait for it. `timeout_s` None: wait until `should_stop()` is true."""
         process, runtime = self._store.process, self._store.runtime
-        leases, _ = await self.claim_now(options, process)
+        leases: list[Lease[T]] = []
+        try:
+            leases, _ = await self.claim_now(options, process)
+        except LeasesNotKept:
+            if timeout_s == 0:
+                raise
         if leases or timeout_s == 0 or should_stop():
             return leases
         await move_to_loop()
@@ -136,13 +141,20 @@ class PayloadClaims(Generic[T]):
         deadline = None if timeout_s is None else runtime.monotonic() + round(timeout_s * SECOND)
         with engine.subscribe(f"queue:{self._task.queue}") as subscription:
             while True:
-                leases, answer = await self.claim_now(options, process)
+                next_due_us: Micros | None = None
+                try:
+                    leases, answer = await self.claim_now(options, process)
+                    if answer.next_due is not None:
+                        next_due_us = answer.next_due - answer.at.wall
+                except LeasesNotKept:
+                    if deadline is not None and runtime.monotonic() >= deadline:
+                        raise
                 poll_s = POLL_WITH_PUSH_S if engine.capabilities.push else POLL_WITHOUT_PUSH_S
                 left_s = poll_s if deadline is None else (deadline - runtime.monotonic()) / SECOND
                 if leases or left_s <= 0 or should_stop():
                     return leases
-                if answer.next_due is not None:
-                    left_s = min(left_s, max(MIN_POLL_S, (answer.next_due - answer.at.wall) / SECOND))
+                if next_due_us is not None:
+                    left_s = min(left_s, max(MIN_POLL_S, next_due_us / SECOND))
                 await subscription.wait(min(left_s, poll_s))
 
 

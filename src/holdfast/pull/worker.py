@@ -104,6 +104,10 @@ class PullWorkerInfo:
         self.stop_requested = True
 
 
+class LeasesNotKept(EngineUnavailable):
+    """Nothing was claimed, because this process cannot renew leases at present. A claim that waits tries again."""
+
+
 class PullWorker:
     """One per App and process."""
 
@@ -156,9 +160,7 @@ class PullWorker:
             await self._register(engine)
         problem = self.keeper.problem
         if problem is not None and problem is not NOT_CONNECTED:
-            raise EngineUnavailable(
-                f"Leases of this process cannot be kept: {problem.rstrip('.')}. Nothing was claimed."
-            )
+            raise LeasesNotKept(f"Leases of this process cannot be kept: {problem.rstrip('.')}. Nothing was claimed.")
         retry = self.plan.policy.retry
         task_claim = TaskClaim(
             task=BARE_TASK, lease_len=lease_us, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses

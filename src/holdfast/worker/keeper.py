@@ -80,7 +80,7 @@ class Keeper:
         self.max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
         """A call that takes longer comes too late for the shortest lease."""
         self._call_sent_at: Micros | None = None
-        """When the call in flight was sent, on the boot clock."""
+        """When the call in flight was sent, on the monotonic clock."""
         self._problem: str | None = None
         self._connection: RenewalConnection | None = None
         self._wake = runtime.event()
@@ -103,7 +103,7 @@ class Keeper:
         """Why leases cannot be renewed in time. None: they can. Call from any thread."""
         sent_at = self._call_sent_at
         if sent_at is not None:
-            waited_us = self._runtime.boot() - sent_at
+            waited_us = self._runtime.monotonic() - sent_at
             if waited_us > self.max_call_us:
                 return f"a renewal has been in flight for {waited_us / SECOND:.1f} s"
         return self._problem
@@ -159,12 +159,12 @@ class Keeper:
             self._on_recovered()
 
     def _call(self, call: Callable[[RenewalConnection], A]) -> A:
-        sent_at = self._call_sent_at = self._runtime.boot()
+        sent_at = self._call_sent_at = self._runtime.monotonic()  # the sleep of a host is no slow call
         try:
             answer = call(self._open_connection())
         finally:
             self._call_sent_at = None
-        took_us = self._runtime.boot() - sent_at
+        took_us = self._runtime.monotonic() - sent_at
         slow = took_us > self.max_call_us
         self._note_problem(f"the last renewal took {took_us / SECOND:.1f} s" if slow else None)
         return answer

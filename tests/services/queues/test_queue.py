@@ -20,10 +20,12 @@ from holdfast import (
     events,
 )
 from holdfast.codec import MsgpackCodec
+from holdfast.errors import EngineUnavailable
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import Reason
 from holdfast.queue import Queue
 from holdfast.worker import Worker
+from holdfast.worker.keeper import Keeper
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -270,6 +272,20 @@ def test_a_payload_of_another_type_or_codec_is_retried(
         job = jobs.control.get("newer", queue="scans")
         assert (job.state, job.reason) == (JobState.RETRYING, Reason.UNDECODABLE)
         assert job._payload == payload
+
+
+def test_a_claim_that_waits_gets_its_job_when_leases_can_be_renewed_again(
+    monkeypatch: pytest.MonkeyPatch, jobs: App[object], scans: Queue[Scan]
+) -> None:
+    problems = ["renewals fail"] * 3
+    monkeypatch.setattr(Keeper, "problem", property(lambda keeper: problems.pop() if problems else None))
+    with jobs:
+        scans.enqueue(Scan("a"))
+        with pytest.raises(EngineUnavailable, match="renewals fail"):
+            scans.claim()
+        (lease,) = scans.claim(wait=20)
+        assert lease.payload == Scan("a")
+        assert problems == []
 
 
 # Those who went away

@@ -71,15 +71,17 @@ async def test_notifications_sent_just_before_closing_arrive(store: Store) -> No
                 assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
 
-async def test_a_closed_engine_holds_no_lock_of_a_listener(store: Store, postgres_server: PostgresServer) -> None:
+async def test_a_closed_engine_holds_no_lock_of_a_listener(
+    unused_store: Store, postgres_server: PostgresServer
+) -> None:
     """The server would keep the lock until it notices that the connection has ended: too long for the next test."""
     key = "hashtextextended(%s, 0) AS key"
     query = f"SELECT count(*) FROM pg_locks, {key} WHERE locktype = 'advisory' AND objid = (key & 4294967295)::oid"
     for _ in range(20):
-        async with opened(store) as engine:
+        async with opened(unused_store) as engine:
             with engine.subscribe(f"queue:{QUEUE}"):
-                assert postgres_server.execute(query, listeners_lock(store.namespace)) != [(0,)]
-        assert postgres_server.execute(query, listeners_lock(store.namespace)) == [(0,)]
+                assert postgres_server.execute(query, listeners_lock(unused_store.namespace)) != [(0,)]
+        assert postgres_server.execute(query, listeners_lock(unused_store.namespace)) == [(0,)]
 
 
 # PF1

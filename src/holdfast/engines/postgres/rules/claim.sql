@@ -38,6 +38,7 @@ DECLARE
     v_expired text;
     v_lane text;
     v_cancelled int := 0;
+    v_rounds int := 0;  -- rounds that have picked jobs
     v_picked picked := ('{}', '{}');
 BEGIN
     -- Each further round has cancelled a job, has met jobs that others have locked, or begins at the beginning.
@@ -90,6 +91,7 @@ BEGIN
             v_met := '{}';
         END IF;
         IF v_rows <> '{}' THEN
+            v_rounds := v_rounds + 1;
             v_picked := (v_picked.rows || v_rows, v_picked.tasks || v_of);
             v_seen := v_seen || v_rows;
             p_room := p_room - cardinality(v_rows);
@@ -110,6 +112,15 @@ BEGIN
             EXIT WHEN v_cancelled = {{most_expired}};
         END IF;
     END LOOP;
+    -- Jobs of a later round may come before those of an earlier one: they became ready, or were unlocked, in between.
+    IF v_rounds > 1 THEN
+        SELECT array_agg(p.row ORDER BY j.priority DESC, j.due, j.arrival),
+            array_agg(p.task ORDER BY j.priority DESC, j.due, j.arrival)
+        INTO v_rows, v_of
+        FROM unnest(v_picked.rows, v_picked.tasks) AS p (row, task)
+        CROSS JOIN LATERAL (SELECT priority, due, arrival FROM job WHERE ctid = p.row) AS j;
+        v_picked := (v_rows, v_of);
+    END IF;
     RETURN v_picked;
 END $$;
 

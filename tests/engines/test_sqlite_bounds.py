@@ -154,6 +154,12 @@ async def test_every_connection_of_ours_syncs_as_the_durability_class_says(
         assert renewals <= synchronous  # a renewal may be lost in a crash of the host, which ends its leases anyway
 
 
+async def test_a_durable_sync_empties_the_cache_of_the_disk_on_macos_too(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db", durability="durable")) as engine:
+        writer, _, _, handler = (pragma(connection, "fullfsync") for connection in connections_of(engine))
+        assert (writer, handler) == (1, 1)
+
+
 async def test_a_connection_that_reads_cannot_write(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         assert engine._reader is not None

@@ -5,6 +5,7 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from holdfast import forks
 from holdfast.errors import EngineUnavailable, Unsupported
 from holdfast.file_locks import OPEN_FLAGS, Descriptor, FileLock, Gate
 
@@ -42,6 +43,25 @@ class AppendFile(Descriptor):
     def sync(self) -> None:
         """When this returns, everything that was appended is on the disk."""
         _sync(self.fd)
+
+
+class ReadFile(Descriptor):
+    """A file that is only read. A forked child closes its copy."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        with forks.no_fork:
+            super().__init__(os.open(path, os.O_RDONLY | OPEN_FLAGS))
+            forks.call_in_child(self.close)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """These bytes, or fewer where the file ends. Used by one thread at a time."""
+        os.lseek(self.fd, offset, os.SEEK_SET)
+        return os.read(self.fd, count)
+
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
 
 
 class Files:
@@ -84,6 +104,9 @@ class Files:
         if sys.platform != "win32":
             with Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | OPEN_FLAGS)) as folder:
                 _sync(folder.fd)
+
+    def open_read(self, path: str | os.PathLike[str]) -> ReadFile:
+        return ReadFile(path)
 
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
         return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))

@@ -310,6 +310,10 @@ class Registry(Mapping[str, Task[..., Any]]):
         if self._tasks.setdefault(task.name, task) is not task:
             raise DuplicateTask(task=task.name)
 
+    def replace(self, task: Task[..., Any]) -> None:
+        """Add a task in place of an earlier one of its name: its module was loaded again."""
+        self._tasks[task.name] = task
+
     def __getitem__(self, name: str) -> Task[..., Any]:
         return self._tasks[name]
 

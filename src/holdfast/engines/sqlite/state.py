@@ -44,8 +44,6 @@ NEWEST = {
     JobState.CANCELLED: "newest_dead",
 }
 """The statement that lists the jobs of a state, for states that an index serves."""
-
-
 JobChange = tuple[JobRecord, JobRecord]
 """A stored job, before and after."""
 
@@ -86,8 +84,7 @@ class SqliteState(UnfinishedRecords):
         self.clear_cache()
 
     def clear_cache(self) -> None:
-        """Drop everything that a rollback undoes or another connection may change. That includes the numbers of names,
-        because a restored backup may have others."""
+        """Drop all that a rollback undoes, and all that another connection may change, such as the numbers of names."""
         self._jobs = {}
         self._dirty = {}
         self._queues = {}
@@ -132,7 +129,7 @@ class SqliteState(UnfinishedRecords):
             self._count_changes[queue, state] = self._count_changes.get((queue, state), 0) + change
 
     def finish(self) -> None:
-        """Write the changed jobs and counts, at the end of the transaction."""
+        """Write the changed jobs and counts: at the end of the transaction, and before a queue is removed."""
         self.flush()
         counts = [
             (self.db.add_queue_number(queue), STATE_NUMBERS[state], change)
@@ -164,9 +161,13 @@ class SqliteState(UnfinishedRecords):
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
+            case QueueRecord() if there:
+                self._queues[record.queue] = record
+                self.db.write("put_queue", pack(record), self.db.add_queue_number(record.queue))
             case QueueRecord():
-                self._queues[record.queue] = record if there else None
-                self.db.write("put_queue", pack(record) if there else None, self.db.add_queue_number(record.queue))
+                self.finish()  # a rule removes a queue without jobs: its counts are 0 now
+                self._queues[record.queue] = None
+                self.db.drop_queue_number(record.queue)
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():
@@ -322,8 +323,7 @@ class SqliteState(UnfinishedRecords):
         q, t = self.db.queue_number(queue), 0
         dues: dict[str, int] = {}
         while (row := self.db.one("next_ready_task", q, t)) is not None:
-            t, task = row
-            dues[task] = self.db.rows("first_ready", q, t)[0][0]
+            t, dues[row[1]] = row[0], row[2]
         return dues
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:

@@ -129,6 +129,16 @@ BEGIN
     INSERT INTO queue (queue) VALUES (p_queue) ON CONFLICT DO NOTHING;
 END $$;
 
+-- The same, and no other call removes the queue until the end of this one. For records that would be left alone.
+CREATE FUNCTION keep_queue(p_queue text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM declare_queue(p_queue);
+    PERFORM 1 FROM queue WHERE queue = p_queue FOR KEY SHARE;
+    IF NOT FOUND THEN  -- another call has removed it meanwhile
+        PERFORM declare_queue(p_queue);
+    END IF;
+END $$;
+
 -- Bytes as JSON carries them.
 CREATE FUNCTION base64(p_data bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT replace(encode(p_data, 'base64'), E'\n', '')

@@ -195,6 +195,7 @@ MUTANTS = (
         "emptied_at=queue.emptied_at)",
         "emptied",
     ),
+    Mutant("stats names no ready task", "reading.queue_stats", "tuple(sorted(ready))", "()", "stats"),
     Mutant(
         "the result's time is the retention",
         "ends.finish",

@@ -19,7 +19,6 @@ from holdfast.cli.reload import FileWatch, restart
 from holdfast.cli.tables import use_colour
 from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
-from holdfast.config import Config
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
 from holdfast.telemetry.events import WorkerStarted
@@ -65,6 +64,12 @@ def queue_limit(value: str) -> tuple[str, int | None]:
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")
 @click.option("--lines/--no-lines", default=None, help="Print a line per change of a job. Default: on a terminal.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "none"]),
+    help="Format of the log on standard error, if the App has not configured logging itself. none: set up no log. "
+    "Default: the setting log_format, or text.",
+)
 @json_option
 def worker(
     where: str | None,
@@ -72,6 +77,7 @@ def worker(
     migrate: bool,
     reload: bool,
     lines: bool | None,
+    log_format: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -85,9 +91,10 @@ def worker(
     target_app = _load(where or target, watch)
     app = target_app.app
     limits: dict[str, int | None] = dict(options.pop("queues"))
-    config = app.config
-    with_lines = as_json or (sys.stdout.isatty() and config.log_format == "text" if lines is None else lines)
-    _set_up_log(config, with_lines=with_lines)
+    style = log_format or app.config.log_format
+    with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
+    if style != "none" and not _set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
+        print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
     created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address)
     if migrate:
         app.migrate()
@@ -193,17 +200,23 @@ def _lease(app: App[Any]) -> str:
 # --- Log ---
 
 
-def _set_up_log(config: Config, *, with_lines: bool) -> None:
-    """Log to standard error. If the worker also prints lines, the log leaves out what they say."""
-    handler = configure(config.log_level, config.log_format, sys.stderr)
-    if config.log_format == "text":
+def _set_up_log(level: str, style: str, *, with_lines: bool) -> bool:
+    """Log to standard error. If the worker also prints lines, the log leaves out what they say.
+
+    False: the App has configured logging itself, and nothing was changed.
+    """
+    handler = configure(level, "json" if style == "json" else "text", sys.stderr)
+    if handler is None:
+        return False
+    if style == "text":
         handler.setFormatter(_SafeFormatter(handler.formatter))
     if with_lines:
         handler.addFilter(_has_no_line)
+    return True
 
 
 def _has_no_line(record: logging.LogRecord) -> bool:
-    if record.name not in ("holdfast.worker", "holdfast.reaper") or record.levelno >= logging.ERROR:
+    if record.name not in ("holdfast.worker", "holdfast.reaper"):
         return True
     return record.levelno >= logging.WARNING and record.module not in MODULES_WITH_EVENTS
 

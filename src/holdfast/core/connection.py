@@ -100,6 +100,10 @@ class StoreConnection:
         return self._url or self.config.url or DEFAULT_URL
 
     @property
+    def namespace(self) -> str:
+        return str(self._options.get("namespace", self.config.namespace) or DEFAULT_NAMESPACE)
+
+    @property
     def address(self) -> str:
         """The store as users are shown it: a file with its whole path, a server's address without its password."""
         from holdfast.engines import engine_class

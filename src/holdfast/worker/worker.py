@@ -24,6 +24,7 @@ from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
 from holdfast.runtime import DaemonThreads
+from holdfast.telemetry.logs import enable_own_loggers
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
@@ -129,6 +130,7 @@ class Worker:
                 app.import_modules()
                 await app.aopen()
                 async with self._state() as state:
+                    enable_own_loggers()  # the modules or the lifespan may have configured logging
                     services = WorkerServices(
                         app, self._spec(settings), state, stop_request, until_empty=self._until_empty
                     )

@@ -1,7 +1,7 @@
 """The jobs that a claim looks for: those that are ready, and those that fall due."""
 
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from holdfast.engines.ledger.state import Name
 from holdfast.engines.sqlite.database import NO_NUMBER
@@ -100,14 +100,14 @@ class ReadyJobs(UnfinishedRecords, ABC):
         self.db.many("count", counts)
         self._moves.clear()
 
-    def oldest_ready(self, queue: str) -> int | None:
+    def first_ready(self, queue: str) -> Mapping[str, int]:
         self.flush()
         q, t = self.db.queue_number(queue), 0
-        dues = []
+        dues: dict[str, int] = {}
         while (row := self.db.one("next_ready_task", q, t)) is not None:
-            t = row[0]
-            dues.append(self.db.rows("oldest_ready", q, t)[0][0])
-        return min(dues, default=None)
+            t, task = row
+            dues[task] = self.db.rows("first_ready", q, t)[0][0]
+        return dues
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
         self.flush()

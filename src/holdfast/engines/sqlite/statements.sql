@@ -87,14 +87,14 @@ REINDEX {{ns}}_job;
 -- The next queue in the order of its number.
 SELECT q, name FROM {{ns}}_queue WHERE q > ? ORDER BY q LIMIT 1;
 
--- name: oldest_ready
+-- name: first_ready
 -- The due time of the first ready job of one task. Index: job_ready.
 SELECT due FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
 WHERE q = ? AND t = ? AND state = {{state.queued}} ORDER BY rank, due, arrival LIMIT 1;
 
 -- name: next_ready_task
--- The next task of a queue that has ready jobs. Index: job_ready.
-SELECT t FROM {{ns}}_job INDEXED BY {{ns}}_job_ready WHERE q = ? AND t > ? AND state = {{state.queued}} ORDER BY t LIMIT 1;
+-- The next task of a queue that has ready jobs, and its name. Index: job_ready.
+SELECT t, (SELECT name FROM {{ns}}_task AS task WHERE task.t = job.t) FROM {{ns}}_job AS job INDEXED BY {{ns}}_job_ready WHERE q = ? AND t > ? AND state = {{state.queued}} ORDER BY t LIMIT 1;
 
 -- name: due
 -- Jobs that have fallen due, in order. Index: job_due.

@@ -251,9 +251,10 @@ class Tables(State):
         index = self._queues.get(queue)
         return {} if index is None else {state: len(jobs) for state, jobs in index.by_state.items() if jobs}
 
-    def oldest_ready(self, queue: str) -> int | None:
-        heaps = () if (index := self._queues.get(queue)) is None else index.ready.values()
-        return min((head.due for heap in heaps if (head := heap.first()) is not None), default=None)
+    def first_ready(self, queue: str) -> Mapping[str, int]:
+        index = self._queues.get(queue)
+        heaps = {} if index is None else index.ready
+        return {task: head.due for task, heap in heaps.items() if (head := heap.first()) is not None}
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
         index = self._queues.get(queue)

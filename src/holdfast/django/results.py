@@ -152,7 +152,8 @@ def as_django(at: datetime | None) -> datetime | None:
     """The time as Django writes it: naive, in the zone of the settings, if USE_TZ is off."""
     if at is None or settings.USE_TZ:
         return at
-    return timezone.make_naive(at)
+    naive: datetime = timezone.make_naive(at)
+    return naive
 
 
 def as_aware(at: datetime) -> datetime:

@@ -5,18 +5,12 @@ is the file, `server` the PostgreSQL database. Both have a task backend of the s
 """
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[3]
-MANAGE = ROOT / "tests" / "support" / "django_project" / "manage.py"
-
-Manage = Callable[..., "subprocess.CompletedProcess[str]"]
+from django_manage import ManageProject
 
 
 def _server_url() -> str:
@@ -65,24 +59,6 @@ def backend(project: Any, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def manage(tmp_path: Path, request: pytest.FixtureRequest) -> Manage:
+def manage(tmp_path: Path) -> ManageProject:
     """Runs `manage.py` with databases of its own."""
-
-    def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-W", "error", str(MANAGE), *arguments],
-            cwd=tmp_path,
-            env=manage_environment(tmp_path, **environment),
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-
-    return run
-
-
-def manage_environment(folder: Path, **more: str) -> dict[str, str]:
-    others = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    found = {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_TEST_DJANGO_FILE": str(folder / "shop.sqlite3")}
-    return {**others, **found, **more}
+    return ManageProject(tmp_path)

@@ -1,5 +1,7 @@
 """Tests of the project, as its authors would write them: `manage.py test`."""
 
+import os
+
 from django.conf import settings
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
@@ -31,6 +33,10 @@ class InTestCase(TestCase):
         assert "test" in str(connection.settings_dict["NAME"])
         assert "test" in get_app().address
         assert "test" in str(settings.DATABASES["default"]["NAME"])
+
+    def test_6_the_driver_is_the_one_that_was_asked_for(self) -> None:
+        driver = os.environ.get("HOLDFAST_TEST_DJANGO_DRIVER", "sqlite3")
+        assert connection.Database.__name__.partition(".")[0] == driver
 
 
 class InTransactionTestCase(TransactionTestCase):

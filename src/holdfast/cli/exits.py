@@ -2,7 +2,8 @@
 
     0  done                              3  the store cannot be reached
     1  refused, or the job failed        4  nothing matched
-    2  wrong usage or configuration      130  Ctrl-C
+    2  wrong usage or configuration      5  `worker --until-empty` has left jobs
+                                         130  Ctrl-C
 
 `HOLDFAST_DEBUG=1` shows the traceback as well.
 """
@@ -22,6 +23,7 @@ REFUSED = 1
 USAGE = 2
 UNREACHABLE = 3
 NOTHING = 4
+LEFT = 5
 INTERRUPTED = 130
 
 DEBUG = "HOLDFAST_DEBUG"
@@ -36,6 +38,10 @@ class CommandEnd(click.ClickException):
 
 class NothingMatched(CommandEnd):
     exit_code = NOTHING
+
+
+class JobsLeft(CommandEnd):
+    exit_code = LEFT
 
 
 class NotDone(CommandEnd):

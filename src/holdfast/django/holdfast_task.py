@@ -59,6 +59,7 @@ ELSEWHERE = {"queue": "queue_name", "at": "run_after", "wait": "get_result"}
 class HoldfastTask(Task):
     """The options mean what they mean for `@jobs.task`. `transaction=True`: the handler runs in `atomic()`."""
 
+    run_after: datetime | None = None  # in Django 6.0 it has no default
     max_attempts: Any = UNSET
     backoff: Any = UNSET
     retry_on: Any = UNSET

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from holdfast.context import Context
-from holdfast.django.tasks_api import TaskError, TaskResult, TaskResultStatus
+from holdfast.django.tasks_api import TaskError, TaskResult, TaskResultStatus, task_backends
 from holdfast.errors import HoldfastError, JobCancelled, JobFailed
 from holdfast.model.states import JobState
 from holdfast.views import Job, moment
@@ -165,9 +165,7 @@ class RunningResult:
     """The result of the job whose attempt runs here, and what its function has returned."""
 
     def __init__(self, task: Any, backend_app: "BackendApp", ctx: Context[Any]) -> None:
-        from holdfast.django.backend import Backend
-
-        self.sender: type[Any] = Backend
+        self.sender: type[Any] = type(task_backends[backend_app.alias])
         self._app = backend_app.app
         self._declared = backend_app.tasks[task.module_path].holdfast
         self.value: Any = None

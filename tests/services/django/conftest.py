@@ -50,12 +50,27 @@ def project(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def backend(project: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+def backend(project: Any, request: pytest.FixtureRequest) -> str:
     """The alias of a backend, and of its database."""
-    yield "default" if request.param == "sqlite" else "server"
+    return "default" if request.param == "sqlite" else "server"
+
+
+@pytest.fixture(autouse=True)
+def _cleaned_up(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test no job waits, so that a worker of the next one does not wait for it."""
+    yield
+    if "project" not in request.fixturenames:
+        return
     from django.db import connections
 
+    from holdfast.django.backend_apps import APPS, holdfast_aliases
+
     connections.close_all()
+    for alias in holdfast_aliases():
+        control = APPS[alias].app.control
+        for queue in control.queues():
+            if queue.depth:
+                control.clear(queue.queue)
 
 
 @pytest.fixture

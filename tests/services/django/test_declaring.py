@@ -106,7 +106,12 @@ def test_one_function_cannot_be_two_tasks_with_different_options() -> None:
 
 
 def test_djangos_own_decorator_takes_the_options() -> None:
+    import django
+
     from holdfast.django.tasks_api import API
+
+    if django.VERSION[:2] == (6, 0):
+        pytest.skip("the decorator of Django 6.0 takes no options")
 
     declared = API.task(max_attempts=7)(_seven)
     assert declared.max_attempts == 7

@@ -140,6 +140,17 @@ def test_the_options_of_using_reach_the_job(backend: str) -> None:
     assert (read.status, read.task.queue_name, read.task.priority, read.task.run_after) == ("READY", "slow", 7, when)
 
 
+def test_without_time_zones_times_are_those_of_the_settings() -> None:
+    from django.test import override_settings
+
+    when = datetime(2040, 1, 1, 12)  # noqa: DTZ001 - that is what the test is about
+    with override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin"):
+        result = tasks().add.using(run_after=when).enqueue(1)
+        read = tasks().add.get_result(result.id)
+        assert (read.task.run_after, read.enqueued_at.tzinfo) == (when, None)
+    assert control("default").get(result.id).due_at == datetime(2040, 1, 1, 11, tzinfo=UTC)
+
+
 def test_one_id_is_one_job(backend: str) -> None:
     first = add(backend).using(id="once").enqueue(1)
     second = add(backend).using(id="once").enqueue(1)

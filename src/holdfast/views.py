@@ -379,11 +379,6 @@ class WorkerStatus(Shown):
             busy=worker.busy,
             started_at=moment(worker.started),
             seen_at=moment(worker.seen),
-            alive=is_alive(worker, now),
+            alive=worker.is_alive(now),
             stopping=worker.stop_asked,
         )
-
-
-def is_alive(worker: WorkerRecord, now: int) -> bool:
-    """True if the last heartbeat of a worker is at most three intervals old."""
-    return now - worker.seen <= 3 * (worker.interval or 10_000_000)

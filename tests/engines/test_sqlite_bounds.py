@@ -284,7 +284,7 @@ async def test_only_leased_jobs_stay_in_memory(tmp_path: Path) -> None:
 
 
 async def test_a_claim_for_many_slots_reads_several_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.state.MAX_READY_ROWS", 2)
+    monkeypatch.setattr("holdfast.engines.sqlite.ready_jobs.MAX_READY_ROWS", 2)
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         for number in range(5):
             await engine.enqueue(job(str(number)))

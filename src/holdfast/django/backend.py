@@ -14,8 +14,8 @@ from django.db import connections
 
 from holdfast.django.backend_apps import APPS, BackendApp
 from holdfast.django.checks import check_backend
-from holdfast.django.results import HoldfastTaskResult, as_aware, enqueued, result_of
 from holdfast.django.holdfast_task import HoldfastTask
+from holdfast.django.results import HoldfastTaskResult, as_aware, enqueued, result_of
 from holdfast.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, JobNotFound, ResultExpired

@@ -28,7 +28,6 @@ from holdfast.model.work import (
     TaskClaim,
 )
 
-
 EXCHANGE = "exchange"
 """The one function that returns rows; all others return one text."""
 

@@ -226,8 +226,8 @@ class Signature:
         except InvalidArguments as error:
             problem = str(error).removeprefix(DOES_NOT_FIT).rstrip(".")
             message = (
-                f"Task {self.task!r} declares the result `{inspect.formatannotation(returns)}`, and its handler returned "
-                f"a value of type {type(value).__qualname__}: {problem}. Correct the annotation or the handler."
+                f"Task {self.task!r} declares the result `{inspect.formatannotation(returns)}`, and its handler "
+                f"returned a value of type {type(value).__qualname__}: {problem}. Correct one of them."
             )
             raise InvalidArguments(message, task=self.task, field=error.field) from None
 

@@ -74,7 +74,7 @@ def test_the_error_names_job_task_declared_type_and_what_came() -> None:
     with harness(jobs) as under_test:
         handle = task.using(id="order-7").enqueue()
         under_test.drain(raises=False)
-        error = handle.refresh().error
+        error = handle.refresh().last_error
         assert error is not None
         for words in ("'order-7'", "'text_for_int'", "`int`", "type str"):
             assert words in error.message

@@ -166,15 +166,27 @@ def test_every_change_of_a_job_is_an_aligned_line(start: Start, jobs: App[Any]) 
     assert len({line.index(line.split()[3]) for line in printed}) == 1
     (failed,) = [line for line in worker.lines if "never" in line and "failed" in line]
     assert failed.endswith("GiveUp: card expired")
-    assert not any("WARNING" in line for line in worker.lines), "an event with a line is not logged again"
+    assert not any(level in line for line in worker.lines for level in ("WARNING", "ERROR")), (
+        "an event with a line is not logged again"
+    )
 
 
 def test_without_a_terminal_it_logs_and_prints_no_lines(start: Start, jobs: App[Any]) -> None:
     jobs.client.task("gives_up").using(id="never", queue="mails").enqueue("card expired")
     worker = start("worker", "shop", "--until-empty")
-    worker.line("WARNING", "never", "card expired")
+    worker.line("ERROR", "never", "card expired")
     assert worker.ended() == 0
     assert not any(line.startswith(("holdfast ", "ready")) for line in worker.lines)
+
+
+@pytest.mark.parametrize("mode", ["--lines", "--no-lines"])
+def test_a_final_failure_is_printed_with_its_traceback(start: Start, jobs: App[Any], mode: str) -> None:
+    jobs.client.task("gives_up").using(id="never", queue="mails").enqueue("card expired")
+    worker = start("worker", "shop", "--until-empty", mode)
+    worker.line("never", "failed", "GiveUp: card expired")
+    worker.line("shop.py", "in gives_up")
+    worker.line("raise GiveUp(why)")
+    assert worker.ended() == 0
 
 
 def test_on_a_terminal_it_prints_lines_in_colour(start: Start, jobs: App[Any]) -> None:

@@ -49,8 +49,16 @@ SELECT 1 FROM {{ns}}_job WHERE q = ? AND id = ?;
 -- name: add_job
 INSERT INTO {{ns}}_job ({{job.columns}}) VALUES ({{job.parameters}});
 
+-- name: update_job_lease
+-- For a job that goes on and has no expiry date, if neither its order nor its name changes.
+UPDATE {{ns}}_job SET {{job.lease_assignments}} WHERE arrival = ?;
+
+-- name: update_job_end
+-- The same for one that ends.
+UPDATE {{ns}}_job SET {{job.end_assignments}} WHERE arrival = ?;
+
 -- name: update_job_narrow
--- For a job whose order and name do not change: most indexes are not touched.
+-- For any job whose order and name do not change: most indexes are not touched.
 UPDATE {{ns}}_job SET {{job.narrow_assignments}} WHERE arrival = ?;
 
 -- name: update_job

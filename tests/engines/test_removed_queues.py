@@ -5,18 +5,24 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
-from postgres_stories import Stores, made
+from postgres import PostgresServer
+from postgres_stock import Store
+from postgres_stories import Stores, made, until_one_waits
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
-from holdfast.model.operate import RemoveStatus
-from holdfast.model.produce import Group, GroupAccepted, NewJob, PoolPlace
+from holdfast.model.observe import Audit, Stats
+from holdfast.model.operate import Cancel, Delete, RemoveQueue, RemoveStatus
+from holdfast.model.produce import Enqueue, Group, GroupAccepted, NewJob, PoolPlace
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, TaskClaim
+from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, SettleStatus, TaskClaim
 
 Open = Callable[[], Engine]
 
@@ -61,9 +67,11 @@ async def use_up(engine: Engine, name: str, queue: str) -> list[str]:
     """Run and delete all jobs of a queue; their ids."""
     leases = await take(engine, name, queue)
     ids = [lease.id for lease in leases]
-    if leases:
-        ends = (Settlement(queue=j.queue, id=j.id, token=j.token, target=JobState.SUCCEEDED) for j in leases)
-        await engine.settle(*ends)
+    for lease in leases:
+        end = Settlement(queue=queue, id=lease.id, token=lease.token, target=JobState.SUCCEEDED)
+        while (await engine.settle(end)).settled == (SettleStatus.BUSY,):
+            pass  # another call has locked its lane: it is sent again, as workers do
+    if ids:
         await engine.delete(queue, *ids)
     return ids
 
@@ -131,6 +139,37 @@ async def consume_again(engine: Engine, ran: list[str]) -> None:
         ran.extend(await use_up(engine, f"again{number}", "q"))
 
 
+async def test_a_removal_on_postgresql_is_taken_back_when_a_job_comes_meanwhile(
+    postgres_server: PostgresServer, postgres_store: Stores
+) -> None:
+    store = postgres_store()
+    async with opened(lambda: made(store)) as (first, second):
+        await first.put_pool("q", 2)
+        await put(first, "q", "a", pool=PoolPlace(2))
+        await use_up(first, "c1", "q")
+        async with session(store) as other:
+            await other.execute(f"SELECT pg_advisory_lock(hashtextextended('{store.namespace} fold', 0))")
+            removal = asyncio.ensure_future(second.remove_queue("q"))
+            await until_one_waits(postgres_server)  # it has seen no job, and has deleted nothing yet
+            await put(first, "q", "b")
+        answer = await removal
+        assert (answer.status, answer.jobs) == (RemoveStatus.HAS_JOBS, 1)
+        assert [pool.lanes for pool in (await first.pools()).pools] == [2]
+        assert [lane.lane for lane in (await first.lanes("q")).lanes] == ["0"]
+        (stats,) = (await first.stats()).queues
+        assert (stats.depth, stats.totals.succeeded) == (1, 1)
+
+
+@asynccontextmanager
+async def session(store: Store) -> AsyncIterator[Any]:
+    """A session of its own. Its end releases its locks."""
+    connection = await asyncpg.connect(store.url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
 async def test_sqlite_never_uses_the_number_of_a_removed_queue_again(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path}/jobs.db", durability="none")
     await engine.open()
@@ -142,3 +181,25 @@ async def test_sqlite_never_uses_the_number_of_a_removed_queue_again(tmp_path: P
     await engine.close()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
         assert db.execute("SELECT q, name FROM holdfast_queue ORDER BY q").fetchall() == [(1, "a"), (3, "c")]
+
+
+def test_the_last_job_is_deleted_and_its_queue_removed_in_one_transaction(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/jobs.db", durability="none")
+    assert isinstance(engine, SqliteEngine)
+    engine.open_now()
+    assert engine._writer is not None
+    commands = [
+        Enqueue(groups=(Group((NewJob(queue="q", id="a", task="t"),)),)),
+        Cancel(queue="q", ids=("a",)),
+        Delete(queue="q", ids=("a",)),
+        RemoveQueue(queue="q"),
+    ]
+    results = engine._writer.runner.run(commands)
+    assert [result.error for result in results] == [None] * 4
+    assert results[-1].answer.status is RemoveStatus.REMOVED
+    assert engine.perform_now(Stats()).queues == ()
+    assert engine.perform_now(Audit()).problems == ()
+    engine.close_now()
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        assert db.execute("SELECT name FROM holdfast_queue").fetchall() == []
+        assert db.execute("SELECT * FROM holdfast_count").fetchall() == []

@@ -263,6 +263,21 @@ def test_an_operator_stops_it_from_another_terminal(start: Start) -> None:
     assert worker.ended() == 0
 
 
+def test_until_empty_that_leaves_jobs_counts_them_and_exits_with_5(start: Start, jobs: App[Any]) -> None:
+    jobs.client.task("flaky").using(id="often").enqueue()
+    jobs.client.task("nobody").enqueue()
+    worker = start("worker", "shop", "--until-empty")
+    worker.line("holdfast: 1 job is left: 1 of tasks that this worker does not have.")
+    assert worker.ended() == 5
+    assert jobs.control.get("often").state == "succeeded"
+
+
+def test_the_help_page_says_what_until_empty_leaves(start: Start) -> None:
+    page = start("worker", "--help")
+    page.line("its exit code is 5")
+    assert page.ended() == 0
+
+
 # --- Together with the other commands ---
 
 

@@ -118,8 +118,6 @@ class UntilEmpty(Service):
             self._claim_now()
             return CONFIRM_S
         self.left = left
-        if left.total:
-            _logger.warning("Worker %s stops: nothing more can run now. %s", shown(self._worker), left)
         self._stop()
         return None
 

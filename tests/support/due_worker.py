@@ -12,7 +12,7 @@ class DueWorker(Worker):
         def ready() -> None:
             assert self._services is not None
             assert self._stop_request is not None
-            self._services.exchanger._on_idle = self._stop_request.request
+            self._services.exchanger.on_idle = self._stop_request.request
             on_ready()
 
         await super()._work(ready)

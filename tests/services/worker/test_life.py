@@ -14,7 +14,6 @@ from holdfast import events
 from holdfast.context import Context
 from holdfast.engines import open_engine
 from holdfast.errors import BlockingCall, EngineUnavailable, InvalidOption, UsageError
-from holdfast.model.instants import SECOND
 from holdfast.model.states import JobState, Reason
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe

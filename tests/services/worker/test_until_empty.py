@@ -47,7 +47,7 @@ async def test_it_waits_for_jobs_that_are_retrying_or_snoozed(jobs: App[Any]) ->
     async def sleepy() -> None:
         if not snoozed:
             snoozed.append("once")
-            raise Snooze(0.3)
+            raise Snooze(delay=0.3)
 
     async with jobs:
         await flaky.aenqueue()

@@ -48,7 +48,7 @@ class App(Generic[S]):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Callable[[], str] | None = None,
         /,
         *,
         lifespan: Lifespan[S] | None = None,

@@ -12,6 +12,8 @@ from datetime import datetime
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
+from holdfast.core.job_end import read_unfinished
+from holdfast.core.wait_reason import wait_reason
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.job import JobKey
 from holdfast.model.retry import Duration
@@ -40,6 +42,16 @@ class Control:
         return Job.from_record(await find_record(self._store, job_id, queue), self._store.codec_named)
 
     get = blocking(aget)
+
+    async def awaits_for(self, job_id: str, /, *, queue: str | None = None) -> str:
+        """What the job waits for, as text: its due time, its lane, a pause, a missing worker. Empty: it has ended."""
+        key = await find_key(self._store, job_id, queue)
+        unfinished = await read_unfinished(self._store, key)
+        if unfinished is None:
+            raise JobNotFound(job_id=job_id, queue=queue)
+        return wait_reason(unfinished)
+
+    waits_for = blocking(awaits_for)
 
     async def areport(self, job_id: str, /, *, queue: str | None = None) -> Report:
         """The report of the job up to now."""

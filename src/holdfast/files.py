@@ -2,8 +2,10 @@
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from holdfast import forks
 from holdfast.errors import EngineUnavailable, Unsupported
 from holdfast.file_locks import OPEN_FLAGS, Descriptor, FileLock, Gate
 
@@ -41,6 +43,25 @@ class AppendFile(Descriptor):
     def sync(self) -> None:
         """When this returns, everything that was appended is on the disk."""
         _sync(self.fd)
+
+
+class ReadFile(Descriptor):
+    """A file that is only read. A forked child closes its copy."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        with forks.no_fork:
+            super().__init__(os.open(path, os.O_RDONLY | OPEN_FLAGS))
+            forks.call_in_child(self.close)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """These bytes, or fewer where the file ends. Used by one thread at a time."""
+        os.lseek(self.fd, offset, os.SEEK_SET)
+        return os.read(self.fd, count)
+
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
 
 
 class Files:
@@ -84,6 +105,9 @@ class Files:
             with Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | OPEN_FLAGS)) as folder:
                 _sync(folder.fd)
 
+    def open_read(self, path: str | os.PathLike[str]) -> ReadFile:
+        return ReadFile(path)
+
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
         return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))
 
@@ -94,7 +118,7 @@ class Files:
 
     def private_folder(self, name: str) -> Path:
         """A folder of this user for files that belong to running processes: sockets, records, locks."""
-        import tempfile  # slow to import, and used only here
+        import tempfile  # slow to import, and rarely used
 
         base = os.environ.get("XDG_RUNTIME_DIR", "")
         user = os.getuid() if hasattr(os, "getuid") else 0
@@ -105,6 +129,12 @@ class Files:
             raise EngineUnavailable(f"{folder} belongs to another user. Remove it, or set XDG_RUNTIME_DIR.")
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         return folder / name
+
+    def temporary_folder(self) -> AbstractContextManager[str]:
+        """A new folder, removed at the end of the block."""
+        import tempfile
+
+        return tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True)
 
     def size(self, path: str | os.PathLike[str]) -> int:
         """Bytes; 0 if the file does not exist."""

@@ -154,6 +154,12 @@ async def test_every_connection_of_ours_syncs_as_the_durability_class_says(
         assert renewals <= synchronous  # a renewal may be lost in a crash of the host, which ends its leases anyway
 
 
+async def test_a_durable_sync_empties_the_cache_of_the_disk_on_macos_too(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db", durability="durable")) as engine:
+        writer, _, _, handler = (pragma(connection, "fullfsync") for connection in connections_of(engine))
+        assert (writer, handler) == (1, 1)
+
+
 async def test_a_connection_that_reads_cannot_write(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         assert engine._reader is not None
@@ -206,7 +212,7 @@ class Checkpoints(list[str]):
 
 
 async def test_a_log_that_has_grown_is_checkpointed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_AT_BYTES", 1_000_000)
+    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_FRAMES", 250)
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         checkpoints = Checkpoints(writer_of(engine).connection)
         await engine.enqueue(job("small"))
@@ -218,7 +224,7 @@ async def test_a_log_that_has_grown_is_checkpointed(tmp_path: Path, monkeypatch:
 async def test_a_checkpoint_that_a_reader_holds_up_is_tried_again_only_when_the_log_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_AT_BYTES", 1_000_000)
+    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_FRAMES", 250)
     path = tmp_path / "x.db"
     async with opened_engine(store(path)) as engine:
         reader = sqlite3.connect(path, isolation_level=None)
@@ -229,6 +235,41 @@ async def test_a_checkpoint_that_a_reader_holds_up_is_tried_again_only_when_the_
         for number in range(5):
             await engine.enqueue(job(f"small-{number}"))
         reader.close()
+        assert len(checkpoints) == 1
+
+
+async def test_the_log_is_overwritten_after_a_checkpoint_and_its_file_neither_shrinks_nor_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_FRAMES", 250)
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine:
+        checkpoints = Checkpoints(writer_of(engine).connection)
+        sizes = []
+        for number in range(4):
+            await engine.enqueue(job(f"{number}", payload=b"x" * 1_100_000))
+            sizes.append((tmp_path / "x.db-wal").stat().st_size)
+        assert len(checkpoints) == 4
+        assert max(sizes) - min(sizes) < 100_000
+
+
+async def test_a_log_that_another_process_has_begun_again_is_measured_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with opened_engine(store(path)) as engine, opened_engine(store(path)) as other:
+        await engine.enqueue(job("a", payload=b"x" * 1_100_000))
+        writer_of(other)._checkpoint()
+        await other.enqueue(job("b"))
+        await engine.enqueue(job("c"))
+        assert writer_of(engine)._log_file.frames_to_move == 0
+
+
+async def test_the_log_of_a_file_behind_a_link_is_checkpointed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_FRAMES", 250)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "x.db").symlink_to(tmp_path / "folder" / "real.db")
+    async with opened_engine(store(tmp_path / "x.db")) as engine:
+        checkpoints = Checkpoints(writer_of(engine).connection)
+        await engine.enqueue(job("large", payload=b"x" * 1_100_000))
         assert len(checkpoints) == 1
 
 
@@ -243,7 +284,7 @@ async def test_only_leased_jobs_stay_in_memory(tmp_path: Path) -> None:
 
 
 async def test_a_claim_for_many_slots_reads_several_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.state.MAX_READY_ROWS", 2)
+    monkeypatch.setattr("holdfast.engines.sqlite.ready_jobs.MAX_READY_ROWS", 2)
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         for number in range(5):
             await engine.enqueue(job(str(number)))

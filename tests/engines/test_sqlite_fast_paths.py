@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
-from holdfast.engines.sqlite.fast_updates import keeps_order
-from holdfast.engines.sqlite.rows import COLUMNS, NARROW_COLUMNS, job_row
+from holdfast.engines.sqlite.fast_updates import columns_to_update
+from holdfast.engines.sqlite.rows import COLUMNS, END_COLUMNS, LEASE_COLUMNS, NARROW_COLUMNS, job_row
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND
@@ -124,13 +124,24 @@ CHANGES: dict[str, object] = {
 """A change of every field that a column is made of."""
 
 
+@pytest.mark.parametrize("expires", [None, 5])
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED])
 @pytest.mark.parametrize("field", CHANGES)
-def test_a_narrow_update_leaves_out_no_changed_column(field: str) -> None:
+def test_a_narrow_update_leaves_out_no_changed_column(field: str, state: JobState, expires: int | None) -> None:
     """Task, lane and unique key of a job change only with its generation."""
-    old = JobRecord(queue="q", id="a")
+    old = JobRecord(queue="q", id="a", state=state, expires=expires)
     new = replace(old, **{field: CHANGES[field]}, generation=int(field in ("task", "lane", "unique_key")))
     numbers = {"": 1, "u": 2}
     before, after = job_row(old, 1, numbers[old.task]), job_row(new, 1, numbers[new.task])
     changed = {column for column, *values in zip(COLUMNS, before, after, strict=True) if values[0] != values[1]}
-    assert changed
-    assert not keeps_order(old, new) or changed <= set(NARROW_COLUMNS)
+    assert changed <= set(columns_to_update(old, new))
+
+
+def test_a_claim_and_an_end_update_no_column_that_they_leave_alone() -> None:
+    queued = JobRecord(queue="q", id="a")
+    running = replace(queued, state=JobState.RUNNING, token="c.0", lease_expires=9)
+    ended = replace(queued, state=JobState.SUCCEEDED, visible_until=9)
+    assert columns_to_update(queued, running) == LEASE_COLUMNS
+    assert columns_to_update(running, ended) == END_COLUMNS
+    assert columns_to_update(replace(queued, expires=9), replace(running, expires=9)) == NARROW_COLUMNS
+    assert columns_to_update(ended, queued) == NARROW_COLUMNS

@@ -512,7 +512,7 @@ async def test_a_folder_too_deep_for_a_socket_means_polling_not_an_error(
 
 
 async def test_a_failing_checkpoint_does_not_undo_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_AT_BYTES", 1)
+    monkeypatch.setattr("holdfast.engines.sqlite.writer.CHECKPOINT_FRAMES", 0)
 
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         with sqlite3.connect(tmp_path / "x.db") as reader:  # an open reader keeps the log from being emptied

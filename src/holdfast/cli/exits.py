@@ -48,8 +48,10 @@ class NotDone(CommandEnd):
     exit_code = REFUSED
 
 
-def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+def run(
+    command: click.Command, argv: Sequence[str] | None = None, *, program: str = "holdfast", default: object = None
+) -> int:
+    """Run a command line and return its exit code. `default`: see `target.find`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A command must not fail because the terminal's encoding lacks a character.
@@ -57,7 +59,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
     # Removed from the environment: the configuration refuses variables that are no settings.
     debug = os.environ.pop(DEBUG, "") not in ("", "0")
     try:
-        code = command.main(args=None if argv is None else list(argv), prog_name="holdfast", standalone_mode=False)
+        code = command.main(
+            args=None if argv is None else list(argv), prog_name=program, standalone_mode=False, obj=default
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except click.ClickException as error:

@@ -20,7 +20,7 @@ from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
 from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobNotFound
 from holdfast.model.states import JobState
 from holdfast.model.text import ErrorInfo
 from holdfast.operate.report import Report
@@ -123,15 +123,26 @@ def _error_text(error: ErrorInfo | None, longest: int) -> str:
 @queue_option
 @on_store()
 def show(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
-    """Show a job in full: times, attempts, errors, arguments and result."""
+    """Show a job in full: what it waits for, times, attempts, errors, arguments and result."""
     for place, job in enumerate(jobs_by_id(store, ids, queue)):
         result = _result(store, job)
+        waits_for = _waits_for(store, job)
         if store.as_json:
-            print_json(job, arguments=job.arguments, **result)
+            print_json(job, arguments=job.arguments, waits_for=waits_for, **result)
         else:
             if place:
                 click.echo()
-            _print_job(job, result, store.now)
+            _print_job(job, waits_for, result, store.now)
+
+
+def _waits_for(store: Store, job: Job) -> str:
+    """Why the job does not run; empty if it runs or has ended."""
+    if job.finished or job.state is JobState.RUNNING:
+        return ""
+    try:
+        return store.control.waits_for(job.id, queue=job.queue)
+    except JobNotFound:  # it was deleted after it was read
+        return ""
 
 
 def _result(store: Store, job: Job) -> dict[str, object]:
@@ -144,8 +155,8 @@ def _result(store: Store, job: Job) -> dict[str, object]:
         return {}
 
 
-def _print_job(job: Job, result: Mapping[str, object], now: datetime) -> None:
-    parts: list[RenderableType] = [pairs(_job_facts(job, result, now))]
+def _print_job(job: Job, waits_for: str, result: Mapping[str, object], now: datetime) -> None:
+    parts: list[RenderableType] = [pairs(_job_facts(job, waits_for, result, now))]
     if job.attempts:
         parts += [Text(), table(["attempt#", "outcome", "started", "ran#", "worker", "error"], _attempt_rows(job))]
     if job.last_error is not None and job.last_error.traceback:
@@ -153,7 +164,9 @@ def _print_job(job: Job, result: Mapping[str, object], now: datetime) -> None:
     console().print(Group(*parts), soft_wrap=False)
 
 
-def _job_facts(job: Job, result: Mapping[str, object], now: datetime) -> Iterator[tuple[str, RenderableType]]:
+def _job_facts(
+    job: Job, waits_for: str, result: Mapping[str, object], now: datetime
+) -> Iterator[tuple[str, RenderableType]]:
     yield "job", text(job.id, "bold")
     yield "task", text(job.task)
     yield "queue", text(job.queue)
@@ -162,6 +175,8 @@ def _job_facts(job: Job, result: Mapping[str, object], now: datetime) -> Iterato
     state = state_text(job.state)
     cause = " · ".join(safe(part) for part in (job.reason, job.note) if part)
     yield "state", state.append(f"  {cause}", style="dim") if cause else state
+    if waits_for:
+        yield "waits for", text(waits_for)
     yield "attempts", Text(f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt))
     if job.priority:
         yield "priority", Text(str(job.priority))

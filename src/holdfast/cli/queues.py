@@ -33,7 +33,9 @@ def list_(store: Store, name: str | None) -> None:
         for status in listed:
             print_json(status)
     elif name is None:
-        console().print(queue_table([q for q in listed if isinstance(q, QueueStatus)], store.now))
+        console().print(
+            queue_table([q for q in listed if isinstance(q, QueueStatus)], store.control.workers(), store.now)
+        )
     else:
         console().print(_lane_table([lane for lane in listed if isinstance(lane, LaneStatus)]))
 

@@ -50,7 +50,7 @@ async def wait_for_end(
 async def _warn_if_no_worker_can(store: StoreConnection, listener: EndListener, key: JobKey, origin: str) -> None:
     await store.runtime.sleep(WARN_AFTER_S)
     try:
-        unfinished = await _read(store, key, origin)
+        unfinished = await read_unfinished(store, key, origin)
         line = "" if unfinished is None else warning(unfinished)
     except HoldfastError:
         return  # the waiting caller gets the error
@@ -62,13 +62,14 @@ async def _warn_if_no_worker_can(store: StoreConnection, listener: EndListener, 
 async def _reason(store: StoreConnection, key: JobKey, origin: str) -> str:
     try:
         async with asyncio.timeout(EXPLAIN_WITHIN_S):
-            unfinished = await _read(store, key, origin)
-            return "" if unfinished is None or unfinished.job.terminal else wait_reason(unfinished)
+            unfinished = await read_unfinished(store, key, origin)
+            return "" if unfinished is None else wait_reason(unfinished)
     except (HoldfastError, TimeoutError):
         return ""
 
 
-async def _read(store: StoreConnection, key: JobKey, origin: str) -> UnfinishedJob | None:
+async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "") -> UnfinishedJob | None:
+    """The job with the records around it. None: it does not exist."""
     engine: Engine = await store.engine()
     answer = await engine.get(key)
     (record,) = answer.jobs
@@ -76,11 +77,17 @@ async def _read(store: StoreConnection, key: JobKey, origin: str) -> UnfinishedJ
         return None
     stats = (await engine.stats(key.queue)).queues
     lanes = (await engine.lanes(key.queue)).lanes if record.lane is not None else ()
+    lane = next((lane for lane in lanes if lane.lane == record.lane), None)
+    first = key.id if lane is None or lane.head is None else lane.head
+    (head,) = (None,) if first == key.id else (await engine.get(JobKey(key.queue, first))).jobs
+    pools = (await engine.pools()).pools if record.epoch else ()
     return UnfinishedJob(
         job=record,
         now=answer.at.wall,
         queue=stats[0] if stats else None,
-        lane=next((lane for lane in lanes if lane.lane == record.lane), None),
+        lane=lane,
+        head=head,
+        pool=next((pool for pool in pools if pool.name == key.queue), None),
         workers=(await engine.workers()).workers,
         store=store.address,
         target="" if store.config.app else _target(origin),

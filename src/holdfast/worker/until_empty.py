@@ -17,7 +17,6 @@ from holdfast.model.states import LEASED, WAITING, JobState
 from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 from holdfast.service import Service
-from holdfast.views import is_alive
 from holdfast.worker.exchange import Exchanger
 from holdfast.worker.slots import Slots
 
@@ -148,7 +147,7 @@ class UntilEmpty(Service):
         served = {
             queue
             for worker in workers.workers
-            if worker.worker != self._worker and is_alive(worker, workers.at.wall)
+            if worker.worker != self._worker and worker.is_alive(workers.at.wall)
             for queue in worker.queues
         }
         return any(

@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "the log is never checkpointed",
         "engines/sqlite/writer.py",
-        "if too_small or log_bytes >= self._checkpoint_at_bytes:",
+        "if too_small or self._log_file.frames_to_move >= CHECKPOINT_FRAMES:",
         "if too_small:",
         "The write-ahead log grows without end, and readers slow down.",
         ("tests/engines/test_sqlite_bounds.py::test_a_log_that_has_grown_is_checkpointed",),
@@ -66,11 +66,31 @@ MUTANTS = (
     Mutant(
         "a checkpoint that a reader holds up is tried after every commit",
         "engines/sqlite/writer.py",
-        "CHECKPOINT_AT_BYTES if moved == pages else log_bytes + CHECKPOINT_AT_BYTES",
-        "CHECKPOINT_AT_BYTES",
+        "self._log_file.frames_to_move = 0",
+        "pass",
         "One open reader makes every commit pay for a checkpoint.",
         (
             "tests/engines/test_sqlite_bounds.py::test_a_checkpoint_that_a_reader_holds_up_is_tried_again_only_when_the_log_has_grown",
+        ),
+    ),
+    Mutant(
+        "the log is truncated after every checkpoint",
+        "engines/sqlite/connection.py",
+        "MAX_WAL_BYTES = 32 * 1024 * 1024",
+        "MAX_WAL_BYTES = 0",
+        "Every commit makes the log longer, which takes the file system twice as long.",
+        (
+            "tests/engines/test_sqlite_bounds.py::test_the_log_is_overwritten_after_a_checkpoint_and_its_file_neither_shrinks_nor_grows",
+        ),
+    ),
+    Mutant(
+        "a log that has begun again counts the frames of before",
+        "engines/sqlite/store_file.py",
+        "self._header, self._frames, self.frames_to_move = header, 0, 0",
+        "self._header = header",
+        "The log is never checkpointed again.",
+        (
+            "tests/engines/test_sqlite_bounds.py::test_a_log_that_another_process_has_begun_again_is_measured_from_its_beginning",
         ),
     ),
     Mutant(
@@ -380,7 +400,7 @@ MUTANTS = (
     Mutant(
         "a log that was removed is not noticed",
         "engines/sqlite/store_file.py",
-        "self.was_lost = found != self._identity",
+        "self.was_lost = identity_of(self._path) != self._identity",
         "self.was_lost = False",
         "The latest commits are in a log that the next process does not find.",
         ("tests/engines/test_sqlite_disk.py::test_a_removed_log_is_noticed_before_the_next_acknowledgement",),

@@ -20,8 +20,6 @@ SLACK_BYTES = 256 * 1024
 """Beside the pages of the log: for what settlements add to the records."""
 TRANSACTIONS_PER_CHECK = 100
 """Transactions after which the size of the reserve is checked, if the log did not grow."""
-LOG_GROWTH_PER_CHECK_BYTES = 256 * 1024
-"""Growth of the log after which it is checked."""
 REFILL_INTERVAL_US = 1_000_000
 """Pause between two tries to fill it again."""
 
@@ -34,18 +32,16 @@ class Reserve:
         self._path = path + "-reserve"
         self._runtime = runtime
         self._transactions = TRANSACTIONS_PER_CHECK
-        self._log_bytes = 0
         self._refill_at_us = 0
         self.in_use = False
         """This connection has emptied it, and no connection of this process has filled it since."""
 
-    def keep_up(self, db: sqlite3.Connection, log_bytes: int) -> bool:
+    def keep_up(self, db: sqlite3.Connection, *, log_has_grown: bool) -> bool:
         """After a commit: make it as large as it must be. False: the disk has no space for that."""
         self._transactions += 1
-        grown = log_bytes - self._log_bytes
-        if (self._transactions < TRANSACTIONS_PER_CHECK and grown < LOG_GROWTH_PER_CHECK_BYTES) or self.in_use:
+        if (self._transactions < TRANSACTIONS_PER_CHECK and not log_has_grown) or self.in_use:
             return True
-        self._transactions, self._log_bytes = 0, log_bytes
+        self._transactions = 0
         (pages,), (page_bytes,) = db.execute("PRAGMA page_count").fetchone(), db.execute("PRAGMA page_size").fetchone()
         missing = max(0, pages * page_bytes - os.stat(self._database).st_size)
         return self._grow(missing + SLACK_BYTES)

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
-from holdfast.engines.sqlite.rows import COLUMNS, ID_COLUMNS, NARROW_COLUMNS, STATE_NUMBERS
+from holdfast.engines.sqlite.rows import (
+    COLUMNS,
+    END_COLUMNS,
+    ID_COLUMNS,
+    LEASE_COLUMNS,
+    NARROW_COLUMNS,
+    NULL_AT_END,
+    STATE_NUMBERS,
+)
 from holdfast.engines.templates import fill
 from holdfast.model.states import BY_DUE, LIVE, TERMINAL, UNSUCCESSFUL, JobState
 
@@ -38,6 +46,8 @@ def _model_values() -> dict[str, str]:
         "job.qualified_columns": ", ".join(f"job.{column}" for column in COLUMNS),
         "job.parameters": ", ".join("?" * len(COLUMNS)),
         "job.assignments": _assignments(column for column in COLUMNS if column not in ID_COLUMNS),
+        "job.lease_assignments": _assignments(LEASE_COLUMNS),
+        "job.end_assignments": _assignments(END_COLUMNS, null=NULL_AT_END),
         "job.narrow_assignments": _assignments(NARROW_COLUMNS),
     }
 
@@ -46,5 +56,5 @@ def _numbers(states: frozenset[JobState]) -> str:
     return ", ".join(str(number) for state, number in STATE_NUMBERS.items() if state in states)
 
 
-def _assignments(columns: Iterable[str]) -> str:
-    return ", ".join(f"{column} = ?" for column in columns)
+def _assignments(columns: Iterable[str], null: Iterable[str] = ()) -> str:
+    return ", ".join(f"{column} = {'NULL' if column in null else '?'}" for column in columns)

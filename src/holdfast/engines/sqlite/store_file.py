@@ -11,6 +11,18 @@ An engine never changes to the other file by itself: the log may belong to the o
 import os
 
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.files import ReadFile
+from holdfast.runtime import Runtime
+
+STEP_FRAMES = 64
+"""Growth of the log, in frames, that is noticed: 256 KiB with pages of the usual size."""
+HEADER_BYTES = 32
+PAGE_BYTES_AT = 8
+"""Where the header of the log has the size of a page."""
+SALTS_END = 24
+SALT_BYTES = 8
+FRAME_HEADER_BYTES = 24
+FRAME_SALTS_AT = 8
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -74,24 +86,63 @@ class StoreFile:
 
 
 class LogFile:
-    """The log of one connection that writes."""
+    """The log of one connection that writes: is it in its place, and how far has it been written?
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    When all frames of the log are in the database, SQLite writes the log again from its beginning. The file keeps its
+    length, because a commit that makes a file longer takes the file system about twice as long. So the length does not
+    say how many frames are in use. The file does: each frame repeats the salts of the header, and the header gets other
+    salts when the log begins again (https://sqlite.org/fileformat2.html#walformat).
+    """
+
+    def __init__(self, path: str, runtime: Runtime) -> None:
+        self._path = os.path.realpath(path) + "-wal"  # SQLite, too, puts it beside the file that a link leads to
+        self._runtime = runtime
+        self._file: ReadFile | None = None
         self._identity: Identity | None = None
+        self._header = b""
         self.was_lost = False
-        """The last call of `size` found another file, or none."""
+        """The last call of `is_in_place` found another file, or none."""
+        self._frames = 0
+        """Frames since the log began, rounded down to a multiple of `STEP_FRAMES`."""
+        self.frames_to_move = 0
+        """How many of them came after the last try to move them into the database."""
 
-    def size(self) -> int | None:
-        """Bytes. None: it is not the file that was here at the first call."""
-        size = 0
-        found: Identity | None = None
+    def is_in_place(self) -> bool:
+        """False: it is not the file that was here at the first call."""
+        if self._file is None:
+            self._open()
+        self.was_lost = identity_of(self._path) != self._identity
+        return not self.was_lost
+
+    def _open(self) -> None:
         try:
-            status = os.stat(self._path)
-            size, found = status.st_size, (status.st_dev, status.st_ino)
-        except FileNotFoundError:
-            pass
-        if self._identity is None:
-            self._identity = found
-        self.was_lost = found != self._identity
-        return None if self.was_lost else size
+            self._file = self._runtime.fs.open_read(self._path)
+        except OSError:
+            return  # SQLite makes it when it first needs it
+        self._identity = self._file.identity()
+
+    def measure(self) -> bool:
+        """Read how far the log has been written. True: since the last call it has grown by a step, or begun again."""
+        if self._file is None:
+            return False
+        header = self._file.read_at(PAGE_BYTES_AT, SALTS_END - PAGE_BYTES_AT)
+        changed = header != self._header
+        if changed:
+            self._header, self._frames, self.frames_to_move = header, 0, 0
+        if header:
+            page_bytes, salts = int.from_bytes(header[:4], "big"), header[-SALT_BYTES:]
+            while self._salts_of(self._frames + STEP_FRAMES, page_bytes) == salts:
+                self._frames += STEP_FRAMES
+                self.frames_to_move += STEP_FRAMES
+                changed = True
+        return changed
+
+    def _salts_of(self, frame: int, page_bytes: int) -> bytes:
+        """The salts in the header of a frame. The first frame has the number 1."""
+        assert self._file is not None
+        begin = HEADER_BYTES + (frame - 1) * (FRAME_HEADER_BYTES + page_bytes)
+        return self._file.read_at(begin + FRAME_SALTS_AT, SALT_BYTES)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

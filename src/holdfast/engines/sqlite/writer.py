@@ -45,8 +45,9 @@ log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
 
-CHECKPOINT_AT_BYTES = 16 * 1024 * 1024
-"""Size of the write-ahead log from which on its pages are moved into the database. Readers slow down as it grows."""
+CHECKPOINT_FRAMES = 4_000
+"""Growth of the write-ahead log, in frames of one page, after which its pages are moved into the database: 16 MiB with
+pages of the usual size. Readers slow down as the log grows."""
 WRITE_ERRORS = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE})
 """What SQLite reports where a quota or a size limit is reached, and also for a broken disk."""
 CLOSING_GATE_TIMEOUT_S = 2.0
@@ -83,9 +84,8 @@ class Writer:
         self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
         self._ledger = Ledger(self._state)
         self._ready_index = ReadyIndexCheck(self._state)
-        self._log_file = LogFile(store.path + "-wal")
+        self._log_file = LogFile(store.path, runtime)
         self._reserve = Reserve(store.path, runtime)
-        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES
 
     def shorten_waits(self) -> None:
         """The store is being closed. Called by another thread."""
@@ -94,6 +94,7 @@ class Writer:
     def close(self) -> None:
         with self._in_use:
             self.connection.close()
+        self._log_file.close()
         self._gate.close()
 
     # Opening
@@ -168,7 +169,7 @@ class Writer:
             log.error("%s: the disk is full. No job is accepted; stored jobs can still be settled.", self._store.path)
         with suppress(EngineUnavailable), self._gate, self._in_use:
             self._reserve.release()
-            self._checkpoint(self._log_file.size() or 0)
+            self._checkpoint()
 
     def _run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         """Run the commands in order in one transaction; if it fails, each in a transaction of its own."""
@@ -230,13 +231,14 @@ class Writer:
                 self._rollback()
                 raise
             try:
-                log_bytes = self._check_files()
+                self._check_files()
             except EngineUnavailable as error:
                 raise self._store.file.unknown_outcome() from error
             # Without enough reserve, the database must not need more space than it has.
-            too_small = not self._reserve.keep_up(self.connection, log_bytes) or self._reserve.in_use
-            if too_small or log_bytes >= self._checkpoint_at_bytes:
-                self._checkpoint(log_bytes)
+            grown = self._log_file.measure()
+            too_small = not self._reserve.keep_up(self.connection, log_has_grown=grown) or self._reserve.in_use
+            if too_small or self._log_file.frames_to_move >= CHECKPOINT_FRAMES:
+                self._checkpoint()
         return result
 
     def _translate(self, error: sqlite3.Error) -> Exception:
@@ -244,25 +246,20 @@ class Writer:
             return storage_full(self._store.path)
         return translate(error, self._store.path)
 
-    def _check_files(self, *, log: bool = True) -> int:
-        """Refuse files that are not at their paths any more. Answers the size of the log in bytes."""
+    def _check_files(self, *, log: bool = True) -> None:
+        """Refuse files that are not at their paths any more."""
         self._store.file.check()
-        if not log:
-            return 0
-        log_bytes = self._log_file.size()
-        if log_bytes is None:
+        if log and not self._log_file.is_in_place():
             raise self._store.file.error("-wal")
-        return log_bytes
 
-    def _checkpoint(self, log_bytes: int) -> None:
+    def _checkpoint(self) -> None:
         """Move the log's pages into the database. If this fails, the commit is still valid."""
         try:
-            _, pages, moved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             log.warning("%s: a checkpoint failed (%s). It will be tried again.", self._store.path, error)
-            pages, moved = 1, 0
         # An open reader may keep pages in the log: then the next try comes after the same growth again.
-        self._checkpoint_at_bytes = CHECKPOINT_AT_BYTES if moved == pages else log_bytes + CHECKPOINT_AT_BYTES
+        self._log_file.frames_to_move = 0
 
     def _decide(self, commands: Sequence[Command[Any]]) -> tuple[list[CommandResult], list[tuple[int, UnfinishedWork]]]:
         """The results, and the work that commands have begun and not finished, each with the index of its command."""

@@ -94,6 +94,9 @@ class Process:
     def terminate(self) -> None:
         self._child.terminate()
 
+    def kill(self) -> None:
+        self._child.kill()
+
     def type(self, text: str) -> None:
         os.write(self._output.fileno(), text.encode())
 
@@ -310,6 +313,19 @@ def test_status_is_watched_until_ctrl_c(start: Start, jobs: App[Any]) -> None:
     watching.line('"kind": "queue"')
     watching.interrupt()
     assert watching.ended() == 130
+
+
+def test_a_killed_worker_is_shown_as_ended_at_once(start: Start) -> None:
+    worker = start("worker", "shop", "--lines")
+    worker.line("ready")
+    worker.kill()
+    worker.ended()
+    status = start("status", "--json", "--app", "shop")
+    shown = json.loads(status.line('"kind": "worker"'))
+    assert (shown["alive"], shown["ended"]) == (False, True)
+    table = start("status", "--app", "shop")
+    table.line("ended")
+    table.line("No worker is alive.")
 
 
 # --- How it does not start ---

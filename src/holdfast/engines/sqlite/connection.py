@@ -26,8 +26,8 @@ SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "none": "OFF"}
 CACHED_STATEMENTS = 256
 """Prepared statements per connection: more than `statements.sql` has, so that none is prepared twice."""
 MAX_WAL_BYTES = 32 * 1024 * 1024
-"""After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk. It is
-above the size at which the writer checkpoints: a log that is truncated has to grow again, and that makes a commit slow."""
+"""After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk. The
+writer checkpoints at a smaller size: a log that was truncated has to grow again, and that makes every commit slow."""
 WAL_RETRY_S = 0.005
 """Pause between two tries to switch a new file to the write-ahead log. A switch takes about a millisecond."""
 CACHE_KIB = 8_000

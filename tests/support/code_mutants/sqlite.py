@@ -219,6 +219,22 @@ MUTANTS = (
             "tests/engines/test_sqlite_bounds.py::test_a_caller_that_was_cancelled_does_not_keep_the_others_from_their_answers",
         ),
     ),
+    Mutant(
+        "nothing ends what an interrupted call has left open",
+        "engines/sqlite/command_thread.py",
+        "self._pending.put(Request.RECOVER)",
+        "pass",
+        "Ctrl-C in one process keeps the gate locked, and no other process can write.",
+        ("tests/engines/test_sqlite_own_thread.py",),
+    ),
+    Mutant(
+        "a signal handler waits for the call that it has interrupted",
+        "engines/sqlite/command_thread.py",
+        "return self._calling_thread == self._runtime.thread_id()",
+        "return False",
+        "The process hangs.",
+        ("tests/engines/test_sqlite_own_thread.py",),
+    ),
     # The state
     Mutant(
         "a claim takes one page of ready jobs",

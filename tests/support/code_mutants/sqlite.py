@@ -238,11 +238,27 @@ MUTANTS = (
     # The state
     Mutant(
         "a claim takes one page of ready jobs",
-        "engines/sqlite/state.py",
-        "            if len(rows) < count:\n                return",
-        "            if len(rows) <= count:\n                return",
+        "engines/sqlite/ready_jobs.py",
+        "                if len(rows) < count:\n                    return",
+        "                if len(rows) <= count:\n                    return",
         "A claim for many slots gets 256 jobs at most.",
         ("tests/engines/test_sqlite_bounds.py::test_a_claim_for_many_slots_reads_several_pages",),
+    ),
+    Mutant(
+        "the next due time is read once",
+        "engines/sqlite/ready_jobs.py",
+        "                self._next_due.pop(queue, None)\n",
+        "                pass\n",
+        "A job that is scheduled after a claim runs late, or not before the worker restarts.",
+        ("tests/engines/test_sqlite_fast_paths.py::test_a_claim_sees_a_due_time_that_came_after_the_last_claim",),
+    ),
+    Mutant(
+        "a task without jobs stays without jobs",
+        "engines/sqlite/database.py",
+        '            number = self._look_up(self._task_numbers, "task_number", name)\n        return number',
+        '            self._look_up({}, "task_number", name)\n        return number',
+        "The first job of a task is stored under the number 0 and never claimed.",
+        ("tests/engines/test_sqlite_fast_paths.py::test_a_claim_finds_the_first_job_of_a_task",),
     ),
     Mutant(
         "leased jobs and all others stay in the cache",

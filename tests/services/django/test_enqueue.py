@@ -215,7 +215,7 @@ def test_missing_tables_on_postgres_name_the_command_of_django(
         with monkeypatch.context() as patch:
             patch.setitem(connections.settings["server"], "NAME", name)
             connections["server"].close()
-            with pytest.raises(SchemaMismatch, match="manage.py migrate"):
+            with pytest.raises(SchemaMismatch, match=r"manage\.py migrate"):
                 add("server").enqueue(1)
     finally:
         connections["server"].close()

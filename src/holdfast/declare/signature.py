@@ -9,12 +9,12 @@ are read at first use.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
 from holdfast.context import Context
+from holdfast.declare.advice import advice_on_argument
 from holdfast.declare.envelope import (
     ABSENT,
     fitted,
@@ -24,6 +24,7 @@ from holdfast.declare.envelope import (
     plain,
     problem_with,
     shape,
+    with_model_unions,
 )
 from holdfast.errors import InvalidArguments, InvalidOption
 
@@ -37,6 +38,7 @@ _ALWAYS_FIT = frozenset({bool, int, float, str})
 """A value of exactly this type fits: it need not be decoded to find out."""
 DOES_NOT_FIT = "The data does not fit the declared type: "
 """The start of a codec's error message about this."""
+DISCRIMINATE = "Use plain data, one model, or a union with a discriminator: Annotated[A | B, Field(discriminator=...)]."
 _CONTEXT = re.compile(r"(\w+\.)*Context(\[.*\])?")
 _ARGUMENT = re.compile(r"\[0\]\[(?P<index>\d+)\](?P<rest>.*)|\[1\]\.(?P<name>[^.\[]+)(?P<inside>.*)", re.DOTALL)
 
@@ -150,15 +152,14 @@ class Signature:
                 if name in self._by_position[:count]:
                     raise self._refused(name, f"got argument `{name}` twice")
             elif self._others is None:
-                near = get_close_matches(name, self._by_keyword, n=1)
-                hint = f" (did you mean `{near[0]}`?)" if near else ""
-                raise self._refused(name, f"has no parameter `{name}`{hint}")
+                advice = advice_on_argument(name, self._by_keyword, job_options())
+                raise self._refused(name, f"has no parameter `{name}`", advice)
         for name in self.names:
             if name in needed and name not in kwargs:
                 raise self._refused(name, f"misses argument `{name}`")
 
-    def _refused(self, field: str, problem: str) -> InvalidArguments:
-        return InvalidArguments(f"Task {self.task!r} {problem}.", task=self.task, field=field)
+    def _refused(self, field: str, problem: str, advice: str = "") -> InvalidArguments:
+        return InvalidArguments(f"Task {self.task!r} {problem}. {advice}".rstrip(), task=self.task, field=field)
 
     def _named(self, error: InvalidArguments) -> InvalidArguments:
         """The error with the parameter's name in place of its position in the call."""
@@ -236,11 +237,11 @@ class _Types:
     """The type hints of a function, prepared for decoding."""
 
     def __init__(self, parameters: list[inspect.Parameter], hints: Mapping[str, Any], task: str) -> None:
-        self.of = {p.name: Any if hints.get(p.name, Any) is object else hints.get(p.name, Any) for p in parameters}
+        self.of = {p.name: with_model_unions(_kind(hints.get(p.name, Any))) for p in parameters}
         for name, kind in self.of.items():
             _check_decodable(name, kind, task)
         self.models = any(_holds_model(kind) for kind in hints.values())
-        self.returns = _returns(hints.get("return", Any))
+        self.returns = _returns(with_model_unions(hints.get("return", Any)))
         self.shape: Any = None
         if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
             self.shape = shape(
@@ -248,6 +249,13 @@ class _Types:
                 {p.name: self.of[p.name] for p in parameters if p.kind in _POSITIONAL},
                 {p.name: self.of[p.name] for p in parameters if p.kind in _KEYWORD},
             )
+
+
+def job_options() -> Collection[str]:
+    """The names of the options of `using`."""
+    from holdfast.declare.policy import UsingOptions  # it imports this module
+
+    return UsingOptions.__annotations__
 
 
 def _hints(function: Callable[..., Any], task: str, *, must_resolve: bool) -> dict[str, Any] | None:
@@ -271,8 +279,13 @@ def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any] | None) -
 
 def _check_decodable(name: str, kind: Any, task: str) -> None:
     if problem := problem_with(kind):
-        message = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. Use plain data, or a tagged union."
+        advice = DISCRIMINATE if _holds_model(kind) else "Use plain data, or a tagged union."
+        message = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. {advice}"
         raise InvalidOption(message, option=name)
+
+
+def _kind(hint: Any) -> Any:
+    return Any if hint is object else hint
 
 
 def _returns(kind: Any) -> Any:

@@ -111,8 +111,12 @@ class Gate(FileLock):
     # PF1
     def __enter__(self) -> Self:
         """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
-        if not self._take(self.timeout_s):
-            raise gate_error(self._path, self.timeout_s)
+        try:
+            if not self._take(self.timeout_s):
+                raise gate_error(self._path, self.timeout_s)
+        except BaseException:  # a signal handler may have raised it after the lock was taken
+            self.unlock()
+            raise
         return self
 
     def _take(self, timeout_s: float) -> bool:

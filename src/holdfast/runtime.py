@@ -119,6 +119,10 @@ class Runtime(ABC):
     def event(self) -> threading.Event:
         return threading.Event()
 
+    def thread_id(self) -> int:
+        """The number of the calling thread. It is never 0."""
+        return threading.get_ident()
+
     def new_id(self) -> str:
         """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. Do not rely on its order."""
         return ulid(self.wall() // 1000, self.token_bytes(10))

@@ -105,8 +105,12 @@ class Signature:
 
     def decode(self, codec: Codec, payload: bytes) -> Arguments:
         """Decode a stored call. It may be for another version of the function, and then may not fit."""
+        types = self._types or self.types
         try:
-            call = self._read(payload, codec)
+            if types.shape is None or types.models or not isinstance(codec, OUR_CODECS):
+                call = self._read(payload, codec)
+            else:
+                call = codec.decode(payload, types.shape)
         except InvalidArguments as error:
             raise self._named(error) from None
         args, kwargs = call if type(call) is tuple else (given_in_order(call.args), given_by_name(call.kwargs))

@@ -37,6 +37,7 @@ from holdfast.model.outcome import (
     Snoozed,
     TimedOut,
     decide,
+    decide_success,
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
@@ -156,6 +157,8 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
     if attempt.committed and attempt.transaction_settlement is not None:
         return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
     policy = attempt.plan.policy
+    if type(outcome) is Returned:
+        return decide_success(outcome.result, attempt.lease, policy.result_ttl, policy.retention)
     try:
         return decide(
             outcome,

@@ -62,7 +62,7 @@ Damage = DamagedRow | BrokenLane | DamagedIndex
 
 
 class Writer:
-    """Belongs to one thread."""
+    """Used by one thread at a time."""
 
     def __init__(self, store: StoreOptions, runtime: Runtime, clock: EngineClock) -> None:
         self._store = store
@@ -92,6 +92,12 @@ class Writer:
     def shorten_waits(self) -> None:
         """The store is being closed. Called by another thread."""
         self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
+
+    def recover(self) -> None:
+        """End what an interrupted `run` has left open. Harmless if it has left nothing."""
+        with self._in_use:
+            self._rollback()
+        self._gate.unlock()
 
     def close(self) -> None:
         with self._in_use:
@@ -164,7 +170,7 @@ class Writer:
         return results
 
     def _may_be_full(self, commands: Sequence[Command[Any]]) -> bool:
-        return self._reserve.in_use or any(type(command) is Enqueue for command in commands)
+        return self._reserve.in_use or Enqueue in map(type, commands)
 
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:

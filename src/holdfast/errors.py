@@ -45,7 +45,8 @@ def duration_us(value: object, option: str) -> int:
     if isinstance(seconds, str):
         seconds = seconds_of(seconds)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidOption(f"`{option}` must be seconds, a timedelta or {EXAMPLES}.", option=option)
+        kind = "this text" if isinstance(value, str) else type(value).__name__
+        raise InvalidOption(f"`{option}` must be seconds, a timedelta or {EXAMPLES}, not {kind}.", option=option)
     if not 0 <= seconds <= LONGEST // 1_000_000:  # nor NaN, which compares as false
         raise InvalidOption(f"`{option}` must be between zero and a hundred years.", option=option)
     return round(seconds * 1_000_000)

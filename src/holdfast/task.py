@@ -132,6 +132,10 @@ class Task(Generic[P, R]):
         """A stored call. InvalidArguments: it does not fit the function; CorruptRecord: the bytes are not a call."""
         return self._definition.signature.decode(self._codecs_named(codec).codec, payload)
 
+    def fits(self, parameter: int | str, value: object) -> bool:
+        """True if a plain value fits the type of the parameter at this position, or of this name."""
+        return self._definition.signature.fits(parameter, value)
+
     def encode_result(self, value: object, codec: str | None = None) -> bytes:
         """Bytes of a handler's return value, by the codec that wrote the job's payload."""
         codecs = self._codecs_named(self._codec.name if codec is None else codec)

@@ -33,8 +33,8 @@ def refuse_method(function: Any) -> None:
     in_class = bool(scope) and not scope.endswith("<locals>")
     if isinstance(function, classmethod) or (in_class and first in ("self", "cls")):
         raise InvalidOption(
-            f"{function.__name__!r} is a method: a worker has no object to call it on. Make it a function, or a static method, "
-            "and pass what it needs, such as a primary key.",
+            f"{function.__name__!r} is a method: a worker has no object to call it on. Make it a function, or a static "
+            "method, and pass what it needs, such as a primary key.",
             option="function",
         )
 

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
 from holdfast.context import Context
 from holdfast.declare.advice import advice_on_argument
+from holdfast.declare.changes import UNCHANGED, find_change
 from holdfast.declare.envelope import (
     ABSENT,
     fitted,
@@ -96,12 +97,38 @@ class Signature:
             types = self._types or self.types
             payload = codec.encode(plain(call) if types.models else call)
             if types.shape is None or types.models or not isinstance(codec, OUR_CODECS):
-                self._read(payload, codec)
+                decoded = self._read(payload, codec)
             else:
-                codec.reread(payload, types.shape)
+                decoded = codec.reread(payload, types.shape)
         except InvalidArguments as error:
             raise self._named(error) from None
+        if types.untyped:
+            self._check_untyped(types.untyped, decoded, args, kwargs)
         return payload
+
+    def _check_untyped(
+        self, untyped: Collection[str], decoded: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Refuse values for parameters without a type hint that the handler would get as another type."""
+        is_struct = type(decoded) is not tuple
+        for index, value in enumerate(args):
+            if type(value) not in UNCHANGED:
+                name = self._by_position[index] if index < len(self._by_position) else self._rest or ""
+                if name in untyped:
+                    self._refuse_change(name, value, getattr(decoded.args, name) if is_struct else decoded[0][index])
+        for name, value in kwargs.items():
+            if type(value) not in UNCHANGED and (name if name in self._by_keyword else self._others) in untyped:
+                self._refuse_change(name, value, getattr(decoded.kwargs, name) if is_struct else decoded[1][name])
+
+    def _refuse_change(self, name: str, value: Any, decoded: Any) -> None:
+        change = find_change(value, decoded)
+        if change is not None:
+            raise self._refused(
+                name + change.place,
+                f"refuses argument `{name}{change.place}`: the handler would get {change.given} as {change.arrives}, "
+                f"because `{name}` has no type hint",
+                "Add the hint, or pass plain data.",
+            )
 
     def decode(self, codec: Codec, payload: bytes) -> Arguments:
         """Decode a stored call. It may be for another version of the function, and then may not fit."""
@@ -141,6 +168,19 @@ class Signature:
             for name, value in plain_kwargs.items()
         }
         return args, kwargs
+
+    def fits(self, parameter: int | str, value: object) -> bool:
+        """True if the value fits the parameter, or if there is no such parameter: the call then says so."""
+        if isinstance(parameter, int):
+            names = self._by_position
+            name = names[parameter] if parameter < len(names) else self._rest
+        else:
+            name = parameter if parameter in self._by_keyword else self._others
+        try:
+            fitted(value, self.types.of.get(name or "", Any))
+        except InvalidArguments:
+            return False
+        return True
 
     def _check_names(self, count: int, kwargs: Mapping[str, Any]) -> None:
         """Apply Python's rules for calls, before anything is written, and raise InvalidArguments."""
@@ -244,6 +284,8 @@ class _Types:
         self.of = {p.name: with_model_unions(_kind(hints.get(p.name, Any))) for p in parameters}
         for name, kind in self.of.items():
             _check_decodable(name, kind, task)
+        self.untyped = frozenset(p.name for p in parameters if p.name not in hints)
+        """Parameters without a type hint."""
         self.models = any(_holds_model(kind) for kind in hints.values())
         self.returns = _returns(with_model_unions(hints.get("return", Any)))
         self.shape: Any = None

@@ -2,13 +2,18 @@
 
 import builtins
 import sys
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import App, InvalidArguments, InvalidOption
+from holdfast.codec import MsgpackCodec
 from holdfast.errors import DuplicateTask, Snooze, duration_us
 from holdfast.model.instants import SECOND
 from holdfast.testing import harness
@@ -244,3 +249,85 @@ def test_a_union_of_models_without_a_discriminator_is_refused_with_advice(jobs: 
 
         @jobs.task
         def pay(payment: Card | Transfer) -> None: ...
+
+
+# Values without a type hint
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Size(StrEnum):
+    LARGE = "large"
+
+
+@dataclass
+class Parcel:
+    weight: float
+
+
+CHANGED: list[Any] = [
+    Decimal("1.10"),
+    UUID(int=7),
+    b"bytes",
+    datetime(2027, 1, 1, tzinfo=UTC),
+    timedelta(seconds=3),
+    {1, 2},
+    Colour.RED,
+    Parcel(1.5),
+    [1, Decimal("2")],
+    {"price": {"net": Decimal("2")}},
+    {1: "a key that is no text"},
+]
+
+
+def store(value) -> None:  # type: ignore[no-untyped-def]
+    """A task without hints."""
+
+
+def store_all(*values, **named) -> None:  # type: ignore[no-untyped-def]
+    """The same, for any number of arguments."""
+
+
+@pytest.mark.parametrize("value", CHANGED)
+def test_a_value_without_a_hint_that_would_change_its_type_is_refused(jobs: App[Any], value: Any) -> None:
+    one: Any = jobs.task(store)
+    several: Any = jobs.task(store_all)
+    for call in (
+        lambda: one.draft(value),
+        lambda: one.draft(value=value),
+        lambda: several.draft(1, value),
+        lambda: several.draft(named=value),
+    ):
+        with pytest.raises(InvalidArguments, match=r"has no type hint. Add the hint"):
+            call()
+
+
+def test_the_refusal_names_place_and_types_and_not_the_value(jobs: App[Any]) -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        jobs.task(store).draft({"price": [Decimal("19.99")]})
+    assert "`value.price[0]`: the handler would get Decimal as str" in str(refused.value)
+    assert "19.99" not in str(refused.value)
+
+
+UNCHANGED: list[Any] = [1, 1.5, True, None, "text", [1, [2.5]], {"a": [None, {"b": "c"}]}, (1, (2, 3)), Size.LARGE]
+
+
+@pytest.mark.parametrize("value", UNCHANGED)
+def test_plain_values_without_a_hint_are_accepted(jobs: App[Any], value: Any) -> None:
+    jobs.task(store).draft(value)
+    jobs.task(store_all).draft(value, named=value)
+
+
+def test_a_value_is_not_refused_where_the_type_is_any_or_unknown_here(jobs: App[Any]) -> None:
+    @jobs.task
+    def keep(value: Any) -> None: ...
+
+    keep.draft(Decimal(1))
+    jobs.client.task("somewhere_else").draft(Decimal(1))
+
+
+def test_bytes_without_a_hint_are_accepted_by_a_codec_that_keeps_them() -> None:
+    jobs: App[Any] = App("memory://", codec=MsgpackCodec())
+    jobs.task(store).draft(b"bytes")

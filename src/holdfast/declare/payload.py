@@ -12,7 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from holdfast.context import Context
 from holdfast.core.connection import StoreConnection
-from holdfast.declare.envelope import problem_with, with_fields
+from holdfast.declare.envelope import problem_with, with_fields, with_model_unions
 from holdfast.declare.policy import Scope
 from holdfast.declare.signature import DOES_NOT_FIT, Signature
 from holdfast.draft import Draft
@@ -62,15 +62,15 @@ class PayloadSignature(Signature):
 
     def _check(self, kind: Any) -> None:
         try:
-            problem = problem_with(kind)
+            problem = problem_with(with_model_unions(kind))
         except NameError as error:
             problem = f"it names {error.name!r}, which its module does not have"
         if problem:
             message = f"{self._owner} cannot take this type of payload: {problem}. Use plain data, or a tagged union."
             raise InvalidOption(message, option=PAYLOAD)
 
-    def _refused(self, field: str, problem: str) -> InvalidArguments:
-        return InvalidArguments(f"{self._owner} {problem}.", task=self.task, field=field)
+    def _refused(self, field: str, problem: str, advice: str = "") -> InvalidArguments:
+        return InvalidArguments(f"{self._owner} {problem}. {advice}".rstrip(), task=self.task, field=field)
 
     def _named(self, error: InvalidArguments) -> InvalidArguments:
         place = self._name_of(error.field).removeprefix(PAYLOAD).lstrip(".")

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
+from holdfast.core.ended_workers import read_ended_workers
 from holdfast.core.job_end import read_unfinished
 from holdfast.core.wait_reason import wait_reason
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
@@ -112,8 +113,9 @@ class Control:
 
     async def aworkers(self, /) -> list[WorkerStatus]:
         """Every worker with a recent record, by name."""
-        answer = await (await self._store.engine()).workers()
-        return [WorkerStatus.of(worker, answer.at.wall) for worker in answer.workers]
+        engine = await self._store.engine()
+        answer, ended = await engine.workers(), await read_ended_workers(engine)
+        return [WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended) for one in answer.workers]
 
     workers = blocking(aworkers)
 

@@ -61,6 +61,7 @@ def test_no_hot_statement_reads_a_whole_table(database: sqlite3.Connection) -> N
         "all_jobs",
         "all_edges",
         "queues",
+        "drop_queue",
         "any_edge",
         "ended_parent",
         "drop_queue",

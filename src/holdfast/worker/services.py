@@ -145,23 +145,17 @@ class WorkerServices:
             poll_s=lambda: poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
             watch_deadline=self._deadlines.watch,
             on_abort=self._deadlines.on_abort,
-            on_idle=(lambda: self.until_empty.idle()) if until_empty else None,
         )
+        self.until_empty = UntilEmpty(
+            runtime, engine, self.exchanger, self.slots, spec.worker, spec.queues, self._plans, stop_request.request
+        )
+        if until_empty:
+            self.exchanger.on_idle = self.until_empty.idle
         exchanges: tuple[Service, ...] = (self.exchanger,)
         capabilities = engine.capabilities
         if capabilities.concurrent_writers and capabilities.shared_between_hosts and claims.simple:
             self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger)
             exchanges = (self.exchanger, self.exchanger.parallel_claim)
-        self.until_empty = UntilEmpty(
-            runtime,
-            engine,
-            worker=spec.worker,
-            queues=spec.queues,
-            tasks=self._plans,
-            is_idle=lambda: self.slots.idle and not self.exchanger.has_unsettled,
-            claim_now=self.exchanger.wake,
-            stop=stop_request.request,
-        )
         self.keeper = Keeper(
             runtime,
             engine,

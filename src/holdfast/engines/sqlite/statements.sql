@@ -148,9 +148,12 @@ SELECT arrival, body FROM {{ns}}_job NOT INDEXED
 WHERE q = ? AND state = ? AND arrival < ? ORDER BY arrival DESC LIMIT ?;
 
 -- name: newest_queued
--- The same for queued jobs, without reading ended ones. Index: job_ready.
-SELECT arrival, body FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
-WHERE q = ? AND state = ? AND state = {{state.queued}} AND arrival < ? ORDER BY arrival DESC LIMIT ?;
+-- The same for queued jobs, without reading ended ones. It sorts the entries of the index, and then reads the rows of
+-- one page. Index: job_ready.
+SELECT arrival, body FROM {{ns}}_job WHERE arrival IN (
+    SELECT arrival FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
+    WHERE q = ? AND state = ? AND state = {{state.queued}} AND arrival < ? ORDER BY arrival DESC LIMIT ?
+) ORDER BY arrival DESC;
 
 -- name: newest_dead
 -- The same for failed and cancelled jobs. Index: job_dead.

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from holdfast.context import AbortReason
 from holdfast.engine import Engine, RenewalConnection
+from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal, RenewStatus
@@ -66,10 +67,12 @@ class Keeper:
         on_status: OnStatus,
         on_stop_requested: Callable[[], None],
         on_recovered: Callable[[], None] = lambda: None,
+        on_store_error: Callable[[EngineError], None] | None = None,
         shortest_lease_us: Micros = 30 * SECOND,
     ) -> None:
         """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed or was slow.
 
+        `on_store_error` is called there when a call has failed, and logs it. None: the keeper does that itself.
         `shortest_lease_us`: of the tasks of this worker.
         """
         self._runtime = runtime
@@ -79,6 +82,9 @@ class Keeper:
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
         self._on_recovered = on_recovered
+        self._on_store_error = on_store_error
+        self._logged_elsewhere = False
+        """The last problem was an error of the store, which another part of the worker logs."""
         self.max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
         """A call that takes longer comes too late for the shortest lease."""
         self._call_sent_at: Micros | None = None
@@ -143,7 +149,10 @@ class Keeper:
             self._send_heartbeat(renew_all)
         except Exception as error:
             self._failures += 1
+            self._logged_elsewhere = self._on_store_error is not None and isinstance(error, EngineError)
             self._note_problem(f"renewals fail: {error}")
+            if self._on_store_error is not None and isinstance(error, EngineError):
+                self._on_store_error(error)
             self._renew_all = renew_all or self._renew_all
             if self._failures > 1:  # the first failure may be over soon, and a new connection may be impossible
                 self._close()
@@ -155,12 +164,20 @@ class Keeper:
         before, self._problem = self._problem, problem
         if problem is not None:
             self._heartbeat_at = self._runtime.boot()  # the next one shows whether the problem is over
-            level = logging.WARNING if before is None or self._failures == 1 else logging.DEBUG
-            _logger.log(level, "Leases cannot be kept, so no job is claimed until they can: %s", problem)
+            first = before is None or self._failures == 1
+            _logger.log(
+                self._log_level if first else logging.DEBUG,
+                "Leases cannot be kept, so no job is claimed until they can: %s",
+                problem,
+            )
         elif before is not None:
             if before is not NOT_CONNECTED:
-                _logger.warning("Leases can be renewed again; jobs are claimed again.")
+                _logger.log(self._log_level, "Leases can be renewed again; jobs are claimed again.")
             self._on_recovered()
+
+    @property
+    def _log_level(self) -> int:
+        return logging.INFO if self._logged_elsewhere else logging.WARNING
 
     def _call(self, call: Callable[[RenewalConnection], A]) -> A:
         sent_at = self._call_sent_at = self._runtime.monotonic()  # the sleep of a host is no slow call
@@ -170,6 +187,8 @@ class Keeper:
             self._call_sent_at = None
         took_us = self._runtime.monotonic() - sent_at
         slow = took_us > self.max_call_us
+        if slow:
+            self._logged_elsewhere = False
         self._note_problem(f"the last renewal took {took_us / SECOND:.1f} s" if slow else None)
         return answer
 

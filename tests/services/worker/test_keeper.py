@@ -387,7 +387,7 @@ async def test_a_worker_claims_nothing_while_renewals_fail_and_claims_again_when
         assert "no job is claimed" in caplog.text
         engine.before = None
         await done.calls(1)
-    assert "claimed again" in caplog.text
+    assert "The store answers again" in caplog.text
 
 
 async def test_a_worker_does_not_claim_before_its_keeper_is_connected() -> None:

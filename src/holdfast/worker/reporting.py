@@ -118,6 +118,7 @@ class Reporter:
                 "queue": lease.queue,
                 "attempt": lease.attempt,
                 "worker": self._worker,
+                "error": settlement.error,
             },
         )
         if settlement.error is not None:

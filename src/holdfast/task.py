@@ -219,7 +219,7 @@ class Task(Generic[P, R]):
         (accepted,) = await enqueue(self._store, (job,), wait_for_room_us=draft.wait_for_room_us)
         handle = self.handle_of(job.queue, accepted)
         if accepted.status is EnqueueStatus.COMPLETED and accepted.result is not None:
-            return self.decode_result(accepted.result, accepted.codec)
+            return handle.decoded(accepted.result, accepted.codec)
         key = JobKey(job.queue, accepted.id)
         ended = await wait_for_end(
             self._store, key, limit_s=limit_s, origin=self._definition.module, started_at_read=started_at_read

@@ -107,6 +107,55 @@ def test_a_lease_that_another_connection_has_changed_is_read_again(tmp_path: Pat
     assert store.ran(LOOK_UP)
 
 
+def a_claim(claim_id: str, *tasks: str) -> Exchange:
+    queues = (QueueClaim("q", tuple(TaskClaim(task=task, lease_len=30 * SECOND) for task in tasks)),)
+    return Exchange(claim=Claim(claim_id=claim_id, worker="w", queues=queues, limit=10))
+
+
+def later(id: str, delay: int) -> Enqueue:
+    return Enqueue(groups=(Group((NewJob(queue="q", id=id, task="t", delay=delay, fresh_id=True),)),))
+
+
+@pytest.mark.parametrize("by_another_connection", [False, True])
+def test_a_claim_finds_the_first_job_of_a_task(tmp_path: Path, store: Traced, by_another_connection: bool) -> None:
+    store.perform(enqueue("a"))
+    store.perform(a_claim("c1", "t", "new"))
+    first = Enqueue(groups=(Group((NewJob(queue="q", id="b", task="new", fresh_id=True),)),))
+    if by_another_connection:
+        other = Traced(tmp_path / "x.db", fast_paths=store.fast_paths)
+        other.perform(first)
+        other.engine.close_now()
+    else:
+        store.perform(first)
+    assert [lease.id for lease in store.perform(a_claim("c2", "t", "new")).leases] == ["b"]
+
+
+@pytest.mark.parametrize("by_another_connection", [False, True])
+def test_a_claim_sees_a_due_time_that_came_after_the_last_claim(
+    tmp_path: Path, store: Traced, by_another_connection: bool
+) -> None:
+    store.perform(later("a", 90 * SECOND))
+    first = store.perform(a_claim("c1", "t"))
+    assert first.next_due is not None
+    if by_another_connection:
+        other = Traced(tmp_path / "x.db", fast_paths=store.fast_paths)
+        other.perform(later("b", 30 * SECOND))
+        other.engine.close_now()
+    else:
+        store.perform(later("b", 30 * SECOND))
+    second = store.perform(a_claim("c2", "t"))
+    assert second.next_due is not None
+    assert second.next_due < first.next_due
+
+
+def test_a_claim_promotes_a_job_that_has_fallen_due_since_the_last_claim(store: Traced) -> None:
+    store.perform(later("a", 30 * SECOND))
+    assert store.perform(a_claim("c1", "t")).leases == ()
+    store.engine.clock_offset += 31 * SECOND
+    answer = store.perform(a_claim("c2", "t"))
+    assert ([lease.id for lease in answer.leases], answer.next_due) == (["a"], None)
+
+
 CHANGES: dict[str, object] = {
     "arrival": 9,
     "due": 9,

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "the late owner of a reaped job hears that it settled",
         "settle.apply_settlement",
-        "settled_token=job.settled_token if reap else settlement.token",
-        "settled_token=settlement.token",
+        "settled_token = job.settled_token if reap else settlement.token",
+        "settled_token = settlement.token",
         "guards",
     ),
     Mutant(

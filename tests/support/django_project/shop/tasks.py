@@ -1,6 +1,5 @@
 """Tasks of the shop."""
 
-import time
 from typing import Any
 
 from django.db import connections, transaction
@@ -81,9 +80,3 @@ def open_connections(database: str) -> list[bool]:
     before = connections[database].connection is not None
     Order.objects.using(database).count()
     return [before, connections[database].connection is not None]
-
-
-@task
-def sleep(seconds: float) -> str:
-    time.sleep(seconds)
-    return "slept"

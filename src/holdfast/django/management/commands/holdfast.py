@@ -1,4 +1,4 @@
-"""`manage.py holdfast worker`, `status`, `jobs` and so on: the command line of Holdfast, for the App of the settings."""
+"""`manage.py holdfast worker`, `status`, `jobs` and so on: Holdfast's command line for the App of the settings."""
 
 import argparse
 from typing import Any

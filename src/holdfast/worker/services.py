@@ -165,6 +165,9 @@ class WorkerServices:
             on_stop_requested=lambda: self._on_loop(stop_request.request),
             on_recovered=lambda: self._on_renewals_recovered(outage),
             on_store_error=lambda error: self._on_loop(outage.note, error),
+            on_progress=lambda attempt, at: self._on_loop(
+                self._reporter.progressed, attempt, attempt.sent_progress, at
+            ),
             shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(

@@ -207,6 +207,18 @@ async def test_a_new_number_of_busy_slots_is_written_within_a_second() -> None:
     assert bench.heartbeats() == 2
 
 
+async def test_progress_is_sent_within_a_second_and_once_a_second_at_most() -> None:
+    bench = Bench()
+    reports, silent = await bench.hold("reports"), await bench.hold("silent")
+    for step in range(8):
+        reports.progress = ProgressRecord(step / 10)
+        bench.keeper.run_once()
+        bench.runtime.advance(0.5)
+    assert bench.renewed() == [["reports"]] * 3
+    assert (await bench.app.look("reports")).progress == ProgressRecord(0.6)
+    assert silent.sent_progress is None
+
+
 # WK3
 async def test_a_heartbeat_that_failed_is_sent_again_with_the_next_round() -> None:
     bench = Bench()

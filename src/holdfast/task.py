@@ -14,7 +14,6 @@ Arguments and options are checked before anything is written.
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -50,7 +49,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[..., object])
 
-_logger = logging.getLogger("holdfast")
 
 _FOREIGN = frozenset({"delay", "apply_async", "send", "send_with_options", "kiq", "defer", "defer_async", "s", "si"})
 """The enqueue methods of other systems."""
@@ -363,12 +361,6 @@ def declare(store: StoreConnection, function: Callable[..., Any], options: Mappi
             checked[option].check(signature.names)
     is_async = is_coroutine(function)
     check_factory(checked.get("transaction"), is_async=is_async)
-    if checked.get("timeout") is not None and not is_async and not checked.get("remote"):
-        _logger.warning(
-            "Task %s has a timeout and is a plain function: its thread cannot be stopped. After the timeout "
-            "`ctx.aborted` is true; the function keeps its slot until it returns.",
-            name,
-        )
     module = getattr(function, "__module__", "")
     definition = Definition(store, name, signature, checked, function, is_async, module)
     return AsyncTask(definition) if is_async else SyncTask(definition)

@@ -5,7 +5,6 @@ handler, so they are given where a payload is enqueued.
 """
 
 import inspect
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
@@ -24,7 +23,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-_logger = logging.getLogger("holdfast")
 
 AsyncWithContext = Callable[[Context[Any], T], Coroutine[Any, Any, R]]
 SyncWithContext = Callable[[Context[Any], T], R]
@@ -113,12 +111,6 @@ class HandlerDecorator(Generic[T]):
         definition = Definition(
             self._store, pool, signature, self._options, function, is_async, dead_letter_hooks=self._dead_letter_hooks
         )
-        if self._options.get("timeout") is not None and not is_async:
-            _logger.warning(
-                "The handler of pool %s has a timeout and is a plain function: its thread cannot be "
-                "stopped. After the timeout it keeps its slot until it returns.",
-                pool,
-            )
         task_class: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler
         task = task_class(definition, self._lanes)
         self._registry.add(task)

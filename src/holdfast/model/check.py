@@ -190,6 +190,8 @@ def _settlement(settlement: Settlement) -> None:
         raise InvalidOption(f"A reaper cannot send job {settlement.id!r} to {settlement.target!r}.", option="target")
     if settlement.note:
         storable(settlement.note, "note")
+    if settlement.progress is not None:
+        storable(settlement.progress.note, "note")
     if settlement.error is not None:
         for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
             storable(text, "error")

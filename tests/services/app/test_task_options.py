@@ -110,19 +110,28 @@ def test_a_misspelt_option_is_refused_with_the_right_spelling(jobs: App[object])
         jobs.task(**options)
 
 
-def test_a_timeout_on_a_plain_function_is_warned_of(jobs: App[object], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_timeout_on_a_plain_function_is_warned_of_where_a_worker_starts(
+    jobs: App[object], caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(timeout=3)
+    async def can_be_stopped() -> None: ...
+
+    @jobs.task(timeout=3)
+    def cannot_be_stopped() -> None: ...
+
+    pool = jobs.pool("ledger", int, lanes=2)
+
+    @pool.handler(timeout=3)
+    def book(number: int) -> None: ...
+
     with caplog.at_level(logging.WARNING, "holdfast"):
-
-        @jobs.task(timeout=3)
-        async def can_be_stopped() -> None: ...
-
-        assert caplog.records == []
-
-        @jobs.task(timeout=3)
-        def cannot_be_stopped() -> None: ...
-
-    assert [record.name for record in caplog.records] == ["holdfast"]
-    assert "cannot_be_stopped" in caplog.text
+        async with jobs:
+            await jobs.control.aqueues()
+            assert caplog.records == []
+            async with jobs.worker():
+                pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "cannot be stopped: cannot_be_stopped, ledger." in warning
 
 
 # Of using

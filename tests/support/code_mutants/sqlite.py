@@ -242,6 +242,22 @@ MUTANTS = (
         "A retry stays at the place of its old due time, and runs at once.",
         ("tests/engines/test_sqlite_fast_paths.py::test_a_narrow_update_leaves_out_no_changed_column",),
     ),
+    Mutant(
+        "a job with a due time counts as plain",
+        "engines/sqlite/fast_enqueue.py",
+        "        and new.due is None\n",
+        "",
+        "A job that is due tomorrow runs at once.",
+        ("tests/engines/test_sqlite_fast_paths.py",),
+    ),
+    Mutant(
+        "jobs with other metadata get those of the job before",
+        "model/produce.py",
+        "        and job.metadata is other.metadata\n",
+        "",
+        "A job runs with the metadata of another.",
+        ("tests/engines/test_sqlite_fast_paths.py",),
+    ),
     # Unfinished work
     Mutant(
         "the work of a living process counts as abandoned",

@@ -42,6 +42,10 @@ ID_COLUMNS = ("q", "id")
 """The columns that an update never changes."""
 NARROW_COLUMNS = ("state", "token", "lease_expires", "expires", "kept_until", "body")
 """The columns of `update_job_narrow`, in the order of `fast_updates.narrow_row`."""
+QUEUED_COLUMNS = ("arrival", "q", "id", "t", "rank", "due", "body")
+"""The columns of `add_queued_job` besides the state; the others are NULL for such a job."""
+ROWS_PER_INSERT = 20
+"""Rows of `add_queued_jobs`. More save nothing."""
 
 NO_HOLD = Hold.NONE
 """A module's name is read faster than a member of an enum, and every written job needs it."""
@@ -78,9 +82,12 @@ def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
 
 
 def pack_job(job: JobRecord) -> bytes:
-    """The record, and its checksum at the end: a damaged payload would decode, and run."""
-    body = pack(job)
-    return body + crc32(body).to_bytes(CHECKSUM_BYTES, "big")
+    return with_checksum(pack(job))
+
+
+def with_checksum(record: bytes) -> bytes:
+    """The packed record, and its checksum at the end: a damaged payload would decode, and run."""
+    return record + crc32(record).to_bytes(CHECKSUM_BYTES, "big")
 
 
 def unpack_job(body: bytes | None) -> JobRecord:

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
-from holdfast.engines.sqlite.rows import COLUMNS, ID_COLUMNS, NARROW_COLUMNS, STATE_NUMBERS
+from holdfast.engines.sqlite.rows import (
+    COLUMNS,
+    ID_COLUMNS,
+    NARROW_COLUMNS,
+    QUEUED_COLUMNS,
+    ROWS_PER_INSERT,
+    STATE_NUMBERS,
+)
 from holdfast.engines.templates import fill
 from holdfast.model.states import BY_DUE, LIVE, TERMINAL, UNSUCCESSFUL, JobState
 
@@ -31,6 +38,7 @@ def load(file: str, namespace: str) -> Mapping[str, str]:
 @cache
 def _model_values() -> dict[str, str]:
     sets = {"live": LIVE, "terminal": TERMINAL, "unsuccessful": UNSUCCESSFUL, "by_due": BY_DUE}
+    queued_row = f"({', '.join('?' * len(QUEUED_COLUMNS))}, {STATE_NUMBERS[JobState.QUEUED]})"
     return {
         **{f"state.{state.value}": str(number) for state, number in STATE_NUMBERS.items()},
         **{name: _numbers(states) for name, states in sets.items()},
@@ -39,6 +47,9 @@ def _model_values() -> dict[str, str]:
         "job.parameters": ", ".join("?" * len(COLUMNS)),
         "job.assignments": _assignments(column for column in COLUMNS if column not in ID_COLUMNS),
         "job.narrow_assignments": _assignments(NARROW_COLUMNS),
+        "job.queued_columns": ", ".join((*QUEUED_COLUMNS, "state")),
+        "job.queued_row": queued_row,
+        "job.queued_rows": ", ".join([queued_row] * ROWS_PER_INSERT),
     }
 
 

@@ -31,6 +31,7 @@ Arguments = tuple[list[Any], dict[str, Any]]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+OUR_CODECS = (JsonCodec, MsgpackCodec)
 DOES_NOT_FIT = "The data does not fit the declared type: "
 """The start of a codec's error message about this."""
 _CONTEXT = re.compile(r"(\w+\.)*Context(\[.*\])?")
@@ -89,7 +90,7 @@ class Signature:
             call: object = [args, kwargs]
             types = self._types or self.types
             payload = codec.encode(plain(call) if types.models else call)
-            if types.shape is None or types.models or not isinstance(codec, JsonCodec | MsgpackCodec):
+            if types.shape is None or types.models or not isinstance(codec, OUR_CODECS):
                 self._read(payload, codec)
             else:
                 codec.reread(payload, types.shape)
@@ -112,7 +113,7 @@ class Signature:
         types = self.types
         if types.shape is None:
             return self._fitted_one_by_one(codec.decode(payload))
-        if types.models or not isinstance(codec, JsonCodec | MsgpackCodec):
+        if types.models or not isinstance(codec, OUR_CODECS):
             return fitted(codec.decode(payload), types.shape)
         return codec.decode(payload, types.shape)
 
@@ -199,7 +200,7 @@ class Signature:
         returns = self.types.returns
         if returns is ABSENT:
             return codec.decode(data)
-        if self.types.models or not isinstance(codec, JsonCodec | MsgpackCodec):
+        if self.types.models or not isinstance(codec, OUR_CODECS):
             return fitted(codec.decode(data), returns)
         return codec.decode(data, returns)
 

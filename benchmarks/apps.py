@@ -42,18 +42,53 @@ def make(url: str) -> App[Any]:
     return jobs
 
 
+QUEUES = ("default", "second")
+"""The queues of `make_tasks`."""
+
+
+def make_tasks(url: str, tasks: int, queues: int) -> App[Any]:
+    """An App with this many tasks, `task-0`, `task-1` and so on, spread over the first queues of `QUEUES`."""
+    jobs: App[Any] = App(url, auto_migrate=True)
+
+    for number in range(tasks):
+
+        @jobs.task(name=f"task-{number}", queue=QUEUES[number % queues])
+        async def nothing(text: str) -> None: ...
+
+    return jobs
+
+
 def drain(url: str) -> None:
-    """A worker process that drains the queue and prints what it cost. The store is already open, as the bare
-    loop's connection is."""
-    jobs = make(url)
-    with jobs:
+    """A worker process that drains the queue and prints what it cost."""
+    _drain(make(url), QUEUES[:1])
+
+
+def drain_tasks(url: str, tasks: str, queues: str) -> None:
+    """The same with this many tasks in this many queues."""
+    _drain(make_tasks(url, int(tasks), int(queues)), QUEUES[: int(queues)])
+
+
+def _drain(jobs: App[Any], queues: tuple[str, ...]) -> None:
+    with jobs:  # the store is open before the time is read, as the bare loop's connection is
         before = os.times()
         began = time.perf_counter()
-        Worker(jobs, queues=["default"], concurrency=100, until_empty=True).run()
+        Worker(jobs, queues=list(queues), concurrency=100, until_empty=True).run()
         took = time.perf_counter() - began
         after = os.times()
     cpu = (after.user - before.user) + (after.system - before.system)
     print(f"{took} {cpu} {peak_memory()}", flush=True)
+
+
+def drain_counted(url: str, last: str) -> None:
+    """A worker process that drains `counted` jobs and prints two rates: of all, and of the last ones.
+
+    Time runs from the first end to the last, so a short drain is not judged by how long a worker takes to start.
+    """
+    jobs = make(url)
+    with jobs:
+        Worker(jobs, queues=["default"], concurrency=100, until_empty=True).run()
+    for count in (len(FINISHED), int(last)):
+        print((count - 1) / (FINISHED[-1] - FINISHED[-count]), flush=True)
 
 
 def share(url: str) -> None:
@@ -122,6 +157,8 @@ def _status(name: str) -> int:
 
 PROGRAMS: dict[str, Callable[..., None]] = {
     "drain": drain,
+    "drain_tasks": drain_tasks,
+    "drain_counted": drain_counted,
     "share": share,
     "enqueue": enqueue,
     "pace": pace,

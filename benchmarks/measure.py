@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.apps import PAYLOAD, make
+from benchmarks.apps import PAYLOAD, make, make_tasks
 
 PAIRS = 5
 JOBS = 20_000
@@ -50,6 +50,15 @@ def fill(url: str, count: int, task: str = "nothing") -> None:
             jobs.client.enqueue_many([drained.draft(PAYLOAD) for _ in range(1_000)])
 
 
+def fill_tasks(url: str, count: int, tasks: int, queues: int) -> None:
+    """This many jobs in all, the tasks in turn."""
+    jobs = make_tasks(url, tasks, queues)
+    with jobs:
+        registered = [jobs.registry[f"task-{number}"] for number in range(tasks)]
+        for _ in range(0, count, 1_000):
+            jobs.client.enqueue_many([registered[number % tasks].draft(PAYLOAD) for number in range(1_000)])
+
+
 def start(what: str, url: str, *more: object, of: str = "benchmarks.apps") -> "subprocess.Popen[str]":
     """A process that runs one of a module's programs."""
     program = [sys.executable, "-m", of, what, url, *map(str, more)]
@@ -71,9 +80,9 @@ def finish(process: "subprocess.Popen[str]") -> str:
     return text
 
 
-def worker(what: str, url: str) -> tuple[float, float, float]:
+def worker(what: str, url: str, *more: object) -> tuple[float, float, float]:
     """Seconds, seconds of CPU and kilobytes at the peak of a worker process."""
-    took, cpu, memory = map(float, finish(start(what, url)).split())
+    took, cpu, memory = map(float, finish(start(what, url, *more)).split())
     return took, cpu, memory
 
 
@@ -106,12 +115,25 @@ def per_second(calls: int, call: Callable[[], Any]) -> float:
     return calls / (time.perf_counter() - began)
 
 
+def per_second_and_cpu_us(calls: int, call: Callable[[], Any]) -> tuple[float, float]:
+    """Calls per second, and microseconds of CPU per call in all threads of this process."""
+    call()
+    cpu_s = time.process_time()
+    rate = per_second(calls, call)
+    return rate, (time.process_time() - cpu_s) / (calls + 1) * 1e6
+
+
 def singles(url: str, calls: int = 300) -> float:
     """Enqueues per second, one after the other."""
+    return singles_and_cpu_us(url, calls)[0]
+
+
+def singles_and_cpu_us(url: str, calls: int = 300) -> tuple[float, float]:
+    """Enqueues per second, one after the other, and microseconds of CPU for each."""
     jobs = make(url)
     with jobs:
         task = jobs.registry["nothing"]
-        return per_second(calls, lambda: task.enqueue(PAYLOAD))
+        return per_second_and_cpu_us(calls, lambda: task.enqueue(PAYLOAD))
 
 
 def batches(url: str, calls: int, size: int) -> float:
@@ -171,6 +193,7 @@ def latency(url: str, engine: str) -> Figures:
     return {
         f"{engine}.start.idle_p50_ms": median(soon),
         f"{engine}.start.after_quiet_p50_ms": median(quiet),
+        f"{engine}.start.after_quiet_to_idle": median(quiet) / median(soon),
         f"{engine}.request.round_trip_p50_ms": median(trips),
         f"{engine}.worker.idle_mb": idle / 1024,
     }

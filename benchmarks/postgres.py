@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from benchmarks.limits import postgres_loop
 from benchmarks.measure import (
+    PAIRS,
     RAW,
     ROOT,
     Figures,
@@ -21,6 +22,7 @@ from benchmarks.measure import (
     batches,
     callers,
     fill,
+    fill_tasks,
     finish,
     latency,
     line,
@@ -33,10 +35,14 @@ from benchmarks.measure import (
 if TYPE_CHECKING:
     from postgres import PostgresServer
 
-JOBS = 50_000
-"""In a drain: enough that starting and stopping do not count."""
-OLD = 60
+JOBS = 20_000
+"""In a drain. Starting and stopping the worker takes a tenth of the time."""
+MANY_JOBS = 100_000
+"""In a drain from a backlog: starting and stopping do not count."""
+OLD = 14
 """Seconds for which an old snapshot is held."""
+FASTEST = 35_000
+"""Jobs per second. A store is filled so that a worker this fast does not run out of jobs."""
 
 
 class Stores:
@@ -57,10 +63,22 @@ class Stores:
         self._server.execute(f"CREATE DATABASE {name}")
         return self._server.url(name)
 
+    def drop(self, url: str) -> None:
+        """Remove a database that is not needed any more."""
+        assert self._server is not None
+        self._server.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
+
     def filled(self, jobs: int, task: str) -> str:
         """The address of a database with this many jobs, vacuumed and analysed as in the bare loops."""
         url = self.fresh()
         fill(url, jobs, task)
+        asyncio.run(postgres_loop.tidy_up(url))
+        return url
+
+    def filled_tasks(self, jobs: int, tasks: int) -> str:
+        """The same, with the jobs spread over this many tasks of one queue."""
+        url = self.fresh()
+        fill_tasks(url, jobs, tasks, 1)
         asyncio.run(postgres_loop.tidy_up(url))
         return url
 
@@ -79,31 +97,52 @@ class Stores:
 
 def postgres_drain(stores: Stores) -> Figures:
     """Rows kept: one worker process with a hundred slots, beside the pinned loop."""
-    return _drained(stores, "postgres.drain", "nothing", postgres_loop.drain)
+    return _drained(stores, "postgres.drain_20k", "nothing", postgres_loop.drain, JOBS)
+
+
+def postgres_drain_many(stores: Stores) -> Figures:
+    """The same from a backlog. `make bench-backlog` has more sizes, and stores with other statistics."""
+    return _drained(stores, "postgres.drain_100k", "nothing", postgres_loop.drain, MANY_JOBS, pairs=3)
 
 
 def postgres_take_out(stores: Stores) -> Figures:
     """Nothing kept: retention and result TTL of 0, beside a loop that deletes finished rows."""
-    return _drained(stores, "postgres.take_out", "forgotten", postgres_loop.take_out)
+    return _drained(stores, "postgres.take_out", "forgotten", postgres_loop.take_out, JOBS)
 
 
-def _drained(stores: Stores, key: str, task: str, loop: Callable[[str, int, bytes], float]) -> Figures:
+def _drained(
+    stores: Stores, key: str, task: str, loop: Callable[[str, int, bytes], float], jobs: int, pairs: int = PAIRS
+) -> Figures:
     cpu: list[float] = []
 
     def ours(turn: int) -> float:
-        took, used, _ = worker("drain", stores.filled(JOBS, task))
-        cpu.append(used / JOBS * 1e6)
-        return JOBS / took
+        took, used, _ = worker("drain", stores.filled(jobs, task))
+        cpu.append(used / jobs * 1e6)
+        return jobs / took
 
     def bare(turn: int) -> float:
-        return loop(stores.fresh(), JOBS, RAW)
+        return loop(stores.fresh(), jobs, RAW)
 
-    rate, limit, ratio = alternate(ours, bare)
+    rate, limit, ratio = alternate(ours, bare, pairs)
     return {
         f"{key}.jobs_s": rate,
         f"{key}.bare_jobs_s": limit,
         f"{key}.ratio_to_bare": ratio,
         f"{key}.cpu_us_per_job": median(cpu),
+    }
+
+
+def postgres_drain_tasks(stores: Stores) -> Figures:
+    """Twenty tasks in one queue, beside one task."""
+
+    def rate(tasks: int) -> float:
+        return JOBS / worker("drain_tasks", stores.filled_tasks(JOBS, tasks), tasks, 1)[0]
+
+    one, twenty, one_to_twenty = alternate(lambda turn: rate(1), lambda turn: rate(20))
+    return {
+        "postgres.drain_twenty_tasks.one_task_jobs_s": one,
+        "postgres.drain_twenty_tasks.jobs_s": twenty,
+        "postgres.drain_twenty_tasks.time_to_one": one_to_twenty,
     }
 
 
@@ -121,7 +160,7 @@ def postgres_workers(stores: Stores) -> Figures:
             f"postgres.workers.{name}_two_to_one": ratio,
         }
 
-    return compared("nothing", "nothing", 10_000) | compared("ten_ms", "nap", 4_000)
+    return compared("nothing", "nothing", 10_000) | compared("ten_ms", "nap", 2_000)
 
 
 # Enqueueing
@@ -131,10 +170,13 @@ def postgres_enqueue(stores: Stores) -> Figures:
     one, bare_one, one_ratio = alternate(
         lambda turn: singles(stores.fresh()), lambda turn: postgres_loop.inserts(stores.fresh(), 300, 1, RAW)
     )
+    awaited, _, awaited_ratio = alternate(
+        lambda turn: callers(stores.fresh(), 1), lambda turn: postgres_loop.inserts(stores.fresh(), 300, 1, RAW)
+    )
     many, bare_many, many_ratio = alternate(
         lambda turn: batches(stores.fresh(), 50, 100), lambda turn: postgres_loop.inserts(stores.fresh(), 50, 100, RAW)
     )
-    hundred, alone, hundred_to_one = alternate(
+    hundred, _, hundred_to_one = alternate(
         lambda turn: callers(stores.fresh(), 100), lambda turn: callers(stores.fresh(), 1)
     )
     _, _, hundred_to_bare = alternate(
@@ -153,7 +195,8 @@ def postgres_enqueue(stores: Stores) -> Figures:
         "postgres.enqueue.batch_jobs_s": many,
         "postgres.enqueue.bare_batch_jobs_s": bare_many,
         "postgres.enqueue.batch_ratio_to_bare": many_ratio,
-        "postgres.enqueue.one_caller_s": alone,
+        "postgres.enqueue.one_caller_s": awaited,
+        "postgres.enqueue.one_caller_ratio_to_bare": awaited_ratio,
         "postgres.enqueue.hundred_callers_s": hundred,
         "postgres.enqueue.hundred_to_one": hundred_to_one,
         "postgres.enqueue.hundred_callers_ratio_to_bare": hundred_to_bare,
@@ -205,12 +248,12 @@ def postgres_old_snapshot(stores: Stores) -> Figures:
     """Jobs per second over time while another client holds an old snapshot, beside the pinned loop under one too."""
     window = postgres_loop.WINDOW
     bare = postgres_loop.drain_over_time(stores.fresh(), 500_000, RAW, OLD)
-    ours = asyncio.run(_paced(stores.filled(OLD * 20_000, "counted"), window))
+    ours = asyncio.run(_paced(stores.filled(OLD * FASTEST, "counted"), window))
     figures: Figures = {}
     ratios = []
     for number, (mine, theirs) in enumerate(zip(ours, bare, strict=False), start=1):
         at = f"{int(number * window):02}s"
-        print(f"    {at}  {mine:>9,.0f} jobs/s, bare {theirs:>9,.0f}", file=sys.stderr, flush=True)
+        print(f"\n    {at}  {mine:>9,.0f} jobs/s, bare {theirs:>9,.0f}", end="", file=sys.stderr, flush=True)
         figures[f"postgres.old_snapshot.jobs_s_at_{at}"] = mine
         figures[f"postgres.old_snapshot.bare_jobs_s_at_{at}"] = theirs
         ratios.append(mine / theirs)
@@ -228,6 +271,8 @@ async def _paced(url: str, window: float) -> list[float]:
 
 MEASURES = (
     postgres_drain,
+    postgres_drain_many,
+    postgres_drain_tasks,
     postgres_take_out,
     postgres_workers,
     postgres_enqueue,

@@ -100,7 +100,7 @@ class Config:
     auto_migrate: Annotated[bool | None, boolean] = None
     request_timeout: Annotated[float, seconds()] = 30.0
     log_level: Annotated[str, choice("debug", "info", "warning", "error", "critical")] = "info"
-    log_format: Annotated[str, choice("text", "json")] = "text"
+    log_format: Annotated[str, choice("text", "json", "none")] = "text"
 
     task: TaskSettings = TaskSettings()
     worker: WorkerSettings = WorkerSettings()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from holdfast import forks
@@ -117,7 +118,7 @@ class Files:
 
     def private_folder(self, name: str) -> Path:
         """A folder of this user for files that belong to running processes: sockets, records, locks."""
-        import tempfile  # slow to import, and used only here
+        import tempfile  # slow to import, and rarely used
 
         base = os.environ.get("XDG_RUNTIME_DIR", "")
         user = os.getuid() if hasattr(os, "getuid") else 0
@@ -128,6 +129,12 @@ class Files:
             raise EngineUnavailable(f"{folder} belongs to another user. Remove it, or set XDG_RUNTIME_DIR.")
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         return folder / name
+
+    def temporary_folder(self) -> AbstractContextManager[str]:
+        """A new folder, removed at the end of the block."""
+        import tempfile
+
+        return tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True)
 
     def size(self, path: str | os.PathLike[str]) -> int:
         """Bytes; 0 if the file does not exist."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.codec import Codec
@@ -69,6 +69,17 @@ class Definition:
     """Where the function is defined: the argument for `holdfast worker`."""
     dead_letter_hooks: list[Callable[..., object]] = field(default_factory=list)
     policy: TaskPolicy | None = None
+    codecs: dict[str, "TaskCodecs"] = field(default_factory=dict)
+    """By the name that is stored with the bytes. Each attempt needs them, and to find them takes longer than to decode
+    a short call."""
+
+
+class TaskCodecs(NamedTuple):
+    """How the jobs of a task that were written with one codec are read and answered."""
+
+    codec: Codec
+    for_results: Codec
+    max_result_bytes: int
 
 
 class Task(Generic[P, R]):
@@ -118,30 +129,34 @@ class Task(Generic[P, R]):
 
     def decode_arguments(self, payload: bytes, codec: str) -> Arguments:
         """A stored call. InvalidArguments: it does not fit the function; CorruptRecord: the bytes are not a call."""
-        return self._definition.signature.decode(self._codec_named(codec), payload)
+        return self._definition.signature.decode(self._codecs_named(codec).codec, payload)
 
     def encode_result(self, value: object, codec: str | None = None) -> bytes:
         """Bytes of a handler's return value, by the codec that wrote the job's payload."""
-        codec_for_results = self._store.result_codec(self._codec if codec is None else self._codec_named(codec))
-        data = self._definition.signature.encode_result(codec_for_results, value)
-        limit = self._store.config.limits.result
-        if len(data) > limit:  # a codec of the user's has no limit of its own
-            raise PayloadTooLarge(size=len(data), limit=limit)
+        codecs = self._codecs_named(self._codec.name if codec is None else codec)
+        data = self._definition.signature.encode_result(codecs.for_results, value)
+        if len(data) > codecs.max_result_bytes:  # a codec of the user's has no limit of its own
+            raise PayloadTooLarge(size=len(data), limit=codecs.max_result_bytes)
         return data
 
     def decode_result(self, data: bytes, codec: str) -> R:
         """A stored result, as the declared return type."""
-        codec_for_results = self._store.result_codec(self._codec_named(codec))
-        result: R = self._definition.signature.decode_result(codec_for_results, data)
+        result: R = self._definition.signature.decode_result(self._codecs_named(codec).for_results, data)
         return result
 
     @property
     def _codec(self) -> Codec:
         return cast(Codec, self._definition.options.get("codec") or self._store.codec)
 
-    def _codec_named(self, name: str) -> Codec:
-        own: Codec | None = self._definition.options.get("codec")
-        return own if own is not None and own.name == name else self._store.codec_named(name)
+    def _codecs_named(self, name: str) -> TaskCodecs:
+        codecs = self._definition.codecs.get(name)
+        if codecs is None:
+            store = self._store
+            own: Codec | None = self._definition.options.get("codec")
+            codec = own if own is not None and own.name == name else store.codec_named(name)
+            codecs = TaskCodecs(codec, store.result_codec(codec), store.config.limits.result)
+            self._definition.codecs[name] = codecs
+        return codecs
 
     # For users
 
@@ -209,7 +224,7 @@ class Task(Generic[P, R]):
         (accepted,) = await enqueue(self._store, (job,), wait_for_room_us=draft.wait_for_room_us)
         handle = self.handle_of(job.queue, accepted)
         if accepted.status is EnqueueStatus.COMPLETED and accepted.result is not None:
-            return self.decode_result(accepted.result, accepted.codec)
+            return handle.decoded(accepted.result, accepted.codec)
         key = JobKey(job.queue, accepted.id)
         ended = await wait_for_end(
             self._store, key, limit_s=limit_s, origin=self._definition.module, started_at_read=started_at_read
@@ -312,6 +327,10 @@ class Registry(Mapping[str, Task[..., Any]]):
     def add(self, task: Task[..., Any]) -> None:
         if self._tasks.setdefault(task.name, task) is not task:
             raise DuplicateTask(task=task.name)
+
+    def replace(self, task: Task[..., Any]) -> None:
+        """Add a task in place of an earlier one of its name: its module was loaded again."""
+        self._tasks[task.name] = task
 
     def __getitem__(self, name: str) -> Task[..., Any]:
         return self._tasks[name]

@@ -246,6 +246,8 @@ class QueueStatus(Shown):
     """Jobs in the store by state, finished ones included while they are kept."""
     oldest_due_at: datetime | None
     next_due_at: datetime | None
+    ready_tasks: tuple[str, ...]
+    """Tasks that have queued jobs, by name."""
     succeeded: int
     """Since the queue exists, as the two below."""
     failed: int
@@ -261,10 +263,24 @@ class QueueStatus(Shown):
             counts=dict(stats.counts),
             oldest_due_at=_moment(stats.oldest_due),
             next_due_at=_moment(stats.next_due),
+            ready_tasks=stats.ready_tasks,
             succeeded=stats.totals.succeeded,
             failed=stats.totals.failed,
             cancelled=stats.totals.cancelled,
         )
+
+    def has_unserved(self, workers: "Sequence[WorkerStatus]") -> bool:
+        """True if jobs are due that none of these workers takes. A paused queue has none."""
+        takers = self._takers(workers)
+        return not self.paused and bool(self.due) and (not takers or bool(self.unserved_tasks(workers)))
+
+    def unserved_tasks(self, workers: "Sequence[WorkerStatus]") -> tuple[str, ...]:
+        """The tasks with queued jobs that none of these workers takes from this queue."""
+        served = {task for worker in self._takers(workers) for task in worker.tasks}
+        return tuple(task for task in self.ready_tasks if task not in served)
+
+    def _takers(self, workers: "Sequence[WorkerStatus]") -> "list[WorkerStatus]":
+        return [worker for worker in workers if worker.alive and not worker.stopping and self.queue in worker.queues]
 
     @classmethod
     def sum(cls, queues: "Sequence[QueueStatus]") -> "QueueStatus":
@@ -280,6 +296,7 @@ class QueueStatus(Shown):
             counts=dict(counts),
             oldest_due_at=min((q.oldest_due_at for q in queues if q.oldest_due_at is not None), default=None),
             next_due_at=min((q.next_due_at for q in queues if q.next_due_at is not None), default=None),
+            ready_tasks=tuple(sorted({task for queue in queues for task in queue.ready_tasks})),
             succeeded=sum(queue.succeeded for queue in queues),
             failed=sum(queue.failed for queue in queues),
             cancelled=sum(queue.cancelled for queue in queues),
@@ -347,11 +364,13 @@ class WorkerStatus(Shown):
     started_at: datetime
     seen_at: datetime
     alive: bool
-    """Its last heartbeat is at most three heartbeat intervals old."""
+    """Its last heartbeat is at most three heartbeat intervals old, and its process is not known to have ended."""
     stopping: bool
+    ended: bool = False
+    """Its process has ended. Known on its own host only."""
 
     @classmethod
-    def of(cls, worker: WorkerRecord, now: int) -> "WorkerStatus":
+    def of(cls, worker: WorkerRecord, now: int, *, ended: bool = False) -> "WorkerStatus":
         return cls(
             name=worker.worker,
             host=worker.host,
@@ -359,14 +378,10 @@ class WorkerStatus(Shown):
             tasks=worker.tasks,
             queues=worker.queues,
             slots=worker.slots,
-            busy=worker.busy,
+            busy=0 if ended else worker.busy,
             started_at=moment(worker.started),
             seen_at=moment(worker.seen),
-            alive=is_alive(worker, now),
+            alive=worker.is_alive(now) and not ended,
             stopping=worker.stop_asked,
+            ended=ended,
         )
-
-
-def is_alive(worker: WorkerRecord, now: int) -> bool:
-    """True if the last heartbeat of a worker is at most three intervals old."""
-    return now - worker.seen <= 3 * (worker.interval or 10_000_000)

@@ -94,6 +94,9 @@ class Process:
     def terminate(self) -> None:
         self._child.terminate()
 
+    def kill(self) -> None:
+        self._child.kill()
+
     def type(self, text: str) -> None:
         os.write(self._output.fileno(), text.encode())
 
@@ -166,15 +169,27 @@ def test_every_change_of_a_job_is_an_aligned_line(start: Start, jobs: App[Any]) 
     assert len({line.index(line.split()[3]) for line in printed}) == 1
     (failed,) = [line for line in worker.lines if "never" in line and "failed" in line]
     assert failed.endswith("GiveUp: card expired")
-    assert not any("WARNING" in line for line in worker.lines), "an event with a line is not logged again"
+    assert not any(level in line for line in worker.lines for level in ("WARNING", "ERROR")), (
+        "an event with a line is not logged again"
+    )
 
 
 def test_without_a_terminal_it_logs_and_prints_no_lines(start: Start, jobs: App[Any]) -> None:
     jobs.client.task("gives_up").using(id="never", queue="mails").enqueue("card expired")
     worker = start("worker", "shop", "--until-empty")
-    worker.line("WARNING", "never", "card expired")
+    worker.line("ERROR", "never", "card expired")
     assert worker.ended() == 0
     assert not any(line.startswith(("holdfast ", "ready")) for line in worker.lines)
+
+
+@pytest.mark.parametrize("mode", ["--lines", "--no-lines"])
+def test_a_final_failure_is_printed_with_its_traceback(start: Start, jobs: App[Any], mode: str) -> None:
+    jobs.client.task("gives_up").using(id="never", queue="mails").enqueue("card expired")
+    worker = start("worker", "shop", "--until-empty", mode)
+    worker.line("never", "failed", "GiveUp: card expired")
+    worker.line("shop.py", "in gives_up")
+    worker.line("raise GiveUp(why)")
+    assert worker.ended() == 0
 
 
 def test_on_a_terminal_it_prints_lines_in_colour(start: Start, jobs: App[Any]) -> None:
@@ -251,6 +266,21 @@ def test_an_operator_stops_it_from_another_terminal(start: Start) -> None:
     assert worker.ended() == 0
 
 
+def test_until_empty_that_leaves_jobs_counts_them_and_exits_with_5(start: Start, jobs: App[Any]) -> None:
+    jobs.client.task("flaky").using(id="often").enqueue()
+    jobs.client.task("nobody").enqueue()
+    worker = start("worker", "shop", "--until-empty")
+    worker.line("holdfast: 1 job is left: 1 of tasks that this worker does not have.")
+    assert worker.ended() == 5
+    assert jobs.control.get("often").state == "succeeded"
+
+
+def test_the_help_page_says_what_until_empty_leaves(start: Start) -> None:
+    page = start("worker", "--help")
+    page.line("its exit code is 5")
+    assert page.ended() == 0
+
+
 # --- Together with the other commands ---
 
 
@@ -283,6 +313,19 @@ def test_status_is_watched_until_ctrl_c(start: Start, jobs: App[Any]) -> None:
     watching.line('"kind": "queue"')
     watching.interrupt()
     assert watching.ended() == 130
+
+
+def test_a_killed_worker_is_shown_as_ended_at_once(start: Start) -> None:
+    worker = start("worker", "shop", "--lines")
+    worker.line("ready")
+    worker.kill()
+    worker.ended()
+    status = start("status", "--json", "--app", "shop")
+    shown = json.loads(status.line('"kind": "worker"'))
+    assert (shown["alive"], shown["ended"]) == (False, True)
+    table = start("status", "--app", "shop")
+    table.line("ended")
+    table.line("No worker is alive.")
 
 
 # --- How it does not start ---

@@ -105,5 +105,7 @@ async def test_a_clear_whose_client_went_away_stops_the_claims_for_ten_seconds(
         with pytest.raises(ClientDied):
             await engine.clear(QUEUE)
         assert await take(engine, "soon") == []
+        assert (await engine.stats(QUEUE)).queues[0].clearing
         engine.clock_offset += 11 * SECOND
+        assert not (await engine.stats(QUEUE)).queues[0].clearing
         assert await take(engine, "later") == ["1"]

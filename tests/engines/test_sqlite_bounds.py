@@ -154,6 +154,12 @@ async def test_every_connection_of_ours_syncs_as_the_durability_class_says(
         assert renewals <= synchronous  # a renewal may be lost in a crash of the host, which ends its leases anyway
 
 
+async def test_a_durable_sync_empties_the_cache_of_the_disk_on_macos_too(tmp_path: Path) -> None:
+    async with opened_engine(store(tmp_path / "x.db", durability="durable")) as engine:
+        writer, _, _, handler = (pragma(connection, "fullfsync") for connection in connections_of(engine))
+        assert (writer, handler) == (1, 1)
+
+
 async def test_a_connection_that_reads_cannot_write(tmp_path: Path) -> None:
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         assert engine._reader is not None
@@ -278,7 +284,7 @@ async def test_only_leased_jobs_stay_in_memory(tmp_path: Path) -> None:
 
 
 async def test_a_claim_for_many_slots_reads_several_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.state.MAX_READY_ROWS", 2)
+    monkeypatch.setattr("holdfast.engines.sqlite.ready_jobs.MAX_READY_ROWS", 2)
     async with opened_engine(store(tmp_path / "x.db")) as engine:
         for number in range(5):
             await engine.enqueue(job(str(number)))

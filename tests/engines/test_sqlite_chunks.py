@@ -19,7 +19,7 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
-from holdfast.model.observe import Get, Prune
+from holdfast.model.observe import Get, Prune, Stats
 from holdfast.model.operate import Clear, Resize
 from holdfast.model.produce import Enqueue, Group, GroupAccepted, NewJob, PoolPlace
 from holdfast.model.states import Hold, JobState, Reason
@@ -148,6 +148,19 @@ def test_nothing_of_the_queue_is_claimed_while_it_is_cleared(
     assert store.ask(Clear(queue=QUEUE)).count == len(IDS)
 
     assert claimed == [[], [], []]
+
+
+def test_stats_say_that_a_queue_is_being_cleared(
+    store: Store, other: Store, before_each_chunk: Callable[[Callable[[], None]], None]
+) -> None:
+    store.put(*IDS)
+    clearing: list[bool] = []
+    before_each_chunk(lambda: clearing.append(other.ask(Stats(queues=(QUEUE,))).queues[0].clearing))
+
+    store.ask(Clear(queue=QUEUE))
+
+    assert clearing == [True] * 3
+    assert not store.ask(Stats(queues=(QUEUE,))).queues[0].clearing
 
 
 def test_jobs_that_arrive_while_a_queue_is_cleared_stay(

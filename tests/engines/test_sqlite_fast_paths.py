@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
-from holdfast.engines.sqlite.fast_updates import keeps_order
-from holdfast.engines.sqlite.rows import COLUMNS, NARROW_COLUMNS, job_row, unpack_job
+from holdfast.engines.sqlite.fast_updates import columns_to_update
+from holdfast.engines.sqlite.rows import COLUMNS, END_COLUMNS, LEASE_COLUMNS, NARROW_COLUMNS, job_row, unpack_job
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import InvalidOption, PayloadTooLarge
 from holdfast.model import check
@@ -228,6 +228,55 @@ def test_a_lease_that_another_connection_has_changed_is_read_again(tmp_path: Pat
     assert store.ran(LOOK_UP)
 
 
+def a_claim(claim_id: str, *tasks: str) -> Exchange:
+    queues = (QueueClaim("q", tuple(TaskClaim(task=task, lease_len=30 * SECOND) for task in tasks)),)
+    return Exchange(claim=Claim(claim_id=claim_id, worker="w", queues=queues, limit=10))
+
+
+def later(id: str, delay: int) -> Enqueue:
+    return Enqueue(groups=(Group((NewJob(queue="q", id=id, task="t", delay=delay, fresh_id=True),)),))
+
+
+@pytest.mark.parametrize("by_another_connection", [False, True])
+def test_a_claim_finds_the_first_job_of_a_task(tmp_path: Path, store: Traced, by_another_connection: bool) -> None:
+    store.perform(enqueue("a"))
+    store.perform(a_claim("c1", "t", "new"))
+    first = Enqueue(groups=(Group((NewJob(queue="q", id="b", task="new", fresh_id=True),)),))
+    if by_another_connection:
+        other = Traced(tmp_path / "x.db", fast_paths=store.fast_paths)
+        other.perform(first)
+        other.engine.close_now()
+    else:
+        store.perform(first)
+    assert [lease.id for lease in store.perform(a_claim("c2", "t", "new")).leases] == ["b"]
+
+
+@pytest.mark.parametrize("by_another_connection", [False, True])
+def test_a_claim_sees_a_due_time_that_came_after_the_last_claim(
+    tmp_path: Path, store: Traced, by_another_connection: bool
+) -> None:
+    store.perform(later("a", 90 * SECOND))
+    first = store.perform(a_claim("c1", "t"))
+    assert first.next_due is not None
+    if by_another_connection:
+        other = Traced(tmp_path / "x.db", fast_paths=store.fast_paths)
+        other.perform(later("b", 30 * SECOND))
+        other.engine.close_now()
+    else:
+        store.perform(later("b", 30 * SECOND))
+    second = store.perform(a_claim("c2", "t"))
+    assert second.next_due is not None
+    assert second.next_due < first.next_due
+
+
+def test_a_claim_promotes_a_job_that_has_fallen_due_since_the_last_claim(store: Traced) -> None:
+    store.perform(later("a", 30 * SECOND))
+    assert store.perform(a_claim("c1", "t")).leases == ()
+    store.engine.clock_offset += 31 * SECOND
+    answer = store.perform(a_claim("c2", "t"))
+    assert ([lease.id for lease in answer.leases], answer.next_due) == (["a"], None)
+
+
 CHANGES: dict[str, object] = {
     "arrival": 9,
     "due": 9,
@@ -245,13 +294,24 @@ CHANGES: dict[str, object] = {
 """A change of every field that a column is made of."""
 
 
+@pytest.mark.parametrize("expires", [None, 5])
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED])
 @pytest.mark.parametrize("field", CHANGES)
-def test_a_narrow_update_leaves_out_no_changed_column(field: str) -> None:
+def test_a_narrow_update_leaves_out_no_changed_column(field: str, state: JobState, expires: int | None) -> None:
     """Task, lane and unique key of a job change only with its generation."""
-    old = JobRecord(queue="q", id="a")
+    old = JobRecord(queue="q", id="a", state=state, expires=expires)
     new = replace(old, **{field: CHANGES[field]}, generation=int(field in ("task", "lane", "unique_key")))
     numbers = {"": 1, "u": 2}
     before, after = job_row(old, 1, numbers[old.task]), job_row(new, 1, numbers[new.task])
     changed = {column for column, *values in zip(COLUMNS, before, after, strict=True) if values[0] != values[1]}
-    assert changed
-    assert not keeps_order(old, new) or changed <= set(NARROW_COLUMNS)
+    assert changed <= set(columns_to_update(old, new))
+
+
+def test_a_claim_and_an_end_update_no_column_that_they_leave_alone() -> None:
+    queued = JobRecord(queue="q", id="a")
+    running = replace(queued, state=JobState.RUNNING, token="c.0", lease_expires=9)
+    ended = replace(queued, state=JobState.SUCCEEDED, visible_until=9)
+    assert columns_to_update(queued, running) == LEASE_COLUMNS
+    assert columns_to_update(running, ended) == END_COLUMNS
+    assert columns_to_update(replace(queued, expires=9), replace(running, expires=9)) == NARROW_COLUMNS
+    assert columns_to_update(ended, queued) == NARROW_COLUMNS

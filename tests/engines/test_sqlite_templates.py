@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.sqlite import rows
-from holdfast.engines.sqlite.fast_updates import narrow_row
+from holdfast.engines.sqlite.fast_updates import end_row, lease_row, narrow_row
 from holdfast.engines.sqlite.migrations import migrate
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.templates import fill
@@ -61,5 +61,8 @@ def test_the_table_has_the_columns_that_a_row_fills() -> None:
         assert tuple(name for _, name, *_ in db.execute("PRAGMA table_info(holdfast_job)")) == rows.COLUMNS
     job = JobRecord(queue="q", id="a")
     assert len(rows.job_row(job, 1, 1)) == len(rows.COLUMNS)
-    assert len(narrow_row(job)) == len(rows.NARROW_COLUMNS) + 1  # and the arrival
+    # Each with the arrival at its end.
+    assert len(narrow_row(job)) == len(rows.NARROW_COLUMNS) + 1
+    assert len(lease_row(job)) == len(rows.LEASE_COLUMNS) + 1
+    assert len(end_row(job)) == len(rows.END_COLUMNS) - len(rows.NULL_AT_END) + 1
     db.close()

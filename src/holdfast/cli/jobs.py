@@ -13,14 +13,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from holdfast.cli.event_text import describe
-from holdfast.cli.exits import NothingMatched, print_message
+from holdfast.cli.exits import print_message
 from holdfast.cli.format import clock, cut, instant, safe, safe_lines, span
-from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching
+from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching, nothing_found
 from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
 from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobNotFound
 from holdfast.model.states import JobState
 from holdfast.model.text import ErrorInfo
 from holdfast.operate.report import Report
@@ -44,7 +44,10 @@ for verb in (cancel, trigger, requeue, delete):
 # --- jobs list, dead ---
 
 
-@jobs.command("list", epilog=examples("holdfast jobs list --task resize --since 2h", "holdfast jobs list --all --json"))
+@jobs.command(
+    "list",
+    epilog=examples("holdfast jobs list --task resize --since 2h", "holdfast jobs list --metadata customer=7 --json"),
+)
 @on_store()
 @filter_options
 def list_(store: Store, chosen: Filter) -> None:
@@ -70,11 +73,11 @@ def print_list(store: Store, chosen: Filter) -> None:
             print_json(job)
             printed += 1
         if not printed:
-            raise NothingMatched("No job matches.")
+            raise nothing_found(store, "No job matches.", chosen)
         return
     listed = list(matching(store, one_more))
     if not listed:
-        raise NothingMatched("No job matches.")
+        raise nothing_found(store, "No job matches.", chosen)
     console().print(_job_table(listed[:limit], store.now))
     if limit is not None and len(listed) > limit:
         print_message(f"These are the first {limit:,}. See more with --limit N, or all with --all.")
@@ -123,15 +126,26 @@ def _error_text(error: ErrorInfo | None, longest: int) -> str:
 @queue_option
 @on_store()
 def show(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
-    """Show a job in full: times, attempts, errors, arguments and result."""
+    """Show a job in full: what it waits for, times, attempts, errors, arguments and result."""
     for place, job in enumerate(jobs_by_id(store, ids, queue)):
         result = _result(store, job)
+        waits_for = _waits_for(store, job)
         if store.as_json:
-            print_json(job, arguments=job.arguments, **result)
+            print_json(job, arguments=job.arguments, waits_for=waits_for, **result)
         else:
             if place:
                 click.echo()
-            _print_job(job, result, store.now)
+            _print_job(job, waits_for, result, store.now)
+
+
+def _waits_for(store: Store, job: Job) -> str:
+    """Why the job does not run; empty if it runs or has ended."""
+    if job.finished or job.state is JobState.RUNNING:
+        return ""
+    try:
+        return store.control.waits_for(job.id, queue=job.queue)
+    except JobNotFound:  # it was deleted after it was read
+        return ""
 
 
 def _result(store: Store, job: Job) -> dict[str, object]:
@@ -144,8 +158,8 @@ def _result(store: Store, job: Job) -> dict[str, object]:
         return {}
 
 
-def _print_job(job: Job, result: Mapping[str, object], now: datetime) -> None:
-    parts: list[RenderableType] = [pairs(_job_facts(job, result, now))]
+def _print_job(job: Job, waits_for: str, result: Mapping[str, object], now: datetime) -> None:
+    parts: list[RenderableType] = [pairs(_job_facts(job, waits_for, result, now))]
     if job.attempts:
         parts += [Text(), table(["attempt#", "outcome", "started", "ran#", "worker", "error"], _attempt_rows(job))]
     if job.last_error is not None and job.last_error.traceback:
@@ -153,7 +167,9 @@ def _print_job(job: Job, result: Mapping[str, object], now: datetime) -> None:
     console().print(Group(*parts), soft_wrap=False)
 
 
-def _job_facts(job: Job, result: Mapping[str, object], now: datetime) -> Iterator[tuple[str, RenderableType]]:
+def _job_facts(
+    job: Job, waits_for: str, result: Mapping[str, object], now: datetime
+) -> Iterator[tuple[str, RenderableType]]:
     yield "job", text(job.id, "bold")
     yield "task", text(job.task)
     yield "queue", text(job.queue)
@@ -162,6 +178,8 @@ def _job_facts(job: Job, result: Mapping[str, object], now: datetime) -> Iterato
     state = state_text(job.state)
     cause = " · ".join(safe(part) for part in (job.reason, job.note) if part)
     yield "state", state.append(f"  {cause}", style="dim") if cause else state
+    if waits_for:
+        yield "waits for", text(waits_for)
     yield "attempts", Text(f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt))
     if job.priority:
         yield "priority", Text(str(job.priority))

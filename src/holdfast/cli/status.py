@@ -11,7 +11,7 @@ from rich.text import Text
 
 from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.format import cut, safe, span
-from holdfast.cli.json_output import print_json
+from holdfast.cli.json_output import print_json, to_data
 from holdfast.cli.options import Store, duration, examples, on_store
 from holdfast.cli.tables import console, number, table, text
 from holdfast.cli.target import store_facts
@@ -48,10 +48,15 @@ def _print_once(store: Store) -> None:
         console().print(_view(store))
         return
     print_json({**asdict(store_facts(store.app)), "blocked_by": store.control.blocked_by()}, kind="store")
+    workers = store.control.workers()
     for queue in store.control.queues():
-        print_json(queue, kind="queue")
-    for worker in store.control.workers():
+        print_json({**to_data(queue), **_served_data(queue, workers)}, kind="queue")
+    for worker in workers:
         print_json(worker, kind="worker")
+
+
+def _served_data(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> dict[str, object]:
+    return {"unserved": queue.has_unserved(workers), "unserved_tasks": queue.unserved_tasks(workers)}
 
 
 def _view(store: Store) -> RenderableType:
@@ -61,7 +66,7 @@ def _view(store: Store) -> RenderableType:
     parts: list[RenderableType] = [
         Text(f"store   {facts.engine}  ").append(text(facts.place, "bold")).append(f"   {facts.promise}", "dim"),
         Text(),
-        queue_table(queues, store.now) if queues else Text("There is no queue yet: no job has been enqueued."),
+        queue_table(queues, workers, store.now) if queues else Text("There is no queue yet: no job has been enqueued."),
         Text(),
     ]
     if workers:
@@ -75,15 +80,24 @@ def _view(store: Store) -> RenderableType:
         parts.append(
             Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )
+    else:
+        parts += [_unserved_text(queue, workers) for queue in queues if queue.has_unserved(workers)]
     return Group(*parts)
 
 
-def queue_table(queues: Sequence[QueueStatus], now: datetime) -> RenderableType:
+def _unserved_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
+    """Which due jobs wait although workers are alive."""
+    tasks = [f"task {safe(task)}" if task else "bare payloads" for task in queue.unserved_tasks(workers)]
+    cause = f" for {cut(', '.join(tasks), LONGEST_LIST)}" if tasks else ""
+    return Text("No live worker ", "red").append(f"takes from queue {safe(queue.queue)}{cause}: jobs are due and wait.")
+
+
+def queue_table(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
     columns = ["queue", "ready#", "running#", "scheduled#", "blocked#", "retrying#", "failed#", "oldest#", "status"]
-    return table(columns, [_queue_row(queue, now) for queue in queues])
+    return table(columns, [_queue_row(queue, workers, now) for queue in queues])
 
 
-def _queue_row(queue: QueueStatus, now: datetime) -> list[RenderableType]:
+def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetime) -> list[RenderableType]:
     def jobs_in(*states: JobState) -> int:
         return sum(queue.counts.get(state, 0) for state in states)
 
@@ -97,8 +111,14 @@ def _queue_row(queue: QueueStatus, now: datetime) -> list[RenderableType]:
         number(jobs_in(JobState.RETRYING), "yellow"),
         number(jobs_in(JobState.FAILED), "red"),
         Text("" if oldest is None or oldest > now else span((now - oldest).total_seconds())),
-        Text("paused", style="yellow") if queue.paused else Text("open"),
+        _status_text(queue, workers),
     ]
+
+
+def _status_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
+    if queue.paused:
+        return Text("paused", style="yellow")
+    return Text("no worker", style="red") if queue.has_unserved(workers) else Text("open")
 
 
 def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
@@ -108,7 +128,7 @@ def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableTy
 
 def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     if not worker.alive:
-        status = Text("silent", style="red")
+        status = Text("ended" if worker.ended else "silent", style="red")
     else:
         status = Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
     return [

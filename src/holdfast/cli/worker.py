@@ -11,7 +11,7 @@ import click
 
 import holdfast
 from holdfast.app import App
-from holdfast.cli.exits import print_message
+from holdfast.cli.exits import JobsLeft, print_message
 from holdfast.cli.format import safe, setting
 from holdfast.cli.json_output import event_data, to_line
 from holdfast.cli.options import app_option, duration, examples, json_option
@@ -19,7 +19,6 @@ from holdfast.cli.reload import FileWatch, restart
 from holdfast.cli.tables import use_colour
 from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
-from holdfast.config import Config
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
 from holdfast.telemetry.events import WorkerStarted
@@ -61,10 +60,16 @@ def queue_limit(value: str) -> tuple[str, int | None]:
 @click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
 @click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
 @click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
-@click.option("--until-empty", is_flag=True, help="Stop when no job is due.")
+@click.option("--until-empty", is_flag=True, help="Stop when nothing is left to run; see above.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")
 @click.option("--lines/--no-lines", default=None, help="Print a line per change of a job. Default: on a terminal.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "none"]),
+    help="Format of the log on standard error, if the App has not configured logging itself. none: set up no log. "
+    "Default: the setting log_format, or text.",
+)
 @json_option
 def worker(
     where: str | None,
@@ -72,12 +77,17 @@ def worker(
     migrate: bool,
     reload: bool,
     lines: bool | None,
+    log_format: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
 
     SIGTERM and Ctrl-C stop it gently, a second one at once.
+
+    With --until-empty it waits for jobs that are queued, running, retrying, blocked, or due within a minute. It leaves
+    jobs of paused queues, jobs due later, jobs of tasks that it does not have, and jobs blocked by these: then it says
+    how many, and its exit code is 5.
     """
     if where is not None and target is not None and where != target:
         raise click.UsageError(f"Which App: {where}, or --app {target}?")
@@ -85,9 +95,10 @@ def worker(
     target_app = _load(where or target, watch)
     app = target_app.app
     limits: dict[str, int | None] = dict(options.pop("queues"))
-    config = app.config
-    with_lines = as_json or (sys.stdout.isatty() and config.log_format == "text" if lines is None else lines)
-    _set_up_log(config, with_lines=with_lines)
+    style = log_format or app.config.log_format
+    with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
+    if style != "none" and not _set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
+        print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
     created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address)
     if migrate:
         app.migrate()
@@ -105,6 +116,8 @@ def worker(
     if changed:
         print_message(f"{os.path.relpath(changed[0])} has changed. Restarting.")
         restart()
+    if worker.left.total:
+        raise JobsLeft(str(worker.left))
 
 
 def _load(target: str | None, watch: FileWatch | None) -> TargetApp:
@@ -193,17 +206,23 @@ def _lease(app: App[Any]) -> str:
 # --- Log ---
 
 
-def _set_up_log(config: Config, *, with_lines: bool) -> None:
-    """Log to standard error. If the worker also prints lines, the log leaves out what they say."""
-    handler = configure(config.log_level, config.log_format, sys.stderr)
-    if config.log_format == "text":
+def _set_up_log(level: str, style: str, *, with_lines: bool) -> bool:
+    """Log to standard error. If the worker also prints lines, the log leaves out what they say.
+
+    False: the App has configured logging itself, and nothing was changed.
+    """
+    handler = configure(level, "json" if style == "json" else "text", sys.stderr)
+    if handler is None:
+        return False
+    if style == "text":
         handler.setFormatter(_SafeFormatter(handler.formatter))
     if with_lines:
         handler.addFilter(_has_no_line)
+    return True
 
 
 def _has_no_line(record: logging.LogRecord) -> bool:
-    if record.name not in ("holdfast.worker", "holdfast.reaper") or record.levelno >= logging.ERROR:
+    if record.name not in ("holdfast.worker", "holdfast.reaper"):
         return True
     return record.levelno >= logging.WARNING and record.module not in MODULES_WITH_EVENTS
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from holdfast.cli.event_text import EventText, describe
-from holdfast.cli.format import SHORT_LENGTH, clock, cut, short
+from holdfast.cli.format import SHORT_LENGTH, clock, cut, safe_lines, short
 from holdfast.cli.json_output import event_data, to_line
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
@@ -119,7 +119,10 @@ class TextLines:
         if isinstance(event, events.JobEvent):
             task = cut(event.task, LONGEST_TASK)
             job = f"{task:<{self._task_width}}  {cut(short(event.job_id), 40):<{SHORT_LENGTH}}"
-        return self._columns(event.at, job, text)
+        line = self._columns(event.at, job, text)
+        if isinstance(event, events.Failed) and event.error is not None:
+            line = "\n".join([line, *(f"    {row}" for row in safe_lines(event.error.traceback.rstrip()))])
+        return line
 
     def _columns(self, at_us: int, job: str, text: EventText) -> str:
         start = f"{self._paint(clock(moment(at_us)), 'dim')}  {job}  {self._paint(f'{text.word:<9}', text.style)}"

@@ -6,6 +6,7 @@ import sys
 from pathlib import PurePath
 
 from holdfast.core.connection import StoreConnection
+from holdfast.core.ended_workers import read_ended_workers
 from holdfast.core.wait_reason import UnfinishedJob, wait_reason, warning
 from holdfast.core.waiting import EndedJob, EndListener
 from holdfast.engine import Engine
@@ -50,7 +51,7 @@ async def wait_for_end(
 async def _warn_if_no_worker_can(store: StoreConnection, listener: EndListener, key: JobKey, origin: str) -> None:
     await store.runtime.sleep(WARN_AFTER_S)
     try:
-        unfinished = await _read(store, key, origin)
+        unfinished = await read_unfinished(store, key, origin)
         line = "" if unfinished is None else warning(unfinished)
     except HoldfastError:
         return  # the waiting caller gets the error
@@ -62,13 +63,14 @@ async def _warn_if_no_worker_can(store: StoreConnection, listener: EndListener, 
 async def _reason(store: StoreConnection, key: JobKey, origin: str) -> str:
     try:
         async with asyncio.timeout(EXPLAIN_WITHIN_S):
-            unfinished = await _read(store, key, origin)
-            return "" if unfinished is None or unfinished.job.terminal else wait_reason(unfinished)
+            unfinished = await read_unfinished(store, key, origin)
+            return "" if unfinished is None else wait_reason(unfinished)
     except (HoldfastError, TimeoutError):
         return ""
 
 
-async def _read(store: StoreConnection, key: JobKey, origin: str) -> UnfinishedJob | None:
+async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "") -> UnfinishedJob | None:
+    """The job with the records around it. None: it does not exist."""
     engine: Engine = await store.engine()
     answer = await engine.get(key)
     (record,) = answer.jobs
@@ -76,12 +78,19 @@ async def _read(store: StoreConnection, key: JobKey, origin: str) -> UnfinishedJ
         return None
     stats = (await engine.stats(key.queue)).queues
     lanes = (await engine.lanes(key.queue)).lanes if record.lane is not None else ()
+    lane = next((lane for lane in lanes if lane.lane == record.lane), None)
+    first = key.id if lane is None or lane.head is None else lane.head
+    (head,) = (None,) if first == key.id else (await engine.get(JobKey(key.queue, first))).jobs
+    pools = (await engine.pools()).pools if record.epoch else ()
+    ended = await read_ended_workers(engine)
     return UnfinishedJob(
         job=record,
         now=answer.at.wall,
         queue=stats[0] if stats else None,
-        lane=next((lane for lane in lanes if lane.lane == record.lane), None),
-        workers=(await engine.workers()).workers,
+        lane=lane,
+        head=head,
+        pool=next((pool for pool in pools if pool.name == key.queue), None),
+        workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
         store=store.address,
         target="" if store.config.app else _target(origin),
         shared=engine.capabilities.shared_between_processes,

@@ -57,11 +57,12 @@ def given_in_order(values: msgspec.Struct) -> list[Any]:
 
 def given_by_name(values: msgspec.Struct) -> dict[str, Any]:
     """The keyword arguments of a decoded call."""
-    return {
-        name: value
-        for name, value in zip(values.__struct_fields__, msgspec.structs.astuple(values), strict=True)
-        if value is not ABSENT
-    }
+    passed = msgspec.structs.astuple(values)
+    for value in passed:
+        if value is not ABSENT:
+            names = values.__struct_fields__
+            return {name: value for name, value in zip(names, passed, strict=True) if value is not ABSENT}
+    return {}  # most calls have none
 
 
 def fitted(value: object, kind: Any) -> Any:

@@ -19,6 +19,9 @@ from holdfast.model.instants import Instant, Micros
 from holdfast.model.states import LEASED, LIVE, TERMINAL, WAITING, Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 
+BARE_TASK = ""
+"""The task of a bare payload, which a process pulls from a queue."""
+
 
 class JobKey(Struct, frozen=True, gc=False, order=True):
     """A job's full name."""

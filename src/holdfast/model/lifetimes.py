@@ -16,11 +16,13 @@ RETENTION: Micros = DAY
 """Default: a succeeded or cancelled job can be looked at for this long."""
 FAILED_RETENTION: Micros = 30 * DAY
 """Default for failed jobs: long enough to notice and to requeue them."""
+RESULT_SCOPE = KeyScope.RESULT
 
 
 def later(start: Instant, duration: Micros) -> Instant:
     """`start` plus `duration`, at most `FOREVER`."""
-    return min(start + duration, FOREVER)
+    end = start + duration
+    return end if end < FOREVER else FOREVER
 
 
 def untils(
@@ -44,11 +46,12 @@ def key_until(job: JobRecord, state: JobState, finished: Instant, result_until: 
     """How long the id or key stays taken. A failed or cancelled job frees it at once."""
     if state is not JobState.SUCCEEDED:
         return finished
-    match job.key_scope:
+    scope = job.key_scope
+    if scope is RESULT_SCOPE:  # the default
+        return result_until
+    match scope:
         case KeyScope.INCOMPLETE:
             return finished
-        case KeyScope.RESULT:
-            return result_until
         case KeyScope.WINDOW:
             return max(finished, later(job.created, job.key_window))
         case KeyScope.FOREVER:

@@ -54,6 +54,10 @@ class QueueStats(Struct, frozen=True, gc=False, kw_only=True):
     """The earliest due time among the jobs that a claim would take next."""
     next_due: Instant | None
     totals: Totals
+    ready_tasks: tuple[str, ...] = ()
+    """Tasks that have queued jobs, by name. Jobs that are due and not yet promoted do not count."""
+    clearing: bool = False
+    """A clear of the queue is not done yet: no job is claimed meanwhile."""
 
     @property
     def depth(self) -> int:

@@ -22,6 +22,7 @@ from holdfast.engine import Engine
 from holdfast.errors import Busy, EngineError, EngineUnavailable, OutcomeUnknown, UsageError
 from holdfast.model.check import MAX_SETTLEMENTS
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
+from holdfast.model.job import BARE_TASK
 from holdfast.model.outcome import Released, decide
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Claim, ExchangeAnswer, Lease, QueueClaim, RenewStatus, TaskClaim
@@ -38,8 +39,6 @@ from holdfast.worker.reaper import Reaper
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
 
-BARE_TASK = ""
-"""The task name of a bare payload."""
 KEEPER_STOP_TIMEOUT_S: Seconds = 2.0
 """Closing the App waits this long for the keeper's thread."""
 CLAIM_TRIES = 3

@@ -13,6 +13,10 @@ from typing import IO, Any, Literal
 from holdfast.model.text import shown
 from holdfast.telemetry.current import CURRENT
 
+LogFormat = Literal["text", "json"]
+
+OWN_LOGGER = "holdfast"
+"""The parent of all loggers of Holdfast."""
 FIELDS = ("job_id", "task", "queue", "attempt", "worker")
 
 
@@ -41,7 +45,7 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         line = super().formatMessage(record)
         job_id = getattr(record, "job_id", "")
-        if not job_id:
+        if not job_id or job_id in line:
             return line
         task, attempt = getattr(record, "task", ""), getattr(record, "attempt", 0)
         return f"{line} [{shown(task)} {shown(job_id)} attempt {attempt}]"
@@ -63,17 +67,35 @@ class JsonFormatter(logging.Formatter):
                 line[field] = value
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["error"] = record.exc_text
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def configure(
-    level: str = "info", style: Literal["text", "json"] | str = "text", stream: IO[str] | None = None
-) -> logging.Handler:
-    """Send all log lines to `stream` (standard error), each with its job. For programs, not for libraries."""
+def configure(level: str = "info", style: LogFormat = "text", stream: IO[str] | None = None) -> logging.Handler | None:
+    """Log to `stream` (standard error) what no other handler takes. For programs, not for libraries.
+
+    The handler is logging's handler of last resort. So it is used as long as the application has no handlers of its
+    own, and no line is written twice. `level` is that of Holdfast's loggers; the root's level stays as it is. None: the
+    application has handlers for Holdfast's lines already, and nothing was changed.
+    """
+    own = logging.getLogger(OWN_LOGGER)
+    if own.hasHandlers():
+        return None
     handler = logging.StreamHandler(stream)
     handler.addFilter(JobFilter())
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(level.upper())
+    logging.lastResort = handler
+    if own.level == logging.NOTSET:
+        own.setLevel(level.upper())
     return handler
+
+
+def enable_own_loggers() -> None:
+    """Enable Holdfast's loggers: `dictConfig` disables all loggers that exist and that it does not name.
+
+    To silence one of them, set its level.
+    """
+    for name in tuple(logging.root.manager.loggerDict):
+        if name == OWN_LOGGER or name.startswith(f"{OWN_LOGGER}."):
+            logging.getLogger(name).disabled = False

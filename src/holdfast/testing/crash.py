@@ -78,6 +78,14 @@ class SimulatedWorker:
         elif _settles(command):
             self.reach("before_settle")
 
+    def before_in_transaction(self, command: Command[Any]) -> None:
+        """It is about to send a command as part of a user's transaction, which is rolled back if the worker dies."""
+        self.check()
+        if _settles(command):
+            self.reach("before_settle")
+        if CURRENT.get(None) is not None:
+            self.reach("in_handler")
+
     def after(self, command: Command[Any], answer: Answer) -> None:
         """The store has run the command and is about to answer."""
         if not isinstance(command, Exchange) or not isinstance(answer, ExchangeAnswer) or CURRENT.get(None) is not None:

@@ -1,4 +1,4 @@
-"""The harness: an App under test, with a store in memory and a clock that only the test moves.
+"""The harness: an App under test, with a store for this test and a clock that only the test moves.
 
     def test_a_welcome_is_sent(holdfast: Harness) -> None:      # or: with harness(jobs) as holdfast:
         sign_up("ada@example.org")
@@ -8,16 +8,20 @@
 The App object stays the same, so the code under test needs no change. Jobs run when the test calls `drain`, in the same
 way as in a worker: stored bytes, validation, middleware, context, retry policy. They run one after the other, in the
 order in which a worker would claim them, so a test does the same things each time.
+
+The store is in memory, unless the code under test uses `transaction=`: then it is a SQLite file, and the sessions of
+the code under test are bound to the same file, `holdfast.url`.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.app import App
 from holdfast.blocking import blocking, move_to_loop
-from holdfast.errors import JobFailed, UsageError, duration_us
+from holdfast.errors import InvalidOption, JobFailed, UsageError, duration_us
+from holdfast.model.address import mask_password
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.observe import Stats
 from holdfast.model.produce import Group
@@ -29,7 +33,14 @@ from holdfast.telemetry.events import Event
 from holdfast.testing.attempt_ends import error_of
 from holdfast.testing.crash import CrashPoint, SimulatedWorker, WorkerDied, check_point
 from holdfast.testing.expect import Expected, call_of, contents, stored
-from holdfast.testing.harness_engine import HarnessClock, HarnessEngine, HarnessRuntime, frozen_now, swapped
+from holdfast.testing.harness_engine import (
+    HarnessClock,
+    HarnessEngine,
+    HarnessRuntime,
+    MemoryHarnessEngine,
+    frozen_now,
+    swapped,
+)
 from holdfast.testing.stepped_worker import SteppedWorker, listeners_ended, stepped_worker
 from holdfast.views import Job
 
@@ -63,9 +74,11 @@ class Harness:
     clock: HarnessClock
     events: list[Event]
 
-    def __init__(self, app: App[Any], engine: HarnessEngine, clock: HarnessClock) -> None:
+    def __init__(self, app: App[Any], engine: HarnessEngine, clock: HarnessClock, url: str) -> None:
         self.app = app
         self.clock = clock
+        self.url = url
+        """The address of the store. With SQLite: bind the sessions of the code under test to it."""
         self.events = []
         """All events since the test began, in order."""
         self._store = app._store
@@ -145,7 +158,7 @@ class Harness:
     async def aattempt(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one attempt of this call; return what the handler returned, or raise what it raised.
 
-        The job is stored, claimed and decoded as usual, but in a store of its own: no other job runs, and none is left
+        The job is stored, claimed and decoded as usual, but in tables of its own: no other job runs, and none is left
         behind. `Retry`, `Snooze`, `GiveUp` and `Cancel` are raised as they are.
         """
         self._check(task)
@@ -154,11 +167,14 @@ class Harness:
         if registered is None or registered.policy.remote:
             raise UsageError(f"The code of task {task.name!r} is not in this process, so it cannot run here.")
         await move_to_loop()
-        engine = HarnessEngine(self.clock.time)
-        await engine.enqueue(Group((job,)))
-        async with self._worker(engine, SimulatedWorker()) as worker:
-            await worker.run_one(lambda: None)
-            await listeners_ended()
+        engine = self._engine.new_store()
+        try:
+            await engine.enqueue(Group((job,)))
+            async with self._worker(engine, SimulatedWorker()) as worker:
+                await worker.run_one(lambda: None)
+                await listeners_ended()
+        finally:
+            engine.end()
         if not worker.ended:
             raise UsageError(f"Task {task.name!r} was not run: the job had expired or was cancelled.")
         end = worker.ended[0]
@@ -254,16 +270,40 @@ class Harness:
 
 
 @contextmanager
-def harness(app: App[Any], /) -> Iterator[Harness]:
-    """Give an App a memory engine and a fake clock until the end of the block."""
+def harness(app: App[Any], /, *, store: str = "memory") -> Iterator[Harness]:
+    """Give an App a store of its own and a fake clock until the end of the block.
+
+    `store`: "memory"; "sqlite", a temporary file; or the address of a file for this test, `sqlite:///path`. Code that
+    uses `transaction=` needs SQLite.
+    """
     app.import_modules()
     time = frozen_now()
-    engine = HarnessEngine(time)
-    clock = HarnessClock(engine, time)
-    with swapped(app, engine, HarnessRuntime(time)):
-        new = Harness(app, engine, clock)
-        off = app.bus.on(Event, new.events.append)
-        try:
-            yield new
-        finally:
-            off()
+    with ExitStack() as stack:
+        runtime = HarnessRuntime(time)
+        url = "memory://"
+        engine: HarnessEngine = MemoryHarnessEngine(time)
+        if store != "memory":
+            url = (
+                f"sqlite:///{stack.enter_context(runtime.fs.temporary_folder())}/jobs.db"
+                if store == "sqlite"
+                else store
+            )
+            engine = _sqlite_engine(app, url, runtime)
+        stack.callback(engine.end)
+        stack.enter_context(swapped(app, engine, runtime))
+        new = Harness(app, engine, HarnessClock(engine, time), url)
+        stack.callback(app.bus.on(Event, new.events.append))
+        yield new
+
+
+def _sqlite_engine(app: App[Any], url: object, runtime: HarnessRuntime) -> HarnessEngine:
+    if not isinstance(url, str) or not url.startswith("sqlite:"):
+        shown = mask_password(url) if isinstance(url, str) else repr(url)
+        raise InvalidOption(
+            f'`store` of a harness is "memory", "sqlite" or the address of a SQLite file, not {shown}. To test on '
+            "another store, give it to the App and run `jobs.worker(until_empty=True).run()`.",
+            option="store",
+        )
+    from holdfast.testing.harness_sqlite import SqliteHarnessEngine
+
+    return SqliteHarnessEngine(url, runtime, app._store.namespace)

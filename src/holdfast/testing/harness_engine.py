@@ -1,4 +1,4 @@
-"""What the harness gives to an App: a clock that stands still, and a memory engine that observes its callers.
+"""What the harness gives to an App: a clock that stands still, and an engine that observes its callers.
 
 The App keeps its tasks, middleware, listeners and settings; only the store and the time are replaced. Time stands still
 for the store and for all that the store decides. Code still takes real time: a caller that waits with a timeout waits
@@ -6,25 +6,26 @@ in real seconds, and so does the timeout of a handler.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from holdfast.app import App
-from holdfast.engine import Engine
+from holdfast.engine import Engine, RenewalConnection
 from holdfast.engines.memory import MemoryEngine
-from holdfast.errors import UsageError
+from holdfast.errors import Unsupported, UsageError
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.operate import Amend
 from holdfast.model.produce import Enqueue, EnqueueAnswer, GroupAccepted
-from holdfast.model.work import Workers
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import Heartbeat, HeartbeatAnswer, Renew, Renewal, RenewAnswer, Workers
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.clock import FakeClock, FrozenRuntime, microseconds
 from holdfast.testing.crash import CURRENT_WORKER
-from holdfast.views import is_alive, moment
+from holdfast.views import moment
 
 START_AHEAD_US = 2 * SECOND
 """The clock of a test starts this much after the real clock, rounded down to a second. So if the code under test uses
@@ -65,8 +66,16 @@ class HarnessRuntime(SystemRuntime):
     """The App's runtime in a test: times, ids and random numbers are frozen, waits take real seconds."""
 
     def __init__(self, time: FrozenRuntime) -> None:
-        super().__init__()
         self.time = time
+        super().__init__()
+
+    @property
+    def clock_offset(self) -> int:
+        return self.time.clock_offset
+
+    @clock_offset.setter
+    def clock_offset(self, value: int) -> None:
+        self.time.clock_offset = value
 
     def wall(self) -> int:
         return self.time.wall()
@@ -84,41 +93,104 @@ class HarnessRuntime(SystemRuntime):
         return self.time.token_bytes(count)
 
 
-class HarnessEngine(MemoryEngine):
-    """The memory engine. It refuses commands of dead workers, and calls that would wait for ever."""
+class HarnessEngine(Engine):
+    """An engine that refuses commands of dead workers, and calls that would wait for ever."""
 
-    def __init__(self, time: FrozenRuntime) -> None:
-        super().__init__("memory://", time)
+    def observe(self) -> None:
+        """Called by the constructors."""
         self.working = False
         """True while the harness runs jobs."""
         self.on_command: OnCommand | None = None
         self.simulated_workers: set[str] = set()
         """Names of workers that the harness simulates."""
 
+    def answer_now(self, command: Command[A]) -> A:
+        """Perform a command in this thread, without the checks."""
+        raise NotImplementedError
+
     def perform_now(self, command: Command[A]) -> A:
+        self.before(command)
+        answer = self.answer_now(command)
+        self.after(command, answer)
+        return answer
+
+    def before(self, command: Command[Any]) -> None:
         simulated = CURRENT_WORKER.get(None)
         if simulated is not None:
             simulated.before(command)
         if not self.working and _asks_for_reply(command):
             self._refuse_to_wait(sure=simulated is not None)
-        answer = super().perform_now(command)
+
+    def after(self, command: Command[A], answer: A) -> None:
         if self.on_command is not None:
             self.on_command(command, answer)
+        simulated = CURRENT_WORKER.get(None)
         if simulated is not None:
             simulated.after(command, answer)
-        return answer
+
+    def renewal_connection(self) -> RenewalConnection:
+        return HarnessRenewalConnection(self)
+
+    def new_store(self) -> "HarnessEngine":
+        """Another store with the same clock, empty, for one attempt. The caller closes it with `end`."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Close the store for good. `close` only does what the App needs: it may be opened again."""
+        raise NotImplementedError
 
     def _refuse_to_wait(self, *, sure: bool) -> None:
         """A blocking caller stops the only thread that could run the job. Other coroutines may run while one waits."""
         task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
         if not sure and (task is None or task.get_name() != "holdfast blocking call"):
             return
-        answer = super().perform_now(Workers())
-        if not any(is_alive(w, answer.at.wall) for w in answer.workers if w.worker not in self.simulated_workers):
+        answer = self.answer_now(Workers())
+        if not any(w.is_alive(answer.at.wall) for w in answer.workers if w.worker not in self.simulated_workers):
             raise UsageError(
                 "The job has not ended, and nothing in this test will run it: this call would wait for ever. "
                 "Call drain() first, or have a worker: `with jobs.worker():`."
             )
+
+
+class MemoryHarnessEngine(HarnessEngine, MemoryEngine):
+    def __init__(self, time: FrozenRuntime) -> None:
+        super().__init__("memory://", time)
+        self._time_of_test = time
+        self.observe()
+
+    def answer_now(self, command: Command[A]) -> A:
+        return MemoryEngine.perform_now(self, command)
+
+    async def perform(self, command: Command[A]) -> A:
+        return self.perform_now(command)
+
+    def _no_user_transactions(self) -> Unsupported:
+        return Unsupported(
+            "This test has a store in memory, which cannot take part in a transaction. Give it a SQLite store: "
+            '`harness(jobs, store="sqlite")`, or holdfast_store = "sqlite" in pytest\'s settings.',
+            capability="user_transactions",
+            engine=self.scheme,
+        )
+
+    def new_store(self) -> "MemoryHarnessEngine":
+        return MemoryHarnessEngine(self._time_of_test)
+
+    def end(self) -> None: ...
+
+
+class HarnessRenewalConnection(RenewalConnection):
+    """Renews like every other command, because the harness has no thread for it."""
+
+    def __init__(self, engine: HarnessEngine) -> None:
+        self._engine = engine
+
+    def renew(self, jobs: Iterable[Renewal]) -> RenewAnswer:
+        return self._engine.perform_now(Renew(jobs=tuple(jobs)))
+
+    def heartbeat(self, worker: WorkerRecord) -> HeartbeatAnswer:
+        return self._engine.perform_now(Heartbeat(worker=worker))
+
+    def close(self) -> None: ...
 
 
 def _asks_for_reply(command: Command[Any]) -> bool:

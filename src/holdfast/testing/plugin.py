@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "{tmp} becomes an empty folder, {fresh} a new name.",
     )
     parser.addini("holdfast_app", 'the App that the fixture `holdfast` puts under test, as "module:name"', default="")
+    parser.addini(
+        "holdfast_store",
+        'the store of the fixture `holdfast`: "memory" or "sqlite" (for `transaction=`)',
+        default="memory",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,11 +79,17 @@ def holdfast_app(pytestconfig: pytest.Config) -> "App[Any]":
 
 
 @pytest.fixture
-def holdfast(holdfast_app: "App[Any]") -> "Iterator[Harness]":
-    """The App with a memory engine and a fake clock, for one test."""
+def holdfast_store(pytestconfig: pytest.Config) -> str:
+    """The store of `holdfast`: "memory", "sqlite", or the address of a SQLite file. Override it to use your own."""
+    return str(pytestconfig.getini("holdfast_store")).strip()
+
+
+@pytest.fixture
+def holdfast(holdfast_app: "App[Any]", holdfast_store: str) -> "Iterator[Harness]":
+    """The App with a store of its own and a fake clock, for one test."""
     from holdfast.testing.harness import harness
 
-    with harness(holdfast_app) as app_harness:
+    with harness(holdfast_app, store=holdfast_store) as app_harness:
         yield app_harness
 
 

@@ -1,16 +1,16 @@
-"""Sessions and connections of SQLAlchemy 2, sync and async, on PostgreSQL and SQLite.
+"""Sessions and connections of SQLAlchemy 2 on PostgreSQL and SQLite: the sync ones, and what the async ones share.
 
-An async session wraps a sync one, which `run_sync` reaches, so both share their code. Only SQLite over aiosqlite goes
-straight to the driver's own thread.
+The async half of SQLAlchemy cannot be imported without greenlet, which a program with sync sessions need not have. So
+its adapters are in a module of their own, imported when an async object is given.
 """
 
 import sqlite3
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from holdfast.errors import UsageError
@@ -24,15 +24,22 @@ CALLBACKS = "holdfast.after_commit"
 """Where a session keeps the functions to call after its commit, each with its transaction or savepoint."""
 
 
+ASYNC = "sqlalchemy.ext.asyncio"
+"""The package of SQLAlchemy's async classes."""
+
+
 def adapter_for(transaction: object) -> UserConnection | None:
-    if isinstance(transaction, scoped_session | async_scoped_session):
+    if isinstance(transaction, scoped_session):
         transaction = transaction()
     if isinstance(transaction, Session | Connection):
-        adapters: dict[str, Any] = {"postgresql": SyncPostgres, "sqlite": SyncSqlite}
-    elif isinstance(transaction, AsyncSession | AsyncConnection):
-        adapters = {"postgresql": AsyncPostgres, "sqlite": AsyncSqlite}
-    else:
-        return None
+        return adapter_by_dialect(transaction, {"postgresql": SyncPostgres, "sqlite": SyncSqlite})
+    if any(base.__module__.startswith(ASYNC) for base in type(transaction).__mro__):
+        found: UserConnection | None = import_module("holdfast.transactions.sqlalchemy_async").adapter_for(transaction)
+        return found
+    return None
+
+
+def adapter_by_dialect(transaction: Any, adapters: dict[str, Any]) -> UserConnection:
     dialect = _dialect(transaction)
     if dialect not in adapters:
         raise UsageError(
@@ -45,7 +52,7 @@ def adapter_for(transaction: object) -> UserConnection | None:
 
 def _dialect(session: Any) -> str:
     try:
-        bound = session.get_bind() if isinstance(session, Session | AsyncSession) else session
+        bound = session.get_bind() if hasattr(session, "get_bind") else session
     except InvalidRequestError as error:
         raise _unbound(error) from error
     return str(bound.dialect.name)
@@ -65,7 +72,7 @@ def connection_of(session: Session | Connection) -> Connection:
         raise _unbound(error) from error
 
 
-class _Sqlalchemy(UserConnection):
+class SqlalchemyUser(UserConnection):
     """Sessions report their commits; bare connections do not."""
 
     _session: Any
@@ -75,7 +82,7 @@ class _Sqlalchemy(UserConnection):
         return bool(self._session.in_transaction())
 
     def after_commit(self, callback: Callable[[], None]) -> bool:
-        session = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
+        session = getattr(self._session, "sync_session", self._session)
         if not isinstance(session, Session):
             return False
         transaction = session.get_nested_transaction() or session.get_transaction()
@@ -111,20 +118,20 @@ def _ended(session: Session, ended: SessionTransaction) -> None:
 # --- PostgreSQL ---
 
 
-def _query(session: Session | Connection, query: str, texts: tuple[str, ...]) -> str:
+def query_one(session: Session | Connection, query: str, texts: tuple[str, ...]) -> str:
     return str(
         connection_of(session).execute(text(query), {f"p{n}": value for n, value in enumerate(texts)}).scalar_one()
     )
 
 
-def _call(session: Session | Connection, name: str, function: str, texts: tuple[str, ...]) -> str:
+def call_function(session: Session | Connection, name: str, function: str, texts: tuple[str, ...]) -> str:
     if getattr(connection_of(session).connection.dbapi_connection, "autocommit", False):
         raise not_in_transaction(name, "Its isolation level is AUTOCOMMIT; use another.")
     placeholders = ", ".join(f"CAST(:p{n} AS text)" for n in range(len(texts)))
-    return _query(session, f"SELECT {function}({placeholders})", texts)
+    return query_one(session, f"SELECT {function}({placeholders})", texts)
 
 
-class SyncPostgres(_Sqlalchemy):
+class SyncPostgres(SqlalchemyUser):
     dialect: ClassVar[Dialect] = "postgresql"
     mode = Mode.SYNC
 
@@ -133,31 +140,16 @@ class SyncPostgres(_Sqlalchemy):
         self.name = f"SQLAlchemy {type(session).__name__}"
 
     def identity(self) -> str:
-        return _query(self._session, IDENTITY, ())
+        return query_one(self._session, IDENTITY, ())
 
     def call(self, function: str, *texts: str) -> str:
-        return _call(self._session, self.name, function, texts)
-
-
-class AsyncPostgres(_Sqlalchemy):
-    dialect: ClassVar[Dialect] = "postgresql"
-    mode = Mode.ASYNC
-
-    def __init__(self, session: AsyncSession | AsyncConnection) -> None:
-        self._session = session
-        self.name = f"SQLAlchemy {type(session).__name__}"
-
-    async def aidentity(self) -> str:
-        return str(await self._session.run_sync(_query, IDENTITY, ()))
-
-    async def acall(self, function: str, *texts: str) -> str:
-        return str(await self._session.run_sync(_call, self.name, function, texts))
+        return call_function(self._session, self.name, function, texts)
 
 
 # --- SQLite ---
 
 
-class SyncSqlite(_Sqlalchemy, SqliteUser):
+class SyncSqlite(SqlalchemyUser, SqliteUser):
     mode = Mode.SYNC
 
     def __init__(self, session: Session | Connection) -> None:
@@ -169,22 +161,3 @@ class SyncSqlite(_Sqlalchemy, SqliteUser):
         if not isinstance(driver, sqlite3.Connection):
             raise UsageError(f"{self.name}: the driver must be pysqlite, not {type(driver).__module__}.")
         return work(driver)
-
-
-class AsyncSqlite(_Sqlalchemy, SqliteUser):
-    mode = Mode.ASYNC
-
-    def __init__(self, session: AsyncSession | AsyncConnection) -> None:
-        self._session = session
-        self.name = f"SQLAlchemy {type(session).__name__}"
-
-    async def arun(self, work: Callable[[sqlite3.Connection], R]) -> R:
-        from holdfast.transactions.aiosqlite import adapter_for
-
-        session = self._session
-        connection = await session.connection() if isinstance(session, AsyncSession) else session
-        driver = (await connection.get_raw_connection()).driver_connection
-        adapter = adapter_for(driver)
-        if adapter is None:
-            raise UsageError(f"{self.name}: the driver must be aiosqlite, not {type(driver).__module__}.")
-        return await adapter.arun(work)

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.context import AbortReason
-from holdfast.errors import Aborted, Cancel, CorruptRecord, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
+from holdfast.errors import (
+    Aborted,
+    Cancel,
+    CorruptRecord,
+    GiveUp,
+    Interrupt,
+    InvalidArguments,
+    PayloadTooLarge,
+    Retry,
+    Snooze,
+)
 from holdfast.model import check
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.outcome import (
@@ -27,6 +37,7 @@ from holdfast.model.outcome import (
     Snoozed,
     TimedOut,
     decide,
+    decide_success,
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
@@ -47,6 +58,9 @@ def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
         return Returned(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
         return NotRetryable(Reason.RESULT_TOO_LARGE, describe(error))
+    except InvalidArguments as error:
+        message = f"The result of job {attempt.lease.id!r} cannot be stored. {error}"
+        return NotRetryable(Reason.ERROR, describe(InvalidArguments(message, task=error.task, field=error.field)))
     except Exception as error:
         return NotRetryable(Reason.ERROR, describe(error))
 
@@ -143,6 +157,8 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
     if attempt.committed and attempt.transaction_settlement is not None:
         return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
     policy = attempt.plan.policy
+    if type(outcome) is Returned:
+        return decide_success(outcome.result, attempt.lease, policy.result_ttl, policy.retention)
     try:
         return decide(
             outcome,

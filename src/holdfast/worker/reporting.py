@@ -85,14 +85,7 @@ class Reporter:
 
     def _failed(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:
         lease = attempt.lease
-        _logger.warning(
-            "Job %s (%s) failed at attempt %d: %s%s",
-            shown(lease.id),
-            shown(lease.task),
-            lease.attempt,
-            settlement.reason,
-            _detail(settlement),
-        )
+        self._log_failure(lease, settlement)
         self._emit(
             events.Failed,
             lease,
@@ -103,6 +96,33 @@ class Reporter:
             ran=attempt.ran_us,
         )
         self.dead_letter(lease.job_key, attempt.plan.task, settlement.error, lease)
+
+    def _log_failure(self, lease: Lease, settlement: Settlement) -> None:
+        """Log the end of a job with its traceback, which is text already: its exception is never formatted here."""
+        if not _logger.isEnabledFor(logging.ERROR):
+            return
+        text, args = "Job %s (%s) failed at attempt %d: %s%s", (shown(lease.id), shown(lease.task), lease.attempt)
+        path, line, function, _ = _logger.findCaller()
+        record = _logger.makeRecord(
+            _logger.name,
+            logging.ERROR,
+            path,
+            line,
+            text,
+            (*args, settlement.reason, _detail(settlement)),
+            None,
+            function,
+            {
+                "job_id": lease.id,
+                "task": lease.task,
+                "queue": lease.queue,
+                "attempt": lease.attempt,
+                "worker": self._worker,
+            },
+        )
+        if settlement.error is not None:
+            record.exc_text = settlement.error.traceback.rstrip()
+        _logger.handle(record)
 
     def _runs_again(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:
         lease = attempt.lease

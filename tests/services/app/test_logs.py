@@ -80,15 +80,30 @@ def test_json_for_programs_holds_the_traceback_of_an_error() -> None:
     assert "ValueError: no" in line["error"]
 
 
-def test_configure_sets_up_a_program() -> None:
-    stream = io.StringIO()
-    root = logging.getLogger()
-    before = root.level
-    handler = configure("warning", "json", stream)
-    try:
-        logging.getLogger("of.this.test").warning("hello")
-        logging.getLogger("of.this.test").info("not this")
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
+def test_configure_logs_what_no_other_handler_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, own = io.StringIO(), logging.getLogger("holdfast")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    monkeypatch.setattr(own, "level", own.level)
+    before = logging.getLogger().level
+    configure("critical", "json", stream)
+    logging.getLogger("of.this.test").warning("hello")
+    own.error("not this")
+    logging.getLogger().addHandler(logging.NullHandler())
+    logging.getLogger("of.this.test").warning("taken by another handler")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["hello"]
+    assert logging.getLogger().level == before
+    own.manager._clear_cache()  # type: ignore[attr-defined]  # the level is set back without `setLevel`
+
+
+def test_configure_changes_nothing_if_the_program_has_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+    before = logging.lastResort
+    assert configure() is None
+    assert logging.lastResort is before
+
+
+def test_a_job_in_the_message_is_not_repeated_after_it() -> None:
+    record = logging.LogRecord("shop", logging.WARNING, __file__, 1, "Job 01JCQ7M3 failed", (), None)
+    record.__dict__.update(job_id="01JCQ7M3", task="charge", attempt=2)
+    assert TextFormatter().format(record).endswith("Job 01JCQ7M3 failed")

@@ -170,6 +170,36 @@ def holdfast_app():
     assert code == 0, said
 
 
+TRANSACTION = """
+import sqlite3
+from jobs import resize
+
+def test_it(holdfast):
+    db = sqlite3.connect(holdfast.url.removeprefix("sqlite:///"))
+    with db:
+        resize.using(transaction=db).enqueue("cat.png")
+    db.close()
+    assert holdfast.drain().succeeded == 1
+"""
+
+
+def test_a_setting_gives_every_test_a_sqlite_file(tmp_path: Path) -> None:
+    code, said = run_pytest(tmp_path, TRANSACTION, settings=SETTING + "holdfast_store = sqlite\n")
+    assert code == 0, said
+
+
+def test_a_project_may_choose_the_file_with_a_fixture(tmp_path: Path) -> None:
+    conftest = """
+import pytest
+
+@pytest.fixture
+def holdfast_store(tmp_path):
+    return f"sqlite:///{tmp_path}/shop.db"
+"""
+    code, said = run_pytest(tmp_path, TRANSACTION, conftest=conftest)
+    assert code == 0, said
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [

@@ -1,16 +1,20 @@
 """A wait that runs out says what the job waits for, and one that nobody can end says so on the log, once."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 from eventually import eventually, idle
 from manual_worker import report_in, report_in_now, settle_now, take_now
 
-from holdfast import App, JobState, Task, WaitTimeout
+from holdfast import App, JobNotFound, JobState, Task, WaitTimeout
 from holdfast.core.job_end import _target
-from holdfast.core.wait_reason import UnfinishedJob, warning
+from holdfast.core.wait_reason import UnfinishedJob, wait_reason, warning
 from holdfast.model.job import JobRecord
+from holdfast.model.observe import QueueStats
+from holdfast.model.records import Totals, WorkerRecord
+from holdfast.model.states import Hold
 from holdfast.model.text import ErrorInfo
 from holdfast.testing.clock import FakeClock
 
@@ -76,9 +80,72 @@ def test_a_job_that_is_not_due_says_when_it_will_be(jobs: App[object], double: T
 def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[int], int]) -> None:
     lane = double.using(lane="alice")
     first = lane.using(id="first").enqueue(1)
-    assert why(lane.enqueue(2)) == "It waits for its turn in lane alice. Job first is first."
+    assert why(lane.enqueue(2)) == (
+        "It waits for its turn in lane alice. Job first is first, and is queued: no live worker on memory://."
+    )
     jobs.control.pause("default", lane="alice")
     assert why(first) == "Lane alice of queue default is paused."
+
+
+def test_a_child_says_that_its_parents_have_not_ended() -> None:
+    child = JobRecord(queue="q", id="child", state=JobState.BLOCKED, hold=Hold.PARENTS, parents_left=1)
+    assert wait_reason(UnfinishedJob(job=child, now=0)) == "It comes after 1 other job that has not ended."
+
+
+def test_a_job_of_a_pool_says_that_older_jobs_come_first(jobs: App[object]) -> None:
+    pool = jobs.pool("ledger", int, lanes=1)
+    pool.enqueue(1, key="alice", id="old")
+    pool.resize(2)
+    pool.enqueue(2, key="alice", id="new")
+    reason = jobs.control.waits_for("new")
+    assert reason.startswith("It waits until the jobs of the earlier size of pool ledger have ended (1 left).")
+    pool.pause()
+    assert jobs.control.waits_for("old") == "Pool ledger is paused."
+
+
+def test_a_job_of_a_queue_that_is_being_cleared_says_so() -> None:
+    queue = QueueStats(
+        queue="q", paused=False, counts={}, due=1, oldest_due=0, next_due=None, totals=Totals(), clearing=True
+    )
+    worker = WorkerRecord(worker="w1", tasks=("t",), queues=("q",), slots=1)
+    job = JobRecord(queue="q", id="one", task="t", state=JobState.QUEUED)
+    facts = UnfinishedJob(job=job, now=0, queue=queue, workers=(worker,))
+    assert wait_reason(facts) == "Queue q is being cleared; no job of it is claimed meanwhile."
+
+
+def test_a_bare_payload_says_that_no_process_pulls_it(jobs: App[object]) -> None:
+    jobs.queue("scans", int).enqueue(1, id="one")
+    report_in_now(jobs, "w1", "double", queues=("default",))
+    assert jobs.control.waits_for("one") == "No live process pulls from queue scans."
+
+
+def test_a_job_that_only_stopping_workers_can_take_says_so(jobs: App[object], double: Task[[int], int]) -> None:
+    handle = double.enqueue(1)
+    report_in_now(jobs, "w1", "double")
+    jobs.control.stop_worker("w1")
+    assert jobs.control.waits_for(handle.id) == "Every live worker that can take it is stopping: w1."
+
+
+def test_a_job_that_is_due_for_long_says_what_else_may_hold_it(jobs: App[object], double: Task[[int], int]) -> None:
+    handle = double.enqueue(1)
+    FakeClock(jobs.engine).advance(seconds=5)
+    report_in_now(jobs, "w1", "double")
+    reason = jobs.control.waits_for(handle.id)
+    assert reason.startswith("It has been due for 5.")
+    assert "`concurrency`" in reason
+
+
+def test_a_due_time_of_another_day_has_its_date(jobs: App[object], double: Task[[int], int]) -> None:
+    reason = jobs.control.waits_for(double.using(delay=72 * 3600).enqueue(1).id)
+    assert re.fullmatch(r"It is due at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.", reason)
+
+
+def test_a_job_that_has_ended_waits_for_nothing(jobs: App[object], double: Task[[int], int]) -> None:
+    handle = double.enqueue(1)
+    handle.cancel()
+    assert jobs.control.waits_for(handle.id) == ""
+    with pytest.raises(JobNotFound):
+        jobs.control.waits_for("unknown")
 
 
 # The hint

@@ -9,7 +9,6 @@ of the claim, of the queue or of the task is reached. Jobs past their `expires` 
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -54,14 +53,11 @@ def promote_due(step: Step, queue: str) -> None:
         step.put_job(job, as_waiting(step, job))
 
 
-class Head(NamedTuple):
-    """The first ready job of one task, and those behind it; heads sort by claim order."""
+Head = tuple[tuple[int, int, int], int, JobRecord, Iterator[JobRecord]]
+"""The first ready job of one task: its place in claim order, the task's index in the claim, the job, those behind it.
 
-    order: tuple[int, int, int]
-    task: int
-    """The task's place in the claim."""
-    job: JobRecord
-    following: Iterator[JobRecord]
+A plain tuple, because each claimed job makes one. The arrival is in the order, so no two are equal.
+"""
 
 
 def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -> None:
@@ -75,8 +71,7 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
     heads = _heads(step, wanted, shares)
     expired = 0
     while left > 0 and heads:
-        first = heads[0]
-        task, job = first.task, first.job
+        _, task, job, following = heads[0]
         if job.expires is not None and job.expires <= step.now:
             # C3: the claim goes on, and leaves the queue after a bounded number of them.
             cancel_waiting(step, job, Reason.EXPIRED)
@@ -89,7 +84,7 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
         leases.append(_grant(step, job, request, wanted.tasks[task], len(leases)))
         left -= 1
         shares[task] -= 1
-        head = _head(task, first.following) if shares[task] > 0 and left > 0 else None
+        head = _head(task, following) if shares[task] > 0 and left > 0 else None
         if head is None:
             heappop(heads)
         else:
@@ -113,7 +108,7 @@ def _heads(step: Step, wanted: QueueClaim, shares: list[int]) -> list[Head]:
 def _head(task: int, jobs: Iterator[JobRecord]) -> Head | None:
     # S2: priority, due, arrival.
     job = next(jobs, None)
-    return None if job is None else Head((-job.priority, job.due, job.arrival), task, job, jobs)
+    return None if job is None else ((-job.priority, job.due, job.arrival), task, job, jobs)
 
 
 def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: int) -> Lease:

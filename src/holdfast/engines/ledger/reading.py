@@ -66,20 +66,22 @@ def stats(step: Step, command: Stats) -> StatsAnswer:
 
 
 def queue_stats(step: Step, name: str) -> QueueStats:
-    # RD2: `due` is the queued jobs and those that have fallen due.
+    # RD2: `due` is the queued jobs and those that have fallen due. RD4: tasks with queued jobs.
     state = step.state
     record = state.queue(name) or QueueRecord(queue=name)
     counts = dict(state.counts(name))
     fallen, since = state.count_due(name, step.now)
-    ready = state.oldest_ready(name)
+    ready = state.first_ready(name)
     return QueueStats(
         queue=name,
         paused=record.paused,
         counts=counts,
         due=counts.get(JobState.QUEUED, 0) + fallen,
-        oldest_due=min((due for due in (since, ready) if due is not None), default=None),
+        oldest_due=min([*ready.values(), *([] if since is None else [since])], default=None),
         next_due=state.next_due(name),
         totals=record.totals,
+        ready_tasks=tuple(sorted(ready)),
+        clearing=state.is_clearing(name),
     )
 
 

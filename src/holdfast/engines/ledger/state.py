@@ -148,8 +148,12 @@ class State(ABC):
         """How many jobs per state, without zeros. From stored counters, without counting jobs."""
 
     @abstractmethod
-    def oldest_ready(self, queue: str) -> int | None:
-        """The earliest due time among the first ready jobs of each task."""
+    def first_ready(self, queue: str) -> Mapping[str, int]:
+        """The tasks that have ready jobs, each with the due time of its first one."""
+
+    def is_clearing(self, queue: str) -> bool:
+        """True if a clear of the queue has ended some jobs and not all. For stores that clear in chunks."""
+        return False
 
     @abstractmethod
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:

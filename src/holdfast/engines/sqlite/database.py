@@ -9,7 +9,7 @@ NO_NUMBER = 0
 
 
 class Database:
-    """Runs statements by name. Caches the numbers of names."""
+    """Runs statements by name. Caches the numbers of names, also that a name has none."""
 
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
         self.connection = connection
@@ -46,31 +46,39 @@ class Database:
 
     def queue_number(self, name: str) -> int:
         """The number of a queue; `NO_NUMBER` if the queue does not exist."""
-        return self._queue_numbers.get(name) or self._look_up(self._queue_numbers, "queue_number", name)
+        number = self._queue_numbers.get(name)
+        return self._look_up(self._queue_numbers, "queue_number", name) if number is None else number
 
     def task_number(self, name: str) -> int:
         """The number of a task; `NO_NUMBER` if no job of it was ever stored."""
-        return self._task_numbers.get(name) or self._look_up(self._task_numbers, "task_number", name)
+        number = self._task_numbers.get(name)
+        return self._look_up(self._task_numbers, "task_number", name) if number is None else number
 
     def _look_up(self, numbers: dict[str, int], statement: str, name: str) -> int:
         row = self.one(statement, name)
-        if row is None:
-            return NO_NUMBER
-        numbers[name] = int(row[0])
-        return numbers[name]
+        numbers[name] = number = NO_NUMBER if row is None else int(row[0])
+        return number
 
     def add_queue_number(self, name: str) -> int:
         """The number of a queue. If it has none, it gets one."""
         number = self.queue_number(name)
         if number == NO_NUMBER:
             self.write("add_queue", name)
-            number = self.queue_number(name)
+            number = self._look_up(self._queue_numbers, "queue_number", name)
         return number
+
+    def drop_queue_number(self, name: str) -> None:
+        """Remove a queue that has no jobs. RM3: its number is not used again."""
+        number = self.queue_number(name)
+        self.write("drop_counts", number)
+        self.write("drop_queue_record", number)
+        self.write("drop_queue", number, number)
+        self._queue_numbers.pop(name, None)
 
     def add_task_number(self, name: str) -> int:
         """The number of a task. If it has none, it gets one."""
         number = self.task_number(name)
         if number == NO_NUMBER:
             self.write("add_task", name)
-            number = self.task_number(name)
+            number = self._look_up(self._task_numbers, "task_number", name)
         return number

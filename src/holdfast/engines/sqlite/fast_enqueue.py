@@ -17,7 +17,7 @@ import msgspec
 from holdfast.engines.ledger import Decision, Ledger
 from holdfast.engines.ledger.enqueue import record_of
 from holdfast.engines.ledger.step import Step
-from holdfast.engines.sqlite.rows import NO_HOLD, ROWS_PER_INSERT, pack, with_checksum
+from holdfast.engines.sqlite.rows import NO_HOLD, ROWS_PER_INSERT, pack_job
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.model.command import Command
 from holdfast.model.instants import At
@@ -53,7 +53,7 @@ class PlainEnqueues(SqliteState):
         """`alike` has for every job the first one of its run of jobs that differ only in id and payload."""
         self.flush()
         step = Step(self, at)
-        arrival, now, changes = self.arrival, at.wall, self._count_changes
+        arrival, now, moves = self.arrival, at.wall, self._moves
         rows: list[tuple[Any, ...]] = []
         answers: list[GroupAccepted] = []
         first: NewJob | None = None
@@ -70,12 +70,12 @@ class PlainEnqueues(SqliteState):
                     before, between = fields[:ID], fields[ID + 1 : PAYLOAD]
                     middle, after = fields[PAYLOAD + 1 : ARRIVAL], fields[ARRIVAL + 1 :]
                     q, t = self.db.add_queue_number(first.queue), self.db.add_task_number(first.task)
-                    rank, counted = -first.priority, (first.queue, QUEUED)
+                    rank, move = -first.priority, (first.queue, None, QUEUED)
                     step.topics.add("queue:" + first.queue)  # N1
-                body = with_checksum(pack((*before, job_id, *between, payload, *middle, arrival, *after)))
+                body = pack_job((*before, job_id, *between, payload, *middle, arrival, *after))
                 rows.append((arrival, q, job_id, t, rank, now, body))
                 accepted.append(Accepted(status=CREATED, id=job_id, state=QUEUED, arrival=arrival, generation=0))
-                changes[counted] = changes.get(counted, 0) + 1
+                moves[move] = moves.get(move, 0) + 1
             answers.append(GroupAccepted(tuple(accepted)))
         self.arrival = arrival
         self._add_queued(rows)

@@ -13,7 +13,9 @@ from holdfast.model.states import TERMINAL, WAITING, Hold, JobState
 MAX_INTEGER = 2**63 - 1
 """The largest integer of SQLite: above every arrival and every instant."""
 CHECKSUM_BYTES = 4
-"""At the end of `body`: CRC-32 of the packed record."""
+"""At the end of `body`: CRC-32 of the packed record, the lowest byte first."""
+SOUND = crc32(crc32(b"").to_bytes(CHECKSUM_BYTES, "little"))
+"""The CRC-32 of any bytes with their own CRC-32 behind them, so one call checks a body."""
 NO_LIMIT = -1
 """The parameter of `LIMIT ?` for all rows."""
 
@@ -40,8 +42,13 @@ COLUMNS = (
 statement searches or sorts by has a column, too."""
 ID_COLUMNS = ("q", "id")
 """The columns that an update never changes."""
+LEASE_COLUMNS = ("state", "token", "lease_expires", "body")
+END_COLUMNS = ("state", "token", "lease_expires", "kept_until", "body")
 NARROW_COLUMNS = ("state", "token", "lease_expires", "expires", "kept_until", "body")
-"""The columns of `update_job_narrow`, in the order of `fast_updates.narrow_row`."""
+"""The columns of `update_job_lease`, `update_job_end` and `update_job_narrow`, in the order of the functions of
+`fast_updates.py`."""
+NULL_AT_END = ("token", "lease_expires")
+"""Columns that `update_job_end` sets to NULL, without a parameter."""
 QUEUED_COLUMNS = ("arrival", "q", "id", "t", "rank", "due", "body")
 """The columns of `add_queued_job` besides the state; the others are NULL for such a job."""
 ROWS_PER_INSERT = 20
@@ -50,7 +57,9 @@ ROWS_PER_INSERT = 20
 NO_HOLD = Hold.NONE
 """A module's name is read faster than a member of an enum, and every written job needs it."""
 
-pack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+pack: Callable[[object], bytes] = _encoder.encode
+_encode_job: Callable[[object, bytearray], None] = _encoder.encode_into
 _decode_job = msgspec.msgpack.Decoder(JobRecord).decode
 unpack_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 unpack_lane = msgspec.msgpack.Decoder(LaneRecord).decode
@@ -81,22 +90,23 @@ def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
     )
 
 
-def pack_job(job: JobRecord) -> bytes:
-    return with_checksum(pack(job))
+def pack_job(job: JobRecord | tuple[Any, ...]) -> bytearray:
+    """The record, and its checksum at the end: a damaged payload would decode, and run.
+
+    A bytearray, because `sqlite3` looks for an adapter of each parameter of type bytes.
+    """
+    body = bytearray()
+    _encode_job(job, body)
+    body += crc32(body).to_bytes(CHECKSUM_BYTES, "little")
+    return body
 
 
-def with_checksum(record: bytes) -> bytes:
-    """The packed record, and its checksum at the end: a damaged payload would decode, and run."""
-    return record + crc32(record).to_bytes(CHECKSUM_BYTES, "big")
-
-
-def unpack_job(body: bytes | None) -> JobRecord:
+def unpack_job(body: bytes | bytearray | None) -> JobRecord:
     if body is None:  # a damaged row may have lost it, although the column is NOT NULL
         raise msgspec.DecodeError("the record is missing")
-    record = memoryview(body)[:-CHECKSUM_BYTES]
-    if crc32(record).to_bytes(CHECKSUM_BYTES, "big") != body[-CHECKSUM_BYTES:]:
+    if crc32(body) != SOUND:
         raise msgspec.DecodeError("the checksum does not match")
-    return _decode_job(record)
+    return _decode_job(body[:-CHECKSUM_BYTES])
 
 
 class DamagedRow(Exception):

@@ -15,14 +15,13 @@ from typing import Any
 from holdfast.engines.ledger.state import Name, Record, claim_of
 from holdfast.engines.sqlite.audit import problems_of_database
 from holdfast.engines.sqlite.database import Database
+from holdfast.engines.sqlite.ready_jobs import ReadyJobs
 from holdfast.engines.sqlite.rows import (
     MAX_INTEGER,
     NO_LIMIT,
     STATE_NUMBERS,
     STATES_BY_NUMBER,
     BrokenLane,
-    DamagedIndex,
-    DamagedRow,
     job_row,
     pack,
     read_job,
@@ -30,27 +29,21 @@ from holdfast.engines.sqlite.rows import (
     unpack_lane,
     unpack_queue,
 )
-from holdfast.engines.sqlite.unfinished import UnfinishedRecords
-from holdfast.model.instants import FOREVER
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
 from holdfast.model.states import LIVE, JobState
 
-MAX_READY_ROWS = 256
-"""Rows that one query of ready jobs reads, however many jobs the claim asks for."""
 NEWEST = {
     JobState.QUEUED: "newest_queued",
     JobState.FAILED: "newest_dead",
     JobState.CANCELLED: "newest_dead",
 }
 """The statement that lists the jobs of a state, for states that an index serves."""
-
-
 JobChange = tuple[JobRecord, JobRecord]
 """A stored job, before and after."""
 
 
-class SqliteState(UnfinishedRecords):
+class SqliteState(ReadyJobs):
     """The `State` of one connection."""
 
     trusts_fresh_ids = False
@@ -59,12 +52,9 @@ class SqliteState(UnfinishedRecords):
     def __init__(self, connection: sqlite3.Connection, sql: Mapping[str, str]) -> None:
         super().__init__()
         self.db = Database(connection, sql)
-        self._jobs: dict[Name, JobRecord | None] = {}
         self._dirty: dict[Name, JobRecord | None] = {}
         """Changed jobs that are not written yet, with the record that the database has."""
         self._queues: dict[str, QueueRecord | None] = {}
-        self._count_changes: dict[tuple[str, JobState], int] = {}
-        """How much the number of jobs per queue and state has changed in this transaction."""
         self._has_edges: bool | None = None
         self._complete_lanes: set[Name] = set()
         """Lanes whose head was found, or written, in this transaction."""
@@ -86,12 +76,12 @@ class SqliteState(UnfinishedRecords):
         self.clear_cache()
 
     def clear_cache(self) -> None:
-        """Drop everything that a rollback undoes or another connection may change. That includes the numbers of names,
-        because a restored backup may have others."""
+        """Drop all that a rollback undoes, and all that another connection may change, such as the numbers of names."""
         self._jobs = {}
         self._dirty = {}
         self._queues = {}
-        self._count_changes = {}
+        self._moves = {}
+        self._next_due = {}
         self._has_edges = None
         self._unfinished = None
         self._complete_lanes.clear()
@@ -128,19 +118,12 @@ class SqliteState(UnfinishedRecords):
 
     def recount(self, queue: str, before: JobState, after: JobState) -> None:
         """Count a row that a repair has moved from one state to another without the rules."""
-        for state, change in ((before, -1), (after, 1)):
-            self._count_changes[queue, state] = self._count_changes.get((queue, state), 0) + change
+        self._moves[queue, before, after] = self._moves.get((queue, before, after), 0) + 1
 
     def finish(self) -> None:
-        """Write the changed jobs and counts, at the end of the transaction."""
+        """Write the changed jobs and counts: at the end of the transaction, and before a queue is removed."""
         self.flush()
-        counts = [
-            (self.db.add_queue_number(queue), STATE_NUMBERS[state], change)
-            for (queue, state), change in self._count_changes.items()
-            if change
-        ]
-        self.db.many("count", counts)
-        self._count_changes.clear()
+        self._write_counts()
 
     def _row(self, job: JobRecord) -> tuple[Any, ...]:
         return job_row(job, self.db.add_queue_number(job.queue), self.db.add_task_number(job.task))
@@ -154,19 +137,18 @@ class SqliteState(UnfinishedRecords):
         if name not in self._dirty:
             self._dirty[name] = before
         self._jobs[name] = after
-        changes = self._count_changes
-        if before is not None:
-            counted = (job.queue, before.state)
-            changes[counted] = changes.get(counted, 0) - 1
-        if after is not None:
-            counted = (job.queue, after.state)
-            changes[counted] = changes.get(counted, 0) + 1
+        move = (job.queue, None if before is None else before.state, None if after is None else after.state)
+        self._moves[move] = self._moves.get(move, 0) + 1
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
+            case QueueRecord() if there:
+                self._queues[record.queue] = record
+                self.db.write("put_queue", pack(record), self.db.add_queue_number(record.queue))
             case QueueRecord():
-                self._queues[record.queue] = record if there else None
-                self.db.write("put_queue", pack(record) if there else None, self.db.add_queue_number(record.queue))
+                self.finish()  # a rule removes a queue without jobs: its counts are 0 now
+                self._queues[record.queue] = None
+                self.db.drop_queue_number(record.queue)
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():
@@ -232,36 +214,6 @@ class SqliteState(UnfinishedRecords):
             self.db.rows("key_taker", self.db.queue_number(queue), self.db.task_number(task), unique_key)
         )
 
-    def ready(self, queue: str, task: str, about: int) -> Iterator[JobRecord]:
-        self.flush()
-        cleared = self.lanes_being_cleared(queue)
-        if None in cleared:
-            return
-        q, t = self.db.queue_number(queue), self.db.task_number(task)
-        after = (-FOREVER, 0, 0)
-        count = min(about, MAX_READY_ROWS)
-        while True:
-            rows = self.db.rows("ready", q, t, *after, count)
-            jobs = self._read(rows)
-            for (arrival, rank, due, _), job in zip(rows, jobs, strict=True):
-                if job.task != task or job.queue != queue:
-                    raise DamagedRow(arrival)
-                if job.due != due or job.priority != -rank or job.state is not JobState.QUEUED:
-                    raise DamagedIndex(queue)
-            yield from (job for job in jobs if job.lane is None or job.lane not in cleared)
-            if len(rows) < count:
-                return
-            after = (rank, due, arrival)
-
-    def due(self, queue: str, now: int, limit: int) -> Iterator[JobRecord]:
-        self.flush()
-        return iter(self._read(self.db.rows("due", self.db.queue_number(queue), now, limit)))
-
-    def next_due(self, queue: str) -> int | None:
-        self.flush()
-        row = self.db.one("next_due", self.db.queue_number(queue))
-        return None if row is None else row[0]
-
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         self.flush()
         statement, number = NEWEST.get(state, "newest"), STATE_NUMBERS[state]
@@ -312,24 +264,10 @@ class SqliteState(UnfinishedRecords):
     def _counts(self, queue: str) -> Counter[JobState]:
         rows = self.db.rows("counts", self.db.queue_number(queue))
         counts = Counter({STATES_BY_NUMBER[number]: n for number, n in rows})
-        for (changed_queue, state), change in self._count_changes.items():
+        for (changed_queue, state), change in self._count_changes().items():
             if changed_queue == queue:
                 counts[state] += change
         return counts
-
-    def oldest_ready(self, queue: str) -> int | None:
-        self.flush()
-        q, t = self.db.queue_number(queue), 0
-        dues = []
-        while (row := self.db.one("next_ready_task", q, t)) is not None:
-            t = row[0]
-            dues.append(self.db.rows("oldest_ready", q, t)[0][0])
-        return min(dues, default=None)
-
-    def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
-        self.flush()
-        row = self.db.one("count_due", self.db.queue_number(queue), now)
-        return (0, None) if row is None else (row[0], row[1])
 
     def lane(self, queue: str, lane: str) -> LaneRecord | None:
         row = self.db.one("lane", self.db.queue_number(queue), lane)

@@ -10,8 +10,11 @@ from importlib.resources import files
 
 from holdfast.engines.sqlite.rows import (
     COLUMNS,
+    END_COLUMNS,
     ID_COLUMNS,
+    LEASE_COLUMNS,
     NARROW_COLUMNS,
+    NULL_AT_END,
     QUEUED_COLUMNS,
     ROWS_PER_INSERT,
     STATE_NUMBERS,
@@ -46,6 +49,8 @@ def _model_values() -> dict[str, str]:
         "job.qualified_columns": ", ".join(f"job.{column}" for column in COLUMNS),
         "job.parameters": ", ".join("?" * len(COLUMNS)),
         "job.assignments": _assignments(column for column in COLUMNS if column not in ID_COLUMNS),
+        "job.lease_assignments": _assignments(LEASE_COLUMNS),
+        "job.end_assignments": _assignments(END_COLUMNS, null=NULL_AT_END),
         "job.narrow_assignments": _assignments(NARROW_COLUMNS),
         "job.queued_columns": ", ".join((*QUEUED_COLUMNS, "state")),
         "job.queued_row": queued_row,
@@ -57,5 +62,5 @@ def _numbers(states: frozenset[JobState]) -> str:
     return ", ".join(str(number) for state, number in STATE_NUMBERS.items() if state in states)
 
 
-def _assignments(columns: Iterable[str]) -> str:
-    return ", ".join(f"{column} = ?" for column in columns)
+def _assignments(columns: Iterable[str], null: Iterable[str] = ()) -> str:
+    return ", ".join(f"{column} = {'NULL' if column in null else '?'}" for column in columns)

@@ -57,8 +57,16 @@ INSERT INTO {{ns}}_job ({{job.queued_columns}}) VALUES {{job.queued_row}};
 -- Several of them.
 INSERT INTO {{ns}}_job ({{job.queued_columns}}) VALUES {{job.queued_rows}};
 
+-- name: update_job_lease
+-- For a job that goes on and has no expiry date, if neither its order nor its name changes.
+UPDATE {{ns}}_job SET {{job.lease_assignments}} WHERE arrival = ?;
+
+-- name: update_job_end
+-- The same for one that ends.
+UPDATE {{ns}}_job SET {{job.end_assignments}} WHERE arrival = ?;
+
 -- name: update_job_narrow
--- For a job whose order and name do not change: most indexes are not touched.
+-- For any job whose order and name do not change: most indexes are not touched.
 UPDATE {{ns}}_job SET {{job.narrow_assignments}} WHERE arrival = ?;
 
 -- name: update_job
@@ -87,14 +95,11 @@ REINDEX {{ns}}_job;
 -- The next queue in the order of its number.
 SELECT q, name FROM {{ns}}_queue WHERE q > ? ORDER BY q LIMIT 1;
 
--- name: oldest_ready
--- The due time of the first ready job of one task. Index: job_ready.
-SELECT due FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
-WHERE q = ? AND t = ? AND state = {{state.queued}} ORDER BY rank, due, arrival LIMIT 1;
-
 -- name: next_ready_task
--- The next task of a queue that has ready jobs. Index: job_ready.
-SELECT t FROM {{ns}}_job INDEXED BY {{ns}}_job_ready WHERE q = ? AND t > ? AND state = {{state.queued}} ORDER BY t LIMIT 1;
+-- The next task of a queue that has ready jobs: its number, its name, the due time of its first ready job. Index:
+-- job_ready.
+SELECT t, (SELECT name FROM {{ns}}_task AS task WHERE task.t = job.t), due FROM {{ns}}_job AS job INDEXED BY {{ns}}_job_ready
+WHERE q = ? AND t > ? AND state = {{state.queued}} ORDER BY t, rank, due, arrival LIMIT 1;
 
 -- name: due
 -- Jobs that have fallen due, in order. Index: job_due.
@@ -177,6 +182,16 @@ SELECT body FROM {{ns}}_queue WHERE body IS NOT NULL ORDER BY name;
 
 -- name: put_queue
 UPDATE {{ns}}_queue SET body = ? WHERE q = ?;
+
+-- name: drop_counts
+DELETE FROM {{ns}}_count WHERE q = ?;
+
+-- name: drop_queue_record
+UPDATE {{ns}}_queue SET body = NULL WHERE q = ?;
+
+-- name: drop_queue
+-- Remove a name and its number; not while an edge has the number, which is found by it. Edges are few.
+DELETE FROM {{ns}}_queue WHERE q = ? AND NOT EXISTS (SELECT 1 FROM {{ns}}_edge WHERE child_q = ?);
 
 -- name: counts
 SELECT state, n FROM {{ns}}_count WHERE q = ?;

@@ -91,6 +91,9 @@ class UnfinishedRecords(SmallRecords, ABC):
         works = self.unfinished().values()
         return frozenset(work.lane for work in works if work.kind == "clear" and work.queue == queue)
 
+    def is_clearing(self, queue: str) -> bool:
+        return None in self.lanes_being_cleared(queue)
+
     def _begin(self, work: UnfinishedWork) -> None:
         self.put_unfinished(work)
         self.begun.append(work)

@@ -33,6 +33,7 @@ from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
 from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
+from holdfast.engines.sqlite.write_lock import begin_write, wait_in_steps
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.command import Command
 from holdfast.model.instants import At
@@ -74,6 +75,7 @@ class Writer:
             self._in_use = CONNECTIONS.in_use(self.connection)
             try:
                 with self._in_use:
+                    wait_in_steps(self.connection, store)
                     use_wal(self.connection, store, runtime)
             except BaseException:
                 self.connection.close()
@@ -119,7 +121,7 @@ class Writer:
                 return ()
         with self._gate, self._in_use:
             try:
-                self.connection.execute("BEGIN IMMEDIATE")
+                begin_write(self.connection, self._store, self._runtime)
                 namespace = self._store.namespace
                 steps = migrate(self.connection, namespace, self._runtime.boot_id()) if auto_migrate else ()
                 check(version_of(self.connection, namespace), namespace)
@@ -236,7 +238,7 @@ class Writer:
     def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate, self._in_use:
             self._check_files(log=self._log_file.was_lost)
-            self.connection.execute("BEGIN IMMEDIATE")
+            begin_write(self.connection, self._store, self._runtime)
             try:
                 result = work()
                 self._commit()

@@ -116,8 +116,10 @@ class Tables(State):
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
-            case QueueRecord():
-                self._queue(record.queue).record = record if there else None
+            case QueueRecord() if there:
+                self._queue(record.queue).record = record
+            case QueueRecord():  # a rule removes it only without jobs and lanes, so its indexes are empty
+                del self._queues[record.queue]
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():
@@ -251,9 +253,10 @@ class Tables(State):
         index = self._queues.get(queue)
         return {} if index is None else {state: len(jobs) for state, jobs in index.by_state.items() if jobs}
 
-    def oldest_ready(self, queue: str) -> int | None:
-        heaps = () if (index := self._queues.get(queue)) is None else index.ready.values()
-        return min((head.due for heap in heaps if (head := heap.first()) is not None), default=None)
+    def first_ready(self, queue: str) -> Mapping[str, int]:
+        index = self._queues.get(queue)
+        heaps = {} if index is None else index.ready
+        return {task: head.due for task, heap in heaps.items() if (head := heap.first()) is not None}
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
         index = self._queues.get(queue)

@@ -166,3 +166,21 @@ async def test_a_job_that_replaces_another_replaces_it_in_the_counts(bench: Benc
 
     stats = await bench.stats()
     assert (stats.counts, stats.totals) == ({JobState.SCHEDULED: 1}, Totals(failed=1))
+
+
+# RD4
+@guarantee(Guarantee.COUNTERS)
+async def test_the_tasks_that_have_queued_jobs_are_named(bench: Bench) -> None:
+    await bench.put(new_job("a", task="mail"), new_job("b", task="bill", delay=HOUR), new_job("c", task="mail"))
+    assert (await bench.stats()).ready_tasks == ("mail",)
+
+    bench.clock.advance(hours=2)
+    assert (await bench.stats()).ready_tasks == ("mail",)  # due, and not promoted yet
+    await bench.take(1, tasks=("mail",))
+    assert (await bench.stats()).ready_tasks == ("bill", "mail")
+    await bench.take(1, tasks=("mail",))
+    assert (await bench.stats()).ready_tasks == ("bill",)
+
+    await bench.engine.clear(QUEUE)
+    stats = await bench.stats()
+    assert (stats.ready_tasks, stats.clearing) == ((), False)

@@ -75,9 +75,9 @@ BEGIN
         || coalesce(CASE WHEN v_more THEN v_below END::text, 'null'));
 END $$;
 
--- The earliest due time among the first ready jobs of each task, which a claim would meet next. It goes from task to
--- task in the index job_ready, however many jobs each of them has.
-CREATE FUNCTION oldest_ready(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS $$
+-- The tasks that have ready jobs, each with the due time of its first one, which a claim would meet next. It goes from
+-- task to task in the index job_ready, however many jobs each of them has.
+CREATE FUNCTION first_ready(p_queue text) RETURNS TABLE (task text, due bigint) LANGUAGE sql STABLE AS $$
     WITH RECURSIVE first_of AS (
         (SELECT task, due FROM job WHERE queue = p_queue AND state = 'queued'
         ORDER BY task, (-priority::int), due, arrival LIMIT 1)
@@ -87,10 +87,11 @@ CREATE FUNCTION oldest_ready(p_queue text) RETURNS bigint LANGUAGE sql STABLE AS
             ORDER BY task, (-priority::int), due, arrival LIMIT 1
         ) AS n
     )
-    SELECT min(due) FROM first_of
+    SELECT task, due FROM first_of
 $$;
 
 -- RD2: from counters and indexes.
+-- RD4: tasks with queued jobs.
 CREATE FUNCTION queue_stats(p_queue text, p_now bigint) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_counts json;
@@ -98,6 +99,8 @@ DECLARE
     v_totals json;
     v_fallen bigint;
     v_since bigint;
+    v_oldest bigint;
+    v_tasks json;
 BEGIN
     SELECT coalesce(json_object_agg(state, jobs) FILTER (WHERE jobs <> 0), '{}'),
         coalesce(sum(jobs) FILTER (WHERE state = 'queued'), 0),
@@ -108,15 +111,19 @@ BEGIN
     INTO v_counts, v_queued, v_totals FROM counts WHERE queue = p_queue;
     SELECT count(*), min(due) INTO v_fallen, v_since
     FROM job WHERE queue = p_queue AND state IN ({{by_due}}) AND due <= p_now;
+    SELECT min(due), coalesce(json_agg(task ORDER BY task COLLATE "C"), '[]') INTO v_oldest, v_tasks
+    FROM first_ready(p_queue);
     RETURN json_build_object(
         'queue', p_queue,
         'paused', coalesce((SELECT paused FROM queue WHERE queue = p_queue), false),
         'counts', v_counts,
         'due', v_queued + v_fallen,
-        'oldest_due', least(v_since, oldest_ready(p_queue)),
+        'oldest_due', least(v_since, v_oldest),
         'next_due', (SELECT due FROM job WHERE queue = p_queue AND state IN ({{by_due}})
             ORDER BY due LIMIT 1),
-        'totals', v_totals);
+        'totals', v_totals,
+        'ready_tasks', v_tasks,
+        'clearing', coalesce((SELECT clearing > p_now FROM queue WHERE queue = p_queue), false));
 END $$;
 
 CREATE FUNCTION stats(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text

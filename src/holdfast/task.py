@@ -185,6 +185,9 @@ class Task(Generic[P, R]):
         payload = signature.encode(defaults.codec, args, kwargs)
         if len(payload) > defaults.max_payload_bytes:  # a codec of the user's has no limit of its own
             raise PayloadTooLarge(size=len(payload), limit=defaults.max_payload_bytes)
+        if defaults.is_complete:
+            job = with_fields(defaults.job, id=self._store.runtime.new_id(), payload=payload)
+            return Draft(job, self, defaults.wait_for_room_us)
         fields: dict[str, Any] = {"payload": payload}
         if defaults.job.fresh_id:
             fields["id"] = self._store.runtime.new_id()
@@ -195,7 +198,7 @@ class Task(Generic[P, R]):
         if defaults.templates:
             arguments = signature.decode(defaults.codec, payload)
             fields |= {field: template.render(signature, arguments) for field, template in defaults.templates.items()}
-        return Draft(with_fields(defaults.job, fields), self, wait_for_room_us=defaults.wait_for_room_us)
+        return Draft(with_fields(defaults.job, **fields), self, defaults.wait_for_room_us)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Make a job of this call. Before this returns, it is as durable as the durability setting says."""
@@ -220,7 +223,7 @@ class Task(Generic[P, R]):
         limit_s = self._store.config.request_timeout if chosen is None else chosen / 1_000_000
         listener = (await self._store.per_loop()).end_listener
         started_at_read = listener.start()  # before the enqueue, so that no notification is missed
-        job = with_fields(draft.job, {"reply": listener.name})
+        job = with_fields(draft.job, reply=listener.name)
         (accepted,) = await enqueue(self._store, (job,), wait_for_room_us=draft.wait_for_room_us)
         handle = self.handle_of(job.queue, accepted)
         if accepted.status is EnqueueStatus.COMPLETED and accepted.result is not None:

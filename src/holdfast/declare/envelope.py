@@ -14,10 +14,10 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.codec import MEBIBYTE, JsonCodec, Limits
 from holdfast.errors import InvalidArguments
-from holdfast.model.produce import NewJob
 
 ABSENT = msgspec.UNSET
 """The value of a parameter that the call did not pass."""
@@ -152,9 +152,8 @@ def _dump_model(value: object) -> object:
     raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
-def with_fields(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
-    """The job with these fields replaced."""
-    return msgspec.structs.replace(job, **fields)
+with_fields = replace
+"""The job with these fields replaced: `with_fields(job, reply="p")`."""
 
 
 def canonical(value: object) -> bytes | None:

@@ -123,7 +123,7 @@ def in_pool(draft: Draft[Any], place: PoolPlace) -> Draft[Any]:
     """The same draft, for a lane of the pool that the engine will choose."""
     if place.key is not None:
         check_name(place.key, "key")
-    return Draft(with_fields(draft.job, {"pool": place}), draft.task, wait_for_room_us=draft.wait_for_room_us)
+    return Draft(with_fields(draft.job, pool=place), draft.task, wait_for_room_us=draft.wait_for_room_us)
 
 
 def declare_depth_limits(store: StoreConnection, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:

@@ -182,6 +182,8 @@ class JobDefaults:
     """Time from the enqueue until the job expires."""
     wait_for_room_us: Micros | None
     """How long to wait for room in a full queue."""
+    is_complete: bool
+    """A job needs nothing else than a generated id and its payload."""
     codec: Codec
     max_payload_bytes: int
     """The limit for a payload."""
@@ -217,6 +219,7 @@ class JobDefaults:
             templates=templates,
             expires_after_us=expires_after_us,
             wait_for_room_us=chosen.get("wait_for_room"),
+            is_complete=job.fresh_id and not templates and expires_after_us is None,
             codec=codec,
             max_payload_bytes=max_payload_bytes,
         )

@@ -49,6 +49,14 @@ SELECT 1 FROM {{ns}}_job WHERE q = ? AND id = ?;
 -- name: add_job
 INSERT INTO {{ns}}_job ({{job.columns}}) VALUES ({{job.parameters}});
 
+-- name: add_queued_job
+-- A queued job without lane, key, lease and expiry.
+INSERT INTO {{ns}}_job ({{job.queued_columns}}) VALUES {{job.queued_row}};
+
+-- name: add_queued_jobs
+-- Several of them.
+INSERT INTO {{ns}}_job ({{job.queued_columns}}) VALUES {{job.queued_rows}};
+
 -- name: update_job_lease
 -- For a job that goes on and has no expiry date, if neither its order nor its name changes.
 UPDATE {{ns}}_job SET {{job.lease_assignments}} WHERE arrival = ?;

@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-short test-others check long chaos mutants bench-quick format clean
+.PHONY: help demo test test-short test-others check long chaos mutants bench-quick bench-backlog format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -46,6 +46,9 @@ demo: $(INSTALLED) ## Run the demo: a few thousand jobs on one SQLite file, and 
 
 bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes build/bench.json
 	$(BIN)/python -m benchmarks.quick
+
+bench-backlog: $(INSTALLED) ## Drain 1k to 200k queued jobs with each kind of statistics; fails when one is out of line
+	$(BIN)/python -m benchmarks.backlog
 
 long: $(INSTALLED) ## Run the long proofs: the differential machine at full length, the suites without fast paths
 	$(BIN)/python -m pytest -m long

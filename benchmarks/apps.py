@@ -79,6 +79,18 @@ def _drain(jobs: App[Any], queues: tuple[str, ...]) -> None:
     print(f"{took} {cpu} {peak_memory()}", flush=True)
 
 
+def drain_counted(url: str, last: str) -> None:
+    """A worker process that drains `counted` jobs and prints two rates: of all, and of the last ones.
+
+    Time runs from the first end to the last, so a short drain is not judged by how long a worker takes to start.
+    """
+    jobs = make(url)
+    with jobs:
+        Worker(jobs, queues=["default"], concurrency=100, until_empty=True).run()
+    for count in (len(FINISHED), int(last)):
+        print((count - 1) / (FINISHED[-1] - FINISHED[-count]), flush=True)
+
+
 def share(url: str) -> None:
     """One of several worker processes that start together and print a line when no job is left."""
     jobs = make(url)
@@ -146,6 +158,7 @@ def _status(name: str) -> int:
 PROGRAMS: dict[str, Callable[..., None]] = {
     "drain": drain,
     "drain_tasks": drain_tasks,
+    "drain_counted": drain_counted,
     "share": share,
     "enqueue": enqueue,
     "pace": pace,

@@ -63,6 +63,11 @@ class Stores:
         self._server.execute(f"CREATE DATABASE {name}")
         return self._server.url(name)
 
+    def drop(self, url: str) -> None:
+        """Remove a database that is not needed any more."""
+        assert self._server is not None
+        self._server.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
+
     def filled(self, jobs: int, task: str) -> str:
         """The address of a database with this many jobs, vacuumed and analysed as in the bare loops."""
         url = self.fresh()

@@ -48,7 +48,7 @@ class App(Generic[S]):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Callable[[], str] | None = None,
         /,
         *,
         lifespan: Lifespan[S] | None = None,
@@ -217,7 +217,8 @@ class App(Generic[S]):
     ) -> "Worker":
         """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured.
 
-        `until_empty`: it ends when nothing is due. `strict`: queues in the order given, not in rotation.
+        `until_empty`: it ends when nothing is left that it could come to run; it waits for retries and blocked jobs,
+        and not for jobs due later than in a minute. `strict`: queues in the order given, not in rotation.
         """
         from holdfast.worker import Worker
 

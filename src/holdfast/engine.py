@@ -151,8 +151,7 @@ class Engine(TransactionSupport, ABC):
         return ()
 
     def keep_process_record(self) -> None:
-        """A worker of this process ends with leases that it could not release. Others may see its end (`ended_workers`)
-        also after `close`."""
+        """A worker of this process ends with leases: others may see its end (`ended_workers`) also after `close`."""
 
     async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
         """Disown workers whose session has ended (WK3); the number of leases of each. None: no sessions are known."""
@@ -328,6 +327,11 @@ class Engine(TransactionSupport, ABC):
         """True for one caller each time the queue has run empty."""
         check.name(queue, "queue")
         return await self.perform(operate.Emptied(queue=queue))
+
+    async def remove_queue(self, queue: str) -> operate.RemoveQueueAnswer:
+        """Remove a queue in which nothing is, ended jobs included. Guarantees: a job enqueued meanwhile is not lost."""
+        check.name(queue, "queue")
+        return await self.perform(operate.RemoveQueue(queue=queue))
 
     async def put_pool(self, name: str, lanes: int) -> operate.PoolAnswer:
         """Declare a pool, or read its stored size."""

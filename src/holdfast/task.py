@@ -221,7 +221,7 @@ class Task(Generic[P, R]):
         (accepted,) = await enqueue(self._store, (job,), wait_for_room_us=draft.wait_for_room_us)
         handle = self.handle_of(job.queue, accepted)
         if accepted.status is EnqueueStatus.COMPLETED and accepted.result is not None:
-            return self.decode_result(accepted.result, accepted.codec)
+            return handle.decoded(accepted.result, accepted.codec)
         key = JobKey(job.queue, accepted.id)
         ended = await wait_for_end(
             self._store, key, limit_s=limit_s, origin=self._definition.module, started_at_read=started_at_read
@@ -324,6 +324,10 @@ class Registry(Mapping[str, Task[..., Any]]):
     def add(self, task: Task[..., Any]) -> None:
         if self._tasks.setdefault(task.name, task) is not task:
             raise DuplicateTask(task=task.name)
+
+    def replace(self, task: Task[..., Any]) -> None:
+        """Add a task in place of an earlier one of its name: its module was loaded again."""
+        self._tasks[task.name] = task
 
     def __getitem__(self, name: str) -> Task[..., Any]:
         return self._tasks[name]

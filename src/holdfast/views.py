@@ -364,11 +364,13 @@ class WorkerStatus(Shown):
     started_at: datetime
     seen_at: datetime
     alive: bool
-    """Its last heartbeat is at most three heartbeat intervals old."""
+    """Its last heartbeat is at most three heartbeat intervals old, and its process is not known to have ended."""
     stopping: bool
+    ended: bool = False
+    """Its process has ended. Known on its own host only."""
 
     @classmethod
-    def of(cls, worker: WorkerRecord, now: int) -> "WorkerStatus":
+    def of(cls, worker: WorkerRecord, now: int, *, ended: bool = False) -> "WorkerStatus":
         return cls(
             name=worker.worker,
             host=worker.host,
@@ -376,14 +378,10 @@ class WorkerStatus(Shown):
             tasks=worker.tasks,
             queues=worker.queues,
             slots=worker.slots,
-            busy=worker.busy,
+            busy=0 if ended else worker.busy,
             started_at=moment(worker.started),
             seen_at=moment(worker.seen),
-            alive=is_alive(worker, now),
+            alive=worker.is_alive(now) and not ended,
             stopping=worker.stop_asked,
+            ended=ended,
         )
-
-
-def is_alive(worker: WorkerRecord, now: int) -> bool:
-    """True if the last heartbeat of a worker is at most three intervals old."""
-    return now - worker.seen <= 3 * (worker.interval or 10_000_000)

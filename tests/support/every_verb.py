@@ -20,6 +20,7 @@ from holdfast.model.operate import (
     Pools,
     PutPool,
     PutSchedule,
+    RemoveQueue,
     Requeue,
     Resize,
     Resume,
@@ -96,6 +97,7 @@ ONE_OF_EACH: tuple[Command[Any], ...] = (
     Resume(queue="q", lane="x"),
     Clear(queue="q"),
     Emptied(queue="q"),
+    RemoveQueue(queue="q"),
     PutPool(name="p", lanes=2),
     Resize(name="p", lanes=3),
     Pools(),
@@ -204,3 +206,6 @@ def every_verb(engine: Engine) -> Every:
     yield Prune()
     yield EVERY_JOB
     yield Audit()
+    for queue in ("q", "p", "p"):
+        yield RemoveQueue(queue=queue)
+    yield Stats()

@@ -6,12 +6,20 @@ rich are imported in this package and nowhere below it, and each group is import
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from holdfast.cli.target import TargetApp
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line (default: the arguments of this process) and exit with its code."""
+def main(
+    argv: Sequence[str] | None = None, *, program: str = "holdfast", default: "TargetApp | None" = None
+) -> NoReturn:
+    """Run a command line (default: the arguments of this process) and exit with its code.
+
+    `default`: the App of a command that names none, in place of the configured one.
+    """
     from holdfast.cli.exits import run
     from holdfast.cli.root import root
 
-    sys.exit(run(root, argv))
+    sys.exit(run(root, argv, program=program, default=default))

@@ -2,7 +2,8 @@
 
     0  done                              3  the store cannot be reached
     1  refused, or the job failed        4  nothing matched
-    2  wrong usage or configuration      130  Ctrl-C
+    2  wrong usage or configuration      5  `worker --until-empty` has left jobs
+                                         130  Ctrl-C
 
 `HOLDFAST_DEBUG=1` shows the traceback as well.
 """
@@ -22,6 +23,7 @@ REFUSED = 1
 USAGE = 2
 UNREACHABLE = 3
 NOTHING = 4
+LEFT = 5
 INTERRUPTED = 130
 
 DEBUG = "HOLDFAST_DEBUG"
@@ -38,12 +40,18 @@ class NothingMatched(CommandEnd):
     exit_code = NOTHING
 
 
+class JobsLeft(CommandEnd):
+    exit_code = LEFT
+
+
 class NotDone(CommandEnd):
     exit_code = REFUSED
 
 
-def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+def run(
+    command: click.Command, argv: Sequence[str] | None = None, *, program: str = "holdfast", default: object = None
+) -> int:
+    """Run a command line and return its exit code. `default`: see `target.find`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A command must not fail because the terminal's encoding lacks a character.
@@ -51,7 +59,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None) -> int:
     # Removed from the environment: the configuration refuses variables that are no settings.
     debug = os.environ.pop(DEBUG, "") not in ("", "0")
     try:
-        code = command.main(args=None if argv is None else list(argv), prog_name="holdfast", standalone_mode=False)
+        code = command.main(
+            args=None if argv is None else list(argv), prog_name=program, standalone_mode=False, obj=default
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except click.ClickException as error:

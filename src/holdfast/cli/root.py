@@ -54,7 +54,7 @@ def root() -> None:
 
     \b
     Exit codes: 0 done, 1 refused or the job failed, 2 usage or configuration,
-    3 store unreachable, 4 nothing matched.
+    3 store unreachable, 4 nothing matched, 5 worker --until-empty has left jobs.
     """
 
 

@@ -16,6 +16,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import click
+
 from holdfast.app import App
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported
 from holdfast.model.address import mask_password
@@ -29,23 +31,29 @@ class TargetApp:
     name: str = ""
     target: str = ""
     """The argument for `holdfast worker`; empty if it needs none, because the configuration names the App."""
+    command: str = "holdfast worker"
+    """Starts a worker, with the target as its argument."""
 
     @property
     def worker_command(self) -> str:
         """The command that starts a worker for it."""
         if self.name:
-            return f"holdfast worker {self.target}".rstrip()
+            return f"{self.command} {self.target}".rstrip()
         return "holdfast worker MODULE"
 
 
 def find(target: str | None, url: str | None) -> TargetApp:
-    """From the command line; else from the environment or the configuration file; else the default store."""
+    """From the command line; else from the program that embeds it, such as Django's `manage.py`; else from the
+    environment or the configuration file; else the default store."""
     if target is not None and url is not None:
         raise ConfigError("Give --app or --url, not both: an App has its own address.", key="app", source="--app")
     if url is not None:
         return TargetApp(App(read_url(url)))
     if target is not None:
         return load(target)
+    context = click.get_current_context(silent=True)
+    if context is not None and isinstance(context.obj, TargetApp):
+        return context.obj
     configured = App[Any]().config.app
     return TargetApp(App()) if configured is None else load(configured, configured=True)
 

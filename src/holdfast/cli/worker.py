@@ -11,7 +11,7 @@ import click
 
 import holdfast
 from holdfast.app import App
-from holdfast.cli.exits import print_message
+from holdfast.cli.exits import JobsLeft, print_message
 from holdfast.cli.format import safe, setting
 from holdfast.cli.json_output import event_data, to_line
 from holdfast.cli.options import app_option, duration, examples, json_option
@@ -60,7 +60,7 @@ def queue_limit(value: str) -> tuple[str, int | None]:
 @click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
 @click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
 @click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
-@click.option("--until-empty", is_flag=True, help="Stop when no job is due.")
+@click.option("--until-empty", is_flag=True, help="Stop when nothing is left to run; see above.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")
 @click.option("--lines/--no-lines", default=None, help="Print a line per change of a job. Default: on a terminal.")
@@ -84,6 +84,10 @@ def worker(
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
 
     SIGTERM and Ctrl-C stop it gently, a second one at once.
+
+    With --until-empty it waits for jobs that are queued, running, retrying, blocked, or due within a minute. It leaves
+    jobs of paused queues, jobs due later, jobs of tasks that it does not have, and jobs blocked by these: then it says
+    how many, and its exit code is 5.
     """
     if where is not None and target is not None and where != target:
         raise click.UsageError(f"Which App: {where}, or --app {target}?")
@@ -112,6 +116,8 @@ def worker(
     if changed:
         print_message(f"{os.path.relpath(changed[0])} has changed. Restarting.")
         restart()
+    if worker.left.total:
+        raise JobsLeft(str(worker.left))
 
 
 def _load(target: str | None, watch: FileWatch | None) -> TargetApp:

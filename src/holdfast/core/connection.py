@@ -9,7 +9,7 @@ import asyncio
 import atexit
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -41,12 +41,16 @@ class QueueLimits(NamedTuple):
 
 
 class StoreConnection:
-    """`url`, `codec` and `options` come from code. Where one is None or absent, the configuration decides."""
+    """`url`, `codec` and `options` come from code. Where one is None or absent, the configuration decides.
 
-    def __init__(self, url: str | None = None, codec: Codec | None = None, **options: Any) -> None:
+    `url` may be a function. It is called whenever the store is needed; another answer than before opens another store.
+    """
+
+    def __init__(self, url: str | Callable[[], str] | None = None, codec: Codec | None = None, **options: Any) -> None:
         self.runtime: Runtime = SystemRuntime()
         self.bus = Bus(self.runtime)
-        self._url = url
+        self._url = url if isinstance(url, str) else None
+        self._find_url = url if callable(url) else None
         self._codec = codec
         self._codecs: dict[tuple[str, int], Codec] = {}
         self._options = {name: value for name, value in options.items() if value is not None}
@@ -97,7 +101,14 @@ class StoreConnection:
 
     @property
     def url(self) -> str:
+        if self._find_url is not None:
+            self._follow_url(self._find_url())
         return self._url or self.config.url or DEFAULT_URL
+
+    def _follow_url(self, url: str) -> None:
+        if self._url not in (None, url):
+            self._epoch += 1  # the next call opens the other store; `close` and the exit close the earlier one, too
+        self._url = url
 
     @property
     def namespace(self) -> str:
@@ -147,6 +158,8 @@ class StoreConnection:
     @property
     def process(self) -> Process:
         """What this App has opened in this process; nothing at first."""
+        if self._find_url is not None:
+            self._follow_url(self._find_url())
         key = os.getpid(), self._epoch
         found = self._processes.get(key)
         if found is None:  # `setdefault` keeps the first of two threads; a lock could be held during a fork
@@ -209,14 +222,16 @@ class StoreConnection:
         return self.process.loop_thread()
 
     async def close(self) -> None:
-        if (os.getpid(), self._epoch) not in self._processes:
+        pid = os.getpid()
+        if not any(key[0] == pid for key in tuple(self._processes)):
             return
         await move_to_loop()
-        process = self._processes.pop((os.getpid(), self._epoch), None)
-        if process is not None:
-            self._epoch += 1  # the next call opens a new engine
-            await process.close()
-            process.close_loop_thread(wait=False)
+        for key in [key for key in self._processes if key[0] == pid]:  # more than one if the address has changed
+            process = self._processes.pop(key, None)
+            if process is not None:
+                self._epoch += 1  # the next call opens a new engine
+                await process.close()
+                process.close_loop_thread(wait=False)
 
     # For tests
 
@@ -224,6 +239,7 @@ class StoreConnection:
     def swapped(self, engine: Engine, runtime: Runtime) -> Iterator[None]:
         """Use another engine and another clock under the same App, until the end of the block."""
         before = self.runtime, self._processes, self._in_memory, self._epoch
+        find_url, self._find_url = self._find_url, None
         feed, self.bus.feed = self.bus.feed, None
         process = Process(engine, runtime, self.bus)
         self.runtime, self._processes = runtime, {(process.pid, self._epoch): process}
@@ -234,6 +250,7 @@ class StoreConnection:
             for opened in (process, *self._processes.values()):
                 opened.close_loop_thread(wait=True)
             self.runtime, self._processes, self._in_memory, self._epoch = before
+            self._find_url = find_url
             self.bus.attach(feed)
 
 

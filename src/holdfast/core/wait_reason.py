@@ -13,7 +13,7 @@ from holdfast.model.job import BARE_TASK, JobRecord
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import LaneRecord, PoolRecord, WorkerRecord
 from holdfast.model.states import Hold, JobState
-from holdfast.views import is_alive, moment
+from holdfast.views import moment
 
 ULID_CHARS = 26
 SHORT_CHARS = 8
@@ -42,7 +42,7 @@ class UnfinishedJob:
 
     @property
     def alive(self) -> list[WorkerRecord]:
-        return [worker for worker in self.workers if is_alive(worker, self.now)]
+        return [worker for worker in self.workers if worker.is_alive(self.now)]
 
     @property
     def able(self) -> list[WorkerRecord]:

@@ -115,7 +115,7 @@ def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_app_options(*, url: Any, modules: Any, namespace: Any, durability: Any, codec: Any) -> None:
     """Refuse wrong options of an App when it is created."""
-    if url is not None and (not isinstance(url, str) or ":" not in url):
+    if url is not None and not callable(url) and (not isinstance(url, str) or ":" not in url):
         raise InvalidOption("`url` must be an address such as sqlite:///jobs.db or memory://.", option="url")
     if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
         raise InvalidOption("`modules` must list module names.", option="modules")

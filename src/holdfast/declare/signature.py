@@ -33,6 +33,8 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 OUR_CODECS = (JsonCodec, MsgpackCodec)
 """They decode by type hints. A tuple: `isinstance` takes twice as long with a union."""
+_ALWAYS_FIT = frozenset({bool, int, float, str})
+"""A value of exactly this type fits: it need not be decoded to find out."""
 DOES_NOT_FIT = "The data does not fit the declared type: "
 """The start of a codec's error message about this."""
 _CONTEXT = re.compile(r"(\w+\.)*Context(\[.*\])?")
@@ -210,8 +212,28 @@ class Signature:
         return codec.decode(data, returns)
 
     def encode_result(self, codec: Codec, value: object) -> bytes:
+        """Encode a result. Raises InvalidArguments if it would not be decoded as the declared return type."""
         types = self._types or self.types
-        return codec.encode(plain(value) if types.models else value)
+        data = codec.encode(plain(value) if types.models else value)
+        returns = types.returns
+        if returns is not ABSENT and not (type(value) is returns and returns in _ALWAYS_FIT):
+            self._check_result(codec, data, value)
+        return data
+
+    def _check_result(self, codec: Codec, data: bytes, value: object) -> None:
+        returns = self.types.returns
+        try:
+            if self.types.models or not isinstance(codec, OUR_CODECS):
+                fitted(codec.decode(data), returns)
+            else:
+                codec.reread(data, returns)
+        except InvalidArguments as error:
+            problem = str(error).removeprefix(DOES_NOT_FIT).rstrip(".")
+            message = (
+                f"Task {self.task!r} declares the result `{inspect.formatannotation(returns)}`, and its handler "
+                f"returned a value of type {type(value).__qualname__}: {problem}. Correct one of them."
+            )
+            raise InvalidArguments(message, task=self.task, field=error.field) from None
 
 
 class _Types:

@@ -1,4 +1,4 @@
-"""Operating: cancel, requeue, trigger, delete, amend; pause, resume, clear; pools and schedules."""
+"""Operating: cancel, requeue, trigger, delete, amend; pause, resume, clear, remove; pools and schedules."""
 
 from enum import StrEnum
 
@@ -120,6 +120,28 @@ class EmptiedAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 class Emptied(Command[EmptiedAnswer], frozen=True, gc=False, kw_only=True):
     """Ask whether the queue has run empty. Only one caller gets `emptied` true each time."""
+
+    queue: str
+
+
+class RemoveStatus(StrEnum):
+    REMOVED = "removed"
+    NOT_FOUND = "not_found"
+    HAS_JOBS = "has_jobs"
+    PAUSED = "paused"
+    SERVED = "served"
+
+
+class RemoveQueueAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    """What was done, and if nothing: the number of stored jobs, or the live workers that take from the queue."""
+
+    status: RemoveStatus
+    jobs: int = 0
+    workers: tuple[str, ...] = ()
+
+
+class RemoveQueue(Command[RemoveQueueAnswer], frozen=True, gc=False, kw_only=True):
+    """Remove a queue without jobs, pause and live workers: its name, its totals, its lanes, the size of its pool."""
 
     queue: str
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from holdfast.model.hashing import key_hash
 from holdfast.model.instants import Instant, Micros
 from holdfast.model.job import JobKey
+from holdfast.model.limits import ALIVE_FOR_INTERVALS, INTERVAL_IF_UNKNOWN
 from holdfast.model.states import JobState
 
 
@@ -32,7 +33,7 @@ class Totals(Struct, frozen=True, gc=False):
 
 
 class QueueRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """A queue: its pause and its totals. It exists from its first job or pause on."""
+    """A queue: its pause and its totals. It exists from its first job or pause until it is removed."""
 
     queue: str
     paused: bool = False
@@ -102,6 +103,10 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     """Time between two heartbeats."""
     seen: Instant = 0
     stop_asked: bool = False
+
+    def is_alive(self, now: Instant) -> bool:
+        """True if the last heartbeat is at most three intervals old."""
+        return now - self.seen <= ALIVE_FOR_INTERVALS * (self.interval or INTERVAL_IF_UNKNOWN)
 
 
 class ScheduleRecord(Struct, frozen=True, gc=False, kw_only=True):

@@ -25,7 +25,7 @@ from holdfast.model.work import Heartbeat, HeartbeatAnswer, Renew, Renewal, Rene
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.clock import FakeClock, FrozenRuntime, microseconds
 from holdfast.testing.crash import CURRENT_WORKER
-from holdfast.views import is_alive, moment
+from holdfast.views import moment
 
 START_AHEAD_US = 2 * SECOND
 """The clock of a test starts this much after the real clock, rounded down to a second. So if the code under test uses
@@ -145,7 +145,7 @@ class HarnessEngine(Engine):
         if not sure and (task is None or task.get_name() != "holdfast blocking call"):
             return
         answer = self.answer_now(Workers())
-        if not any(is_alive(w, answer.at.wall) for w in answer.workers if w.worker not in self.simulated_workers):
+        if not any(w.is_alive(answer.at.wall) for w in answer.workers if w.worker not in self.simulated_workers):
             raise UsageError(
                 "The job has not ended, and nothing in this test will run it: this call would wait for ever. "
                 "Call drain() first, or have a worker: `with jobs.worker():`."

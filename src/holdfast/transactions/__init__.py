@@ -15,6 +15,7 @@ __all__ = ["LazyTransaction", "Mode", "UserConnection", "adapt"]
 ADAPTERS = {
     "aiosqlite": "holdfast.transactions.aiosqlite",
     "asyncpg": "holdfast.transactions.asyncpg",
+    "django": "holdfast.transactions.django",
     "psycopg": "holdfast.transactions.psycopg",
     "sqlalchemy": "holdfast.transactions.sqlalchemy",
     "sqlite3": "holdfast.transactions.sqlite",
@@ -23,7 +24,7 @@ ADAPTERS = {
 
 ACCEPTED = (
     "a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, a connection of asyncpg, psycopg (3), "
-    "sqlite3 or aiosqlite, or the value of `ctx.transaction()` or `ctx.tx`"
+    "sqlite3, aiosqlite or Django, or the value of `ctx.transaction()` or `ctx.tx`"
 )
 
 

@@ -34,6 +34,8 @@ from holdfast.worker.slots import Slots
 
 HEARTBEAT_US: Micros = 5 * SECOND
 """The worker's record is written this often. Operators count a worker as dead after three missed heartbeats."""
+BUSY_HEARTBEAT_US: Micros = SECOND
+"""While the number of busy slots changes, the record is written this often, so that operators see the number."""
 MAX_PAUSE_US: Micros = SECOND // 2
 """The keeper checks at least this often: a new lease can come at any time and may be only two seconds long."""
 BUSY_PAUSE_S: Seconds = 0.1
@@ -90,6 +92,8 @@ class Keeper:
         self._stopping = False
         self._failures = 0
         self._met_busy = False
+        self._sent_busy = 0
+        """The number of busy slots in the last heartbeat."""
         self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
@@ -223,12 +227,19 @@ class Keeper:
 
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
-        if renew_all or now >= self._heartbeat_at:
+        if renew_all or now >= self._heartbeat_at or self._is_busy_changed(now):
+            busy = self._slots.busy
             stop = self._call(lambda connection: connection.heartbeat(self._record())).stop
+            self._sent_busy = busy
             if self._problem is None:
                 self._heartbeat_at = now + HEARTBEAT_US
             if stop:
                 self._on_stop_requested()
+
+    def _is_busy_changed(self, now: Micros) -> bool:
+        """True if the stored number of busy slots is old and wrong."""
+        sent_at = self._heartbeat_at - HEARTBEAT_US
+        return self._slots.busy != self._sent_busy and now - sent_at >= BUSY_HEARTBEAT_US
 
     # The connection
 

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.context import AbortReason
-from holdfast.errors import Aborted, Cancel, CorruptRecord, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
+from holdfast.errors import (
+    Aborted,
+    Cancel,
+    CorruptRecord,
+    GiveUp,
+    Interrupt,
+    InvalidArguments,
+    PayloadTooLarge,
+    Retry,
+    Snooze,
+)
 from holdfast.model import check
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.outcome import (
@@ -48,6 +58,9 @@ def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
         return Returned(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
         return NotRetryable(Reason.RESULT_TOO_LARGE, describe(error))
+    except InvalidArguments as error:
+        message = f"The result of job {attempt.lease.id!r} cannot be stored. {error}"
+        return NotRetryable(Reason.ERROR, describe(InvalidArguments(message, task=error.task, field=error.field)))
     except Exception as error:
         return NotRetryable(Reason.ERROR, describe(error))
 

@@ -10,6 +10,7 @@
         dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
+        until empty     stops the worker when it has nothing left to run, if it was started for that
     threads of their own:
         keeper          renews leases and sends the heartbeat
         loop watcher    reports a blocked event loop, and stops attempts whose lease is nearly over
@@ -60,6 +61,7 @@ from holdfast.worker.stalls import note_stall
 from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
 from holdfast.worker.unknown_tasks import UnknownTasks
+from holdfast.worker.until_empty import UntilEmpty
 
 ABORT_TIMEOUT_S: Seconds = 2.0
 """Aborted handlers get this long to end."""
@@ -143,8 +145,12 @@ class WorkerServices:
             poll_s=lambda: poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
             watch_deadline=self._deadlines.watch,
             on_abort=self._deadlines.on_abort,
-            on_idle=stop_request.request if until_empty else None,
         )
+        self.until_empty = UntilEmpty(
+            runtime, engine, self.exchanger, self.slots, spec.worker, spec.queues, self._plans, stop_request.request
+        )
+        if until_empty:
+            self.exchanger.on_idle = self.until_empty.idle
         exchanges: tuple[Service, ...] = (self.exchanger,)
         capabilities = engine.capabilities
         if capabilities.concurrent_writers and capabilities.shared_between_hosts and claims.simple:
@@ -200,6 +206,7 @@ class WorkerServices:
                 reaper,
                 DeadWorkers(runtime, engine, reaper),
                 Pruner(runtime, engine),
+                *((self.until_empty,) if until_empty else ()),
                 UnknownTasks(
                     runtime,
                     engine,
@@ -211,7 +218,6 @@ class WorkerServices:
                 ),
             ),
         )
-
         self._fork_guard = ForkGuard(spec.worker, self.supervisor.services)
 
     def record(self) -> WorkerRecord:
@@ -284,9 +290,8 @@ class WorkerServices:
                 attempt.used_transactions.watch()
 
     def _report_blocked(self, blocked_us: Micros, stack: str) -> None:
-        jobs = [
-            a.lease.id for a in list(self.slots.attempts.values()) if a.loop_task is not None and a.settlement is None
-        ]
+        attempts = list(self.slots.attempts.values())
+        jobs = [a.lease.id for a in attempts if a.loop_task is not None and a.settlement is None]
         self._bus.emit(
             events.LoopBlocked(
                 at=self._runtime.wall(),

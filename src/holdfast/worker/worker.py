@@ -29,6 +29,7 @@ from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.thread import WorkerThread, run_loop
+from holdfast.worker.until_empty import LeftJobs
 
 LISTENER_TIMEOUT_S: Seconds = 2.0
 """Async listeners get this long to end when the worker stops."""
@@ -57,7 +58,10 @@ class Worker:
         until_empty: bool = False,
         strict: bool = False,
     ) -> None:
-        """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays."""
+        """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays.
+
+        `until_empty`: stop when nothing is left that this worker could come to run; `left` then says what it left.
+        """
         self._app = app
         self._queues = queues
         self._concurrency = concurrency
@@ -69,6 +73,8 @@ class Worker:
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
+        self.left = LeftJobs()
+        """What a worker with `until_empty` could not run, once it has stopped by itself."""
         self._stop_request: StopRequest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._services: WorkerServices | None = None
@@ -139,6 +145,7 @@ class Worker:
                         await services.begin()
                         on_ready()
                         await services.work()
+                        self.left = services.until_empty.left
                     finally:  # with the signal handlers in place: a second signal must not end the process here
                         await services.end()
                         await app.bus.wait_for_listeners(LISTENER_TIMEOUT_S)

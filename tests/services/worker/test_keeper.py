@@ -195,6 +195,18 @@ async def test_the_worker_record_is_written_every_few_seconds() -> None:
     assert bench.stops == 1
 
 
+async def test_a_new_number_of_busy_slots_is_written_within_a_second() -> None:
+    bench = Bench()
+    bench.keeper.run_once()
+    await bench.hold("a")
+    bench.keeper.run_once()
+    assert bench.heartbeats() == 1, "at most one a second"
+    bench.runtime.advance(1)
+    bench.keeper.run_once()
+    bench.keeper.run_once()
+    assert bench.heartbeats() == 2
+
+
 # WK3
 async def test_a_heartbeat_that_failed_is_sent_again_with_the_next_round() -> None:
     bench = Bench()

@@ -14,7 +14,6 @@ from holdfast import events
 from holdfast.context import Context
 from holdfast.engines import open_engine
 from holdfast.errors import BlockingCall, EngineUnavailable, InvalidOption, UsageError
-from holdfast.model.instants import SECOND
 from holdfast.model.states import JobState, Reason
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
@@ -167,14 +166,6 @@ def test_odd_options_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(InvalidOption) as refused:
         MinimalApp(MinimalTask(works)).worker(**options)
     assert refused.value.option in options
-
-
-async def test_until_empty_leaves_what_is_not_due() -> None:
-    app = MinimalApp(MinimalTask(works))
-    now, later = await app.enqueue("works"), await app.enqueue("works", delay=60 * SECOND)
-    await app.drain()
-    assert (await app.look(now)).state is JobState.SUCCEEDED
-    assert (await app.look(later)).state is JobState.SCHEDULED
 
 
 async def test_a_worker_without_tasks_is_no_error() -> None:

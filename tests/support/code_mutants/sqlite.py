@@ -22,6 +22,32 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the number of a removed queue is used again",
+        "engines/sqlite/schema.sql",
+        "q INTEGER PRIMARY KEY AUTOINCREMENT,",
+        "q INTEGER PRIMARY KEY,",
+        "Rows that a bug or an older program left under the number belong to another queue.",
+        ("tests/engines/test_removed_queues.py::test_sqlite_never_uses_the_number_of_a_removed_queue_again",),
+    ),
+    Mutant(
+        "a removed queue keeps its number in the cache",
+        "engines/sqlite/database.py",
+        "        self._queue_numbers.pop(name, None)\n",
+        "",
+        "The next job of the queue gets a number without a name, and is never claimed.",
+        ("tests/contract/suite.py::test_remove::test_a_removed_queue_is_listed_no_more_and_begins_anew",),
+    ),
+    Mutant(
+        "the counts of a transaction outlive the removal of their queue",
+        "engines/sqlite/state.py",
+        "                self.finish()  # a rule removes",
+        "                # a rule removes",
+        "The queue comes back with a negative count.",
+        (
+            "tests/engines/test_removed_queues.py::test_the_last_job_is_deleted_and_its_queue_removed_in_one_transaction",
+        ),
+    ),
+    Mutant(
         "a commit of unknown outcome counts as not written",
         "engines/sqlite/writer.py",
         "if self.connection.in_transaction or is_not_committed(error):",
@@ -192,6 +218,22 @@ MUTANTS = (
         (
             "tests/engines/test_sqlite_bounds.py::test_a_caller_that_was_cancelled_does_not_keep_the_others_from_their_answers",
         ),
+    ),
+    Mutant(
+        "nothing ends what an interrupted call has left open",
+        "engines/sqlite/command_thread.py",
+        "self._pending.put(Request.RECOVER)",
+        "pass",
+        "Ctrl-C in one process keeps the gate locked, and no other process can write.",
+        ("tests/engines/test_sqlite_own_thread.py",),
+    ),
+    Mutant(
+        "a signal handler waits for the call that it has interrupted",
+        "engines/sqlite/command_thread.py",
+        "return self._calling_thread == self._runtime.thread_id()",
+        "return False",
+        "The process hangs.",
+        ("tests/engines/test_sqlite_own_thread.py",),
     ),
     # The state
     Mutant(

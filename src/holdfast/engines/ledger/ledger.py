@@ -47,6 +47,7 @@ RULES: dict[type[Command[Any]], Callable[[Step, Any], Any]] = {
     operate_model.Resume: scopes.resume,
     operate_model.Clear: scopes.clear,
     operate_model.Emptied: scopes.emptied,
+    operate_model.RemoveQueue: scopes.remove_queue,
     operate_model.PutPool: pools.put_pool,
     operate_model.Resize: pools.resize,
     operate_model.Pools: pools.pools,

@@ -14,6 +14,7 @@ import asyncpg
 from holdfast.engines.postgres import encode_calls, failures
 from holdfast.engines.postgres.claim_cursor import ClaimCursors, Cursor
 from holdfast.engines.postgres.connections import Connections
+from holdfast.engines.postgres.exchange_call import EXCHANGE
 from holdfast.engines.postgres.fast_paths import FRESH_ID_FUNCTIONS
 from holdfast.engines.postgres.messages import Call, Read, Reply, Rows
 from holdfast.errors import HoldfastError, OutcomeUnknown
@@ -158,7 +159,9 @@ class Caller:
 
     def _statement(self, call: Call) -> str:
         placeholders = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
-        statement = self._statements[call.function] = f"SELECT * FROM {self._rules}.{call.function}({placeholders})"
+        # As a table, a function that returns one text would cost more: the server would store its rows first.
+        select = "SELECT * FROM" if call.function == EXCHANGE else "SELECT"
+        statement = self._statements[call.function] = f"{select} {self._rules}.{call.function}({placeholders})"
         return statement
 
     def _call_of(self, command: Command[Any], *, wait: bool = True) -> Call:

@@ -183,7 +183,9 @@ def success() -> str:
 
 def lists() -> dict[str, str]:
     """Everything that the rules may name."""
-    together = requested(id="each.id", payload="each.payload")
+    alike = {"queue": "p_queue", "task": "p_task"}
+    one = requested(**alike, id="p_ids[1]", payload="p_payloads[1]")
+    together = requested(**alike, id="each.id", payload="each.payload")
     return {
         "new_job.attributes": composite(NewJob),
         "settlement.attributes": composite(Settlement),
@@ -199,5 +201,6 @@ def lists() -> dict[str, str]:
         "requested.columns": _wrapped(requested()),
         "requested.values": _wrapped(requested().values()),
         "requested.values_each": _wrapped(together.values()),
+        "requested.values_one": _wrapped(one.values()),
         "success": success(),
     }

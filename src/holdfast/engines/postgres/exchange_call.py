@@ -28,6 +28,9 @@ from holdfast.model.work import (
     TaskClaim,
 )
 
+EXCHANGE = "exchange"
+"""The one function that returns rows; all others return one text."""
+
 
 def exchange(command: Exchange, cursors: Mapping[str, Cursor], *, fast: bool, wait: bool = True) -> Call:
     """Plain successes and claims go as columns, all else as text.
@@ -39,7 +42,7 @@ def exchange(command: Exchange, cursors: Mapping[str, Cursor], *, fast: bool, wa
     if plain:
         rest = () if len(plain) == len(settlements) else tuple(s for s in settlements if not is_plain_success(s))
     return Call(
-        "exchange",
+        EXCHANGE,
         (
             *(columns_of(plain) if plain else NO_COLUMNS),
             any(settlement.retention == 0 for settlement in plain),

@@ -32,10 +32,11 @@ def enqueue(command: Enqueue) -> Call | None:
     jobs = [job for group in groups for job in group.jobs]
     if not jobs or any(group.limits for group in groups):
         return None
-    terms = _terms(jobs[0])
-    if is_plain(jobs[0]) and all(_terms(job) == terms for job in jobs):
-        shared = encode(replace(jobs[0], id="", payload=b"")).decode()
-        arguments = (shared, [job.id for job in jobs], [job.payload for job in jobs])
+    first = jobs[0]
+    terms = _terms(first)
+    if is_plain(first) and all(_terms(job) == terms for job in jobs):
+        other = None if terms[2:] == _DEFAULT_TERMS else encode(replace(first, id="", payload=b"")).decode()
+        arguments = (first.queue, first.task, other, [job.id for job in jobs], [job.payload for job in jobs])
         return Call("enqueue_alike", arguments, lambda rows: _alike_answer(groups, rows[0][0]))
     if all(map(is_plain, jobs)):
         return Call("enqueue_fast", (encode(jobs).decode(),), lambda rows: _plain_answer(groups, rows[0][0]))
@@ -47,8 +48,12 @@ def is_plain(job: NewJob) -> bool:
     return job.fresh_id and job.lane is None and job.pool is None and job.unique_key is None and not job.parents
 
 
-_terms = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in ("id", "payload")))
+_terms = attrgetter(
+    "queue", "task", *(name for name in NewJob.__struct_fields__ if name not in ("queue", "task", "id", "payload"))
+)
 """What jobs of one call often have in common: everything but id and payload."""
+_DEFAULT_TERMS = _terms(NewJob(queue="", id="", fresh_id=True))[2:]
+"""All terms but queue and task, where the producer has given none."""
 
 
 class _Plain(Struct, frozen=True, gc=False):

@@ -137,6 +137,8 @@ def _of_the_model() -> dict[str, str]:
         "most_expired": limits.MOST_EXPIRED,
         "most_resolved": limits.MOST_RESOLVED,
         "reaped_by_all_after": limits.REAPED_BY_ALL_AFTER,
+        "alive_for_intervals": limits.ALIVE_FOR_INTERVALS,
+        "interval_if_unknown": limits.INTERVAL_IF_UNKNOWN,
         "silent_after_intervals": limits.SILENT_AFTER_INTERVALS,
         "silent_at_least": limits.SILENT_AT_LEAST,
         "live_for_intervals": LIVE_FOR_INTERVALS,

@@ -67,6 +67,14 @@ class Database:
             number = self._look_up(self._queue_numbers, "queue_number", name)
         return number
 
+    def drop_queue_number(self, name: str) -> None:
+        """Remove a queue that has no jobs. RM3: its number is not used again."""
+        number = self.queue_number(name)
+        self.write("drop_counts", number)
+        self.write("drop_queue_record", number)
+        self.write("drop_queue", number, number)
+        self._queue_numbers.pop(name, None)
+
     def add_task_number(self, name: str) -> int:
         """The number of a task. If it has none, it gets one."""
         number = self.task_number(name)

@@ -105,8 +105,7 @@ class ReadyJobs(UnfinishedRecords, ABC):
         q, t = self.db.queue_number(queue), 0
         dues: dict[str, int] = {}
         while (row := self.db.one("next_ready_task", q, t)) is not None:
-            t, task = row
-            dues[task] = self.db.rows("first_ready", q, t)[0][0]
+            t, dues[row[1]] = row[0], row[2]
         return dues
 
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:

@@ -16,9 +16,9 @@ CREATE TABLE {{ns}}_meta (
 ) STRICT;
 
 CREATE TABLE {{ns}}_queue (
-    q INTEGER PRIMARY KEY,
+    q INTEGER PRIMARY KEY AUTOINCREMENT,  -- the number of a removed queue is never used again
     name TEXT NOT NULL UNIQUE,
-    body BLOB                   -- NULL until the queue has a record
+    body BLOB                   -- NULL while the queue has no record
 ) STRICT;
 
 CREATE TABLE {{ns}}_task (
@@ -45,7 +45,7 @@ CREATE TABLE {{ns}}_job (
 
 -- serves: job
 CREATE UNIQUE INDEX {{ns}}_job_id ON {{ns}}_job (q, id);
--- serves: ready, first_ready, next_ready_task. It contains only ready jobs, per queue and task: a claim reads one range.
+-- serves: ready, next_ready_task. It contains only ready jobs, per queue and task: a claim reads one range.
 CREATE INDEX {{ns}}_job_ready ON {{ns}}_job (q, t, rank, due, arrival) WHERE state = {{state.queued}};
 -- serves: due, next_due, count_due
 CREATE INDEX {{ns}}_job_due ON {{ns}}_job (q, due, arrival) WHERE state IN ({{by_due}});

@@ -39,8 +39,6 @@ NEWEST = {
     JobState.CANCELLED: "newest_dead",
 }
 """The statement that lists the jobs of a state, for states that an index serves."""
-
-
 JobChange = tuple[JobRecord, JobRecord]
 """A stored job, before and after."""
 
@@ -78,8 +76,7 @@ class SqliteState(ReadyJobs):
         self.clear_cache()
 
     def clear_cache(self) -> None:
-        """Drop everything that a rollback undoes or another connection may change. That includes the numbers of names,
-        because a restored backup may have others."""
+        """Drop all that a rollback undoes, and all that another connection may change, such as the numbers of names."""
         self._jobs = {}
         self._dirty = {}
         self._queues = {}
@@ -124,7 +121,7 @@ class SqliteState(ReadyJobs):
         self._moves[queue, before, after] = self._moves.get((queue, before, after), 0) + 1
 
     def finish(self) -> None:
-        """Write the changed jobs and counts, at the end of the transaction."""
+        """Write the changed jobs and counts: at the end of the transaction, and before a queue is removed."""
         self.flush()
         self._write_counts()
 
@@ -145,9 +142,13 @@ class SqliteState(ReadyJobs):
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
+            case QueueRecord() if there:
+                self._queues[record.queue] = record
+                self.db.write("put_queue", pack(record), self.db.add_queue_number(record.queue))
             case QueueRecord():
-                self._queues[record.queue] = record if there else None
-                self.db.write("put_queue", pack(record) if there else None, self.db.add_queue_number(record.queue))
+                self.finish()  # a rule removes a queue without jobs: its counts are 0 now
+                self._queues[record.queue] = None
+                self.db.drop_queue_number(record.queue)
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():

@@ -87,14 +87,11 @@ REINDEX {{ns}}_job;
 -- The next queue in the order of its number.
 SELECT q, name FROM {{ns}}_queue WHERE q > ? ORDER BY q LIMIT 1;
 
--- name: first_ready
--- The due time of the first ready job of one task. Index: job_ready.
-SELECT due FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
-WHERE q = ? AND t = ? AND state = {{state.queued}} ORDER BY rank, due, arrival LIMIT 1;
-
 -- name: next_ready_task
--- The next task of a queue that has ready jobs, and its name. Index: job_ready.
-SELECT t, (SELECT name FROM {{ns}}_task AS task WHERE task.t = job.t) FROM {{ns}}_job AS job INDEXED BY {{ns}}_job_ready WHERE q = ? AND t > ? AND state = {{state.queued}} ORDER BY t LIMIT 1;
+-- The next task of a queue that has ready jobs: its number, its name, the due time of its first ready job. Index:
+-- job_ready.
+SELECT t, (SELECT name FROM {{ns}}_task AS task WHERE task.t = job.t), due FROM {{ns}}_job AS job INDEXED BY {{ns}}_job_ready
+WHERE q = ? AND t > ? AND state = {{state.queued}} ORDER BY t, rank, due, arrival LIMIT 1;
 
 -- name: due
 -- Jobs that have fallen due, in order. Index: job_due.
@@ -177,6 +174,16 @@ SELECT body FROM {{ns}}_queue WHERE body IS NOT NULL ORDER BY name;
 
 -- name: put_queue
 UPDATE {{ns}}_queue SET body = ? WHERE q = ?;
+
+-- name: drop_counts
+DELETE FROM {{ns}}_count WHERE q = ?;
+
+-- name: drop_queue_record
+UPDATE {{ns}}_queue SET body = NULL WHERE q = ?;
+
+-- name: drop_queue
+-- Remove a name and its number; not while an edge has the number, which is found by it. Edges are few.
+DELETE FROM {{ns}}_queue WHERE q = ? AND NOT EXISTS (SELECT 1 FROM {{ns}}_edge WHERE child_q = ?);
 
 -- name: counts
 SELECT state, n FROM {{ns}}_count WHERE q = ?;

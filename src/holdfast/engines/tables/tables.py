@@ -116,8 +116,10 @@ class Tables(State):
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
-            case QueueRecord():
-                self._queue(record.queue).record = record if there else None
+            case QueueRecord() if there:
+                self._queue(record.queue).record = record
+            case QueueRecord():  # a rule removes it only without jobs and lanes, so its indexes are empty
+                del self._queues[record.queue]
             case LaneRecord():
                 self._swap_lane(record, there=there)
             case Edge():

@@ -37,6 +37,7 @@ class Guarantee(StrEnum):
     OPERATING = "requeue, trigger, delete and amend work"
     PAUSE = "no job of a paused queue or lane is claimed"
     CLEAR = "clear ends every live job"
+    REMOVE = "a queue is removed only if nothing is in it"
     LANES = "a lane runs in order, one at a time"
     EMPTIED = "an empty queue or lane is reported once"
     POOLS = "a pool keeps its size and its keys in order"

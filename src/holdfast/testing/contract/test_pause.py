@@ -219,3 +219,16 @@ async def test_queue_and_lane_are_paused_separately(bench: Bench) -> None:
     await bench.engine.resume(QUEUE)
 
     assert await bench.take_ids() == ["a"]
+
+
+# U3
+@guarantee(Guarantee.PAUSE)
+async def test_a_pause_makes_an_unknown_queue_or_lane_known_and_a_resume_does_not(bench: Bench) -> None:
+    assert (await bench.engine.resume(QUEUE)).changed is False
+    assert (await bench.engine.resume(QUEUE, "lane")).changed is False
+    assert (await bench.engine.stats()).queues == ()
+
+    await bench.engine.pause(QUEUE)
+    assert (await bench.engine.resume(QUEUE, "lane")).changed is False
+    assert (await bench.engine.lanes(QUEUE)).lanes == ()
+    assert [stats.queue for stats in (await bench.engine.stats()).queues] == [QUEUE]

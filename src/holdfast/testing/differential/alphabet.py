@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.model.command import Command
 from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND
 from holdfast.model.job import ProgressRecord
-from holdfast.model.operate import DropSchedule, Pools, PutPool, PutSchedule, Resize, Schedules
+from holdfast.model.operate import DropSchedule, Pools, PutPool, PutSchedule, RemoveQueue, Resize, Schedules
 from holdfast.model.produce import DepthLimit
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState, Reason
@@ -136,6 +136,8 @@ declarations: st.SearchStrategy[Command[Any]] = st.sampled_from(
         Schedules(),
         *(Heartbeat(worker=WorkerRecord(worker=worker, tasks=("t", "u"))) for worker in WORKERS),
         Heartbeat(worker=WorkerRecord(worker="w1", slots=4, interval=HOUR)),
+        Heartbeat(worker=WorkerRecord(worker="w2", queues=("q",))),
+        *(RemoveQueue(queue=queue) for queue in QUEUES),
         *(StopWorker(worker=worker) for worker in WORKERS),
         *(Disown(workers=workers) for workers in ((), ("w1",), ("w2", "w1"))),
         ForgetWorker(worker="w1"),

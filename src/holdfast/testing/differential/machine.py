@@ -308,6 +308,7 @@ class Differential(RuleBasedStateMachine):
     def look(self, queue: str) -> None:
         self.ask(observe.Get(jobs=jobs.ALL_KEYS))
         self.ask(observe.Stats(queues=(queue,)))
+        self.ask(observe.Stats())
         self.ask(observe.Lanes(queue=queue))
         self.ask(operate.Emptied(queue=queue))
         self.ask(work.Workers())

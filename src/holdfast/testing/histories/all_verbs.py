@@ -37,6 +37,7 @@ class AllVerbsCaller(RandomCaller):
             (5, self.crowd),
             (2, self.clear),
             (2, self.resize),
+            (3, self.remove_queue),
             (4, self.delete),
             (4, self.amend),
             (3, self.trigger),
@@ -122,6 +123,9 @@ class AllVerbsCaller(RandomCaller):
 
     async def resize(self) -> None:
         await self.ask(operate.Resize(name="pool", lanes=1 + self.dice.below(4)))
+
+    async def remove_queue(self) -> None:
+        await self.ask(operate.RemoveQueue(queue=self.pick(QUEUES)))
 
     async def delete(self) -> None:
         queue, ids = self.some()

@@ -48,18 +48,20 @@ BEGIN
 END $$;
 
 -- The same for jobs that differ in nothing but id and payload, as most do that come together: the rest is parsed
--- once. `p_terms` is a new job without the two.
+-- once. `p_terms` is a new job without the four; null: everything else has its default.
 --
 -- It also says whether another session has to be notified, because notifying takes a producer more time than
 -- enqueueing. A session that listens for queues holds an advisory lock, shared. A session that begins to listen
 -- between this look and the commit is not notified, and finds the job because it polls soon after it began.
-CREATE FUNCTION enqueue_alike(p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_not_before_us bigint)
-RETURNS text LANGUAGE plpgsql {{entry}} AS $$
+CREATE FUNCTION enqueue_alike(
+    p_queue text, p_task text, p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_not_before_us bigint
+) RETURNS text LANGUAGE plpgsql {{entry}} AS $$
 DECLARE
-    n new_job := json_populate_record(NULL::new_job, p_terms);
+    n new_job := CASE WHEN p_terms IS NOT NULL THEN json_populate_record(NULL::new_job, p_terms) END;
     v_now bigint := call_time(p_offset, p_not_before_us);
     v_due bigint := CASE WHEN n.due IS NULL THEN v_now + coalesce(n.delay, 0) ELSE greatest(v_now, n.due) END;
     v_state text := CASE WHEN v_due <= v_now THEN 'queued' ELSE 'scheduled' END;
+    v_arrival bigint;
     v_arrivals text;
     v_lock bigint := hashtextextended('{{listeners_lock}}', 0);
     v_has_listeners boolean := NOT pg_try_advisory_lock(v_lock);
@@ -67,19 +69,30 @@ BEGIN
     IF NOT v_has_listeners THEN
         v_has_listeners := NOT pg_advisory_unlock(v_lock);
     END IF;
-    WITH inserted AS (
+    IF cardinality(p_ids) = 1 THEN  -- two thirds of the time of the statement below
+        v_arrival := nextval('arrival');
+        v_arrivals := v_arrival;
         INSERT INTO job (
             {{requested.columns}},
             state, arrival, created, due)
-        SELECT
-            {{requested.values_each}},
-            v_state, nextval('arrival'), v_now, v_due
-        FROM unnest(p_ids, p_payloads) AS each (id, payload)
-        RETURNING arrival
-    )
-    SELECT string_agg(arrival::text, ',') INTO v_arrivals FROM inserted;
-    INSERT INTO tally (queue, state, jobs, ends) VALUES (n.queue, v_state, cardinality(p_ids), 0);
-    RETURN '{"has_listeners":' || v_has_listeners || ',"topics":[' || to_json('queue:' || n.queue)
+        VALUES (
+            {{requested.values_one}},
+            v_state, v_arrival, v_now, v_due);
+    ELSE
+        WITH inserted AS (
+            INSERT INTO job (
+                {{requested.columns}},
+                state, arrival, created, due)
+            SELECT
+                {{requested.values_each}},
+                v_state, nextval('arrival'), v_now, v_due
+            FROM unnest(p_ids, p_payloads) AS each (id, payload)
+            RETURNING arrival
+        )
+        SELECT string_agg(arrival::text, ',') INTO v_arrivals FROM inserted;
+    END IF;
+    INSERT INTO tally (queue, state, jobs, ends) VALUES (p_queue, v_state, cardinality(p_ids), 0);
+    RETURN '{"has_listeners":' || v_has_listeners || ',"topics":[' || to_json('queue:' || p_queue)
         || '],"answer":{"at":{"wall":' || v_now || ',"lease":' || v_now || '},"arrivals":[' || v_arrivals
         || '],"state":"' || v_state || '"}}';
 END $$;

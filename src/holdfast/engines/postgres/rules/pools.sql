@@ -151,13 +151,19 @@ BEGIN
     IF p.name IS NOT NULL THEN
         RETURN p;
     END IF;
-    -- One at a time: a sequence is made by name, and its name counts the pools.
+    -- One at a time: a sequence is made by name. It gets the first name that no pool has; the sequence of a removed
+    -- pool is used again, so that a removal waits for no transaction that has used it.
     PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pools', 0));
     SELECT * INTO p FROM pool WHERE name = p_name;
     IF p.name IS NULL THEN
-        v_turns := 'turns_' || (SELECT count(*) + 1 FROM pool);
-        EXECUTE format('CREATE SEQUENCE {{namespace}}.%I', v_turns);
-        PERFORM declare_queue(p_name);
+        SELECT 'turns_' || number INTO v_turns FROM generate_series(1, (SELECT count(*) + 1 FROM pool)) AS number
+        WHERE NOT EXISTS (SELECT 1 FROM pool WHERE turns = 'turns_' || number) ORDER BY number LIMIT 1;
+        IF to_regclass(v_turns) IS NULL THEN
+            EXECUTE format('CREATE SEQUENCE {{namespace}}.%I', v_turns);
+        ELSE
+            PERFORM setval(v_turns::regclass, 1, false);
+        END IF;
+        PERFORM keep_queue(p_name);
         INSERT INTO pool (name, lanes, turns) VALUES (p_name, p_lanes, v_turns) RETURNING * INTO p;
     END IF;
     RETURN p;

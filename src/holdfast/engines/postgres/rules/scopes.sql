@@ -1,4 +1,4 @@
--- What is done to a whole queue or lane: pause, resume, clear, emptied. And schedules.
+-- What is done to a whole queue or lane: pause, resume, clear, emptied, remove. And schedules.
 
 CREATE FUNCTION pause(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
@@ -12,7 +12,7 @@ BEGIN
     RETURN set_paused(p_request ->> 'queue', p_request ->> 'lane', false, p_offset, p_not_before_us);
 END $$;
 
--- U3: an unknown queue or lane gets a record.
+-- U3: a pause gives an unknown queue or lane a record; a resume of one changes nothing.
 -- U4: the answer counts the live jobs of the scope.
 -- U1: claims read the flag of a queue.
 -- N1: a resumed queue is notified.
@@ -21,17 +21,22 @@ CREATE FUNCTION set_paused(
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := call_time(p_offset, p_not_before_us);
-    v_changed boolean;
+    v_changed boolean := false;
     v_count bigint;
+    v_is_unknown boolean;
 BEGIN
     PERFORM begin_call();
-    PERFORM declare_queue(p_queue);
+    IF p_paused THEN
+        PERFORM keep_queue(p_queue);
+    END IF;
     IF p_lane IS NOT NULL THEN
         PERFORM run_deferred(p_queue, true, v_now, ARRAY[p_lane]);
-        PERFORM lane_paused(p_queue, p_lane);
+        v_is_unknown := lane_paused(p_queue, p_lane) IS NULL;
         v_now := call_time(p_offset, v_now);
-        PERFORM lock_lane(p_queue, p_lane, v_now);
-        v_changed := set_lane_paused(p_queue, p_lane, p_paused, v_now);
+        IF p_paused OR NOT v_is_unknown THEN
+            PERFORM lock_lane(p_queue, p_lane, v_now);
+            v_changed := set_lane_paused(p_queue, p_lane, p_paused, v_now);
+        END IF;
         v_count := lane_depth(p_queue, p_lane);
         PERFORM write_tally();
     ELSE
@@ -202,6 +207,108 @@ BEGIN
         v_emptied := FOUND;
     END IF;
     RETURN reply(call_time(p_offset, p_not_before_us), '"emptied":' || v_emptied);
+END $$;
+
+-- Remove a queue in which nothing is.
+-- RM1: only a queue without jobs, pause and live workers.
+-- RM2: its lanes, its pool, its totals and its name are deleted, by `drop_queue`.
+-- RM3: a job whose transaction has not committed yet is not seen, and its own row of `tally` makes the queue anew.
+--
+-- It waits for the pool and for the queue, but for no lane: a call that has locked a lane may wait for the pool. So it
+-- locks nothing as long as there are jobs, and a lane that another call has locked counts as a job.
+CREATE FUNCTION remove_queue(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
+LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_queue text := p_request ->> 'queue';
+    v_now bigint := call_time(p_offset, p_not_before_us);
+    v_status text;
+    v_jobs bigint;
+    v_workers json;
+BEGIN
+    PERFORM begin_call();
+    PERFORM run_deferred(v_queue, true, v_now);
+    PERFORM write_tally();
+    v_jobs := stored_jobs(v_queue);
+    IF v_jobs = 0 THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pool ' || v_queue, 0));
+        PERFORM 1 FROM queue WHERE queue = v_queue FOR UPDATE;
+        v_jobs := stored_jobs(v_queue);
+    END IF;
+    v_now := call_time(p_offset, v_now);
+    v_workers := workers_of_queue(v_queue, v_now);
+    v_status := CASE
+        WHEN v_jobs IS NULL THEN 'not_found'
+        WHEN v_jobs > 0 THEN 'has_jobs'
+        WHEN EXISTS (SELECT 1 FROM queue WHERE queue = v_queue AND paused)
+            OR EXISTS (SELECT 1 FROM lane WHERE queue = v_queue AND paused) THEN 'paused'
+        WHEN v_workers::text <> '[]' THEN 'served'
+        ELSE 'removed' END;
+    IF v_status = 'removed' AND NOT drop_queue(v_queue) THEN
+        v_status := 'has_jobs';  -- they came meanwhile
+        v_jobs := greatest(stored_jobs(v_queue), 1);
+    END IF;
+    RETURN reply(v_now, '"status":"' || v_status
+        || '","jobs":' || CASE v_status WHEN 'has_jobs' THEN v_jobs ELSE 0 END
+        || ',"workers":' || CASE v_status WHEN 'served' THEN v_workers ELSE '[]' END);
+END $$;
+
+-- The stored jobs of a queue, ended ones too; null: there is no such queue. At least 1 while the end of a job that may
+-- be deleted is deferred.
+CREATE FUNCTION stored_jobs(p_queue text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_states bigint;
+    v_jobs bigint;
+BEGIN
+    SELECT count(*), coalesce(sum(jobs), 0) INTO v_states, v_jobs FROM counts WHERE queue = p_queue;
+    IF v_states = 0 AND NOT EXISTS (SELECT 1 FROM queue WHERE queue = p_queue) THEN
+        RETURN NULL;
+    END IF;
+    RETURN greatest(v_jobs, has_deferred(p_queue)::int);
+END $$;
+
+-- The live workers that take from a queue, by name.
+CREATE FUNCTION workers_of_queue(p_queue text, p_now bigint) RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(worker ORDER BY worker), '[]') FROM worker
+        WHERE record -> 'queues' ? p_queue AND p_now - seen <= {{alive_for_intervals}} * coalesce(
+            nullif((record ->> 'interval')::bigint, 0), {{interval_if_unknown}}));
+END $$;
+
+-- Delete what is stored of a queue beside jobs. False: a job has come meanwhile, and nothing is deleted. Keys that
+-- another call has locked stay: the row of a key without its job has no effect.
+--
+-- The counters come last, because a statement sees all that earlier ones saw: if the deleted counters are 0, none of
+-- them saw a job. The lock keeps prune from folding counters meanwhile.
+CREATE FUNCTION drop_queue(p_queue text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_left bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} fold', 0));
+    DELETE FROM lane AS l USING (
+        SELECT queue, lane FROM lane WHERE queue = p_queue AND depth = 0 AND NOT paused FOR UPDATE SKIP LOCKED
+    ) AS free WHERE l.queue = free.queue AND l.lane = free.lane;
+    DELETE FROM pool WHERE name = p_queue;
+    DELETE FROM queue WHERE queue = p_queue AND NOT paused;
+    DELETE FROM unique_key AS k USING (
+        SELECT queue, task, unique_key FROM unique_key AS u
+        WHERE queue = p_queue AND NOT EXISTS (SELECT 1 FROM job AS j WHERE j.queue = u.queue AND j.id = u.id)
+        FOR UPDATE SKIP LOCKED
+    ) AS free WHERE (k.queue, k.task, k.unique_key) = (free.queue, free.task, free.unique_key);
+    WITH folded AS (
+        DELETE FROM counter WHERE queue = p_queue RETURNING state, jobs
+    ), unfolded AS (
+        DELETE FROM tally WHERE queue = p_queue RETURNING state, jobs
+    )
+    SELECT count(*) INTO v_left FROM (
+        SELECT 1 FROM (SELECT * FROM folded UNION ALL SELECT * FROM unfolded) AS both_of
+        GROUP BY state HAVING sum(jobs) <> 0) AS states;
+    IF v_left > 0 OR EXISTS (SELECT 1 FROM lane WHERE queue = p_queue) THEN
+        RAISE SQLSTATE 'HF001';  -- the end of the block brings back what was deleted
+    END IF;
+    RETURN true;
+EXCEPTION WHEN SQLSTATE 'HF001' THEN
+    RETURN false;
 END $$;
 
 CREATE FUNCTION schedules_reply(p_now bigint) RETURNS text LANGUAGE plpgsql AS $$

@@ -34,10 +34,14 @@ CREATE FUNCTION answer_time(p_clock bigint, p_not_before_us bigint) RETURNS bigi
     SELECT CASE WHEN p_not_before_us - p_clock BETWEEN 1 AND {{longest_lead}} THEN p_not_before_us ELSE p_clock END
 $$;
 
--- The time of a call that touches no lease: read once, after its locks.
-CREATE FUNCTION call_time(p_offset bigint, p_not_before_us bigint) RETURNS bigint LANGUAGE sql AS $$
-    SELECT answer_time(clock_time(p_offset), p_not_before_us)
-$$;
+-- The time of a call that touches no lease: read once, after its locks. In SQL it would be parsed and planned at every
+-- call: the planner does not inline a function if an argument that it uses twice is volatile.
+CREATE FUNCTION call_time(p_offset bigint, p_not_before_us bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_clock bigint := clock_time(p_offset);
+BEGIN
+    RETURN answer_time(v_clock, p_not_before_us);
+END $$;
 
 -- An instant plus a duration, at most the instant that never comes.
 CREATE FUNCTION later(p_start bigint, p_duration bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
@@ -127,6 +131,16 @@ END $$;
 CREATE FUNCTION declare_queue(p_queue text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO queue (queue) VALUES (p_queue) ON CONFLICT DO NOTHING;
+END $$;
+
+-- The same, and no other call removes the queue until the end of this one. For records that would be left alone.
+CREATE FUNCTION keep_queue(p_queue text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM declare_queue(p_queue);
+    PERFORM 1 FROM queue WHERE queue = p_queue FOR KEY SHARE;
+    IF NOT FOUND THEN  -- another call has removed it meanwhile
+        PERFORM declare_queue(p_queue);
+    END IF;
 END $$;
 
 -- Bytes as JSON carries them.

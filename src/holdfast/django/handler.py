@@ -1,0 +1,152 @@
+"""How a worker calls the function of a Django task.
+
+Around each attempt, old database connections are closed, as Django does around a request. Django's signals are sent:
+`task_started` when an attempt begins, `task_finished` when the job has succeeded. (`ends.py` sends it for jobs that end
+otherwise.) For a plain function this happens in its own thread, where its connections are; for an async one in the
+thread in which Django runs the queries of async code.
+
+With `transaction=True` the function runs in `atomic()`, and the commit of that block also completes the job.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+from holdfast.context import AbortReason, Context, Next
+from holdfast.django.atomic import AtomicTransaction
+from holdfast.django.context import HoldfastTaskContext
+from holdfast.django.results import RunningResult
+from holdfast.django.tasks_api import InvalidTask, task_finished, task_started
+from holdfast.errors import Interrupt
+
+if TYPE_CHECKING:
+    from holdfast.django.backend_apps import BackendApp
+
+RUNNING: ContextVar[RunningResult] = ContextVar("holdfast_django_running")
+"""The result object of the attempt that runs in this thread or asyncio task."""
+
+
+def handler_of(
+    task: Any, backend_app: "BackendApp", *, in_transaction: bool
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function that an App gets for a task, and the options that go with it."""
+    if inspect.iscoroutinefunction(task.func):
+        if in_transaction:
+            raise InvalidTask(
+                f"Task {task.module_path} is async, and Django's atomic() is for plain functions: leave out "
+                "transaction=True, or write the task as a plain function."
+            )
+        return _with_signature(_async_handler(task), task), {"middleware": (_around_async(task, backend_app),)}
+    options: dict[str, Any] = {"middleware": (_around_sync(task, backend_app),)}
+    if in_transaction:
+        options["transaction"] = lambda: AtomicTransaction(backend_app.database)
+    return _with_signature(_sync_handler(task, in_transaction), task), options
+
+
+def _with_signature(handler: Any, task: Any) -> Callable[..., Any]:
+    """The handler with the parameters of the function: a Context in place of Django's, or before the others."""
+    function = task.func
+    parameters = list(inspect.signature(function).parameters.values())
+    hints = dict(getattr(function, "__annotations__", {}))
+    if task.takes_context:
+        hints.pop(parameters.pop(0).name, None)
+    first = inspect.Parameter("_holdfast_context", inspect.Parameter.POSITIONAL_ONLY, annotation=Context)
+    handler.__wrapped__ = function  # names in hints are looked up in its module
+    handler.__name__, handler.__qualname__, handler.__module__ = (
+        function.__name__,
+        function.__qualname__,
+        function.__module__,
+    )
+    handler.__annotations__ = {first.name: Context, **hints}
+    handler.__signature__ = inspect.Signature([first, *parameters])
+    found: Callable[..., Any] = handler
+    return found
+
+
+# --- Plain functions ---
+
+
+def _sync_handler(task: Any, in_transaction: bool) -> Callable[..., Any]:
+    function, takes_context = task.func, task.takes_context
+
+    def handle(ctx: Context[Any], /, *args: Any, **kwargs: Any) -> Any:
+        running = RUNNING.get()
+        if in_transaction:
+            _ = ctx.tx  # enters atomic(); the worker leaves it, with the end of the job in it
+        if takes_context:
+            args = (HoldfastTaskContext(task_result=running.result, holdfast=ctx), *args)
+        running.value = function(*args, **kwargs)
+        return running.value
+
+    return handle
+
+
+def _around_sync(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any]], Iterator[None]]:
+    def around(ctx: Context[Any]) -> Iterator[None]:
+        close_old_connections()
+        try:
+            running = RunningResult(task, backend_app, ctx)
+            token = RUNNING.set(running)
+            try:
+                task_started.send_robust(running.sender, task_result=running.result)
+                yield
+            finally:
+                RUNNING.reset(token)
+            if _has_succeeded(ctx, running):
+                task_finished.send_robust(running.sender, task_result=running.result)
+        finally:
+            close_old_connections()
+
+    return around
+
+
+def _has_succeeded(ctx: Context[Any], running: RunningResult) -> bool:
+    """True if the function has returned and its value can be stored. The result object then has it."""
+    if isinstance(running.value, Interrupt) or ctx.abort_reason in (AbortReason.TIMEOUT, AbortReason.OWNERSHIP_LOST):
+        return False
+    return running.finish()
+
+
+# --- Async functions ---
+
+
+def _async_handler(task: Any) -> Callable[..., Any]:
+    function, takes_context = task.func, task.takes_context
+
+    async def handle(ctx: Context[Any], /, *args: Any, **kwargs: Any) -> Any:
+        if takes_context:
+            args = (HoldfastTaskContext(task_result=RUNNING.get().result, holdfast=ctx), *args)
+        return await function(*args, **kwargs)
+
+    return handle
+
+
+def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any], Next], Any]:
+    async def around(ctx: Context[Any], proceed: Next) -> Any:
+        async with _old_connections_closed():
+            running = RunningResult(task, backend_app, ctx)
+            token = RUNNING.set(running)
+            try:
+                await task_started.asend_robust(running.sender, task_result=running.result)
+                running.value = await proceed()
+            finally:
+                RUNNING.reset(token)
+            if _has_succeeded(ctx, running):
+                await task_finished.asend_robust(running.sender, task_result=running.result)
+            return running.value
+
+    return around
+
+
+@asynccontextmanager
+async def _old_connections_closed() -> AsyncIterator[None]:
+    await sync_to_async(close_old_connections)()
+    try:
+        yield
+    finally:
+        await sync_to_async(close_old_connections)()

@@ -1,0 +1,56 @@
+"""`manage.py holdfast worker`, `status`, `jobs` and so on: Holdfast's command line for the App of the settings."""
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.module_loading import autodiscover_modules
+
+from holdfast.cli import main
+from holdfast.cli.target import TargetApp
+from holdfast.django.backend_apps import APPS, TASKS_MODULE, holdfast_aliases
+
+OF_DJANGO = ("--settings", "--pythonpath")
+"""Options that Django has read already, wherever they are."""
+
+
+class Command(BaseCommand):
+    """Imports the `tasks` modules of the installed apps, so that the worker has their tasks."""
+
+    help = "Holdfast's command line. `manage.py holdfast -- --help` lists its commands."
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--backend", default="", help="Which entry of TASKS. Default: the only one, or `default`.")
+        parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND …")
+
+    def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:
+        autodiscover_modules(TASKS_MODULE)
+        alias = self._alias(backend)
+        option = f" --backend {backend}" if backend else ""
+        target = TargetApp(APPS[alias].app, f'TASKS["{alias}"]', command=f"manage.py holdfast{option} worker")
+        main(_without_django_options(arguments), program="manage.py holdfast", default=target)
+
+    def _alias(self, backend: str) -> str:
+        aliases = holdfast_aliases()
+        if backend and backend not in aliases:
+            raise CommandError(f'TASKS["{backend}"] does not use holdfast.django.Backend.')
+        if not aliases:
+            raise CommandError("No entry of TASKS uses holdfast.django.Backend.")
+        if backend:
+            return backend
+        if "default" not in aliases and len(aliases) > 1:
+            raise CommandError(f"Which backend? Give --backend, one of: {', '.join(aliases)}.")
+        return "default" if "default" in aliases else aliases[0]
+
+
+def _without_django_options(arguments: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in OF_DJANGO:
+            skip = True
+        elif argument != "--" and not argument.startswith(tuple(f"{option}=" for option in OF_DJANGO)):
+            kept.append(argument)
+    return kept

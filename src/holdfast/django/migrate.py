@@ -1,0 +1,39 @@
+"""After `migrate`, the tables of the jobs are brought up to date in every database that has jobs.
+
+So `manage.py migrate` is enough, and so are the test databases, which Django makes with the same command. The store is
+closed again right away: PostgreSQL copies a test database only while nothing is connected to it. For the same reason it
+has to be closed before Django drops a test database. Django has no signal for that, so the method that drops it is
+wrapped on the connection whose database was just migrated.
+"""
+
+from functools import wraps
+from typing import Any
+
+from django.db import connections
+
+from holdfast.django.address import is_in_memory, settings_of, vendor_of
+from holdfast.django.backend_apps import APPS, BackendApp
+
+
+def create_tables(*, using: str, **more: Any) -> None:
+    """Receives `post_migrate`."""
+    if "plan" not in more:
+        return  # sent by `flush`, as after each TransactionTestCase: the tables are as they were
+    settings = settings_of(using)
+    if vendor_of(settings) == "sqlite" and is_in_memory(settings):
+        return  # an enqueue says what to do; tests without jobs need nothing
+    for backend_app in APPS.using_database(using):
+        backend_app.app.migrate()
+        backend_app.app.close()
+        _close_before_drop(connections[using].creation, backend_app)
+
+
+def _close_before_drop(creation: Any, backend_app: BackendApp) -> None:
+    destroy = creation.destroy_test_db
+
+    @wraps(destroy)
+    def close_and_destroy(*args: Any, **kwargs: Any) -> Any:
+        backend_app.app.close()
+        return destroy(*args, **kwargs)
+
+    creation.destroy_test_db = close_and_destroy

@@ -1,0 +1,82 @@
+"""Tasks of the shop."""
+
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import F
+
+from django_project.shop.models import Order
+from holdfast import GiveUp
+from holdfast.django import task
+
+
+@task
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task
+async def add_later(a: int, b: int) -> int:
+    return a + b
+
+
+@task(max_attempts=2, backoff=0)
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@task
+def give_up(text: str) -> None:
+    raise GiveUp(text)
+
+
+@task
+def from_settings() -> None:
+    raise ValueError("again")
+
+
+@task(takes_context=True, max_attempts=5, backoff=0)
+def describe(context: Any, until: int) -> dict[str, Any]:
+    if context.attempt < until:
+        raise ConnectionError("not yet")
+    context.progress(0.5, "half")
+    return {
+        "attempt": context.attempt,
+        "attempts": context.task_result.attempts,
+        "args": context.task_result.args,
+        "id": context.task_result.id,
+        "job": context.job.id,
+        "fence": context.fence,
+        "aborted": context.aborted,
+    }
+
+
+@task(transaction=True, max_attempts=3, backoff=0)
+def ship(order_id: int, database: str, mistakes: int = 0) -> str:
+    """Ships the order. While it has been tried fewer times than `mistakes`, its transaction must roll back."""
+    order = Order.objects.using(database).get(pk=order_id)
+    order.shipped = F("shipped") + 1
+    order.save(using=database)
+    if mistakes:
+        raise ValueError("after the write")
+    return f"shipped {order.name}"
+
+
+@task(transaction=True, max_attempts=2, backoff=0)
+def ship_and_mark_for_rollback(order_id: int, database: str) -> None:
+    Order.objects.using(database).filter(pk=order_id).update(shipped=F("shipped") + 1)
+    transaction.set_rollback(True, using=database)
+
+
+@task(transaction=True)
+def ship_and_enqueue(order_id: int, database: str, backend: str) -> None:
+    Order.objects.using(database).filter(pk=order_id).update(shipped=F("shipped") + 1)
+    add.using(id=f"after-{order_id}", backend=backend).enqueue(order_id)
+
+
+@task
+def open_connections(database: str) -> list[bool]:
+    """Whether this thread had a connection before, and one that it leaves."""
+    before = connections[database].connection is not None
+    Order.objects.using(database).count()
+    return [before, connections[database].connection is not None]

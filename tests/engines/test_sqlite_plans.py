@@ -75,7 +75,6 @@ def test_no_hot_statement_reads_a_whole_table(database: sqlite3.Connection) -> N
         "drop_queue",
         "any_edge",
         "ended_parent",
-        "drop_queue",
     }
     for name, text in STATEMENTS.items():
         if text.lstrip("-").startswith(("BEGIN", "CREATE")) or name in walks:

@@ -35,6 +35,8 @@ class TargetApp:
     """The argument for `holdfast worker`; empty if it needs none, because the configuration names the App."""
     command: str = "holdfast worker"
     """Starts a worker, with the target as its argument."""
+    queues: tuple[str, ...] = ()
+    """The queues of a worker for which none are named. Empty: those of the App's tasks."""
 
     @property
     def worker_command(self) -> str:

@@ -6,11 +6,11 @@ handler, so they are given where a payload is enqueued.
 
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from holdfast.context import Context, Middleware
 from holdfast.core.connection import StoreConnection
+from holdfast.declare.function import is_redefinition, refuse_method
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
@@ -34,7 +34,7 @@ class HandlerOptions(TypedDict, total=False):
     """The keywords of `pool.handler`."""
 
     max_attempts: int | None
-    backoff: Backoff | float | timedelta | Sequence[float | timedelta] | BackoffFunction
+    backoff: Backoff | Duration | Sequence[Duration] | BackoffFunction
     retry_on: tuple[type[BaseException], ...]
     give_up_on: tuple[type[BaseException], ...]
     retry_for: Duration | None
@@ -99,7 +99,8 @@ class HandlerDecorator(Generic[T]):
     def __call__(self, function: SyncAlone[T, R], /) -> SyncTask[[T], R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
         pool = self._pool
-        if pool in self._registry:
+        refuse_method(function)
+        if pool in self._registry and not is_redefinition(self._registry[pool]._definition.function, function):
             message = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
             raise DuplicateTask(message, task=pool)
         takes_context, is_async = _kind_of(function, pool)

@@ -85,7 +85,7 @@ def test_a_preset_fits_the_decorator(jobs: App[object]) -> None:
         ("timeout", 0),
         ("timeout", math.nan),
         ("lease", 1.9),
-        ("lease", "30"),
+        ("lease", "long"),
         ("concurrency", 0),
         ("lane", 3),
         ("unique_for", "always"),
@@ -190,7 +190,7 @@ def test_expires_is_an_instant_or_a_time_from_now(jobs: App[object]) -> None:
         ("delay", math.nan),
         ("delay", math.inf),
         ("delay", -1),
-        ("delay", "3"),
+        ("delay", "soon"),
         ("delay", True),
         ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the mistake
         ("at", 3.0),

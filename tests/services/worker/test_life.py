@@ -203,6 +203,19 @@ async def test_a_task_without_a_live_worker_is_reported_once_and_left_alone() ->
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
 
 
+async def test_a_task_without_a_live_worker_is_reported_behind_many_other_jobs() -> None:
+    runtime = FrozenRuntime()
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
+    seen = app.record_events(events.UnknownTask)
+    await app.engine.pause("default")
+    await app.enqueue("resise")
+    for _ in range(250):
+        await app.enqueue("works")
+    async with app.worker():
+        await idle()
+    assert [event.task for event in seen.seen if isinstance(event, events.UnknownTask)] == ["resise"]
+
+
 async def test_a_task_that_another_worker_has_is_not_reported() -> None:
     runtime = FrozenRuntime()
     app = MinimalApp(MinimalTask(works), runtime=runtime)

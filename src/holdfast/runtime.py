@@ -32,7 +32,7 @@ from typing import IO, Any, TypeVar, TypeVarTuple
 
 from holdfast.errors import InvalidOption
 from holdfast.files import Files
-from holdfast.ulid import ulid
+from holdfast.ulid import RANDOM_BYTES, ulid
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -125,7 +125,7 @@ class Runtime(ABC):
 
     def new_id(self) -> str:
         """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. Do not rely on its order."""
-        return ulid(self.wall() // 1000, self.token_bytes(10))
+        return ulid(self.wall() // 1000, self.token_bytes(RANDOM_BYTES))
 
     def new_claim_id(self) -> str:
         """128 random bits as 32 hex digits: the name of one claim request, and a part of its lease tokens."""

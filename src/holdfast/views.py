@@ -83,7 +83,7 @@ class CancelAnswer(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last progress that a handler reported."""
+    """The last progress that a handler reported. A job that has succeeded is at 1.0, whatever it reported last."""
 
     fraction: float
     note: str = ""
@@ -176,7 +176,7 @@ class Job(Shown):
         return cls(
             **_common(record),
             max_attempts=(record.max_attempts if at_enqueue is None else at_enqueue) or None,
-            progress=_progress(record.progress),
+            progress=_progress(record),
             last_started_at=_moment(record.last_started),
             finished_at=_moment(record.finished),
             reason=record.reason,
@@ -215,8 +215,11 @@ def _common(job: JobRecord | Lease) -> dict[str, Any]:
     }
 
 
-def _progress(progress: stored.ProgressRecord | None) -> Progress | None:
-    return None if progress is None else Progress(progress.fraction, progress.note)
+def _progress(record: JobRecord) -> Progress | None:
+    progress = record.progress
+    if progress is None:
+        return None
+    return Progress(1.0 if record.state is JobState.SUCCEEDED else progress.fraction, progress.note)
 
 
 def runs_of(record: JobRecord) -> tuple[stored.AttemptRecord, ...]:

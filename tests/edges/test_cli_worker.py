@@ -337,6 +337,21 @@ def test_without_an_app_it_exits_with_2_and_says_how_to_name_one(start: Start) -
     assert worker.ended() == 2
 
 
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        ("jobs.task(timeout=-1)(print)", "InvalidOption: `timeout`"),
+        ("import json; json.loads('{')", "JSONDecodeError: "),
+        ("1 / 0", "ZeroDivisionError: "),
+    ],
+)
+def test_an_error_at_import_names_the_line_of_the_user(start: Start, tmp_path: Path, mistake: str, error: str) -> None:
+    (tmp_path / "shop.py").write_text(f"from holdfast import App\njobs = App()\n{mistake}\n")
+    status = start("status", "--app", "shop")
+    status.line(f"Importing shop failed at shop.py, line 3: {error}")
+    assert status.ended() == 2
+
+
 def test_a_store_that_cannot_be_opened_exits_with_3(start: Start, tmp_path: Path) -> None:
     (tmp_path / "jobs.db").mkdir()
     worker = start("worker", "shop")

@@ -140,7 +140,7 @@ async def test_a_caller_that_is_cancelled_as_it_is_served_gives_its_connection_o
     pool = Connections(FakeServer(), 1)
     async with asyncio.timeout(30):
         async with pool.one():
-            waiting = asyncio.ensure_future(pool._take())
+            waiting = asyncio.ensure_future(pool.take())
             await eventually(lambda: pool._waiters)
         waiting.cancel()  # its future has the connection already
         await asyncio.wait({waiting})
@@ -172,9 +172,9 @@ async def test_a_connection_that_the_server_refused_can_be_opened_later() -> Non
     pool = Connections(server, 2)
     async with asyncio.timeout(30):
         async with pool.one():
-            waiting = asyncio.ensure_future(pool._take())
+            waiting = asyncio.ensure_future(pool.take())
             await eventually(lambda: pool._waiters)
-        pool._give_back(await waiting)
+        pool.give_back(await waiting)
         server.room = 2
         async with pool.one(), pool.one():
             pass

@@ -268,7 +268,7 @@ def test_the_plans_of_a_verb_use_its_indexes_and_no_table_as_a_whole(stock: Stoc
     with stock.rolled_back(generic=generic):
         scans = stock.plans(command)
     assert [scan for scan in scans if scan.table in LARGE and scan.how in ("SEQSCAN", "SAMPLESCAN")] == []
-    assert indexes <= {scan.index for scan in scans}
+    assert indexes <= {scan.by for scan in scans}
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
@@ -300,7 +300,7 @@ def wrong_plans(stock: Stock) -> list[str]:
     for verb, command in HOT.items():
         with stock.rolled_back():
             scans = stock.plans(command)
-        found += [f"{verb}: {scan}" for scan in scans if scan.index == "job_state" or scan == ("SEQSCAN", "job", "")]
+        found += [f"{verb}: {scan}" for scan in scans if scan.by == "job_state" or scan == ("SEQSCAN", "job", "")]
         with stock.rolled_back():
             rows = stock.rows_read(command)
         found += [f"{verb}: {count} rows of {name}" for name, count in rows.items() if count > 600]

@@ -16,6 +16,7 @@ from postgres_stories import Stores, made, until_one_waits
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Audit, Stats
@@ -188,7 +189,8 @@ def test_the_last_job_is_deleted_and_its_queue_removed_in_one_transaction(tmp_pa
     assert isinstance(engine, SqliteEngine)
     engine.open_now()
     assert engine._writer is not None
-    commands = [
+    assert engine._writer.runner is not None
+    commands: list[Command[Any]] = [
         Enqueue(groups=(Group((NewJob(queue="q", id="a", task="t"),)),)),
         Cancel(queue="q", ids=("a",)),
         Delete(queue="q", ids=("a",)),

@@ -208,6 +208,13 @@ MUTANTS = (
         "step.state.depth(name)",
         "remove",
     ),
+    Mutant(
+        "a search with a filter forgets its limit",
+        "reading.find",
+        "if len(jobs) == command.limit:",
+        "if False:",
+        "find",
+    ),
     Mutant("a paused queue is removed", "scopes.remove_queue", "queue.paused or ", "", "remove"),
     Mutant(
         "a queue with a paused lane is removed",

@@ -16,11 +16,11 @@ TOKEN = re.compile(r'[{}()]|"(?:\\.|[^"\\])*"|(?:\\.|[^\s{}()"\\])+', re.DOTALL)
 
 
 class Scan(NamedTuple):
-    """How a plan reads a table: the kind of scan, and the names of the table and of the index ("" if there is none)."""
+    """How a plan reads a table: the kind of scan, the table, and the index it goes by ("" if there is none)."""
 
     how: str
     table: str
-    index: str
+    by: str
 
 
 class Node(NamedTuple):

@@ -249,6 +249,7 @@ class StoreConnection:
         finally:
             for opened in (process, *self._processes.values()):
                 opened.close_loop_thread(wait=True)
+                opened.caller_loop.close()
             self.runtime, self._processes, self._in_memory, self._epoch = before
             self._find_url = find_url
             self.bus.attach(feed)

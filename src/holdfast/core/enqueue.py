@@ -1,10 +1,11 @@
 """Enqueue: from checked jobs to the engine's answer.
 
 `enqueue` adds the depth limits of the queues, writes the jobs as one group, and turns a refusal into an error. In a
-thread without an event loop the group goes straight to an engine with the capability `blocking_calls`. On an event loop
-it goes through an `EnqueueMerger`, one per loop: while one write is under way, the groups of other callers collect, and
-the next write takes all of them. There is no timer: a single caller's group is written at once. Each group is accepted
-or refused by itself.
+thread without an event loop the group goes straight to an engine with the capability `blocking_calls`. With another
+engine the thread itself runs an event loop for the write (`CallerLoop`), unless another thread does so at the time.
+On an event loop the group goes through an `EnqueueMerger`, one per loop: while one write is under way, the groups of
+other callers collect, and the next write takes all of them. There is no timer: a single caller's group is written at
+once. Each group is accepted or refused by itself.
 """
 
 import asyncio
@@ -113,6 +114,8 @@ async def _write(store: "StoreConnection", group: Group) -> GroupAnswer:
     if asyncio._get_running_loop() is None:
         if process.engine.capabilities.blocking_calls:
             return await write(process.engine, group)  # the engine merges the writes of threads by itself
+        if process.caller_loop.acquire():
+            return process.caller_loop.run(write(process.engine, group))
         await move_to_loop()
     return await process.per_loop().merger.enqueue(group)
 

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from holdfast.blocking import LoopThread
+from holdfast.blocking import CallerLoop, LoopThread
 from holdfast.core.enqueue import EnqueueMerger
 from holdfast.core.waiting import EndListener
 from holdfast.engine import Engine
@@ -41,6 +41,7 @@ class Process:
         self._lock = runtime.lock()
         self._opening: _Opening | None = None
         self._loop_thread: LoopThread | None = None
+        self.caller_loop = CallerLoop(runtime)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, PerLoop] = WeakKeyDictionary()
 
     async def open_engine(self) -> None:
@@ -89,6 +90,7 @@ class Process:
                 await self._runtime.run_blocking(self._feed.close)
             self._feed.close()
             await self.engine.close()
+        self.caller_loop.close()
 
     def close_loop_thread(self, *, wait: bool) -> None:
         with self._lock:
@@ -106,6 +108,7 @@ class Process:
             if self.open and self._needs_close_now:
                 self._feed.close()
                 self.engine.close_now()
+            self.caller_loop.close()
             self.close_loop_thread(wait=True)
 
 

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.context import AbortReason
 from holdfast.errors import (
     Aborted,
@@ -158,9 +160,10 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
         return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
     policy = attempt.plan.policy
     if type(outcome) is Returned:
-        return decide_success(outcome.result, attempt.lease, policy.result_ttl, policy.retention)
+        success = decide_success(outcome.result, attempt.lease, policy.result_ttl, policy.retention)
+        return success if attempt.progress is attempt.sent_progress else with_progress(attempt, success)
     try:
-        return decide(
+        settlement = decide(
             outcome,
             attempt.lease,
             policy.retry,
@@ -177,4 +180,11 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
             shown(attempt.lease.id),
             info.traceback,
         )
-        return decide(NotRetryable(Reason.ERROR, info), attempt.lease, policy.retry, now=0, draw=0.0)
+        settlement = decide(NotRetryable(Reason.ERROR, info), attempt.lease, policy.retry, now=0, draw=0.0)
+    return with_progress(attempt, settlement)
+
+
+def with_progress(attempt: LeasedAttempt, settlement: Settlement) -> Settlement:
+    """The settlement with the progress that no renewal has sent."""
+    latest = attempt.progress
+    return settlement if latest is attempt.sent_progress else replace(settlement, progress=latest)

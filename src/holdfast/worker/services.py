@@ -43,7 +43,7 @@ from holdfast.worker.claims import Claims
 from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.exchange import Exchanger, ParallelClaim
-from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.execution_plan import ExecutionPlan, warn_about_timeouts
 from holdfast.worker.forked_child import ForkGuard
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
@@ -164,6 +164,10 @@ class WorkerServices:
             on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
             on_recovered=lambda: self._on_renewals_recovered(outage),
+            on_store_error=lambda error: self._on_loop(outage.note, error),
+            on_progress=lambda attempt, at: self._on_loop(
+                self._reporter.progressed, attempt, attempt.sent_progress, at
+            ),
             shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(
@@ -243,6 +247,7 @@ class WorkerServices:
         self.keeper.start()
         self._watcher.start()
         self.supervisor.start()
+        warn_about_timeouts(self._plans.values())
         _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(

@@ -13,7 +13,7 @@ import pytest
 from manual_worker import succeed
 
 from holdfast import App, BlockingCall, Client, Control, EngineUnavailable, Handle, Task
-from holdfast.blocking import LoopThread, move_to_loop, run_coroutine
+from holdfast.blocking import CallerLoop, LoopThread, move_to_loop, run_coroutine
 from holdfast.runtime import SystemRuntime
 
 WITH_TWINS: list[type] = [App, Task, Handle, Client, Control]
@@ -312,3 +312,87 @@ def test_closing_a_loop_thread_waits_a_limited_time_and_names_the_call(
     finish.set()
     caller.join(30)
     loop_thread.close()
+
+
+# A loop that the caller runs
+
+
+@pytest.fixture
+def caller_loop() -> Iterator[CallerLoop]:
+    made = CallerLoop(SystemRuntime())
+    yield made
+    made.close()
+
+
+def test_a_caller_runs_a_coroutine_in_its_own_thread(caller_loop: CallerLoop) -> None:
+    async def thread() -> int:
+        await asyncio.sleep(0)
+        return threading.get_ident()
+
+    for _ in range(2):
+        assert caller_loop.acquire()
+        assert caller_loop.run(thread()) == threading.get_ident()
+
+
+def test_two_threads_do_not_run_one_caller_loop(caller_loop: CallerLoop) -> None:
+    assert caller_loop.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(caller_loop.acquire).result(30)
+        caller_loop.run(asyncio.sleep(0))
+        assert pool.submit(caller_loop.acquire).result(30)
+        pool.submit(caller_loop.run, asyncio.sleep(0)).result(30)
+
+
+def test_an_interrupted_caller_ends_what_its_call_has_begun(caller_loop: CallerLoop) -> None:
+    ended = []
+
+    async def call() -> None:
+        asyncio.get_running_loop().call_soon(interrupt)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("call")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    assert caller_loop.acquire()
+    with pytest.raises(KeyboardInterrupt):
+        caller_loop.run(call())
+    assert ended == ["call"]
+    assert caller_loop.acquire()  # it can be used again
+    caller_loop.run(asyncio.sleep(0))
+
+
+async def test_a_caller_loop_is_closed_by_the_thread_that_runs_it(caller_loop: CallerLoop) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    async def call() -> str:
+        began.set()
+        await asyncio.to_thread(go_on.wait, 30)
+        return "answer"
+
+    def run() -> str:
+        assert caller_loop.acquire()
+        return caller_loop.run(call())
+
+    running = asyncio.create_task(asyncio.to_thread(run))
+    assert await asyncio.to_thread(began.wait, 30)
+    caller_loop.close()
+    assert not caller_loop.acquire()
+    go_on.set()
+    assert await running == "answer"
+    assert caller_loop._loop is None
+
+
+def test_without_a_file_descriptor_a_caller_moves_to_the_loop_thread(
+    caller_loop: CallerLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("holdfast.blocking.asyncio.new_event_loop", refuse)
+    assert not caller_loop.acquire()
+    monkeypatch.undo()
+    assert caller_loop.acquire()
+    caller_loop.run(asyncio.sleep(0))

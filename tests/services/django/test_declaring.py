@@ -135,6 +135,27 @@ def test_a_task_may_be_a_key_of_a_dictionary() -> None:
     assert {tasks().fail: 1}[tasks().fail.using()] == 1
 
 
+def test_settings_that_change_do_not_make_a_task_two() -> None:
+    before = tasks().from_settings
+    with settings_with(TASKS={"django_project.shop.tasks.from_settings": {"max_attempts": 9}}):
+        assert before.using(priority=1).priority == 1
+
+
+def test_a_worker_serves_the_queues_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.core.management import call_command
+    from django.test import override_settings
+
+    from holdfast.django.management.commands import holdfast as command
+
+    found = []
+    monkeypatch.setattr(command, "main", lambda arguments, *, program, default: found.append(default.queues))
+    entry = {"BACKEND": "holdfast.django.Backend", "QUEUES": ["slow", "default"]}
+    with override_settings(TASKS={"default": entry}):
+        call_command("holdfast", "worker", skip_checks=True)
+    call_command("holdfast", "worker", skip_checks=True)
+    assert found == [("default", "slow"), ()]
+
+
 # --- The address ---
 
 

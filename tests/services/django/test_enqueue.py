@@ -1,6 +1,7 @@
 """Enqueueing through Django's tasks: inside and outside of transactions, with Holdfast's options, from async code."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -199,6 +200,26 @@ def test_task_enqueued_is_sent(backend: str) -> None:
     finally:
         task_enqueued.disconnect(receive)
     assert seen == [("Backend", result.id, backend)]
+
+
+def test_missing_tables_on_postgres_name_the_command_of_django(
+    project: Any, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import connections
+
+    from holdfast import SchemaMismatch
+
+    name = f"no_tables_{os.getpid()}"
+    postgres_server.execute(f"CREATE DATABASE {name}")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setitem(connections.settings["server"], "NAME", name)
+            connections["server"].close()
+            with pytest.raises(SchemaMismatch, match=r"manage\.py migrate"):
+                add("server").enqueue(1)
+    finally:
+        connections["server"].close()
+        postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 # --- Without Django's tasks ---

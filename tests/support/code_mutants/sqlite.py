@@ -202,7 +202,7 @@ MUTANTS = (
     Mutant(
         "a closing thread forgets that it has to end",
         "engines/sqlite/command_thread.py",
-        "                self._pending.put(None)\n                break",
+        "                self._pending.put(pending)\n                break",
         "                break",
         "Closing a busy store never returns.",
         (
@@ -283,6 +283,22 @@ MUTANTS = (
         "",
         "A retry stays at the place of its old due time, and runs at once.",
         ("tests/engines/test_sqlite_fast_paths.py::test_a_narrow_update_leaves_out_no_changed_column",),
+    ),
+    Mutant(
+        "a job with a due time counts as plain",
+        "engines/sqlite/fast_enqueue.py",
+        "        and new.due is None\n",
+        "",
+        "A job that is due tomorrow runs at once.",
+        ("tests/engines/test_sqlite_fast_paths.py",),
+    ),
+    Mutant(
+        "jobs with other metadata get those of the job before",
+        "model/produce.py",
+        "        and job.metadata is other.metadata\n",
+        "",
+        "A job runs with the metadata of another.",
+        ("tests/engines/test_sqlite_fast_paths.py",),
     ),
     # Unfinished work
     Mutant(
@@ -466,8 +482,8 @@ MUTANTS = (
     Mutant(
         "a file replaced during a commit counts as written",
         "engines/sqlite/writer.py",
-        "                log_bytes = self._check_files()\n",
-        "                log_bytes = 0\n",
+        "                self._check_files()\n            except EngineUnavailable as error:",
+        "                pass\n            except EngineUnavailable as error:",
         "The write is acknowledged, and is in the old file.",
         (
             "tests/engines/test_sqlite_disk.py::test_a_file_replaced_while_a_write_is_committed_leaves_its_outcome_unknown",

@@ -101,6 +101,8 @@ def apply_settlement(
             reaped_token=settlement.token if reap else job.reaped_token,  # A8
             last_error=last_error,
         )
+    if settlement.progress is not None:  # W6
+        job = replace(job, progress=settlement.progress)
     if target in TERMINAL:
         finish(
             step,

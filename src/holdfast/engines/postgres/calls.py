@@ -31,8 +31,8 @@ HOLDERS_TIMEOUT_S = 2.0
 _logger = logging.getLogger("holdfast.postgres")
 
 Times = Callable[[], tuple[int, int]]
-Notify = Callable[[frozenset[str], bool], None]
-"""The topics, and whether other sessions may listen for them."""
+Notify = Callable[[frozenset[str], frozenset[str]], None]
+"""The topics, and those of which other processes still have to be notified."""
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class CallProgress:
 class Caller:
     """`rules`: the schema of the functions. `times`: the offset of the clock and the earliest time to answer.
     `note_time`: gets the time of each answer and the earliest time that its call asked for. `notify`: gets its topics.
+    `sender`: the name of this process in notifications that the server sends; None: it sends none.
     `shared`: a proxy shares sessions. `fast`: use the fast paths."""
 
     def __init__(
@@ -58,6 +59,7 @@ class Caller:
         times: Times,
         note_time: Callable[[int, int], None],
         notify: Notify,
+        sender: Callable[[], str | None],
         *,
         shared: bool,
         fast: bool,
@@ -70,6 +72,7 @@ class Caller:
         self._times = times
         self._note_time = note_time
         self._notify = notify
+        self._sender = sender
         self._cursors = ClaimCursors()
         self._statements: dict[str, str] = {}
 
@@ -136,6 +139,8 @@ class Caller:
         sql = self._statements.get(call.function) or self._statement(call)
         times = self._times()
         arguments = (*call.arguments, *times)
+        if call.takes_sender:
+            arguments = (*arguments, self._sender() if self._fast else None)
         if self._shared:
             async with connection.transaction(isolation="read_committed"):
                 rows = await connection.fetch(sql, *arguments)
@@ -146,7 +151,8 @@ class Caller:
         reply = call.read(rows)
         self._note_time(reply.answer.at.wall, times[1])
         if reply.topics:
-            self._notify(frozenset(reply.topics), reply.has_listeners)
+            topics = frozenset(reply.topics)
+            self._notify(topics, topics.difference(reply.sent) if reply.has_listeners else frozenset())
         return reply.answer
 
     async def _lock_holders(self, connection: asyncpg.Connection) -> str:
@@ -158,7 +164,8 @@ class Caller:
         return f"Locks are held by {found}." if found else "The lock is free again."
 
     def _statement(self, call: Call) -> str:
-        placeholders = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 3))
+        count = len(call.arguments) + (3 if call.takes_sender else 2)
+        placeholders = ", ".join(f"${number}" for number in range(1, count + 1))
         # As a table, a function that returns one text would cost more: the server would store its rows first.
         select = "SELECT * FROM" if call.function == EXCHANGE else "SELECT"
         statement = self._statements[call.function] = f"{select} {self._rules}.{call.function}({placeholders})"

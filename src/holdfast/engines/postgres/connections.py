@@ -11,8 +11,8 @@ another connection and the pool has some already.
 import asyncio
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 import asyncpg
 
@@ -39,25 +39,11 @@ class Connections:
         self._waiters: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
         self._closed = False
 
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[asyncpg.Connection]:
+    def one(self) -> "BorrowedConnection":
         """A connection for the duration of the block."""
-        connection = await self._take()
-        usable = False
-        try:
-            yield connection
-            usable = True
-        except asyncpg.PostgresError as error:
-            usable = not failures.ends_connection(error)
-            raise
-        finally:
-            if usable and not connection.is_closed():
-                self._give_back(connection)
-            else:
-                connection.terminate()
-                self._give_back(None)
+        return BorrowedConnection(self)
 
-    async def _take(self) -> asyncpg.Connection:
+    async def take(self) -> asyncpg.Connection:
         connection = await self._take_idle_or_permit()
         while True:
             try:
@@ -68,7 +54,7 @@ class Connections:
                 return await self._connect()
             except BaseException as error:
                 if self._count == 1 or not isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
-                    self._give_back(None)
+                    self.give_back(None)
                     raise
             self._count -= 1  # the permit is dropped: the server would refuse the next waiter too
             connection = self._idle.pop() if self._idle else await self._wait()
@@ -91,11 +77,11 @@ class Connections:
             return await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled():  # it was served and cancelled at once
-                self._give_back(waiter.result())
+                self.give_back(waiter.result())
             waiter.cancel()
             raise
 
-    def _give_back(self, connection: asyncpg.Connection | None) -> None:
+    def give_back(self, connection: asyncpg.Connection | None) -> None:
         """Give a connection, or the permit of a closed one (None), to the next waiter."""
         while self._waiters:
             waiter = self._waiters.popleft()
@@ -116,6 +102,30 @@ class Connections:
         self._count -= len(idle)
         for connection in idle:
             connection.terminate()
+
+
+class BorrowedConnection:
+    """A connection that is taken from the pool at the begin of a block and given back at its end."""
+
+    __slots__ = ("_connection", "_connections")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def __aenter__(self) -> asyncpg.Connection:
+        self._connection = connection = await self._connections.take()
+        return connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = self._connection
+        usable = error is None or (isinstance(error, asyncpg.PostgresError) and not failures.ends_connection(error))
+        if usable and not connection.is_closed():
+            self._connections.give_back(connection)
+        else:
+            connection.terminate()
+            self._connections.give_back(None)
 
 
 def _is_alive(connection: asyncpg.Connection) -> bool:

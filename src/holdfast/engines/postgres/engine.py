@@ -110,6 +110,7 @@ class PostgresEngine(Engine):
             self._times,
             self._note_time,
             self._send_notifications,
+            lambda: None if self._notifier is None else self._notifier.sender,
             shared=pooled,
             fast=fast_paths,
         )
@@ -291,11 +292,11 @@ class PostgresEngine(Engine):
 
     # Notifications
 
-    def _send_notifications(self, topics: frozenset[str], has_listeners: bool = True) -> None:
-        """Notify this process, and the others unless none of them listens."""
+    def _send_notifications(self, topics: frozenset[str], to_others: frozenset[str] | None = None) -> None:
+        """Notify this process of all topics, and the other processes of those `to_others` (None: of all)."""
         self._topics.notify(topics)
-        if self._notifier is not None and has_listeners:
-            self._notifier.notify(topics)
+        if self._notifier is not None and to_others != frozenset():
+            self._notifier.notify(topics if to_others is None else to_others)
 
     def subscribe(self, *topics: str) -> Subscription:
         subscription = self._topics.subscribe(*topics)

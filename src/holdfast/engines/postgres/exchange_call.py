@@ -53,6 +53,7 @@ def exchange(command: Exchange, cursors: Mapping[str, Cursor], *, fast: bool, wa
             wait,
         ),
         lambda rows: _answer(settlements, plain, rows),
+        takes_sender=True,
     )
 
 
@@ -119,7 +120,7 @@ def _answer(settlements: Sequence[Settlement], plain: Sequence[Settlement], rows
         leases=tuple(map(_lease, rows[:-1])),
         next_due=rest.next_due,
     )
-    return Reply(reply.topics, answer, scanned=reply.scanned)
+    return Reply(reply.topics, answer, sent=reply.sent, scanned=reply.scanned)
 
 
 def _merged(

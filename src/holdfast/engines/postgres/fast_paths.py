@@ -37,7 +37,7 @@ def enqueue(command: Enqueue) -> Call | None:
     if is_plain(first) and all(_terms(job) == terms for job in jobs):
         other = None if terms[2:] == _DEFAULT_TERMS else encode(replace(first, id="", payload=b"")).decode()
         arguments = (first.queue, first.task, other, [job.id for job in jobs], [job.payload for job in jobs])
-        return Call("enqueue_alike", arguments, lambda rows: _alike_answer(groups, rows[0][0]))
+        return Call("enqueue_alike", arguments, lambda rows: _alike_answer(groups, rows[0][0]), takes_sender=True)
     if all(map(is_plain, jobs)):
         return Call("enqueue_fast", (encode(jobs).decode(),), lambda rows: _plain_answer(groups, rows[0][0]))
     return None
@@ -92,7 +92,8 @@ def _all_created(groups: tuple[Group, ...], reply: Any, states: Iterable[JobStat
     for group in groups:
         end, start = end + len(group.jobs), end
         answers.append(GroupAccepted(tuple(created[start:end])))
-    return Reply(reply.topics, EnqueueAnswer(at=reply.answer.at, groups=tuple(answers)), reply.has_listeners)
+    answer = EnqueueAnswer(at=reply.answer.at, groups=tuple(answers))
+    return Reply(reply.topics, answer, reply.has_listeners, reply.sent)
 
 
 # Settle
@@ -115,6 +116,7 @@ def is_plain_success(settlement: Settlement) -> bool:
         and not settlement.refund
         and settlement.lane is None
         and settlement.listed_expiry is None
+        and settlement.progress is None
     )
 
 

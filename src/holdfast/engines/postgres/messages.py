@@ -16,6 +16,11 @@ def listeners_lock(namespace: str) -> str:
     return f"{namespace} listeners"
 
 
+def notify_lock(namespace: str) -> str:
+    """The name of the advisory lock that a call takes to notify other processes with its commit."""
+    return f"{namespace} notify"
+
+
 class Reply(Struct, Generic[A], frozen=True, gc=False):
     """What a function gives back: the answer, and the topics to notify now that it is committed."""
 
@@ -23,6 +28,8 @@ class Reply(Struct, Generic[A], frozen=True, gc=False):
     answer: A
     has_listeners: bool = True
     """False: no other session listens for them."""
+    sent: tuple[str, ...] = ()
+    """Topics of which the other processes are notified already: the server has done it with the commit."""
     scanned: int = 0
     """Entries of the index of ready jobs that a claim has read."""
 
@@ -38,6 +45,8 @@ class Call(NamedTuple):
     function: str
     arguments: tuple[Any, ...]
     read: Read
+    takes_sender: bool = False
+    """The function can notify other processes with its commit; its last argument is the name of this process."""
 
 
 def of_text(decode: Callable[[str], Reply[Any]]) -> Read:

@@ -1,7 +1,9 @@
 """Notifications between processes, by LISTEN and NOTIFY: one connection, on a thread and an event loop of its own.
 
 The notifier sends a notification in a statement of its own, after the commit of the change: a NOTIFY inside a busy
-transaction makes all commits of the database wait for each other. While it sends, it collects the next topics. All
+transaction makes all commits of the server wait for each other. That takes a second call, from another thread; so a
+plain enqueue that a worker waits for, and an exchange that a caller waits for, notify with their own commit, one of
+them at a time (`notify_at_commit` in `rules/step.sql`). While the notifier sends, it collects the next topics. All
 topics of a namespace share one channel. The server wakes every listening session of the database anyway, and so no
 subscription has to wait until its own LISTEN is in force.
 
@@ -66,6 +68,8 @@ class Notifier:
         """False: notifications do not arrive, so callers must poll."""
         self._topics_channel = f"holdfast_{namespace}"
         self._probe_channel = f"holdfast_{namespace}_probe"
+        self.sender = f"from:{runtime.new_id()}"
+        """Stands among the topics that the server notifies with a commit of this process, which ignores them."""
         self._pending_topics: dict[str, None] = {}
         self._room_sent_at_s = 0.0
         self._subscribers_lock = listeners_lock(namespace)
@@ -167,7 +171,7 @@ class Notifier:
                 await self._connect_and_serve()
             except Exception as error:
                 if self.receives:
-                    log.warning("Notifications do not arrive for now (%s). Workers poll until they do again.", error)
+                    log.info("Notifications do not arrive for now (%s). Workers poll until they do again.", error)
                 self.receives = False
             if self._now_s() - began_s > PROBE_INTERVAL_S:
                 pause_s = MIN_RECONNECT_PAUSE_S
@@ -318,7 +322,9 @@ class Notifier:
 
     def _on_topics(self, pid: int, payload: str) -> None:
         with suppress(msgspec.MsgspecError):
-            self._topics.notify(msgspec.json.decode(payload, type=frozenset[str]))
+            topics = msgspec.json.decode(payload, type=frozenset[str])
+            if self.sender not in topics:
+                self._topics.notify(topics)
 
 
 def _from_other_sessions(own_pid: int, callback: Callable[[int, str], None]) -> Callable[..., None]:

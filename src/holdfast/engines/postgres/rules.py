@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from holdfast.engines.postgres import columns
-from holdfast.engines.postgres.messages import listeners_lock
+from holdfast.engines.postgres.messages import listeners_lock, notify_lock
 from holdfast.engines.templates import fill
 from holdfast.model import history, lifetimes, limits, states
 from holdfast.model.instants import FOREVER, MINUTE, SECOND
@@ -122,6 +122,7 @@ def _values(namespace: str, version: int) -> dict[str, str]:
         "entry": f"SECURITY DEFINER SET search_path = {schema}, {namespace}, pg_temp"
         f" SET lock_timeout = {LOCK_WAIT_S * 1000:.0f}",
         "listeners_lock": listeners_lock(namespace),
+        "notify_lock": notify_lock(namespace),
         **_of_the_model(),
     }
 

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
+from holdfast.engines.sqlite.fast_enqueue import FastLedger
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -83,11 +84,17 @@ class Writer:
             self._gate.close()
             raise
         self._sql = load("statements.sql", store.namespace)
-        self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
-        self._ledger = Ledger(self._state)
+        self._state, self._ledger = self._new_state()
         self._ready_index = ReadyIndexCheck(self._state)
         self._log_file = LogFile(store.path, runtime)
         self._reserve = Reserve(store.path, runtime)
+
+    def _new_state(self) -> tuple[SqliteState, Ledger]:
+        if self._store.fast_paths:
+            fast = FastState(self.connection, self._sql)
+            return fast, FastLedger(fast)
+        state = SqliteState(self.connection, self._sql)
+        return state, Ledger(state)
 
     def shorten_waits(self) -> None:
         """The store is being closed. Called by another thread."""

@@ -54,7 +54,8 @@ END $$;
 -- enqueueing. A session that listens for queues holds an advisory lock, shared. A session that begins to listen
 -- between this look and the commit is not notified, and finds the job because it polls soon after it began.
 CREATE FUNCTION enqueue_alike(
-    p_queue text, p_task text, p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_not_before_us bigint
+    p_queue text, p_task text, p_terms json, p_ids text[], p_payloads bytea[], p_offset bigint, p_not_before_us bigint,
+    p_sender text DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql {{entry}} AS $$
 DECLARE
     n new_job := CASE WHEN p_terms IS NOT NULL THEN json_populate_record(NULL::new_job, p_terms) END;
@@ -65,6 +66,8 @@ DECLARE
     v_arrivals text;
     v_lock bigint := hashtextextended('{{listeners_lock}}', 0);
     v_has_listeners boolean := NOT pg_try_advisory_lock(v_lock);
+    v_topic text := to_json('queue:' || p_queue);
+    v_sent text := '[]';
 BEGIN
     IF NOT v_has_listeners THEN
         v_has_listeners := NOT pg_advisory_unlock(v_lock);
@@ -92,8 +95,11 @@ BEGIN
         SELECT string_agg(arrival::text, ',') INTO v_arrivals FROM inserted;
     END IF;
     INSERT INTO tally (queue, state, jobs, ends) VALUES (p_queue, v_state, cardinality(p_ids), 0);
-    RETURN '{"has_listeners":' || v_has_listeners || ',"topics":[' || to_json('queue:' || p_queue)
-        || '],"answer":{"at":{"wall":' || v_now || ',"lease":' || v_now || '},"arrivals":[' || v_arrivals
+    IF v_has_listeners THEN
+        v_sent := notify_at_commit(p_sender, v_topic);
+    END IF;
+    RETURN '{"has_listeners":' || v_has_listeners || ',"topics":[' || v_topic || '],"sent":' || v_sent
+        || ',"answer":{"at":{"wall":' || v_now || ',"lease":' || v_now || '},"arrivals":[' || v_arrivals
         || '],"state":"' || v_state || '"}}';
 END $$;
 

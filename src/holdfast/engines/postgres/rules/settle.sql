@@ -22,7 +22,7 @@ CREATE FUNCTION exchange(
     p_claim_id text, p_worker text, p_limit bigint, p_room bigint,
     p_sources text[], p_rooms bigint[], p_cursors bigint[], p_begins int[], p_ends int[],
     p_tasks text[], p_shares bigint[], p_lease_lens bigint[], p_attempts bigint[], p_losses bigint[], p_wait boolean,
-    p_offset bigint, p_not_before_us bigint
+    p_offset bigint, p_not_before_us bigint, p_sender text DEFAULT NULL
 ) RETURNS SETOF exchange_row LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_memoize = off SET jit = off
 SET enable_sort = off SET enable_bitmapscan = off
@@ -47,6 +47,8 @@ DECLARE
     v_due bigint;
     v_next_due bigint;
     v_scanned bigint;
+    v_topics text;
+    v_sent text := '[]';
     v_answer exchange_row;
 BEGIN
     IF p_lanes AND p_wait THEN
@@ -164,9 +166,15 @@ BEGIN
         END LOOP;
     END IF;
     v_none := write_tally();
+    v_topics := current_setting('holdfast.topics', true);
+    IF p_sender IS NOT NULL AND strpos(v_topics, '"reply:') > 0 THEN
+        -- A process waits for a result. Those that wait for room need no notification of every end.
+        v_topics := regexp_replace(v_topics, '"room:[^\n]*\n', '', 'g');
+        v_sent := notify_at_commit(p_sender, replace(rtrim(v_topics, E'\n'), E'\n', ','));
+    END IF;
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started
         || ',"emptied":' || lines_of('holdfast.emptied')
-        || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_scanned, v_clock);
+        || ',"next_due":' || coalesce(v_next_due::text, 'null'), v_scanned, v_clock, v_sent);
     RETURN NEXT v_answer;
 END $$;
 
@@ -268,7 +276,7 @@ END $$;
 
 -- H1: a counted run that did not succeed is written into the history.
 -- H2: by the reason first, then by the target.
--- A4, A6, A8, G7, W5: attempt, losses, tokens, last error and result.
+-- A4, A6, A8, G7, W5, W6: attempt, losses, tokens, last error, result and progress.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
 CREATE FUNCTION apply_settlement(
@@ -294,6 +302,7 @@ BEGIN
         j.settled_token := s.token;
     END IF;
     j.last_error := CASE WHEN p_target = 'succeeded' THEN NULL ELSE coalesce(s.error, j.last_error) END;
+    j.progress := coalesce(s.progress, j.progress);
     IF is_terminal(p_target) THEN
         PERFORM finish(v_from, j, p_target, p_reason, p_note,
             CASE WHEN p_target = 'succeeded' THEN decode(s.result, 'base64') END, s.result_ttl, s.retention, p_now);

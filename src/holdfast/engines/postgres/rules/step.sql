@@ -60,6 +60,26 @@ BEGIN
     RETURN set_config('holdfast.topics', v_topics || v_line, true);
 END $$;
 
+-- Notify other processes with the commit of this call; else its client does it afterwards, in a second call from another
+-- thread. Returns the topics that are notified. `p_topics`: elements of a JSON array. `p_sender`: the client's name for
+-- itself, so that it ignores what it sent; null: the client does all of it.
+-- A commit with NOTIFY holds a lock of the whole server until it is on disk. So only one call at a time does this, and
+-- no call waits for it: the others leave it to their clients, whose notifications need not be on disk.
+-- N5: the server delivers them after the commit.
+CREATE FUNCTION notify_at_commit(p_sender text, p_topics text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    c_most CONSTANT int := 7500;  -- bytes; the server takes 7,999, and the sender's name is short
+    v_none text;
+BEGIN
+    IF p_sender IS NULL OR p_topics = '' OR octet_length(p_topics) > c_most
+        OR NOT pg_try_advisory_xact_lock(hashtextextended('{{notify_lock}}', 0))
+    THEN
+        RETURN '[]';
+    END IF;
+    v_none := pg_notify('holdfast_{{namespace}}', '[' || to_json(p_sender) || ',' || p_topics || ']');
+    RETURN '[' || p_topics || ']';
+END $$;
+
 -- A call has looked several times, and found something changed each time. Outside of users' transactions the client
 -- calls again. A transaction that is not READ COMMITTED reads the same each time: its user has to begin it again.
 CREATE FUNCTION give_up_looking(p_what text) RETURNS void LANGUAGE plpgsql AS $$
@@ -150,11 +170,12 @@ $$;
 
 -- An answer as text: the topics to notify after the commit, the time, and the fields of the verb's answer.
 -- `p_scanned`: entries of the index job_ready that a claim has read. `p_clock`: the time of leases, if it has any.
+-- `p_sent`: topics that `notify_at_commit` has taken.
 CREATE FUNCTION reply(
-    p_now bigint, p_fields text, p_scanned bigint DEFAULT 0, p_clock bigint DEFAULT NULL
+    p_now bigint, p_fields text, p_scanned bigint DEFAULT 0, p_clock bigint DEFAULT NULL, p_sent text DEFAULT '[]'
 ) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN '{"topics":' || lines_of('holdfast.topics') || ',"scanned":' || p_scanned
+    RETURN '{"topics":' || lines_of('holdfast.topics') || ',"sent":' || p_sent || ',"scanned":' || p_scanned
         || ',"answer":{"at":{"wall":' || p_now || ',"lease":' || coalesce(p_clock, p_now) || '}'
         || CASE p_fields WHEN '' THEN '' ELSE ',' || p_fields END || '}}';
 END $$;

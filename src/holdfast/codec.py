@@ -163,7 +163,10 @@ class JsonCodec(_Msgspec):
                 data.decode()
             except UnicodeDecodeError as error:
                 return f"not UTF-8 ({error.reason} at byte {error.start})"
-        return f"nested deeper than {self.limits.depth}" if _json_depth_over(data, self.limits.depth) else ""
+        limit = self.limits.depth
+        if data.count(b"[") + data.count(b"{") <= limit:  # the same check as below, without a call
+            return ""
+        return f"nested deeper than {limit}" if _json_depth_over(data, limit) else ""
 
 
 _STRINGS = re.compile(rb'"(?>[^"\\]+|\\.)*+"?', re.DOTALL)

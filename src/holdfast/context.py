@@ -180,7 +180,10 @@ class Context(Generic[S]):
             raise Aborted(reason.value)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Report progress from 0 to 1. It is stored with the next renewal of the lease."""
+        """Report progress from 0 to 1. It is stored within about a second, and the last one with the job's end.
+
+        Reports in between cost no write: only the latest one is stored.
+        """
         value: object = fraction
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidOption("`fraction` must be a number from 0 to 1.", option="fraction")

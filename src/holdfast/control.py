@@ -12,6 +12,7 @@ from datetime import datetime
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
+from holdfast.core.ended_workers import read_ended_workers
 from holdfast.core.job_end import read_unfinished
 from holdfast.core.wait_reason import wait_reason
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
@@ -20,6 +21,7 @@ from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
 from holdfast.operate.operating import cancel_job, check_done, find_key, find_record
+from holdfast.operate.queues import did_you_mean, remove_queue
 from holdfast.operate.report import Report, report_of
 from holdfast.operate.searching import Page, Search
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
@@ -111,8 +113,9 @@ class Control:
 
     async def aworkers(self, /) -> list[WorkerStatus]:
         """Every worker with a recent record, by name."""
-        answer = await (await self._store.engine()).workers()
-        return [WorkerStatus.of(worker, answer.at.wall) for worker in answer.workers]
+        engine = await self._store.engine()
+        answer, ended = await engine.workers(), await read_ended_workers(engine)
+        return [WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended) for one in answer.workers]
 
     workers = blocking(aworkers)
 
@@ -143,7 +146,12 @@ class Control:
 
     async def aresize(self, pool: str, lanes: int, /) -> PoolSize:
         """Change the number of lanes of a pool; every key keeps its order. `WrongState` during an earlier change."""
-        answer = await (await self._store.engine()).resize(pool, lanes)
+        engine = await self._store.engine()
+        names = [record.name for record in (await engine.pools()).pools]
+        if pool not in names:
+            hint = did_you_mean(pool, names)
+            raise InvalidOption(f"There is no pool {pool!r}. A pool exists from its first job on.{hint}", option="pool")
+        answer = await engine.resize(pool, lanes)
         if answer.pool.lanes != lanes:
             raise WrongState(
                 f"Pool {pool!r} is still changing to {answer.pool.lanes} lanes: {answer.pool.old_live} older jobs have "
@@ -240,7 +248,10 @@ class Control:
     # Queues and lanes
 
     async def apause(self, queue: str, /, *, lane: str | None = None) -> bool:
-        """No more jobs are claimed; jobs can still be enqueued. False: it was paused before."""
+        """No more jobs are claimed; jobs can still be enqueued. False: it was paused before.
+
+        An unknown queue or lane is created, so that it is paused before its first job.
+        """
         answer = await (await self._store.engine()).pause(queue, lane)
         if answer.changed and self._store.bus.wants(QueuePaused):
             self._store.bus.emit(QueuePaused(at=answer.at.wall, queue=queue, lane=lane))
@@ -265,3 +276,13 @@ class Control:
         return answer.count
 
     clear = blocking(aclear)
+
+    async def aremove_queue(self, queue: str, /) -> bool:
+        """Remove a queue in which nothing is, with its counters, its lanes and the stored size of its pool.
+
+        False: there is none of this name. `WrongState`: it has jobs, ended ones included, or is paused, or a live
+        worker takes from it.
+        """
+        return await remove_queue(self._store, queue)
+
+    remove_queue = blocking(aremove_queue)

@@ -15,7 +15,7 @@ class Draft(Generic[R]):
 
     __slots__ = ("job", "task", "wait_for_room_us")
 
-    def __init__(self, job: NewJob, task: "Task[Any, R]", *, wait_for_room_us: int | None = None) -> None:
+    def __init__(self, job: NewJob, task: "Task[Any, R]", wait_for_room_us: int | None = None) -> None:
         self.job = job
         self.task = task
         self.wait_for_room_us = wait_for_room_us

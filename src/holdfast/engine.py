@@ -151,7 +151,7 @@ class Engine(TransactionSupport, ABC):
         return ()
 
     def keep_process_record(self) -> None:
-        """A worker of this process ends with leases left: others may see its end (`ended_workers`) after `close`, too."""
+        """A worker of this process ends with leases: others may see its end (`ended_workers`) also after `close`."""
 
     async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
         """Disown workers whose session has ended (WK3); the number of leases of each. None: no sessions are known."""

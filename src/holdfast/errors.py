@@ -23,8 +23,8 @@
 
 Every error takes a message, then its facts by keyword. The message says what happened, to which job or queue, and what
 to do; without one, the facts make it. It never quotes a payload: payloads hold secrets.
-This is the lowest module of the package and imports nothing of it. So the checks of durations and instants, which
-`Interrupt` needs, are here too; all other modules use the same ones.
+All other modules import this one. So the checks of durations and instants, which `Interrupt` needs, are here too; all
+modules use the same ones.
 """
 
 from collections.abc import Iterable
@@ -32,16 +32,21 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol
 
+from holdfast.durations import EXAMPLES, Duration, seconds_of
+
 LONGEST = 100 * 366 * 86_400 * 1_000_000
 """A century in microseconds. A longer duration is a mistake, and engines could not add it to an instant."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def duration_us(value: object, option: str) -> int:
-    """Microseconds of a duration given in seconds or as a `timedelta`; `InvalidOption` says what is wrong."""
+    """Microseconds of a duration: seconds, a `timedelta` or text such as "30s". `InvalidOption` says what is wrong."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, str):
+        seconds = seconds_of(seconds)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidOption(f"`{option}` must be seconds or a timedelta, not {type(value).__name__}.", option=option)
+        kind = "this text" if isinstance(value, str) else type(value).__name__
+        raise InvalidOption(f"`{option}` must be seconds, a timedelta or {EXAMPLES}, not {kind}.", option=option)
     if not 0 <= seconds <= LONGEST // 1_000_000:  # nor NaN, which compares as false
         raise InvalidOption(f"`{option}` must be between zero and a hundred years.", option=option)
     return round(seconds * 1_000_000)
@@ -363,7 +368,7 @@ class Interrupt(_Portable):
 class Retry(Interrupt):
     """Try again after `delay` (kept in µs) or the back-off. Costs an attempt: `raise Retry("why", delay=5)`."""
 
-    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
         self.delay = None if delay is None else duration_us(delay, "delay")
         super().__init__(reason)
 
@@ -371,7 +376,7 @@ class Retry(Interrupt):
 class Snooze(Interrupt):
     """Run again after `delay` or at `at` (kept in µs). Costs no attempt: `raise Snooze(delay=60)`."""
 
-    def __init__(self, *, delay: float | timedelta | None = None, at: datetime | None = None, reason: str = "") -> None:
+    def __init__(self, *, delay: Duration | None = None, at: datetime | None = None, reason: str = "") -> None:
         if (delay is None) == (at is None):
             raise InvalidOption("Snooze needs `delay` or `at`, and not both.", option="delay")
         self.delay = None if delay is None else duration_us(delay, "delay")

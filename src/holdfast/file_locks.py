@@ -111,8 +111,12 @@ class Gate(FileLock):
     # PF1
     def __enter__(self) -> Self:
         """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
-        if not self._take(self.timeout_s):
-            raise gate_error(self._path, self.timeout_s)
+        try:
+            if not self._take(self.timeout_s):
+                raise gate_error(self._path, self.timeout_s)
+        except BaseException:  # a signal handler may have raised it after the lock was taken
+            self.unlock()
+            raise
         return self
 
     def _take(self, timeout_s: float) -> bool:
@@ -251,6 +255,19 @@ class LockHolder(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> "LockHolder":
+        """The holder of a lock of the kind `flock`."""
+        return cls._found(path, "FLOCK", 0)
+
+    @classmethod
+    def of_byte(cls, path: str, byte: int) -> "LockHolder":
+        """The holder of a POSIX lock for writing on this byte.
+
+        The file must not be opened to find out: when a process closes a file, it loses all its POSIX locks on it.
+        """
+        return cls._found(path, "POSIX", byte)
+
+    @classmethod
+    def _found(cls, path: str, kind: str, byte: int) -> "LockHolder":
         try:
             status = os.stat(path)
             device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
@@ -259,8 +276,13 @@ class LockHolder(NamedTuple):
         except OSError:  # no such file on macOS
             return cls(0, "", "")
         # 3: FLOCK  ADVISORY  WRITE 13862 fe:00:2146570 0 EOF; a line of a waiting process has an arrow after the number
-        pids = [int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == f"{device}:{status.st_ino}"]
-        return cls.of_process(pids[0]) if pids and pids[0] > 0 else cls(0, "", "")
+        for line in lines:
+            if line[1] == kind and line[3] == "WRITE" and line[5] == f"{device}:{status.st_ino}":
+                first, last = int(line[6]), line[7]
+                if first <= byte and (last == "EOF" or byte <= int(last)):
+                    pid = int(line[4])
+                    return cls.of_process(pid) if pid > 0 else cls(0, "", "")
+        return cls(0, "", "")
 
     @classmethod
     def of_process(cls, pid: int) -> "LockHolder":
@@ -272,6 +294,10 @@ class LockHolder(NamedTuple):
         return cls(pid, before.partition("(")[2], after.split()[0])
 
     @property
+    def is_this_process(self) -> bool:
+        return self.pid == os.getpid()
+
+    @property
     def is_stopped(self) -> bool:
         return self.state in ("T", "t")
 
@@ -279,7 +305,7 @@ class LockHolder(NamedTuple):
         process = f"Process {self.pid} ({self.program})"
         if self.pid == 0:
             return "Another process holds it. Find the process that is stopped or has a long transaction."
-        if self.pid == os.getpid():
+        if self.is_this_process:
             return "A transaction of this process holds it. Do slow things before `ctx.transaction()` or `ctx.tx`."
         if self.is_stopped:
             return f"{process} holds it and is stopped. Continue it with `kill -CONT {self.pid}`, or end it."

@@ -7,7 +7,15 @@ from holdfast.blocking import blocking
 from holdfast.core.connection import StoreConnection
 from holdfast.core.job_end import wait_for_end
 from holdfast.core.waiting import EndedJob
-from holdfast.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, UsageError, duration_us
+from holdfast.errors import (
+    InvalidArguments,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    ResultExpired,
+    UsageError,
+    duration_us,
+)
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.retry import Duration
@@ -64,7 +72,7 @@ class Handle(Generic[R]):
         """The return value, once the job has ended. Raises JobFailed, JobCancelled, WaitTimeout or ResultExpired."""
         completed = self._accepted is not None and self._accepted.status is EnqueueStatus.COMPLETED
         if completed and self._accepted is not None and self._accepted.result is not None:
-            return self._decode(self._accepted.result, self._accepted.codec)
+            return self.decoded(self._accepted.result, self._accepted.codec)
         return self.result_of(await self._wait_for_end(timeout))
 
     result = blocking(aresult)
@@ -125,7 +133,17 @@ class Handle(Generic[R]):
             raise ResultExpired(job_id=self.id, queue=self.queue)
         if record.result is None:
             return cast(R, None)
-        return self._decode(record.result, record.codec)
+        return self.decoded(record.result, record.codec)
+
+    def decoded(self, result: bytes, codec: str) -> R:
+        """A stored result. InvalidArguments: a worker with other code has stored it, and it does not fit here."""
+        try:
+            return self._decode(result, codec)
+        except InvalidArguments as error:
+            message = (
+                f"Job {self.id!r} in queue {self.queue!r} has succeeded, and its stored result does not fit: {error}"
+            )
+            raise InvalidArguments(message, task=error.task, field=error.field) from None
 
     def _not_found(self) -> NoReturn:
         raise JobNotFound(job_id=self.id, queue=self.queue)

@@ -47,7 +47,7 @@ from holdfast.pull.worker import PullWorker, locked_error
 from holdfast.transactions import UserConnection
 from holdfast.views import Job, moment
 from holdfast.worker.attempt import LeasedAttempt, fence_age
-from holdfast.worker.outcomes import raised, unwrapped
+from holdfast.worker.outcomes import raised, unwrapped, with_progress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -131,7 +131,7 @@ class Lease(Generic[T]):
             raise Aborted(reason.value)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Report progress from 0 to 1. It is stored with the next renewal."""
+        """Report progress from 0 to 1. It is stored within about a second, and the last one with the job's end."""
         self._attempt.context.progress(fraction, note)
 
     # Verbs
@@ -240,7 +240,7 @@ class Lease(Generic[T]):
 
     def _decide(self, outcome: Outcome) -> Settlement:
         policy, runtime = self._attempt.plan.policy, self._store.runtime
-        return decide(
+        settlement = decide(
             outcome,
             self._attempt.lease,
             policy.retry,
@@ -250,6 +250,7 @@ class Lease(Generic[T]):
             retention=policy.retention,
             failed_retention=policy.failed_retention,
         )
+        return with_progress(self._attempt, settlement)
 
     async def _settle_in(self, transaction: Any, outcome: Outcome) -> None:
         """The user commits. The lease is no longer renewed; without a commit it expires."""

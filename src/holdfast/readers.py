@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable
 from math import isfinite
 
+from holdfast.durations import EXAMPLES, seconds_of
 from holdfast.errors import LONGEST, InvalidOption
 from holdfast.model.retry import Backoff, backoff, exponential, fixed, linear
 from holdfast.model.text import check_name
 
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
@@ -72,26 +71,14 @@ def whole(low: int, high: int | None = None) -> Callable[[object], int]:
 
 def seconds(low: float = 0.0) -> Callable[[object], float]:
     def read(value: object) -> float:
-        number = duration(value) if isinstance(value, str) else value
+        number = seconds_of(value) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number):
-            raise ValueError("must be a number of seconds, or text such as 30s, 10m, 2h or 1d.")
+            raise ValueError(f"must be a number of seconds, or {EXAMPLES}.")
         if not low <= number <= LONGEST // 1_000_000:
             raise ValueError(f"must be from {low:g} seconds to a hundred years.")
         return float(number)
 
     return read
-
-
-def duration(value: str) -> float:
-    """Seconds, from text with a unit.
-
-    >>> duration("10m"), duration("1.5h"), duration("30")
-    (600.0, 5400.0, 30.0)
-    """
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError("must be a number of seconds, or text such as 30s, 10m, 2h or 1d.")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def fraction(value: object) -> float:
@@ -112,7 +99,7 @@ def backoff_table(value: object) -> Backoff:
         import tomllib
 
         try:
-            value = tomllib.loads(f"value = {value}")["value"]
+            value = tomllib.loads(f"value = {value}")["value"] if seconds_of(value) is None else seconds_of(value)
         except tomllib.TOMLDecodeError as error:
             raise ValueError("must be seconds, a list of seconds, or a table with a kind.") from error
     if not isinstance(value, dict):

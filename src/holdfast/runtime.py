@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -32,7 +32,7 @@ from typing import IO, Any, TypeVar, TypeVarTuple
 
 from holdfast.errors import InvalidOption
 from holdfast.files import Files
-from holdfast.ulid import ulid
+from holdfast.ulid import RANDOM_BYTES, ulid
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -119,9 +119,13 @@ class Runtime(ABC):
     def event(self) -> threading.Event:
         return threading.Event()
 
+    def thread_id(self) -> int:
+        """The number of the calling thread. It is never 0."""
+        return threading.get_ident()
+
     def new_id(self) -> str:
         """A ULID: 48 bits of wall time in milliseconds, 80 random bits, 26 characters. Do not rely on its order."""
-        return ulid(self.wall() // 1000, self.token_bytes(10))
+        return ulid(self.wall() // 1000, self.token_bytes(RANDOM_BYTES))
 
     def new_claim_id(self) -> str:
         """128 random bits as 32 hex digits: the name of one claim request, and a part of its lease tokens."""
@@ -188,6 +192,17 @@ def _call(future: "Future[T]", function: Callable[..., T], args: Any, kwargs: An
             future.set_exception(error)
         else:
             future.set_result(answer)
+
+
+def every_thread_waits(own_names: tuple[str, ...], waiting_in: Collection[str]) -> bool:
+    """True if no thread of this process runs other code than this one: each waits in a module of `waiting_in`, or has a
+    name that begins with one of `own_names`."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    here = threading.get_ident()
+    return all(
+        ident == here or names.get(ident, "").startswith(own_names) or frame.f_globals.get("__name__") in waiting_in
+        for ident, frame in sys._current_frames().items()
+    )
 
 
 class SystemRuntime(Runtime):

@@ -16,13 +16,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from holdfast.errors import EngineError
+from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 """Between ticks that keep raising. It is short, because after an outage the work goes on when it has passed."""
+LOG_OUTAGE_EVERY_S = 60
+"""Between two log lines while the store goes on failing."""
 CANCEL_WITHIN_S = 5.0
 """Time for a cancelled service to end: a library that swallows the cancellation must not keep the process alive."""
 
@@ -88,14 +90,35 @@ class Waker:
 
 
 class StoreOutage:
-    """The pauses of all parts of a process whose calls of the store fail. The first part that succeeds ends them all.
+    """What all parts of a process do while the store fails: they pause, and one log line stands for all of them.
 
-    Used from the loop's thread only.
+    The first part that succeeds ends the pauses of the others. Used from the loop's thread only.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._pausing: set[Waker] = set()
+        self._began_at = 0
+        self._logged_at: dict[type[EngineError], int] = {}
+        """When each kind of error was last logged, on the monotonic clock. Empty: the store answers."""
+
+    def note(self, error: EngineError) -> None:
+        """A call has failed: log it if it is the first, or if the last line is old."""
+        now = self._runtime.monotonic()
+        if not self._logged_at:
+            self._began_at = now
+        unreachable = isinstance(error, EngineUnavailable | OutcomeUnknown)
+        kind = EngineUnavailable if unreachable else type(error)
+        if kind not in self._logged_at:
+            self._logged_at[kind] = now
+            _logger.warning(
+                "The store has a problem: %s Calls are repeated, and no job is claimed, until it answers.", error
+            )
+        elif now - self._logged_at[kind] >= LOG_OUTAGE_EVERY_S * SECOND:
+            self._logged_at[kind] = now
+            _logger.warning("The store has had a problem for %d s: %s", (now - self._began_at) // SECOND, error)
+        else:
+            _logger.debug("The store still has a problem: %s", error)
 
     async def pause(self, pause_s: float) -> None:
         """Wait for `pause_s`, or until another part has reached the store."""
@@ -109,6 +132,10 @@ class StoreOutage:
 
     def end(self) -> None:
         """A call has succeeded after one that failed."""
+        if self._logged_at:
+            self._logged_at.clear()
+            took_s = (self._runtime.monotonic() - self._began_at) / SECOND
+            _logger.warning("The store answers again, after %.1f s.", took_s)
         for waker in self._pausing:
             waker.wake()
 
@@ -196,6 +223,8 @@ async def run_service(service: Service) -> None:
                 if failures:
                     await (service.outage.pause(pause_s) if store_failed else service.runtime.sleep(pause_s))
                 delay = await service.tick()
+                if failures and store_failed:
+                    service.outage.end()
                 failures = 0
                 if delay is None or delay > 0:
                     await service.waker.wait(delay)
@@ -257,9 +286,11 @@ async def try_step(step: Callable[[], Awaitable[None]]) -> bool:
 
 
 def _report_failure(service: Service, error: BaseException, pause_s: float) -> None:
+    if isinstance(error, EngineError):
+        service.outage.note(error)
+        return
     text = str(error) or type(error).__name__
-    trace = None if isinstance(error, EngineError) else error  # the text of an engine's error is enough
-    _logger.error("Service %s failed: %s Next try in %.1f s.", service.name, text, pause_s, exc_info=trace)
+    _logger.error("Service %s failed: %s Next try in %.1f s.", service.name, text, pause_s, exc_info=error)
 
 
 async def yield_to_loop() -> None:

@@ -14,7 +14,6 @@ Arguments and options are checked before anything is written.
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from holdfast.core.connection import StoreConnection
 from holdfast.core.enqueue import enqueue
 from holdfast.core.job_end import wait_for_end
 from holdfast.declare.envelope import call_hash, with_fields
+from holdfast.declare.function import is_coroutine, is_redefinition, name_of, refuse_method
 from holdfast.declare.policy import (
     JobDefaults,
     TaskPolicy,
@@ -49,7 +49,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[..., object])
 
-_logger = logging.getLogger("holdfast")
 
 _FOREIGN = frozenset({"delay", "apply_async", "send", "send_with_options", "kiq", "defer", "defer_async", "s", "si"})
 """The enqueue methods of other systems."""
@@ -131,6 +130,10 @@ class Task(Generic[P, R]):
         """A stored call. InvalidArguments: it does not fit the function; CorruptRecord: the bytes are not a call."""
         return self._definition.signature.decode(self._codecs_named(codec).codec, payload)
 
+    def fits(self, parameter: int | str, value: object) -> bool:
+        """True if a plain value fits the type of the parameter at this position, or of this name."""
+        return self._definition.signature.fits(parameter, value)
+
     def encode_result(self, value: object, codec: str | None = None) -> bytes:
         """Bytes of a handler's return value, by the codec that wrote the job's payload."""
         codecs = self._codecs_named(self._codec.name if codec is None else codec)
@@ -182,6 +185,9 @@ class Task(Generic[P, R]):
         payload = signature.encode(defaults.codec, args, kwargs)
         if len(payload) > defaults.max_payload_bytes:  # a codec of the user's has no limit of its own
             raise PayloadTooLarge(size=len(payload), limit=defaults.max_payload_bytes)
+        if defaults.is_complete:
+            job = with_fields(defaults.job, id=self._store.runtime.new_id(), payload=payload)
+            return Draft(job, self, defaults.wait_for_room_us)
         fields: dict[str, Any] = {"payload": payload}
         if defaults.job.fresh_id:
             fields["id"] = self._store.runtime.new_id()
@@ -192,7 +198,7 @@ class Task(Generic[P, R]):
         if defaults.templates:
             arguments = signature.decode(defaults.codec, payload)
             fields |= {field: template.render(signature, arguments) for field, template in defaults.templates.items()}
-        return Draft(with_fields(defaults.job, fields), self, wait_for_room_us=defaults.wait_for_room_us)
+        return Draft(with_fields(defaults.job, **fields), self, defaults.wait_for_room_us)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Make a job of this call. Before this returns, it is as durable as the durability setting says."""
@@ -217,11 +223,11 @@ class Task(Generic[P, R]):
         limit_s = self._store.config.request_timeout if chosen is None else chosen / 1_000_000
         listener = (await self._store.per_loop()).end_listener
         started_at_read = listener.start()  # before the enqueue, so that no notification is missed
-        job = with_fields(draft.job, {"reply": listener.name})
+        job = with_fields(draft.job, reply=listener.name)
         (accepted,) = await enqueue(self._store, (job,), wait_for_room_us=draft.wait_for_room_us)
         handle = self.handle_of(job.queue, accepted)
         if accepted.status is EnqueueStatus.COMPLETED and accepted.result is not None:
-            return self.decode_result(accepted.result, accepted.codec)
+            return handle.decoded(accepted.result, accepted.codec)
         key = JobKey(job.queue, accepted.id)
         ended = await wait_for_end(
             self._store, key, limit_s=limit_s, origin=self._definition.module, started_at_read=started_at_read
@@ -322,8 +328,12 @@ class Registry(Mapping[str, Task[..., Any]]):
         self._tasks: dict[str, Task[..., Any]] = {}
 
     def add(self, task: Task[..., Any]) -> None:
-        if self._tasks.setdefault(task.name, task) is not task:
-            raise DuplicateTask(task=task.name)
+        """Refuse a second task of this name, unless a cell of a notebook, or a line of a shell, is run again."""
+        earlier = self._tasks.setdefault(task.name, task)
+        if earlier is not task:
+            if not is_redefinition(earlier._definition.function, task._definition.function):
+                raise DuplicateTask(task=task.name)
+            self._tasks[task.name] = task
 
     def replace(self, task: Task[..., Any]) -> None:
         """Add a task in place of an earlier one of its name: its module was loaded again."""
@@ -341,24 +351,19 @@ class Registry(Mapping[str, Task[..., Any]]):
 
 def declare(store: StoreConnection, function: Callable[..., Any], options: Mapping[str, Any]) -> Task[..., Any]:
     """The task of a function."""
+    refuse_method(function)
     if not callable(function):
         raise InvalidOption("A task is made of a function: @jobs.task, or @jobs.task(queue=...).", option="function")
     checked = read_task_options(options)
-    name = checked.pop("name", None) or _name_of(function)
+    name = checked.pop("name", None) or name_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(f"Task {name!r} is a generator; a task returns its result.", option="function")
     signature = Signature(function, name)
     for option in ("lane", "unique_key"):
         if checked.get(option) is not None:
             checked[option].check(signature.names)
-    is_async = _is_async(function)
+    is_async = is_coroutine(function)
     check_factory(checked.get("transaction"), is_async=is_async)
-    if checked.get("timeout") is not None and not is_async and not checked.get("remote"):
-        _logger.warning(
-            "Task %s has a timeout and is a plain function: its thread cannot be stopped. After the timeout "
-            "`ctx.aborted` is true; the function keeps its slot until it returns.",
-            name,
-        )
     module = getattr(function, "__module__", "")
     definition = Definition(store, name, signature, checked, function, is_async, module)
     return AsyncTask(definition) if is_async else SyncTask(definition)
@@ -367,15 +372,3 @@ def declare(store: StoreConnection, function: Callable[..., Any], options: Mappi
 def declare_elsewhere(store: StoreConnection, name: str) -> Task[..., Any]:
     """A task whose code is not in this process."""
     return Task(Definition(store, check_name(name, "task"), OpenSignature(name), {}))
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", None)
-    if name is None or name == "<lambda>":
-        raise InvalidOption("A task is a function with a name; give one to anything else with name=.", option="name")
-    return check_name(name, "name")
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    called = function if inspect.isroutine(function) else type(function).__call__
-    return inspect.iscoroutinefunction(called)

@@ -83,7 +83,7 @@ class CancelAnswer(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last progress that a handler reported."""
+    """The last progress that a handler reported. A job that has succeeded is at 1.0, whatever it reported last."""
 
     fraction: float
     note: str = ""
@@ -176,7 +176,7 @@ class Job(Shown):
         return cls(
             **_common(record),
             max_attempts=(record.max_attempts if at_enqueue is None else at_enqueue) or None,
-            progress=_progress(record.progress),
+            progress=_progress(record),
             last_started_at=_moment(record.last_started),
             finished_at=_moment(record.finished),
             reason=record.reason,
@@ -215,8 +215,11 @@ def _common(job: JobRecord | Lease) -> dict[str, Any]:
     }
 
 
-def _progress(progress: stored.ProgressRecord | None) -> Progress | None:
-    return None if progress is None else Progress(progress.fraction, progress.note)
+def _progress(record: JobRecord) -> Progress | None:
+    progress = record.progress
+    if progress is None:
+        return None
+    return Progress(1.0 if record.state is JobState.SUCCEEDED else progress.fraction, progress.note)
 
 
 def runs_of(record: JobRecord) -> tuple[stored.AttemptRecord, ...]:
@@ -364,11 +367,13 @@ class WorkerStatus(Shown):
     started_at: datetime
     seen_at: datetime
     alive: bool
-    """Its last heartbeat is at most three heartbeat intervals old."""
+    """Its last heartbeat is at most three heartbeat intervals old, and its process is not known to have ended."""
     stopping: bool
+    ended: bool = False
+    """Its process has ended. Known on its own host only."""
 
     @classmethod
-    def of(cls, worker: WorkerRecord, now: int) -> "WorkerStatus":
+    def of(cls, worker: WorkerRecord, now: int, *, ended: bool = False) -> "WorkerStatus":
         return cls(
             name=worker.worker,
             host=worker.host,
@@ -376,9 +381,10 @@ class WorkerStatus(Shown):
             tasks=worker.tasks,
             queues=worker.queues,
             slots=worker.slots,
-            busy=worker.busy,
+            busy=0 if ended else worker.busy,
             started_at=moment(worker.started),
             seen_at=moment(worker.seen),
-            alive=worker.is_alive(now),
+            alive=worker.is_alive(now) and not ended,
             stopping=worker.stop_asked,
+            ended=ended,
         )

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LINT = "from importlinter.cli import lint_imports_command as main; main()"
-EDGES = ("click", "rich", "asyncpg", "redis", "starlette", "sqlalchemy", "sqlite3", "pytest", "hypothesis")
+EDGES = ("click", "rich", "asyncpg", "redis", "starlette", "sqlalchemy", "django", "sqlite3", "pytest", "hypothesis")
 
 
 def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:

@@ -175,9 +175,6 @@ def different_functions(root: Path) -> list[str]:
     return found
 
 
-needs_sql = pytest.mark.skipif(not (ROOT / SQL).exists(), reason="the SQL has no rules folder")
-
-
 def test_the_page_has_rules_of_every_kind() -> None:
     assert set(rules(ROOT).values()) == {"ledger", "model", "engine"}
 
@@ -196,12 +193,10 @@ def test_every_id_in_the_code_is_on_the_page() -> None:
     assert unknown(ROOT) == []
 
 
-@needs_sql
 def test_ledger_and_sql_have_the_same_files() -> None:
     assert different_files(ROOT) == []
 
 
-@needs_sql
 def test_a_verb_or_rule_has_the_same_function_in_ledger_and_sql() -> None:
     assert different_functions(ROOT) == []
 

@@ -95,6 +95,7 @@ def test_a_newcomer_is_sent_through_files_that_exist_and_are_few() -> None:
 
 
 TWO_MEANINGS = {
+    "Command": "a verb of the contract; for Django, the class of a management command",
     "Cancel": "the command of the model; for users, an exception that a handler raises",
     "Lease": "the answer of a claim; for users, a claimed job with its methods",
 }

@@ -92,7 +92,7 @@ def play(page: Path, folder: Path) -> None:
             elif block.language == "console":
                 check_commands(page, block)
             if block.file:
-                (folder / block.file).write_text(block.text, encoding="utf-8")
+                write_file(folder, block)
         run_tests(folder)
     finally:
         for value in vars(module).values():
@@ -100,6 +100,12 @@ def play(page: Path, folder: Path) -> None:
                 value.close()
             elif isinstance(value, Disposable) and not isinstance(value, type):
                 value.dispose()
+
+
+def write_file(folder: Path, block: Block) -> None:
+    file = folder / block.file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(block.text, encoding="utf-8")
 
 
 def run(code: object, module: ModuleType) -> str:
@@ -221,6 +227,26 @@ def test_the_code_of_a_page_runs(page: Path, folder: Path, request: pytest.Fixtu
     if page.name == "postgresql.md":
         request.getfixturevalue("database")
     play(page, folder)
+
+
+def test_the_project_of_the_django_guide_passes_its_checks_and_tests(folder: Path) -> None:
+    page = ROOT / "docs" / "guides" / "django.md"
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.file:
+            write_file(folder, block)
+    (folder / "shop" / "__init__.py").touch()
+    for command in (["check", "--fail-level", "WARNING"], ["test", "shop"]):
+        answer = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "django", *command],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "DJANGO_SETTINGS_MODULE": "site_settings"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "Ran 2 tests" in answer.stderr
 
 
 def test_every_guide_has_code_that_runs() -> None:

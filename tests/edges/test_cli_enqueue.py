@@ -163,3 +163,18 @@ def test_with_an_app_task_and_arguments_are_checked(
     assert "wide" not in wrong.err.replace("width", ""), "an argument is not repeated: it may be a secret"
     assert run("resize", "cat.png", "width=3", target="checked_shop").code == 0
     assert [job.arguments for job in jobs()] == [(["cat.png"], {"width": 3})]
+
+
+@pytest.mark.parametrize("typed", [("12345",), ("image=12345",), ("true",), ("null",), ("[1]",), ('"12345"',)])
+def test_a_number_is_text_where_the_task_takes_text(
+    run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "texts_shop", raising=False)
+    (tmp_path / "texts_shop.py").write_text(SHOP.format(name="shop", folder=tmp_path))
+    assert run("resize", *typed, "width=3", target="texts_shop").code == 0
+    (job,) = jobs()
+    args, kwargs = job.arguments or ([], {})
+    text = typed[0].removeprefix("image=").strip('"')
+    assert ([*args, kwargs.get("image")][0], kwargs["width"]) == (text, 3)

@@ -53,6 +53,55 @@ def test_a_filter_finds_what_it_names(shell: Shell, options: list[str], found: l
     assert sorted(one["id"] for one in shell("jobs", "list", "--json", *options).objects) == found
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["customer=7"], ["both", "one"]),
+        (["customer=7", "kind=mail"], ["both"]),
+        (["customer=7", "kind=bill"], []),
+        (["query=a=b"], ["equals"]),
+        (["empty="], ["empty"]),
+    ],
+)
+def test_metadata_filters_and_all_of_several_must_match(shell: Shell, options: list[str], found: list[str]) -> None:
+    for id, metadata in (
+        ("one", {"customer": "7"}),
+        ("both", {"customer": "7", "kind": "mail"}),
+        ("other", {"customer": "8", "kind": "mail"}),
+        ("equals", {"query": "a=b"}),
+        ("empty", {"empty": ""}),
+    ):
+        shell.works.using(id=id, metadata=metadata).enqueue()
+    args = [part for option in options for part in ("--metadata", option)]
+    answer = shell("jobs", "list", "--json", *args)
+    assert (answer.code, sorted(one["id"] for one in answer.objects)) == (0 if found else 4, found)
+
+
+def test_a_metadata_filter_without_a_value_is_wrong_usage(shell: Shell) -> None:
+    answer = shell("jobs", "list", "--metadata", "customer")
+    assert (answer.code, "'customer' is not KEY=VALUE." in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"), [("cancel", "cancelled"), ("trigger", "queued"), ("requeue", "queued"), ("delete", "")]
+)
+def test_a_verb_takes_the_jobs_that_a_metadata_filter_finds(shell: Shell, verb: str, state: str) -> None:
+    for customer in ("7", "8"):
+        task = shell.gives_up if verb in ("requeue", "delete") else shell.works
+        delay = 60 if verb == "trigger" else 0
+        task.using(id=customer, metadata={"customer": customer}, delay=delay).enqueue()
+    if verb in ("requeue", "delete"):
+        shell.work()
+    before = shell.state("8")
+    answer = shell("jobs", verb, "--metadata", "customer=7", "--yes", "--json")
+    assert [one["id"] for one in answer.objects] == ["7"]
+    assert shell.state("8") == before
+    if state:
+        assert shell.state("7") == state
+    else:
+        assert shell("jobs", "show", "7").code == 4
+
+
 def test_a_list_says_that_there_are_more_jobs(shell: Shell) -> None:
     shell.app.client.enqueue_many([shell.works.draft() for _ in range(4)])
     short = shell("jobs", "list", "--limit", "3")

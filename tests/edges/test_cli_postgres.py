@@ -193,3 +193,22 @@ def test_a_worker_process_runs_what_other_processes_enqueue(
     finally:
         worker.kill()
         worker.communicate()
+
+
+def test_a_killed_worker_is_shown_as_ended_at_once(holdfast: Callable[..., Answer], tmp_path: Path) -> None:
+    assert holdfast("migrate").code == 0
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", "--lines"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HOLDFAST_APP": "shop"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert worker.stdout is not None
+        assert "holdfast" in worker.stdout.readline()
+    finally:
+        worker.kill()
+        worker.communicate()
+    (shown,) = holdfast("workers", "list", "--json").objects
+    assert (shown["alive"], shown["ended"]) == (False, True)

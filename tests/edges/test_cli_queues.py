@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from command_line import Run, Shell
 
+from holdfast import InvalidOption
 from holdfast.views import LaneStatus, QueueStatus, WorkerStatus
 
 
@@ -115,6 +117,107 @@ def test_clear_of_a_lane_leaves_the_others(shell: Shell) -> None:
     assert shell("queues", "clear", "default", "--lane", "left", "--yes").code == 0
     assert shell.app.control.get("left").state == "cancelled"
     assert shell.app.control.get("right").state == "queued"
+
+
+# --- Unknown names ---
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["queues", "pause", "emials"],
+        ["queues", "resume", "emials"],
+        ["queues", "clear", "emials", "--yes"],
+        ["queues", "remove", "emials"],
+        ["queues", "list", "emials"],
+        ["jobs", "list", "--queue", "emials"],
+        ["jobs", "requeue", "--queue", "emials"],
+    ],
+)
+def test_an_unknown_queue_exits_with_4_and_similar_names(shell: Shell, command: list[str]) -> None:
+    shell.works.using(queue="emails").enqueue()
+    answer = shell(*command)
+    assert (answer.code, answer.out) == (4, "")
+    assert "There is no queue 'emials'. Did you mean 'emails'?" in answer.err
+    assert [queue.queue for queue in shell.app.control.queues()] == ["emails"]
+
+
+def test_an_unknown_queue_is_paused_before_its_first_job_with_create(shell: Shell) -> None:
+    assert "add --create" in shell("queues", "pause", "later").err
+    assert shell("queues", "pause", "later", "--create").out == "paused  queue later  0 jobs\n"
+    assert shell.app.control.queues()[0].paused
+
+
+def test_a_queue_that_only_a_live_worker_names_can_be_paused(shell: Shell) -> None:
+    with shell.app.worker(queues=["later"]):
+        assert shell("queues", "pause", "later").code == 0
+
+
+def test_a_queue_that_only_a_task_of_the_app_names_can_be_paused(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = f"from holdfast import App\njobs = App('sqlite:///{tmp_path}/jobs.db')\n"
+    task = "@jobs.task(queue='later')\ndef works(): ...\n"
+    (tmp_path / "declares_later.py").write_text(app + task, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("migrate", "--app", "declares_later").code == 0
+    assert run("queues", "pause", "later", "--app", "declares_later").code == 0
+    assert run("queues", "pause", "latre", "--app", "declares_later").code == 4
+
+
+@pytest.mark.parametrize("verb", [["pause"], ["resume"], ["clear", "--yes"]])
+def test_an_unknown_lane_exits_with_4_and_similar_names(shell: Shell, verb: list[str]) -> None:
+    shell.works.using(lane="alice").enqueue()
+    answer = shell("queues", *verb, "default", "--lane", "alcie")
+    assert (answer.code, answer.out) == (4, "")
+    assert "Queue 'default' has no lane 'alcie'. Did you mean 'alice'?" in answer.err
+    assert [lane.lane for lane in shell.app.control.lanes("default")] == ["alice"]
+
+
+def test_every_lane_of_a_pool_is_known_also_without_jobs(shell: Shell) -> None:
+    asyncio.run(shell.app.engine.put_pool("ledger", 4))
+    assert shell("queues", "pause", "ledger", "--lane", "3").code == 0
+    assert shell("queues", "pause", "ledger", "--lane", "4").code == 4
+
+
+def test_an_unknown_pool_exits_with_4_and_similar_names(shell: Shell) -> None:
+    asyncio.run(shell.app.engine.put_pool("ledger", 4))
+    answer = shell("pools", "resize", "legder", "8")
+    assert (answer.code, "Did you mean 'ledger'?" in answer.err) == (4, True)
+    with pytest.raises(InvalidOption, match="Did you mean 'ledger'"):
+        shell.app.control.resize("legder", 8)
+    assert [pool.name for pool in shell.app.control.pools()] == ["ledger"]
+
+
+# --- Remove ---
+
+
+def test_a_queue_that_was_paused_by_mistake_is_removed(shell: Shell) -> None:
+    shell("queues", "pause", "emials", "--create")
+    refused = shell("queues", "remove", "emials")
+    assert (refused.code, "is paused, and the pause would be lost. Resume it first." in refused.err) == (1, True)
+    shell("queues", "resume", "emials")
+    assert shell("queues", "remove", "emials").out == "removed  queue emials\n"
+    assert shell("queues", "list").code == 4
+
+
+def test_a_queue_with_jobs_is_removed_after_they_are_deleted(shell: Shell) -> None:
+    shell.works.enqueue()
+    shell.gives_up.enqueue()
+    shell.work()
+    refused = shell("queues", "remove", "default")
+    assert (refused.code, "it has 2 jobs, ended ones included." in refused.err) == (1, True)
+    assert shell("jobs", "delete", "--queue", "default", "--yes").code == 0
+    assert shell("queues", "remove", "default", "--json").objects == [{"queue": "default", "removed": True}]
+
+
+def test_a_queue_is_not_removed_while_a_live_worker_takes_from_it(shell: Shell) -> None:
+    shell.app.control.pause("mails")
+    shell.app.control.resume("mails")
+    with shell.app.worker(queues=["mails"]) as worker:
+        refused = shell("queues", "remove", "mails")
+    assert (refused.code, f"live workers take from it: {worker.name}" in refused.err) == (1, True)
+    assert shell("queues", "remove", "mails").code == 0
 
 
 # --- Pools ---

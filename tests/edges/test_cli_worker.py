@@ -94,6 +94,9 @@ class Process:
     def terminate(self) -> None:
         self._child.terminate()
 
+    def kill(self) -> None:
+        self._child.kill()
+
     def type(self, text: str) -> None:
         os.write(self._output.fileno(), text.encode())
 
@@ -263,6 +266,21 @@ def test_an_operator_stops_it_from_another_terminal(start: Start) -> None:
     assert worker.ended() == 0
 
 
+def test_until_empty_that_leaves_jobs_counts_them_and_exits_with_5(start: Start, jobs: App[Any]) -> None:
+    jobs.client.task("flaky").using(id="often").enqueue()
+    jobs.client.task("nobody").enqueue()
+    worker = start("worker", "shop", "--until-empty")
+    worker.line("holdfast: 1 job is left: 1 of tasks that this worker does not have.")
+    assert worker.ended() == 5
+    assert jobs.control.get("often").state == "succeeded"
+
+
+def test_the_help_page_says_what_until_empty_leaves(start: Start) -> None:
+    page = start("worker", "--help")
+    page.line("its exit code is 5")
+    assert page.ended() == 0
+
+
 # --- Together with the other commands ---
 
 
@@ -297,6 +315,19 @@ def test_status_is_watched_until_ctrl_c(start: Start, jobs: App[Any]) -> None:
     assert watching.ended() == 130
 
 
+def test_a_killed_worker_is_shown_as_ended_at_once(start: Start) -> None:
+    worker = start("worker", "shop", "--lines")
+    worker.line("ready")
+    worker.kill()
+    worker.ended()
+    status = start("status", "--json", "--app", "shop")
+    shown = json.loads(status.line('"kind": "worker"'))
+    assert (shown["alive"], shown["ended"]) == (False, True)
+    table = start("status", "--app", "shop")
+    table.line("ended")
+    table.line("No worker is alive.")
+
+
 # --- How it does not start ---
 
 
@@ -304,6 +335,21 @@ def test_without_an_app_it_exits_with_2_and_says_how_to_name_one(start: Start) -
     worker = start("worker")
     worker.line("Which App?", "HOLDFAST_APP")
     assert worker.ended() == 2
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        ("jobs.task(timeout=-1)(print)", "InvalidOption: `timeout`"),
+        ("import json; json.loads('{')", "JSONDecodeError: "),
+        ("1 / 0", "ZeroDivisionError: "),
+    ],
+)
+def test_an_error_at_import_names_the_line_of_the_user(start: Start, tmp_path: Path, mistake: str, error: str) -> None:
+    (tmp_path / "shop.py").write_text(f"from holdfast import App\njobs = App()\n{mistake}\n")
+    status = start("status", "--app", "shop")
+    status.line(f"Importing shop failed at shop.py, line 3: {error}")
+    assert status.ended() == 2
 
 
 def test_a_store_that_cannot_be_opened_exits_with_3(start: Start, tmp_path: Path) -> None:

@@ -374,8 +374,8 @@ class Batches:
         assert self.go_on.wait(30)
         return [CommandResult(None, None, frozenset())] * len(commands)
 
+    def recover(self) -> None: ...
     def shorten_waits(self) -> None: ...
-
     def close(self) -> None: ...
 
 

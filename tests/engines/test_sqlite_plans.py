@@ -1,4 +1,8 @@
-"""The statements of the SQLite engine use the indexes that their comments name, whatever the tables contain."""
+"""The statements of the SQLite engine use the indexes that their comments name, whatever the tables contain.
+
+SQLite has statistics only if an operator ran ANALYZE, and keeps them until the next one. So the plans are made without
+any, and with those of an empty store, of a full one, and of a full one that has been drained since.
+"""
 
 import re
 import sqlite3
@@ -7,25 +11,32 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlite_cost import fill, steps_per_claimed_job
 
+from holdfast.engines.sqlite.rows import STATE_NUMBERS
 from holdfast.engines.sqlite.statements import load
-from holdfast.engines.sqlite.store import EngineClock, StoreOptions
-from holdfast.engines.sqlite.writer import Writer
-from holdfast.runtime import SystemRuntime
+from holdfast.model.states import JobState
 
 NAMESPACE = "holdfast"
 STATEMENTS = load("statements.sql", NAMESPACE)
+ENDED = STATE_NUMBERS[JobState.SUCCEEDED]
 SERVED = {name: re.findall(r"Index: (\w+)", text) for name, text in STATEMENTS.items()}
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    path = tmp_path / "plans.db"
-    runtime = SystemRuntime()
-    writer = Writer(StoreOptions(str(path), NAMESPACE, "durable", 1.0), runtime, EngineClock(runtime))
-    writer.prepare(auto_migrate=True)
-    writer.close()
-    with closing(sqlite3.connect(path)) as database:
+@pytest.fixture(scope="module", params=["none", "empty", "drained", "fresh"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path = tmp_path_factory.mktemp("plans") / "plans.db"
+    fill(path, queued=0, finished=0, blocked=0, unclaimed=0).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        if request.param == "empty":
+            database.execute("ANALYZE")
+        fill(path, queued=2_000, finished=2_000, blocked=500, unclaimed=500).close()
+        if request.param in ("drained", "fresh"):
+            database.execute("ANALYZE")
+            assert database.execute("SELECT count(*) FROM sqlite_stat1 WHERE stat >= '4000'").fetchone() != (0,)
+        if request.param == "drained":
+            database.execute(f"UPDATE {NAMESPACE}_job SET state = ? WHERE arrival % 100 > 1", (ENDED,))
+    with closing(sqlite3.connect(path)) as database:  # statistics are read when a connection is opened
         yield database
 
 
@@ -61,6 +72,7 @@ def test_no_hot_statement_reads_a_whole_table(database: sqlite3.Connection) -> N
         "all_jobs",
         "all_edges",
         "queues",
+        "drop_queue",
         "any_edge",
         "ended_parent",
     }
@@ -68,7 +80,11 @@ def test_no_hot_statement_reads_a_whole_table(database: sqlite3.Connection) -> N
         if text.lstrip("-").startswith(("BEGIN", "CREATE")) or name in walks:
             continue
         steps = plan(database, name)
-        scans = [step for step in steps.splitlines() if step.startswith("SCAN") and "INDEX" not in step]
+        scans = [
+            step
+            for step in steps.splitlines()
+            if step.startswith("SCAN") and "INDEX" not in step and "CONSTANT ROW" not in step
+        ]
         assert scans == [], (name, steps)
 
 
@@ -80,8 +96,6 @@ def test_every_statement_has_a_name_and_is_used() -> None:
 
 def test_a_claim_costs_the_same_however_many_jobs_wait_or_have_ended(tmp_path: Path) -> None:
     """Virtual-machine steps per claimed job, at a thousand jobs and at more than half a million."""
-    from sqlite_cost import fill, steps_per_claimed_job
-
     small = fill(tmp_path / "small.db", queued=1_000, finished=0, blocked=0, unclaimed=0)
     large = fill(tmp_path / "large.db", queued=200_000, finished=200_000, blocked=50_000, unclaimed=100_000)
     ratio = steps_per_claimed_job(large) / steps_per_claimed_job(small)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from due_worker import DueWorker
 
 from holdfast import App, GiveUp, Retry
 from holdfast.cli import main
-from holdfast.worker import Worker
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Shell:
 
     def work(self) -> None:
         """Run all jobs that are due."""
-        Worker(self.app, until_empty=True).run()
+        DueWorker(self.app).run()
 
     def state(self, job_id: str, queue: str = "default") -> str:
         return self.app.control.get(job_id, queue=queue).state.value

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "the late owner of a reaped job hears that it settled",
         "settle.apply_settlement",
-        "settled_token=job.settled_token if reap else settlement.token",
-        "settled_token=settlement.token",
+        "settled_token = job.settled_token if reap else settlement.token",
+        "settled_token = settlement.token",
         "guards",
     ),
     Mutant(
@@ -201,6 +201,13 @@ MUTANTS = (
         "sum(step.state.counts(name).values())",
         "step.state.depth(name)",
         "remove",
+    ),
+    Mutant(
+        "a search with a filter forgets its limit",
+        "reading.find",
+        "if len(jobs) == command.limit:",
+        "if False:",
+        "find",
     ),
     Mutant("a paused queue is removed", "scopes.remove_queue", "queue.paused or ", "", "remove"),
     Mutant(

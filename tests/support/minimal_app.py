@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from due_worker import DueWorker
 from eventually import eventually
 
 from holdfast.codec import JsonCodec
@@ -152,7 +153,7 @@ class MinimalApp:
     async def drain(self, **options: Any) -> None:
         """Run what is due, until nothing is."""
         async with asyncio.timeout(PATIENCE):
-            await self.worker(until_empty=True, **options).arun()
+            await DueWorker(self, **options).arun()
 
 
 class ConnectedWorker(Worker):

@@ -44,14 +44,14 @@ text: str = flaky.using(id="a").request(1)  # type: ignore[assignment]
 
 # Options
 
-resize.using(delay="soon")  # type: ignore[arg-type]
+resize.using(delay=b"soon")  # type: ignore[arg-type]
 resize.using(dealy=3)  # type: ignore[call-arg]
 resize.using(priority=1.5)  # type: ignore[arg-type]
 resize.using(at=3.0)  # type: ignore[arg-type]
 resize.using(metadata={"tries": 3})  # type: ignore[dict-item]
 resize.enqueue("cat.png", delay=3)  # type: ignore[call-arg]
 jobs.task(qeue="quick")  # type: ignore[call-overload]
-jobs.task(lease="long")  # type: ignore[call-overload]
+jobs.task(lease=b"long")  # type: ignore[call-overload]
 jobs.task(unique_for="always")  # type: ignore[call-overload]
 jobs.task(3)  # type: ignore[call-overload]
 jobs.task(transaction="yes")  # type: ignore[call-overload]

@@ -220,7 +220,7 @@ def test_an_instant_is_kept_in_microseconds_since_1970() -> None:
     assert Snooze(at=datetime(1970, 1, 2, 1, tzinfo=timezone(timedelta(hours=1)))).at == 86_400_000_000
 
 
-BAD_DURATIONS = [-1, -0.001, timedelta(seconds=-1), float("nan"), float("inf"), 1e300, 10**400, "5", True, [1]]
+BAD_DURATIONS = [-1, -0.001, timedelta(seconds=-1), float("nan"), float("inf"), 1e300, 10**400, "five", True, [1]]
 
 
 @pytest.mark.parametrize("bad", BAD_DURATIONS)

@@ -122,12 +122,12 @@ class FixedRuntime(SystemRuntime):
 
 
 def test_a_known_time_and_known_chance_make_a_known_id() -> None:
-    chance = bytes.fromhex("d6764c61efb99302bd5b")
+    chance = bytes(CROCKFORD.index(character) for character in "TSV4RRFFQ69G5FAV")
     assert FixedRuntime(1_469_922_850_259_000, chance).new_id() == "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
 def test_the_largest_id_is_well_formed() -> None:
-    assert FixedRuntime((2**48 - 1) * 1000, b"\xff" * 10).new_id() == "7ZZZZZZZZZ" + "Z" * 16
+    assert FixedRuntime((2**48 - 1) * 1000, b"\xff" * 16).new_id() == "7ZZZZZZZZZ" + "Z" * 16
 
 
 def test_ids_do_not_repeat(runtime: SystemRuntime) -> None:

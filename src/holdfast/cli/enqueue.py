@@ -1,12 +1,14 @@
 """`holdfast enqueue`: enqueue a job from the command line.
 
 Each ARG is JSON if it is valid JSON, and text otherwise: `3` is a number, `cat.png` is text, `'"3"'` is the text 3.
+If the task declares a type that the JSON value does not fit, and the text does, it is text: `3` for a `str`.
 `name=value` is an argument by name.
 """
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +48,11 @@ def enqueue(
 ) -> None:
     """Enqueue one job of TASK.
 
-    Each ARG is JSON if it is valid JSON, and text otherwise.
+    Each ARG is JSON if it is valid JSON and fits the task, and text otherwise.
     """
-    args, kwargs = _arguments(values, file)
-    handle = _task(store, task).using(**_given(options)).enqueue(*args, **kwargs)
+    declared = _task(store, task).using(**_given(options))
+    args, kwargs = _arguments(values, file, declared.fits)
+    handle = declared.enqueue(*args, **kwargs)
     if wait is None:
         _print_receipt(store, handle)
         return
@@ -88,24 +91,29 @@ def _print_receipt(store: Store, handle: Handle[Any]) -> None:
 # --- Arguments ---
 
 
-def _arguments(values: tuple[str, ...], file: str | None) -> tuple[list[Any], dict[str, Any]]:
+Fits = Callable[[int | str, Any], bool]
+"""Whether a value fits the parameter at a position, or of a name."""
+
+
+def _arguments(values: tuple[str, ...], file: str | None, fits: Fits) -> tuple[list[Any], dict[str, Any]]:
     args, kwargs = _from_file(file) if file is not None else ([], {})
     for value in values:
         named = _NAMED.fullmatch(value)
         if named is None:
-            args.append(_read(value))
+            args.append(_read(value, len(args), fits))
         elif named[1] in kwargs:
             raise click.UsageError(f"The argument {named[1]} is given twice.")
         else:
-            kwargs[named[1]] = _read(named[2])
+            kwargs[named[1]] = _read(named[2], named[1], fits)
     return args, kwargs
 
 
-def _read(value: str) -> Any:
+def _read(value: str, parameter: int | str, fits: Fits) -> Any:
     try:
-        return json.loads(value, parse_constant=_no_number)
+        read = json.loads(value, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return value
+    return value if not fits(parameter, read) and fits(parameter, value) else read
 
 
 def _no_number(word: str) -> None:

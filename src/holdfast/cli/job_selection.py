@@ -12,7 +12,9 @@ from typing import Any
 
 import click
 
+from holdfast.cli.exits import NothingMatched
 from holdfast.cli.options import Function, Store, duration, queue_option
+from holdfast.cli.queue_names import unknown_queue
 from holdfast.errors import AmbiguousId, JobNotFound
 from holdfast.model.states import JobState
 from holdfast.views import Job
@@ -31,6 +33,7 @@ class Filter:
     task: str | None = None
     queue: str | None = None
     lane: str | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
     since_s: float | None = None
     limit: int | None = None
     everything: bool = False
@@ -38,7 +41,20 @@ class Filter:
     @property
     def empty(self) -> bool:
         conditions = (self.state, self.task, self.queue, self.lane, self.since_s)
-        return not self.everything and all(value is None for value in conditions)
+        return not self.everything and not self.metadata and all(value is None for value in conditions)
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    """The two parts of KEY=VALUE. The value may contain further equals signs, or be empty."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE.")
+    return key, value
+
+
+def nothing_found(store: Store, message: str, chosen: Filter) -> NothingMatched:
+    """The end of a command whose filter has found nothing. It says so if the queue of the filter does not exist."""
+    return NothingMatched(" ".join(filter(None, (message, unknown_queue(store, chosen.queue)))))
 
 
 def filter_options(function: Function) -> Function:
@@ -53,6 +69,13 @@ def filter_options(function: Function) -> Function:
     @click.option("--task", metavar="NAME", help="Only this task.")
     @queue_option
     @click.option("--lane", metavar="NAME", help="Only this lane.")
+    @click.option(
+        "--metadata",
+        type=key_and_value,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Only jobs whose metadata has this value under this key; several: all of them.",
+    )
     @click.option("--since", "since_s", type=duration, help="Only jobs enqueued within this time, such as 2h.")
     @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N jobs.")
     @click.option("--all", "everything", is_flag=True, help="All jobs.")
@@ -76,6 +99,7 @@ def matching(store: Store, chosen: Filter) -> Iterator[Job]:
             queue=chosen.queue,
             lane=chosen.lane,
             since=since,
+            metadata=dict(chosen.metadata),
             limit=PAGE_SIZE if left is None else min(left, PAGE_SIZE),
             cursor=cursor,
         )

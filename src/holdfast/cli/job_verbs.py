@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import click
 
-from holdfast.cli.exits import DONE, REFUSED, NothingMatched, confirm, print_message
+from holdfast.cli.exits import DONE, REFUSED, confirm, print_message
 from holdfast.cli.format import count, safe
-from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching_in
+from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching_in, nothing_found
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
 from holdfast.control import Control
@@ -138,7 +138,7 @@ def _matching(verb: Verb, store: Store, chosen: Filter) -> list[Job]:
             raise click.UsageError(f"A job that is {chosen.state} cannot be {verb.past}.")
     jobs = list(matching_in(store, chosen, states))
     if not jobs:
-        raise NothingMatched(f"There is nothing to {verb.word}.")
+        raise nothing_found(store, f"There is nothing to {verb.word}.", chosen)
     return jobs
 
 

@@ -13,9 +13,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from holdfast.cli.event_text import describe
-from holdfast.cli.exits import NothingMatched, print_message
+from holdfast.cli.exits import print_message
 from holdfast.cli.format import clock, cut, instant, safe, safe_lines, span
-from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching
+from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching, nothing_found
 from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
 from holdfast.cli.options import Store, examples, on_store, queue_option
@@ -44,7 +44,10 @@ for verb in (cancel, trigger, requeue, delete):
 # --- jobs list, dead ---
 
 
-@jobs.command("list", epilog=examples("holdfast jobs list --task resize --since 2h", "holdfast jobs list --all --json"))
+@jobs.command(
+    "list",
+    epilog=examples("holdfast jobs list --task resize --since 2h", "holdfast jobs list --metadata customer=7 --json"),
+)
 @on_store()
 @filter_options
 def list_(store: Store, chosen: Filter) -> None:
@@ -70,11 +73,11 @@ def print_list(store: Store, chosen: Filter) -> None:
             print_json(job)
             printed += 1
         if not printed:
-            raise NothingMatched("No job matches.")
+            raise nothing_found(store, "No job matches.", chosen)
         return
     listed = list(matching(store, one_more))
     if not listed:
-        raise NothingMatched("No job matches.")
+        raise nothing_found(store, "No job matches.", chosen)
     console().print(_job_table(listed[:limit], store.now))
     if limit is not None and len(listed) > limit:
         print_message(f"These are the first {limit:,}. See more with --limit N, or all with --all.")

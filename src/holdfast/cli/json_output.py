@@ -1,4 +1,8 @@
-"""Output for programs: values as one JSON object per line, under the field names of their classes."""
+"""Output for programs: values as one JSON object per line, under the field names of their classes.
+
+One dialect for `--json`, for the events of `worker --json` and for the log: instants are ISO text in UTC with
+microseconds, durations are seconds, an error is an object with `type`, `message` and `traceback`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,6 +14,10 @@ from typing import Any
 
 import click
 
+from holdfast.model.instants import SECOND
+from holdfast.telemetry.events import Event
+from holdfast.telemetry.logs import iso_text
+
 
 def to_data(value: Any) -> Any:
     """A value in the types of JSON. Instants become ISO text, durations seconds; private fields are left out."""
@@ -20,7 +28,9 @@ def to_data(value: Any) -> Any:
             return value
         case float():
             return value if isfinite(value) else str(value)
-        case datetime() | date():
+        case datetime():
+            return iso_text(value)
+        case date():
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
@@ -37,9 +47,17 @@ def to_data(value: Any) -> Any:
     return str(value)
 
 
-def event_data(event: object) -> dict[str, Any]:
+EVENT_DURATIONS = ("waited", "ran", "delay", "grace", "blocked")
+"""Fields of events in microseconds."""
+
+
+def event_data(event: Event) -> dict[str, Any]:
     """An event with the name of its kind."""
-    return {"event": type(event).__name__, **to_data(event)}
+    data: dict[str, Any] = {"event": type(event).__name__, **to_data(event), "at": iso_text(event.time)}
+    for name in EVENT_DURATIONS:
+        if name in data:
+            data[name] /= SECOND
+    return data
 
 
 def to_line(value: Any) -> str:

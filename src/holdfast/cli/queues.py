@@ -1,4 +1,4 @@
-"""`holdfast queues`: list, pause, resume and clear queues and lanes. `holdfast pools`: list and resize pools."""
+"""`holdfast queues`: list, pause, resume, clear and remove queues. `holdfast pools`: list and resize pools."""
 
 import click
 from rich.text import Text
@@ -7,6 +7,7 @@ from holdfast.cli.exits import NothingMatched, confirm
 from holdfast.cli.format import count, safe, short
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
+from holdfast.cli.queue_names import check_pool, check_queue
 from holdfast.cli.status import queue_table
 from holdfast.cli.tables import console, number, table, text
 from holdfast.model.states import JobState
@@ -18,7 +19,7 @@ lane_option = click.option("--lane", metavar="LANE", help="Only this lane of the
 
 @click.group(epilog=examples("holdfast queues list", "holdfast queues pause emails"))
 def queues() -> None:
-    """List, pause, resume and clear queues and lanes."""
+    """List, pause, resume, clear and remove queues; the first four work on lanes, too."""
 
 
 @queues.command("list", epilog=examples("holdfast queues list", "holdfast queues list ledger"))
@@ -26,6 +27,8 @@ def queues() -> None:
 @on_store()
 def list_(store: Store, name: str | None) -> None:
     """List all queues; with NAME, the lanes of that queue."""
+    if name is not None:
+        check_queue(store, name)
     listed = store.control.queues() if name is None else store.control.lanes(name)
     if not listed:
         raise NothingMatched("There is no queue yet." if name is None else f"Queue {name!r} has no lanes.")
@@ -43,9 +46,12 @@ def list_(store: Store, name: str | None) -> None:
 @queues.command(epilog=examples("holdfast queues pause emails", "holdfast queues pause ledger --lane 3"))
 @name_argument
 @lane_option
+@click.option("--create", is_flag=True, help="Create the queue or lane if it is unknown, paused before its first job.")
 @on_store()
-def pause(store: Store, name: str, lane: str | None) -> None:
+def pause(store: Store, name: str, lane: str | None, create: bool) -> None:
     """Stop workers from taking its jobs. Running jobs go on, and jobs can still be enqueued."""
+    if not create:
+        check_queue(store, name, lane, advice=" To pause it before its first job, add --create.")
     changed = store.control.pause(name, lane=lane)
     _print_change(store, name, lane, "paused", changed)
 
@@ -56,6 +62,7 @@ def pause(store: Store, name: str, lane: str | None) -> None:
 @on_store()
 def resume(store: Store, name: str, lane: str | None) -> None:
     """Let workers take jobs of a paused queue or lane again."""
+    check_queue(store, name, lane)
     changed = store.control.resume(name, lane=lane)
     _print_change(store, name, lane, "resumed", changed)
 
@@ -67,6 +74,7 @@ def resume(store: Store, name: str, lane: str | None) -> None:
 @on_store()
 def clear(store: Store, name: str, lane: str | None, yes: bool) -> None:
     """Cancel all its jobs that have not ended, running jobs included."""
+    check_queue(store, name, lane)
     status = store.control.status(name, lane=lane)
     if not status.depth:
         raise NothingMatched(f"There is nothing to clear in {_scope(name, lane)}.")
@@ -80,6 +88,23 @@ def clear(store: Store, name: str, lane: str | None, yes: bool) -> None:
         print_json({"queue": name, "lane": lane, "count": cleared})
     else:
         click.echo(f"cleared  {safe(_scope(name, lane))}  {count(cleared, 'job')} cancelled")
+
+
+@queues.command(epilog=examples("holdfast queues remove emials"))
+@name_argument
+@on_store()
+def remove(store: Store, name: str) -> None:
+    """Remove a queue in which nothing is: its name, its counters, its lanes, the stored size of its pool.
+
+    Refused while it has jobs, ended ones included, while it is paused, and while a live worker takes from it.
+    """
+    if not store.control.remove_queue(name):
+        check_queue(store, name)
+        raise NothingMatched(f"Queue {name!r} is not stored: no job was in it yet.")
+    if store.as_json:
+        print_json({"queue": name, "removed": True})
+    else:
+        click.echo(f"removed  queue {safe(name)}")
 
 
 def _print_change(store: Store, name: str, lane: str | None, word: str, changed: bool) -> None:
@@ -144,8 +169,7 @@ def list_pools(store: Store) -> None:
 @on_store()
 def resize(store: Store, name: str, lanes: int) -> None:
     """Change the number of lanes; each key stays in order. The stored number overrides the one in code."""
-    if name not in [pool.name for pool in store.control.pools()]:
-        raise NothingMatched(f"There is no pool {name!r}. A pool exists from its first job on.")
+    check_pool(store, name)
     pool = store.control.resize(name, lanes)
     if store.as_json:
         print_json(pool)

@@ -128,7 +128,7 @@ def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableTy
 
 def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     if not worker.alive:
-        status = Text("silent", style="red")
+        status = Text("ended" if worker.ended else "silent", style="red")
     else:
         status = Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
     return [

@@ -7,8 +7,9 @@ machine can read the arguments of a process.
 
 import os
 import sys
+import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,8 +19,9 @@ from typing import Any
 
 import click
 
+import holdfast
 from holdfast.app import App
-from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported
+from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported, UsageError
 from holdfast.model.address import mask_password
 
 
@@ -33,6 +35,8 @@ class TargetApp:
     """The argument for `holdfast worker`; empty if it needs none, because the configuration names the App."""
     command: str = "holdfast worker"
     """Starts a worker, with the target as its argument."""
+    queues: tuple[str, ...] = ()
+    """The queues of a worker for which none are named. Empty: those of the App's tasks."""
 
     @property
     def worker_command(self) -> str:
@@ -113,6 +117,10 @@ def _import_errors(name: str) -> Iterator[None]:
     """
     try:
         yield
+    except ConfigError:
+        raise  # it names its source
+    except UsageError as error:  # such as an option that a task cannot have
+        raise _import_failed(name, error) from error
     except HoldfastError:
         raise
     except ModuleNotFoundError as error:
@@ -125,11 +133,25 @@ def _import_errors(name: str) -> Iterator[None]:
 
 def _import_failed(name: str, error: Exception) -> ConfigError:
     if isinstance(error, SyntaxError):
-        place = f"{os.path.basename(error.filename or '')}, line {error.lineno}"
+        place = f"{_shown_path(error.filename or '')}, line {error.lineno}"
     else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
+        frame = _user_frame(traceback.extract_tb(error.__traceback__))
+        place = f"{_shown_path(frame.filename)}, line {frame.lineno}"
     return _target_error(f"Importing {name} failed at {place}: {type(error).__name__}: {error}")
+
+
+def _user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary:
+    """The innermost line of the user's own code: libraries that it calls, Holdfast too, are left out."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    libraries = tuple(os.path.join(folder, "") for folder in (*folders, os.path.dirname(holdfast.__file__)))
+    own = [frame for frame in frames if not frame.filename.startswith((*libraries, "<frozen "))]
+    return (own or frames)[-1]
+
+
+def _shown_path(path: str) -> str:
+    """Relative to the current folder if it is below it."""
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return os.path.basename(path) if relative.startswith(os.pardir) else relative
 
 
 def _app_by_name(module: ModuleType, name: str) -> tuple[App[Any], str]:

@@ -94,7 +94,7 @@ def worker(
     watch = FileWatch(os.getcwd()) if reload else None
     target_app = _load(where or target, watch)
     app = target_app.app
-    limits: dict[str, int | None] = dict(options.pop("queues"))
+    limits: dict[str, int | None] = dict(options.pop("queues")) or dict.fromkeys(target_app.queues)
     style = log_format or app.config.log_format
     with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
     if style != "none" and not _set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:

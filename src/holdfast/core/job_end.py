@@ -6,6 +6,7 @@ import sys
 from pathlib import PurePath
 
 from holdfast.core.connection import StoreConnection
+from holdfast.core.ended_workers import read_ended_workers
 from holdfast.core.wait_reason import UnfinishedJob, wait_reason, warning
 from holdfast.core.waiting import EndedJob, EndListener
 from holdfast.engine import Engine
@@ -81,6 +82,7 @@ async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "")
     first = key.id if lane is None or lane.head is None else lane.head
     (head,) = (None,) if first == key.id else (await engine.get(JobKey(key.queue, first))).jobs
     pools = (await engine.pools()).pools if record.epoch else ()
+    ended = await read_ended_workers(engine)
     return UnfinishedJob(
         job=record,
         now=answer.at.wall,
@@ -88,7 +90,7 @@ async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "")
         lane=lane,
         head=head,
         pool=next((pool for pool in pools if pool.name == key.queue), None),
-        workers=(await engine.workers()).workers,
+        workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
         store=store.address,
         target="" if store.config.app else _target(origin),
         shared=engine.capabilities.shared_between_processes,

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from weakref import finalize
 
 from holdfast.engine import Engine, Subscription
-from holdfast.errors import EngineUnavailable
+from holdfast.errors import EngineError, EngineUnavailable
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.runtime import Runtime
+from holdfast.service import StoreOutage
 
 POLL_WITH_PUSH_S = 1.0
 POLL_WITHOUT_PUSH_S = 0.25
@@ -47,6 +48,7 @@ class EndListener:
         self._reads = 0
         """How often the listener has read the jobs of all waiting callers."""
         self._closed = False
+        self._outage = StoreOutage(runtime)
         self.warned_tasks: set[str] = set()
         """Tasks for which a log line was written: no worker can take their jobs."""
 
@@ -115,7 +117,11 @@ class EndListener:
         try:
             for start in range(0, len(keys), MAX_JOBS_PER_READ):
                 await self._read(keys[start : start + MAX_JOBS_PER_READ])
-        except Exception as error:  # neither the jobs nor the waiting callers depend on this read
+            self._outage.end()
+        except EngineError as error:  # neither the jobs nor the waiting callers depend on this read
+            self._outage.note(error)
+            await self._runtime.sleep(self._poll_s)
+        except Exception as error:
             _logger.warning("Waiting for %d jobs, but the store cannot be read: %s", len(keys), error)
             await self._runtime.sleep(self._poll_s)
 

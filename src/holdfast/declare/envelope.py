@@ -6,14 +6,18 @@ decodes and checks it in one step; and the canonical form of a value, which is t
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from hashlib import blake2b
-from typing import Any
+from importlib import import_module
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.codec import MEBIBYTE, JsonCodec, Limits
 from holdfast.errors import InvalidArguments
-from holdfast.model.produce import NewJob
 
 ABSENT = msgspec.UNSET
 """The value of a parameter that the call did not pass."""
@@ -48,6 +52,54 @@ def problem_with(kind: Any) -> str:
     except TypeError as error:
         return str(error)
     return ""
+
+
+def with_model_unions(kind: Any) -> Any:
+    """The type, with each discriminated union of pydantic models in it as one type that `fitted` can convert.
+
+    msgspec takes one class of this kind in a union. Without a discriminator a union stays as it is, and is refused:
+    the data of one model could be read as another.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        if _has_discriminator(parts[1:]):
+            return _model_union(kind)
+        inner = with_model_unions(parts[0])
+        return kind if inner is parts[0] else Annotated[(inner, *parts[1:])]
+    if not parts or origin is Literal:
+        return kind
+    new = tuple(with_model_unions(part) if part is not ... else part for part in parts)
+    if all(ours is theirs for ours, theirs in zip(new, parts, strict=True)):
+        return kind
+    return reduce(or_, new) if origin in (Union, UnionType) else origin[new]
+
+
+def _has_discriminator(marks: Sequence[object]) -> bool:
+    """True for `Field(discriminator=...)` and `Discriminator(...)` of pydantic."""
+    return any(
+        type(mark).__module__.startswith("pydantic.") and getattr(mark, "discriminator", None) is not None
+        for mark in marks
+    )
+
+
+class _ModelUnion(type):
+    """The class of such types. An object is an instance if it is one of the models: msgspec asks that."""
+
+    models: tuple[type, ...]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.models)
+
+
+def _model_union(kind: Any) -> type:
+    """A class that `is_model` takes for a model. Its validation answers one of the models of the union."""
+    adapter = import_module("pydantic").TypeAdapter(kind)
+    members = {
+        "models": tuple(part for part in get_args(get_args(kind)[0]) if isinstance(part, type)),
+        "model_validate": staticmethod(adapter.validate_python),
+        "model_dump": staticmethod(adapter.dump_python),
+    }
+    return _ModelUnion("one of several models", (), members)
 
 
 def given_in_order(values: msgspec.Struct) -> list[Any]:
@@ -100,9 +152,8 @@ def _dump_model(value: object) -> object:
     raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
-def with_fields(job: NewJob, fields: Mapping[str, Any]) -> NewJob:
-    """The job with these fields replaced."""
-    return msgspec.structs.replace(job, **fields)
+with_fields = replace
+"""The job with these fields replaced: `with_fields(job, reply="p")`."""
 
 
 def canonical(value: object) -> bytes | None:

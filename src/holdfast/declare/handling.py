@@ -5,13 +5,12 @@ handler, so they are given where a payload is enqueued.
 """
 
 import inspect
-import logging
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from holdfast.context import Context, Middleware
 from holdfast.core.connection import StoreConnection
+from holdfast.declare.function import is_redefinition, refuse_method
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
@@ -24,7 +23,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-_logger = logging.getLogger("holdfast")
 
 AsyncWithContext = Callable[[Context[Any], T], Coroutine[Any, Any, R]]
 SyncWithContext = Callable[[Context[Any], T], R]
@@ -36,7 +34,7 @@ class HandlerOptions(TypedDict, total=False):
     """The keywords of `pool.handler`."""
 
     max_attempts: int | None
-    backoff: Backoff | float | timedelta | Sequence[float | timedelta] | BackoffFunction
+    backoff: Backoff | Duration | Sequence[Duration] | BackoffFunction
     retry_on: tuple[type[BaseException], ...]
     give_up_on: tuple[type[BaseException], ...]
     retry_for: Duration | None
@@ -101,7 +99,8 @@ class HandlerDecorator(Generic[T]):
     def __call__(self, function: SyncAlone[T, R], /) -> SyncTask[[T], R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
         pool = self._pool
-        if pool in self._registry:
+        refuse_method(function)
+        if pool in self._registry and not is_redefinition(self._registry[pool]._definition.function, function):
             message = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
             raise DuplicateTask(message, task=pool)
         takes_context, is_async = _kind_of(function, pool)
@@ -112,12 +111,6 @@ class HandlerDecorator(Generic[T]):
         definition = Definition(
             self._store, pool, signature, self._options, function, is_async, dead_letter_hooks=self._dead_letter_hooks
         )
-        if self._options.get("timeout") is not None and not is_async:
-            _logger.warning(
-                "The handler of pool %s has a timeout and is a plain function: its thread cannot be "
-                "stopped. After the timeout it keeps its slot until it returns.",
-                pool,
-            )
         task_class: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler
         task = task_class(definition, self._lanes)
         self._registry.add(task)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from holdfast.context import Context
 from holdfast.core.connection import StoreConnection
-from holdfast.declare.envelope import problem_with, with_fields
+from holdfast.declare.envelope import problem_with, with_fields, with_model_unions
 from holdfast.declare.policy import Scope
 from holdfast.declare.signature import DOES_NOT_FIT, Signature
 from holdfast.draft import Draft
@@ -62,15 +62,15 @@ class PayloadSignature(Signature):
 
     def _check(self, kind: Any) -> None:
         try:
-            problem = problem_with(kind)
+            problem = problem_with(with_model_unions(kind))
         except NameError as error:
             problem = f"it names {error.name!r}, which its module does not have"
         if problem:
             message = f"{self._owner} cannot take this type of payload: {problem}. Use plain data, or a tagged union."
             raise InvalidOption(message, option=PAYLOAD)
 
-    def _refused(self, field: str, problem: str) -> InvalidArguments:
-        return InvalidArguments(f"{self._owner} {problem}.", task=self.task, field=field)
+    def _refused(self, field: str, problem: str, advice: str = "") -> InvalidArguments:
+        return InvalidArguments(f"{self._owner} {problem}. {advice}".rstrip(), task=self.task, field=field)
 
     def _named(self, error: InvalidArguments) -> InvalidArguments:
         place = self._name_of(error.field).removeprefix(PAYLOAD).lstrip(".")
@@ -123,7 +123,7 @@ def in_pool(draft: Draft[Any], place: PoolPlace) -> Draft[Any]:
     """The same draft, for a lane of the pool that the engine will choose."""
     if place.key is not None:
         check_name(place.key, "key")
-    return Draft(with_fields(draft.job, {"pool": place}), draft.task, wait_for_room_us=draft.wait_for_room_us)
+    return Draft(with_fields(draft.job, pool=place), draft.task, wait_for_room_us=draft.wait_for_room_us)
 
 
 def declare_depth_limits(store: StoreConnection, queue: str, max_depth: int | None, lane_max_depth: int | None) -> None:

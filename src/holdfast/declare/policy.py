@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from holdfast.codec import Codec
 from holdfast.context import Middleware
+from holdfast.declare.advice import advice_on_option
 from holdfast.declare.template import Source, Template
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.check import MAX_PRIORITY
@@ -40,7 +40,7 @@ class TaskOptions(TypedDict, total=False):
     queue: str
     priority: int
     max_attempts: int | None
-    backoff: Backoff | float | timedelta | Sequence[float | timedelta] | BackoffFunction
+    backoff: Backoff | Duration | Sequence[Duration] | BackoffFunction
     retry_on: tuple[type[BaseException], ...]
     give_up_on: tuple[type[BaseException], ...]
     retry_for: Duration | None
@@ -182,6 +182,8 @@ class JobDefaults:
     """Time from the enqueue until the job expires."""
     wait_for_room_us: Micros | None
     """How long to wait for room in a full queue."""
+    is_complete: bool
+    """A job needs nothing else than a generated id and its payload."""
     codec: Codec
     max_payload_bytes: int
     """The limit for a payload."""
@@ -217,6 +219,7 @@ class JobDefaults:
             templates=templates,
             expires_after_us=expires_after_us,
             wait_for_room_us=chosen.get("wait_for_room"),
+            is_complete=job.fresh_id and not templates and expires_after_us is None,
             codec=codec,
             max_payload_bytes=max_payload_bytes,
         )
@@ -245,9 +248,8 @@ def _read(options: Mapping[str, Any], readers: Mapping[str, _Reader]) -> dict[st
     for option, value in options.items():
         reader = readers.get(option)
         if reader is None:
-            near = get_close_matches(option, readers, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise InvalidOption(f"There is no option `{option}`.{hint}", option=option)
+            advice = advice_on_option(option, readers, of_task=_TASK_READERS, of_job=_USING_READERS)
+            raise InvalidOption(f"There is no option `{option}` here. {advice}".rstrip(), option=option)
         given[option] = reader(value, option)
     return given
 

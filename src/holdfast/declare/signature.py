@@ -9,12 +9,13 @@ are read at first use.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
 from holdfast.context import Context
+from holdfast.declare.advice import advice_on_argument
+from holdfast.declare.changes import UNCHANGED, find_change
 from holdfast.declare.envelope import (
     ABSENT,
     fitted,
@@ -24,6 +25,7 @@ from holdfast.declare.envelope import (
     plain,
     problem_with,
     shape,
+    with_model_unions,
 )
 from holdfast.errors import InvalidArguments, InvalidOption
 
@@ -33,8 +35,11 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 OUR_CODECS = (JsonCodec, MsgpackCodec)
 """They decode by type hints. A tuple: `isinstance` takes twice as long with a union."""
+_ALWAYS_FIT = frozenset({bool, int, float, str})
+"""A value of exactly this type fits: it need not be decoded to find out."""
 DOES_NOT_FIT = "The data does not fit the declared type: "
 """The start of a codec's error message about this."""
+DISCRIMINATE = "Use plain data, one model, or a union with a discriminator: Annotated[A | B, Field(discriminator=...)]."
 _CONTEXT = re.compile(r"(\w+\.)*Context(\[.*\])?")
 _ARGUMENT = re.compile(r"\[0\]\[(?P<index>\d+)\](?P<rest>.*)|\[1\]\.(?P<name>[^.\[]+)(?P<inside>.*)", re.DOTALL)
 
@@ -92,17 +97,47 @@ class Signature:
             types = self._types or self.types
             payload = codec.encode(plain(call) if types.models else call)
             if types.shape is None or types.models or not isinstance(codec, OUR_CODECS):
-                self._read(payload, codec)
+                decoded = self._read(payload, codec)
             else:
-                codec.reread(payload, types.shape)
+                decoded = codec.reread(payload, types.shape)
         except InvalidArguments as error:
             raise self._named(error) from None
+        if types.untyped:
+            self._check_untyped(types.untyped, decoded, args, kwargs)
         return payload
+
+    def _check_untyped(
+        self, untyped: Collection[str], decoded: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Refuse values for parameters without a type hint that the handler would get as another type."""
+        is_struct = type(decoded) is not tuple
+        for index, value in enumerate(args):
+            if type(value) not in UNCHANGED:
+                name = self._by_position[index] if index < len(self._by_position) else self._rest or ""
+                if name in untyped:
+                    self._refuse_change(name, value, getattr(decoded.args, name) if is_struct else decoded[0][index])
+        for name, value in kwargs.items():
+            if type(value) not in UNCHANGED and (name if name in self._by_keyword else self._others) in untyped:
+                self._refuse_change(name, value, getattr(decoded.kwargs, name) if is_struct else decoded[1][name])
+
+    def _refuse_change(self, name: str, value: Any, decoded: Any) -> None:
+        change = find_change(value, decoded)
+        if change is not None:
+            raise self._refused(
+                name + change.place,
+                f"refuses argument `{name}{change.place}`: the handler would get {change.given} as {change.arrives}, "
+                f"because `{name}` has no type hint",
+                "Add the hint, or pass plain data.",
+            )
 
     def decode(self, codec: Codec, payload: bytes) -> Arguments:
         """Decode a stored call. It may be for another version of the function, and then may not fit."""
+        types = self._types or self.types
         try:
-            call = self._read(payload, codec)
+            if types.shape is None or types.models or not isinstance(codec, OUR_CODECS):
+                call = self._read(payload, codec)
+            else:
+                call = codec.decode(payload, types.shape)
         except InvalidArguments as error:
             raise self._named(error) from None
         args, kwargs = call if type(call) is tuple else (given_in_order(call.args), given_by_name(call.kwargs))
@@ -134,6 +169,19 @@ class Signature:
         }
         return args, kwargs
 
+    def fits(self, parameter: int | str, value: object) -> bool:
+        """True if the value fits the parameter, or if there is no such parameter: the call then says so."""
+        if isinstance(parameter, int):
+            names = self._by_position
+            name = names[parameter] if parameter < len(names) else self._rest
+        else:
+            name = parameter if parameter in self._by_keyword else self._others
+        try:
+            fitted(value, self.types.of.get(name or "", Any))
+        except InvalidArguments:
+            return False
+        return True
+
     def _check_names(self, count: int, kwargs: Mapping[str, Any]) -> None:
         """Apply Python's rules for calls, before anything is written, and raise InvalidArguments."""
         if count > len(self._by_position):
@@ -148,15 +196,14 @@ class Signature:
                 if name in self._by_position[:count]:
                     raise self._refused(name, f"got argument `{name}` twice")
             elif self._others is None:
-                near = get_close_matches(name, self._by_keyword, n=1)
-                hint = f" (did you mean `{near[0]}`?)" if near else ""
-                raise self._refused(name, f"has no parameter `{name}`{hint}")
+                advice = advice_on_argument(name, self._by_keyword, job_options())
+                raise self._refused(name, f"has no parameter `{name}`", advice)
         for name in self.names:
             if name in needed and name not in kwargs:
                 raise self._refused(name, f"misses argument `{name}`")
 
-    def _refused(self, field: str, problem: str) -> InvalidArguments:
-        return InvalidArguments(f"Task {self.task!r} {problem}.", task=self.task, field=field)
+    def _refused(self, field: str, problem: str, advice: str = "") -> InvalidArguments:
+        return InvalidArguments(f"Task {self.task!r} {problem}. {advice}".rstrip(), task=self.task, field=field)
 
     def _named(self, error: InvalidArguments) -> InvalidArguments:
         """The error with the parameter's name in place of its position in the call."""
@@ -206,19 +253,41 @@ class Signature:
         return codec.decode(data, returns)
 
     def encode_result(self, codec: Codec, value: object) -> bytes:
+        """Encode a result. Raises InvalidArguments if it would not be decoded as the declared return type."""
         types = self._types or self.types
-        return codec.encode(plain(value) if types.models else value)
+        data = codec.encode(plain(value) if types.models else value)
+        returns = types.returns
+        if returns is not ABSENT and not (type(value) is returns and returns in _ALWAYS_FIT):
+            self._check_result(codec, data, value)
+        return data
+
+    def _check_result(self, codec: Codec, data: bytes, value: object) -> None:
+        returns = self.types.returns
+        try:
+            if self.types.models or not isinstance(codec, OUR_CODECS):
+                fitted(codec.decode(data), returns)
+            else:
+                codec.reread(data, returns)
+        except InvalidArguments as error:
+            problem = str(error).removeprefix(DOES_NOT_FIT).rstrip(".")
+            message = (
+                f"Task {self.task!r} declares the result `{inspect.formatannotation(returns)}`, and its handler "
+                f"returned a value of type {type(value).__qualname__}: {problem}. Correct one of them."
+            )
+            raise InvalidArguments(message, task=self.task, field=error.field) from None
 
 
 class _Types:
     """The type hints of a function, prepared for decoding."""
 
     def __init__(self, parameters: list[inspect.Parameter], hints: Mapping[str, Any], task: str) -> None:
-        self.of = {p.name: Any if hints.get(p.name, Any) is object else hints.get(p.name, Any) for p in parameters}
+        self.of = {p.name: with_model_unions(_kind(hints.get(p.name, Any))) for p in parameters}
         for name, kind in self.of.items():
             _check_decodable(name, kind, task)
+        self.untyped = frozenset(p.name for p in parameters if p.name not in hints)
+        """Parameters without a type hint."""
         self.models = any(_holds_model(kind) for kind in hints.values())
-        self.returns = _returns(hints.get("return", Any))
+        self.returns = _returns(with_model_unions(hints.get("return", Any)))
         self.shape: Any = None
         if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
             self.shape = shape(
@@ -226,6 +295,13 @@ class _Types:
                 {p.name: self.of[p.name] for p in parameters if p.kind in _POSITIONAL},
                 {p.name: self.of[p.name] for p in parameters if p.kind in _KEYWORD},
             )
+
+
+def job_options() -> Collection[str]:
+    """The names of the options of `using`."""
+    from holdfast.declare.policy import UsingOptions  # it imports this module
+
+    return UsingOptions.__annotations__
 
 
 def _hints(function: Callable[..., Any], task: str, *, must_resolve: bool) -> dict[str, Any] | None:
@@ -249,8 +325,13 @@ def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any] | None) -
 
 def _check_decodable(name: str, kind: Any, task: str) -> None:
     if problem := problem_with(kind):
-        message = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. Use plain data, or a tagged union."
+        advice = DISCRIMINATE if _holds_model(kind) else "Use plain data, or a tagged union."
+        message = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. {advice}"
         raise InvalidOption(message, option=name)
+
+
+def _kind(hint: Any) -> Any:
+    return Any if hint is object else hint
 
 
 def _returns(kind: Any) -> Any:

@@ -43,11 +43,7 @@ class AtomicTransaction(UserConnection):
             connection.transaction_mode = mode
 
     def commit(self) -> None:
-        if self._connection.needs_rollback:
-            raise TransactionManagementError(
-                "The transaction of this task was marked for rollback (set_rollback, or a database error that was "
-                "caught inside the block), so its job cannot complete in it."
-            )
+        self._check()
         atomic, self._atomic = self._atomic, None
         atomic.__exit__(None, None, None)
 
@@ -67,13 +63,24 @@ class AtomicTransaction(UserConnection):
         return self._adapter.is_open
 
     def identity(self) -> str:
+        self._check()
         return self._adapter.identity()
 
     def call(self, function: str, *texts: str) -> str:
+        self._check()
         return self._adapter.call(function, *texts)
 
     def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        self._check()
         return self._adapter.run(work)
+
+    def _check(self) -> None:
+        """Django would roll back without an error, and the job would count as completed."""
+        if self._connection.needs_rollback:
+            raise TransactionManagementError(
+                "The transaction of this task was marked for rollback (set_rollback, or a database error that was "
+                "caught inside the block), so its job cannot complete in it."
+            )
 
     def after_commit(self, callback: Callable[[], None]) -> bool:
         return self._adapter.after_commit(callback)

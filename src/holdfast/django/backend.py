@@ -6,7 +6,8 @@ a transaction that is still open is not found.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import AsyncToSync, sync_to_async
@@ -18,7 +19,7 @@ from holdfast.django.holdfast_task import HoldfastTask
 from holdfast.django.results import HoldfastTaskResult, as_aware, enqueued, result_of
 from holdfast.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
 from holdfast.draft import Draft
-from holdfast.errors import InvalidOption, JobNotFound, ResultExpired
+from holdfast.errors import InvalidOption, JobNotFound, ResultExpired, SchemaMismatch
 from holdfast.handle import Handle
 from holdfast.model.states import JobState
 from holdfast.transactions.django import in_transaction
@@ -60,7 +61,8 @@ class Backend(BaseTaskBackend):
         if transaction is None:
             connection = connections[self._backend_app.database]
             transaction = connection if in_transaction(connection) else None
-        (handle,) = self._backend_app.app.client.enqueue_many([draft], transaction=transaction)
+        with _advice():
+            (handle,) = self._backend_app.app.client.enqueue_many([draft], transaction=transaction)
         result = self._enqueued(task, draft, handle)
         task_enqueued.send_robust(type(self), task_result=result)
         return result
@@ -71,7 +73,8 @@ class Backend(BaseTaskBackend):
             return result
         draft = self._draft(task, args, kwargs)
         client = self._backend_app.app.client
-        (handle,) = await client.aenqueue_many([draft], transaction=_chosen_transaction(task))
+        with _advice():
+            (handle,) = await client.aenqueue_many([draft], transaction=_chosen_transaction(task))
         result = self._enqueued(task, draft, handle)
         await task_enqueued.asend_robust(type(self), task_result=result)
         return result
@@ -133,6 +136,16 @@ class Backend(BaseTaskBackend):
 
 RESULT_TIMEOUT_S = 30.0
 """For reading the result of a job that has succeeded, which waits for nothing but the store."""
+
+
+@contextmanager
+def _advice() -> Iterator[None]:
+    """In a Django project the tables of the jobs are made by Django's own command."""
+    try:
+        yield
+    except SchemaMismatch as error:
+        message = str(error).replace("holdfast migrate", "manage.py migrate")
+        raise SchemaMismatch(message, found=error.found, wanted=error.wanted, engine=error.engine) from error
 
 
 def _chosen_transaction(task: Any) -> Any:

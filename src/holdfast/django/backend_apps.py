@@ -37,7 +37,6 @@ class DeclaredTask:
 
     django: Any
     holdfast: Task[..., Any]
-    options: Mapping[str, Any]
 
 
 class BackendApp:
@@ -62,7 +61,7 @@ class BackendApp:
         name: str = task.module_path
         found = self.tasks.get(name)
         if found is not None and found.django.func is task.func:
-            if isinstance(task, HoldfastTask) and found.options != options_of(task, self.alias):
+            if given_options(task) != given_options(found.django):
                 raise InvalidTask(f"Task {name} is declared twice on backend {self.alias!r}, with different options.")
             return found
         options = options_of(task, self.alias)
@@ -70,7 +69,7 @@ class BackendApp:
             declared = self._declare(task, name, options)
         except InvalidOption as error:
             raise InvalidTask(f"Task {name}: {error}") from error
-        found = self.tasks[name] = DeclaredTask(task, declared, options)  # a module that is loaded again replaces it
+        found = self.tasks[name] = DeclaredTask(task, declared)  # a module that is loaded again replaces it
         self.app.registry.replace(declared)
         return found
 
@@ -113,8 +112,7 @@ def options_of(task: Any, alias: str) -> dict[str, Any]:
         if name not in TASK_OPTIONS:
             message = f'TASKS["{alias}"]["OPTIONS"]["TASKS"]["{task.module_path}"] has no option {name!r}.'
             raise ImproperlyConfigured(message)
-    given = task.declared_options if isinstance(task, HoldfastTask) else {}
-    options = {**configured, **given}
+    options = {**configured, **given_options(task)}
     if not isinstance(options.get("transaction", False), bool):
         raise InvalidTask(f"Task {task.module_path}: `transaction` must be True or False.")
     try:
@@ -122,6 +120,11 @@ def options_of(task: Any, alias: str) -> dict[str, Any]:
     except InvalidOption as error:
         raise InvalidTask(f"Task {task.module_path}: {error}") from error
     return options
+
+
+def given_options(task: Any) -> dict[str, Any]:
+    """The options of its decorator. A task that was made for another backend has none."""
+    return task.declared_options if isinstance(task, HoldfastTask) else {}
 
 
 class BackendApps:

@@ -1,5 +1,6 @@
 """What `manage.py check` says about an entry of TASKS."""
 
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -63,10 +64,8 @@ def _check_database(database: str) -> list[Any]:
 
     settings = settings_of(database)
     vendor = vendor_of(settings)
-    try:
+    with suppress(ImproperlyConfigured):  # its driver is missing, which Django itself reports
         vendor = connections[database].vendor
-    except ImproperlyConfigured:  # its driver is missing, which Django itself reports
-        pass
     if vendor not in ("postgresql", "sqlite"):
         return [
             checks.Error(

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast import events
-from holdfast.django.tasks_api import TaskResultDoesNotExist, task_finished
+from holdfast.django.tasks_api import TaskResultDoesNotExist, task_backends, task_finished
 from holdfast.model.text import shown
 
 if TYPE_CHECKING:
@@ -23,15 +23,13 @@ def send_when_ended(backend_app: "BackendApp") -> None:
     async def ended(event: events.JobEvent) -> None:
         if not event.worker:
             return  # cancelled by another process, before it ran
-        from holdfast.django.backend import Backend
-
+        backend = task_backends[backend_app.alias]
         try:
-            backend = Backend(backend_app.alias, {})
             result = await backend.aget_result(event.job_id, queue_name=event.queue)
         except TaskResultDoesNotExist:  # its record is kept for no time, or its task is not declared any more
             _logger.info("Job %s: no task_finished signal, because the job cannot be read.", shown(event.job_id))
             return
-        await task_finished.asend_robust(Backend, task_result=result)
+        await task_finished.asend_robust(type(backend), task_result=result)
 
     for kind in (events.Failed, events.Cancelled):
         backend_app.app.on(kind)(ended)

@@ -1,9 +1,9 @@
 """How a worker calls the function of a Django task.
 
-Around each attempt, old database connections are closed, as Django does around a request, and Django's signals are sent:
+Around each attempt, old database connections are closed, as Django does around a request. Django's signals are sent:
 `task_started` when an attempt begins, `task_finished` when the job has succeeded. (`ends.py` sends it for jobs that end
-otherwise.) A plain function has all of this in its own thread, where its connections are. For an async function it
-happens in the thread in which Django runs the queries of async code.
+otherwise.) For a plain function this happens in its own thread, where its connections are; for an async one in the
+thread in which Django runs the queries of async code.
 
 With `transaction=True` the function runs in `atomic()`, and the commit of that block also completes the job.
 """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 from holdfast.declare.policy import read_using_options
 from holdfast.django.tasks_api import Task, task_backends
@@ -55,33 +55,33 @@ ELSEWHERE = {"queue": "queue_name", "at": "run_after", "wait": "get_result"}
 """Options of Holdfast's `using` for which Django has its own word."""
 
 
-def _option() -> Any:
-    return field(default=UNSET, hash=False, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HoldfastTask(Task):
     """The options mean what they mean for `@jobs.task`. `transaction=True`: the handler runs in `atomic()`."""
 
-    max_attempts: Any = _option()
-    backoff: Any = _option()
-    retry_on: Any = _option()
-    give_up_on: Any = _option()
-    retry_for: Any = _option()
-    max_losses: Any = _option()
-    timeout: Any = _option()
-    lease: Any = _option()
-    concurrency: Any = _option()
-    lane: Any = _option()
-    unique_key: Any = _option()
-    unique_for: Any = _option()
-    result_ttl: Any = _option()
-    retention: Any = _option()
-    failed_retention: Any = _option()
-    middleware: Any = _option()
-    transaction: Any = _option()
-    using_options: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    run_after: datetime | None = None  # in Django 6.0 it has no default
+    max_attempts: Any = UNSET
+    backoff: Any = UNSET
+    retry_on: Any = UNSET
+    give_up_on: Any = UNSET
+    retry_for: Any = UNSET
+    max_losses: Any = UNSET
+    timeout: Any = UNSET
+    lease: Any = UNSET
+    concurrency: Any = UNSET
+    lane: Any = UNSET
+    unique_key: Any = UNSET
+    unique_for: Any = UNSET
+    result_ttl: Any = UNSET
+    retention: Any = UNSET
+    failed_retention: Any = UNSET
+    middleware: Any = UNSET
+    transaction: Any = UNSET
+    using_options: Mapping[str, Any] = field(default_factory=dict)
     """The options of `using` that Django does not have."""
+
+    def __hash__(self) -> int:  # the options may be lists
+        return hash((self.func, self.backend, self.queue_name, self.priority, self.run_after, self.takes_context))
 
     @property
     def declared_options(self) -> dict[str, Any]:
@@ -120,6 +120,17 @@ class HoldfastTask(Task):
         return replace(self, **changes)
 
 
+@overload
+def task(function: Callable[..., Any], /) -> HoldfastTask: ...
+@overload
+def task(
+    *,
+    priority: int = 0,
+    queue_name: str = "default",
+    backend: str = "default",
+    takes_context: bool = False,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], HoldfastTask]: ...
 def task(
     function: Callable[..., Any] | None = None,
     *,

@@ -15,8 +15,10 @@ from holdfast.django.address import is_in_memory, settings_of, vendor_of
 from holdfast.django.backend_apps import APPS, BackendApp
 
 
-def create_tables(*, using: str, **_: Any) -> None:
+def create_tables(*, using: str, **more: Any) -> None:
     """Receives `post_migrate`."""
+    if "plan" not in more:
+        return  # sent by `flush`, as after each TransactionTestCase: the tables are as they were
     settings = settings_of(using)
     if vendor_of(settings) == "sqlite" and is_in_memory(settings):
         return  # an enqueue says what to do; tests without jobs need nothing
@@ -30,8 +32,22 @@ def _close_before_drop(creation: Any, backend_app: BackendApp) -> None:
     destroy = creation.destroy_test_db
 
     @wraps(destroy)
-    def close_and_destroy(*args: Any, **kwargs: Any) -> Any:
+    def close_and_destroy(
+        old_database_name: Any = None, verbosity: int = 1, keepdb: bool = False, suffix: Any = None
+    ) -> None:
         backend_app.app.close()
-        return destroy(*args, **kwargs)
+        settings = creation.connection.settings_dict if suffix is None else creation.get_test_db_clone_settings(suffix)
+        file = str(settings["NAME"])
+        destroy(old_database_name, verbosity, keepdb, suffix)
+        if creation.connection.vendor == "sqlite" and not keepdb:
+            _remove_files_beside(file, backend_app)
 
     creation.destroy_test_db = close_and_destroy
+
+
+def _remove_files_beside(file: str, backend_app: BackendApp) -> None:
+    """Django removes the file of a test database only. A log that is left would be read with the next file."""
+    fs = backend_app.app.runtime.fs
+    for suffix in ("-wal", "-shm", "-gate", "-reserve"):
+        if fs.exists(file + suffix):
+            fs.remove(file + suffix)

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from holdfast.context import Context
-from holdfast.django.tasks_api import TaskError, TaskResult, TaskResultStatus
+from holdfast.django.tasks_api import TaskError, TaskResult, TaskResultStatus, task_backends
 from holdfast.errors import HoldfastError, JobCancelled, JobFailed
 from holdfast.model.states import JobState
 from holdfast.views import Job, moment
@@ -152,7 +152,8 @@ def as_django(at: datetime | None) -> datetime | None:
     """The time as Django writes it: naive, in the zone of the settings, if USE_TZ is off."""
     if at is None or settings.USE_TZ:
         return at
-    return timezone.make_naive(at)
+    naive: datetime = timezone.make_naive(at)
+    return naive
 
 
 def as_aware(at: datetime) -> datetime:
@@ -164,9 +165,7 @@ class RunningResult:
     """The result of the job whose attempt runs here, and what its function has returned."""
 
     def __init__(self, task: Any, backend_app: "BackendApp", ctx: Context[Any]) -> None:
-        from holdfast.django.backend import Backend
-
-        self.sender: type[Any] = Backend
+        self.sender: type[Any] = type(task_backends[backend_app.alias])
         self._app = backend_app.app
         self._declared = backend_app.tasks[task.module_path].holdfast
         self.value: Any = None

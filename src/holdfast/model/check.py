@@ -10,7 +10,7 @@ from holdfast.model.instants import FOREVER, SECOND, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.observe import Find
 from holdfast.model.operate import Amend
-from holdfast.model.produce import DepthLimit, Group, NewJob
+from holdfast.model.produce import DepthLimit, Group, NewJob, is_like
 from holdfast.model.states import JobState
 from holdfast.model.text import check_metadata, check_name, clean
 from holdfast.model.work import Claim, Exchange, Settlement
@@ -103,8 +103,14 @@ def pool(pool_name: str, lanes: int) -> None:
 def group(group: Group) -> None:
     if len(group.jobs) > MAX_BATCH:
         raise InvalidOption(f"A group holds at most {MAX_BATCH} jobs, not {len(group.jobs)}. Split it.", option="jobs")
+    checked: NewJob | None = None
     for job in group.jobs:
-        new_job(job)
+        if checked is not None and is_like(job, checked):  # only id and payload can differ
+            name(job.id, "id")
+            payload(job)
+        else:
+            new_job(job)
+            checked = job
     if group.limits:
         limits(group.limits)
 
@@ -138,12 +144,7 @@ def new_job(job: NewJob) -> None:
         name(job.reply, "reply")
     if job.metadata:
         check_metadata(job.metadata)
-    if len(job.payload) > MAX_PAYLOAD:
-        raise PayloadTooLarge(
-            f"The payload of job {job.id!r} has {len(job.payload)} bytes; no engine takes more than {MAX_PAYLOAD}.",
-            size=len(job.payload),
-            limit=MAX_PAYLOAD,
-        )
+    payload(job)
     # Nearly every job has the defaults here: check only what was set.
     if job.priority or type(job.priority) is not int:
         whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
@@ -156,6 +157,15 @@ def new_job(job: NewJob) -> None:
         whole(job.key_window, "unique_for", 1 if job.key_scope is KeyScope.WINDOW else 0)
     if job.given is not NOTHING_GIVEN:
         given(job.given)
+
+
+def payload(job: NewJob) -> None:
+    if len(job.payload) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"The payload of job {job.id!r} has {len(job.payload)} bytes; no engine takes more than {MAX_PAYLOAD}.",
+            size=len(job.payload),
+            limit=MAX_PAYLOAD,
+        )
 
 
 def given(given: Given) -> None:
@@ -190,6 +200,8 @@ def _settlement(settlement: Settlement) -> None:
         raise InvalidOption(f"A reaper cannot send job {settlement.id!r} to {settlement.target!r}.", option="target")
     if settlement.note:
         storable(settlement.note, "note")
+    if settlement.progress is not None:
+        storable(settlement.progress.note, "note")
     if settlement.error is not None:
         for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
             storable(text, "error")

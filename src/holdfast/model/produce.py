@@ -57,6 +57,30 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     given: Given = NOTHING_GIVEN
 
 
+def is_like(job: NewJob, other: NewJob) -> bool:
+    """True if the two are certain to differ at most in id and payload: all other fields are the same objects."""
+    return (
+        job.queue is other.queue
+        and job.task is other.task
+        and job.codec is other.codec
+        and job.metadata is other.metadata
+        and job.payload_hash is other.payload_hash
+        and job.priority is other.priority
+        and job.delay is other.delay
+        and job.due is other.due
+        and job.expires is other.expires
+        and job.lane is other.lane
+        and job.pool is other.pool
+        and job.fresh_id is other.fresh_id
+        and job.unique_key is other.unique_key
+        and job.key_scope is other.key_scope
+        and job.key_window is other.key_window
+        and job.parents is other.parents
+        and job.reply is other.reply
+        and job.given is other.given
+    )
+
+
 class DepthLimit(Struct, frozen=True, gc=False):
     """At most `limit` live jobs in the queue, or in one lane of it. Sent with each enqueue; not stored."""
 

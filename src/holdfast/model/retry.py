@@ -10,18 +10,15 @@ Durations here are whole microseconds. Users pass seconds or a `timedelta` to th
 
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from enum import StrEnum
 from math import isfinite
 from typing import Any, assert_never
 
 from msgspec import Struct
 
+from holdfast.durations import Duration as Duration
 from holdfast.errors import LONGEST, Interrupt, InvalidOption, duration_us
 from holdfast.model.instants import HOUR, SECOND, Instant, Micros
-
-Duration = float | timedelta
-"""Seconds or a `timedelta`, as users give it."""
 
 BackoffFunction = Callable[[int, BaseException | None], Duration | None]
 """Called with the attempt that failed (from 1) and its error (None after a lost worker). Returns the delay, or None

@@ -116,6 +116,8 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     result_ttl: Micros | None = None
     retention: Micros | None = None
     listed_expiry: Instant | None = None
+    progress: ProgressRecord | None = None
+    """The last progress of the attempt, if no renewal has stored it."""
     lane: str | None = None
     """The job's lane, if the sender knows it. A hint: an engine that locks lanes can lock it before any job."""
 

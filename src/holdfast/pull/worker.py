@@ -125,6 +125,7 @@ class PullWorker:
         task = BarePayloadTask(make_policy(BARE_TASK, {}, store.config.task))
         self.plan = ExecutionPlan(task, worker=self.name, state=None, middleware=(), handler_threads=handler_threads)
         self._hooks = Hooks(runtime, engine, handler_threads)
+        reporter = self.reporter(engine)
         self.keeper = Keeper(
             runtime,
             engine,
@@ -132,6 +133,7 @@ class PullWorker:
             record=self.info.record,
             on_status=_on_renew_status,
             on_stop_requested=self.info.request_stop,
+            on_progress=lambda attempt, at: reporter.progressed(attempt, attempt.sent_progress, at),
         )
         reaper = _Reaper(
             runtime,
@@ -140,7 +142,7 @@ class PullWorker:
             plans={BARE_TASK: self.plan},
             slots=self.slots,
             bus=store.bus,
-            reporter=self.reporter(engine),
+            reporter=reporter,
             on_freed=lambda: None,
             interval_s=settings.reap_interval,
         )

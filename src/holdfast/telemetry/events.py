@@ -58,6 +58,13 @@ class Started(JobEvent, frozen=True, kw_only=True):
     waited: Micros = 0
 
 
+class Progressed(JobEvent, frozen=True, kw_only=True):
+    """Its handler has reported progress, from 0 to 1, and it is stored. At most about one a second for each job."""
+
+    fraction: float
+    note: str = ""
+
+
 class Succeeded(JobEvent, frozen=True, kw_only=True):
     """Its handler returned, `ran` after the attempt began."""
 

@@ -10,7 +10,7 @@ import logging
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
-from holdfast.model.text import shown
+from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.telemetry.current import CURRENT
 
 LogFormat = Literal["text", "json"]
@@ -51,12 +51,17 @@ class TextFormatter(logging.Formatter):
         return f"{line} [{shown(task)} {shown(job_id)} attempt {attempt}]"
 
 
+def iso_text(at: datetime) -> str:
+    """An instant as JSON has it."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
 class JsonFormatter(logging.Formatter):
-    """One object per line."""
+    """One object per line. Times and errors are written as in the output of `--json` (`cli/json_output.py`)."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "at": iso_text(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -65,10 +70,12 @@ class JsonFormatter(logging.Formatter):
             value = getattr(record, field, None)
             if value:
                 line[field] = value
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        elif record.exc_text:
-            line["error"] = record.exc_text
+        error = getattr(record, "error", None)
+        if isinstance(error, ErrorInfo):
+            line["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
+        elif record.exc_info and record.exc_info[1] is not None:
+            info = describe(record.exc_info[1])
+            line["error"] = {"type": info.type, "message": info.message, "traceback": info.traceback}
         return json.dumps(line, ensure_ascii=False, default=str)
 
 

@@ -198,8 +198,6 @@ class SteppedWorker:
             await self._wait_for_change()
 
     async def _settle(self) -> None:
-        if any(attempt.progress is not None for attempt in self._services.slots.attempts.values()):
-            self._renew()
         self._services.slots.size = self._services.slots.busy  # so that this exchange does not claim the next job
         await self._exchange()
         await self._service_by_name["hooks"].tick()
@@ -237,7 +235,7 @@ class SteppedWorker:
         return self.reaped > before
 
     def _renew(self) -> None:
-        """Renew all leases, as the keeper would: this sends progress, and the answers say what was cancelled."""
+        """Renew all leases, as the keeper would: the answers say what was cancelled."""
         self._services.keeper.renew_now()
         self._services.keeper.run_once()
 

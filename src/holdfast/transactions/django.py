@@ -1,8 +1,8 @@
 """Connections of Django: `django.db.connection` and those of `django.db.connections`, on PostgreSQL and SQLite.
 
-On PostgreSQL the calls go through Django's own cursor, so the driver does not matter: psycopg (3) or psycopg2. On SQLite
-the rules run over the `sqlite3` connection that Django has opened. Django reports commits itself (`on_commit`), also
-with savepoints.
+On PostgreSQL the calls go through Django's own cursor, so the driver does not matter: psycopg (3) or psycopg2. On
+SQLite the rules run over the `sqlite3` connection that Django has opened. Django reports commits itself (`on_commit`),
+also with savepoints.
 """
 
 import sqlite3

@@ -71,7 +71,6 @@ class Exchanger(Service):
         poll_s: Callable[[], Seconds],
         watch_deadline: Callable[[LeasedAttempt], None],
         on_abort: Callable[[LeasedAttempt], None],
-        on_idle: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(runtime)
         self._resender = resender
@@ -81,7 +80,7 @@ class Exchanger(Service):
         self._reporter = reporter
         self._poll_s = poll_s
         self._on_abort = on_abort
-        self._on_idle = on_idle
+        self.on_idle: Callable[[], object] | None = None
         """Called when nothing runs, no exchange is in flight, and a claim has found no job."""
         self._runner = AttemptRunner(
             runtime, Executor(runtime, on_done=self.attempt_ended, watch_deadline=watch_deadline)
@@ -326,10 +325,10 @@ class Exchanger(Service):
             self._runner.run(startable)
 
     def _check_idle(self) -> None:
-        if self._on_idle is None or self.has_unsettled or self._claims.is_paused():
+        if self.on_idle is None or self.has_unsettled or self._claims.is_paused():
             return
         if self._accepting and self._slots.idle:
-            self._on_idle()
+            self.on_idle()
 
     def _next_poll(self, claim: Claim | None, answer: ExchangeAnswer) -> float | None:
         if self._unsettled or self._unusable:

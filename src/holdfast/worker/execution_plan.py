@@ -1,14 +1,19 @@
 """How the attempts of one task are run. It is built once per worker and task; each attempt only looks it up."""
 
+import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.instants import Micros
+from holdfast.model.text import shown
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.middleware import Call, compose
 from holdfast.worker.protocols import HandledTask
 
 if TYPE_CHECKING:
     from holdfast.worker.transaction import TransactionEnvironment
+
+_logger = logging.getLogger("holdfast.worker")
 
 
 class ExecutionPlan:
@@ -75,3 +80,14 @@ class ExecutionPlan:
     def free_slots(self) -> int | None:
         """How many more may be claimed. None: the task has no limit of its own."""
         return None if self.limit is None else max(0, self.limit - self.held_count)
+
+
+def warn_about_timeouts(plans: Iterable[ExecutionPlan]) -> None:
+    """Log once which tasks of this worker have a timeout that cannot stop them."""
+    names = sorted(plan.name for plan in plans if plan.policy.timeout is not None and not plan.task.is_async)
+    if names:
+        _logger.warning(
+            "These tasks have a timeout and are plain functions, whose threads cannot be stopped: %s. After the "
+            "timeout `ctx.aborted` is true; the function keeps its slot until it returns.",
+            ", ".join(map(shown, names)),
+        )

@@ -10,7 +10,8 @@ A worker that cannot renew must not claim: the jobs would be lost again and agai
 first claim, and `problem` says why renewals fail or take too long. While there is a problem the worker claims nothing,
 and the keeper tries a heartbeat every half second.
 
-Each lease is renewed when a third of it has passed, all that are due in one call. The answers (lost, cancel, hold,
+Each lease is renewed when a third of it has passed, all that are due in one call. A lease whose handler has reported
+progress is renewed once a second, because renewals carry the progress. The answers (lost, cancel, hold,
 stop) are passed on to the event loop.
 
 If renewals fail, an attempt must stop before its lease expires, because another worker may take the job then. `fence`
@@ -24,7 +25,8 @@ from typing import TypeVar
 
 from holdfast.context import AbortReason
 from holdfast.engine import Engine, RenewalConnection
-from holdfast.model.instants import SECOND, Micros, Seconds
+from holdfast.errors import EngineError
+from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal, RenewStatus
 from holdfast.runtime import Runtime
@@ -34,6 +36,10 @@ from holdfast.worker.slots import Slots
 
 HEARTBEAT_US: Micros = 5 * SECOND
 """The worker's record is written this often. Operators count a worker as dead after three missed heartbeats."""
+BUSY_HEARTBEAT_US: Micros = SECOND
+"""While the number of busy slots changes, the record is written this often, so that operators see the number."""
+PROGRESS_US: Micros = SECOND
+"""A new progress is sent when the last renewal is this old: at most one write a second for each job that reports."""
 MAX_PAUSE_US: Micros = SECOND // 2
 """The keeper checks at least this often: a new lease can come at any time and may be only two seconds long."""
 BUSY_PAUSE_S: Seconds = 0.1
@@ -64,10 +70,14 @@ class Keeper:
         on_status: OnStatus,
         on_stop_requested: Callable[[], None],
         on_recovered: Callable[[], None] = lambda: None,
+        on_store_error: Callable[[EngineError], None] | None = None,
+        on_progress: Callable[[LeasedAttempt, Instant], None] = lambda attempt, at: None,
         shortest_lease_us: Micros = 30 * SECOND,
     ) -> None:
         """`on_recovered` is called in the keeper's thread when a call has succeeded after one that failed or was slow.
 
+        `on_store_error` is called there when a call has failed, and logs it. None: the keeper does that itself.
+        `on_progress` is called there when the `sent_progress` of an attempt is stored.
         `shortest_lease_us`: of the tasks of this worker.
         """
         self._runtime = runtime
@@ -77,6 +87,10 @@ class Keeper:
         self._on_status = on_status
         self._on_stop_requested = on_stop_requested
         self._on_recovered = on_recovered
+        self._on_store_error = on_store_error
+        self._on_progress = on_progress
+        self._logged_elsewhere = False
+        """The last problem was an error of the store, which another part of the worker logs."""
         self.max_call_us = fence_age(shortest_lease_us) - renewal_age(shortest_lease_us)
         """A call that takes longer comes too late for the shortest lease."""
         self._call_sent_at: Micros | None = None
@@ -90,6 +104,8 @@ class Keeper:
         self._stopping = False
         self._failures = 0
         self._met_busy = False
+        self._sent_busy = 0
+        """The number of busy slots in the last heartbeat."""
         self._heartbeat_at = runtime.boot()  # the keeper's own first one: the worker's session may depend on it
 
     def start(self) -> None:
@@ -139,7 +155,10 @@ class Keeper:
             self._send_heartbeat(renew_all)
         except Exception as error:
             self._failures += 1
+            self._logged_elsewhere = self._on_store_error is not None and isinstance(error, EngineError)
             self._note_problem(f"renewals fail: {error}")
+            if self._on_store_error is not None and isinstance(error, EngineError):
+                self._on_store_error(error)
             self._renew_all = renew_all or self._renew_all
             if self._failures > 1:  # the first failure may be over soon, and a new connection may be impossible
                 self._close()
@@ -151,12 +170,20 @@ class Keeper:
         before, self._problem = self._problem, problem
         if problem is not None:
             self._heartbeat_at = self._runtime.boot()  # the next one shows whether the problem is over
-            level = logging.WARNING if before is None or self._failures == 1 else logging.DEBUG
-            _logger.log(level, "Leases cannot be kept, so no job is claimed until they can: %s", problem)
+            first = before is None or self._failures == 1
+            _logger.log(
+                self._log_level if first else logging.DEBUG,
+                "Leases cannot be kept, so no job is claimed until they can: %s",
+                problem,
+            )
         elif before is not None:
             if before is not NOT_CONNECTED:
-                _logger.warning("Leases can be renewed again; jobs are claimed again.")
+                _logger.log(self._log_level, "Leases can be renewed again; jobs are claimed again.")
             self._on_recovered()
+
+    @property
+    def _log_level(self) -> int:
+        return logging.INFO if self._logged_elsewhere else logging.WARNING
 
     def _call(self, call: Callable[[RenewalConnection], A]) -> A:
         sent_at = self._call_sent_at = self._runtime.monotonic()  # the sleep of a host is no slow call
@@ -166,6 +193,8 @@ class Keeper:
             self._call_sent_at = None
         took_us = self._runtime.monotonic() - sent_at
         slow = took_us > self.max_call_us
+        if slow:
+            self._logged_elsewhere = False
         self._note_problem(f"the last renewal took {took_us / SECOND:.1f} s" if slow else None)
         return answer
 
@@ -185,6 +214,8 @@ class Keeper:
             return False  # its lease may expire
         # Renew those due within the next sixth of the lease too: one call instead of many.
         lease_us = attempt.lease.lease_len
+        if attempt.progress is not attempt.sent_progress and now - attempt.renewed_at >= PROGRESS_US:
+            return True
         return everything or now - attempt.renewed_at >= renewal_age(lease_us) - lease_us // 6
 
     def _renew_some(self, attempts: list[LeasedAttempt]) -> None:
@@ -206,7 +237,9 @@ class Keeper:
                 continue
             if result.status is not RenewStatus.LOST:
                 attempt.renewed_at = sent_at
-                attempt.sent_progress = latest
+                if latest is not attempt.sent_progress:
+                    attempt.sent_progress = latest
+                    self._on_progress(attempt, answer.at.wall)
             if result.status is not RenewStatus.HELD:
                 self._on_status(attempt, result.status)
 
@@ -223,12 +256,19 @@ class Keeper:
 
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
-        if renew_all or now >= self._heartbeat_at:
+        if renew_all or now >= self._heartbeat_at or self._is_busy_changed(now):
+            busy = self._slots.busy
             stop = self._call(lambda connection: connection.heartbeat(self._record())).stop
+            self._sent_busy = busy
             if self._problem is None:
                 self._heartbeat_at = now + HEARTBEAT_US
             if stop:
                 self._on_stop_requested()
+
+    def _is_busy_changed(self, now: Micros) -> bool:
+        """True if the stored number of busy slots is old and wrong."""
+        sent_at = self._heartbeat_at - HEARTBEAT_US
+        return self._slots.busy != self._sent_busy and now - sent_at >= BUSY_HEARTBEAT_US
 
     # The connection
 

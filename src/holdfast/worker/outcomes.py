@@ -10,8 +10,20 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.context import AbortReason
-from holdfast.errors import Aborted, Cancel, CorruptRecord, GiveUp, Interrupt, PayloadTooLarge, Retry, Snooze
+from holdfast.errors import (
+    Aborted,
+    Cancel,
+    CorruptRecord,
+    GiveUp,
+    Interrupt,
+    InvalidArguments,
+    PayloadTooLarge,
+    Retry,
+    Snooze,
+)
 from holdfast.model import check
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.outcome import (
@@ -27,6 +39,7 @@ from holdfast.model.outcome import (
     Snoozed,
     TimedOut,
     decide,
+    decide_success,
 )
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
@@ -47,6 +60,9 @@ def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
         return Returned(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
         return NotRetryable(Reason.RESULT_TOO_LARGE, describe(error))
+    except InvalidArguments as error:
+        message = f"The result of job {attempt.lease.id!r} cannot be stored. {error}"
+        return NotRetryable(Reason.ERROR, describe(InvalidArguments(message, task=error.task, field=error.field)))
     except Exception as error:
         return NotRetryable(Reason.ERROR, describe(error))
 
@@ -143,8 +159,11 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
     if attempt.committed and attempt.transaction_settlement is not None:
         return attempt.transaction_settlement  # it is stored already, and the store answers `applied`
     policy = attempt.plan.policy
+    if type(outcome) is Returned:
+        success = decide_success(outcome.result, attempt.lease, policy.result_ttl, policy.retention)
+        return success if attempt.progress is attempt.sent_progress else with_progress(attempt, success)
     try:
-        return decide(
+        settlement = decide(
             outcome,
             attempt.lease,
             policy.retry,
@@ -161,4 +180,11 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
             shown(attempt.lease.id),
             info.traceback,
         )
-        return decide(NotRetryable(Reason.ERROR, info), attempt.lease, policy.retry, now=0, draw=0.0)
+        settlement = decide(NotRetryable(Reason.ERROR, info), attempt.lease, policy.retry, now=0, draw=0.0)
+    return with_progress(attempt, settlement)
+
+
+def with_progress(attempt: LeasedAttempt, settlement: Settlement) -> Settlement:
+    """The settlement with the progress that no renewal has sent."""
+    latest = attempt.progress
+    return settlement if latest is attempt.sent_progress else replace(settlement, progress=latest)

@@ -11,7 +11,7 @@ from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.errors import EngineError
 from holdfast.model.instants import SECOND, Instant
-from holdfast.model.job import JobKey
+from holdfast.model.job import JobKey, ProgressRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
 from holdfast.model.text import ErrorInfo, shown
 from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
@@ -23,7 +23,13 @@ from holdfast.worker.protocols import HandledTask
 
 _logger = logging.getLogger("holdfast.worker")
 
-_END_EVENTS: tuple[type[events.Event], ...] = (events.Succeeded, events.Failed, events.Retrying, events.Cancelled)
+_END_EVENTS: tuple[type[events.Event], ...] = (
+    events.Succeeded,
+    events.Failed,
+    events.Retrying,
+    events.Cancelled,
+    events.Progressed,
+)
 
 
 class Reporter:
@@ -56,6 +62,11 @@ class Reporter:
                 if lease.state is JobState.ASSIGNED:
                     self._emit(events.Assigned, lease, at)
 
+    def progressed(self, attempt: LeasedAttempt, progress: ProgressRecord | None, at: Instant) -> None:
+        """The store has this progress of a running attempt."""
+        if progress is not None:
+            self._emit(events.Progressed, attempt.lease, at, fraction=progress.fraction, note=progress.note)
+
     # Ends
 
     def settled(self, attempt: LeasedAttempt, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
@@ -73,6 +84,7 @@ class Reporter:
                 return  # it is sent again
             case SettleStatus.APPLIED:
                 pass
+        self.progressed(attempt, settlement.progress, at)
         match settlement.target:
             case JobState.SUCCEEDED:
                 self._emit(events.Succeeded, lease, at, ran=attempt.ran_us)
@@ -118,6 +130,7 @@ class Reporter:
                 "queue": lease.queue,
                 "attempt": lease.attempt,
                 "worker": self._worker,
+                "error": settlement.error,
             },
         )
         if settlement.error is not None:

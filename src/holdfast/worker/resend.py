@@ -74,9 +74,8 @@ class Resender:
                 raise
             except EngineError as error:
                 failures += 1
-                pause_s = back_off(failures, self._runtime.random())
-                _logger.warning("%s The same request is sent again in %.1f s.", error, pause_s)
-                await self._outage.pause(pause_s)
+                self._outage.note(error)
+                await self._outage.pause(back_off(failures, self._runtime.random()))
             else:
                 if failures:
                     self._outage.end()

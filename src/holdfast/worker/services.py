@@ -43,7 +43,7 @@ from holdfast.worker.claims import Claims
 from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.deadlines import Deadlines
 from holdfast.worker.exchange import Exchanger, ParallelClaim
-from holdfast.worker.execution_plan import ExecutionPlan
+from holdfast.worker.execution_plan import ExecutionPlan, warn_about_timeouts
 from holdfast.worker.forked_child import ForkGuard
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
@@ -145,23 +145,17 @@ class WorkerServices:
             poll_s=lambda: poll_s if engine.capabilities.push else min(poll_s, POLL_WITHOUT_PUSH_S),
             watch_deadline=self._deadlines.watch,
             on_abort=self._deadlines.on_abort,
-            on_idle=(lambda: self.until_empty.idle()) if until_empty else None,
         )
+        self.until_empty = UntilEmpty(
+            runtime, engine, self.exchanger, self.slots, spec.worker, spec.queues, self._plans, stop_request.request
+        )
+        if until_empty:
+            self.exchanger.on_idle = self.until_empty.idle
         exchanges: tuple[Service, ...] = (self.exchanger,)
         capabilities = engine.capabilities
         if capabilities.concurrent_writers and capabilities.shared_between_hosts and claims.simple:
             self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger)
             exchanges = (self.exchanger, self.exchanger.parallel_claim)
-        self.until_empty = UntilEmpty(
-            runtime,
-            engine,
-            worker=spec.worker,
-            queues=spec.queues,
-            tasks=self._plans,
-            is_idle=lambda: self.slots.idle and not self.exchanger.has_unsettled,
-            claim_now=self.exchanger.wake,
-            stop=stop_request.request,
-        )
         self.keeper = Keeper(
             runtime,
             engine,
@@ -170,6 +164,10 @@ class WorkerServices:
             on_status=self._on_renew_status,
             on_stop_requested=lambda: self._on_loop(stop_request.request),
             on_recovered=lambda: self._on_renewals_recovered(outage),
+            on_store_error=lambda error: self._on_loop(outage.note, error),
+            on_progress=lambda attempt, at: self._on_loop(
+                self._reporter.progressed, attempt, attempt.sent_progress, at
+            ),
             shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(
@@ -249,6 +247,7 @@ class WorkerServices:
         self.keeper.start()
         self._watcher.start()
         self.supervisor.start()
+        warn_about_timeouts(self._plans.values())
         _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(

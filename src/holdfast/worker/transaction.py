@@ -30,6 +30,7 @@ from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.transactions import LazyTransaction
 from holdfast.worker.open_transaction import OpenTransaction, open_on_engine, open_session
+from holdfast.worker.outcomes import with_progress
 
 if TYPE_CHECKING:
     from holdfast.worker.attempt import LeasedAttempt
@@ -173,7 +174,7 @@ class AttemptTransactions:
 
     def _success(self, value: Any) -> Settlement:
         plan, lease = self._attempt.plan, self._attempt.lease
-        return decide(
+        settlement = decide(
             Returned(plan.encode(value, lease.codec)),
             lease,
             plan.policy.retry,
@@ -182,6 +183,7 @@ class AttemptTransactions:
             result_ttl=plan.policy.result_ttl,
             retention=plan.policy.retention,
         )
+        return with_progress(self._attempt, settlement)
 
     async def _settle(self, settlement: Settlement, user: object) -> None:
         attempt, before = self._attempt, self._attempt.transaction_settlement

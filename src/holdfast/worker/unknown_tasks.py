@@ -6,7 +6,7 @@ such a job fails when it has been due for that long, and becomes a dead letter.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
@@ -22,8 +22,8 @@ from holdfast.telemetry.bus import Bus
 
 INTERVAL_S: Seconds = 60.0
 """Time between two searches of the queues."""
-MAX_JOBS_SEARCHED = 200
-"""Queued jobs looked at per queue and search, so that a search stays cheap."""
+MAX_JOBS_SEARCHED = 1_000
+"""Queued jobs looked at to find one of an unknown task, so that a search stays cheap."""
 MAX_JOBS_FAILED = 100
 """Jobs failed per task and search."""
 LEASE_US: Micros = 30 * SECOND
@@ -60,31 +60,40 @@ class UnknownTasks(Service):
         self._reported: set[tuple[str, str]] = set()
 
     async def tick(self) -> float | None:
-        unknown_tasks = [found for queue in self._queues for found in (await self._unknown(queue)).items()]
+        unknown_tasks = await self._unknown() if self._queues else []
         if unknown_tasks:
             known_tasks = {task for worker in await self._workers() for task in worker.tasks}
-            for (queue, task), job_id in unknown_tasks:
+            for queue, task in unknown_tasks:
                 if task not in known_tasks:
-                    await self._report(queue, task, job_id)
+                    await self._report(queue, task)
         return self._interval_s * (0.9 + 0.2 * self.runtime.random())
 
-    async def _unknown(self, queue: str) -> Mapping[tuple[str, str], str]:
-        """Tasks of queued jobs that this worker does not have, each with the id of one job. No bare payloads."""
-        found = await self._engine.find(Find(queue=queue, state=JobState.QUEUED, limit=MAX_JOBS_SEARCHED))
-        return {(queue, job.task): job.id for job in found.jobs if job.task and job.task not in self._tasks}
+    async def _unknown(self) -> list[tuple[str, str]]:
+        """Queues and tasks of queued jobs that this worker does not have. No bare payloads."""
+        answer = await self._engine.stats(*self._queues)
+        return [
+            (stats.queue, task)
+            for stats in answer.queues
+            for task in stats.ready_tasks
+            if task and task not in self._tasks
+        ]
 
     async def _workers(self) -> Iterable[WorkerRecord]:
         answer = await self._engine.workers()
         return [one for one in answer.workers if answer.at.wall - one.seen <= 3 * max(one.interval, SECOND)]
 
-    async def _report(self, queue: str, task: str, job_id: str) -> None:
+    async def _report(self, queue: str, task: str) -> None:
         if (queue, task) not in self._reported:
+            one = Find(queue=queue, state=JobState.QUEUED, task=task, limit=1, scan=MAX_JOBS_SEARCHED)
+            found = await self._engine.find(one)
+            if not found.jobs:
+                return  # it was claimed meanwhile, or more jobs arrived after it: the next search tries again
             self._reported.add((queue, task))
             _logger.warning(
                 "Jobs of task %r wait in queue %r, and no live worker knows that task.", shown(task), shown(queue)
             )
             at = self.runtime.wall()
-            self._bus.emit(events.UnknownTask(at=at, queue=queue, task=task, job_id=job_id))
+            self._bus.emit(events.UnknownTask(at=at, queue=queue, task=task, job_id=found.jobs[0].id))
         if self._fail_after_us:
             await self._fail(queue, task)
 

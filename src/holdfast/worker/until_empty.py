@@ -17,6 +17,8 @@ from holdfast.model.states import LEASED, WAITING, JobState
 from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 from holdfast.service import Service
+from holdfast.worker.exchange import Exchanger
+from holdfast.worker.slots import Slots
 
 WAIT_AHEAD_US: Micros = 60 * SECOND
 """Jobs that are due within this time are waited for."""
@@ -70,22 +72,20 @@ class UntilEmpty(Service):
         self,
         runtime: Runtime,
         engine: Engine,
-        *,
+        exchanger: Exchanger,
+        slots: Slots,
         worker: str,
         queues: Sequence[str],
         tasks: Collection[str],
-        is_idle: Callable[[], bool],
-        claim_now: Callable[[], object],
         stop: Callable[[], object],
     ) -> None:
-        """`is_idle`: nothing runs here and no call is in flight. `stop` stops the worker."""
         super().__init__(runtime)
         self._engine = engine
         self._worker = worker
         self._queues = frozenset(queues)
         self._tasks = frozenset(tasks)
-        self._is_idle = is_idle
-        self._claim_now = claim_now
+        self._exchanger = exchanger
+        self._slots = slots
         self._stop = stop
         self._found_nothing = False
         """A claim has found nothing since the last job."""
@@ -97,6 +97,9 @@ class UntilEmpty(Service):
         """A claim has found nothing, and nothing runs here."""
         self._found_nothing = True
         self.wake()
+
+    def _is_idle(self) -> bool:
+        return self._slots.idle and not self._exchanger.has_unsettled
 
     async def tick(self) -> float | None:
         if not self._found_nothing or not self._is_idle():
@@ -114,11 +117,9 @@ class UntilEmpty(Service):
         left = _left(own)
         if left.total and left != self._left_before:
             self._left_before = left
-            self._claim_now()
+            self._exchanger.wake()
             return CONFIRM_S
         self.left = left
-        if left.total:
-            _logger.warning("Worker %s stops: nothing more can run now. %s", shown(self._worker), left)
         self._stop()
         return None
 

@@ -15,11 +15,11 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.config import WorkerSettings
+from holdfast.durations import Duration
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
@@ -51,7 +51,7 @@ class Worker:
         *,
         queues: Queues | None = None,
         concurrency: int | None = None,
-        grace: float | timedelta | None = None,
+        grace: Duration | None = None,
         name: str | None = None,
         signals: bool = False,
         prefetch: int | None = None,
@@ -106,7 +106,7 @@ class Worker:
         """Work until stopped, on this event loop."""
         await self._work(lambda: None)
 
-    def stop(self, grace: float | timedelta | None = None) -> None:
+    def stop(self, grace: Duration | None = None) -> None:
         """Request a stop within `grace` seconds (default: the setting). Call from any thread; it does not wait.
 
         The worker claims nothing more, lets handlers finish, aborts them when the time is over, and releases the rest.

@@ -278,7 +278,7 @@ def test_a_paused_queue_takes_jobs_and_gives_none(jobs: App[object], resize: Tas
 
 def test_clear_cancels_what_is_pending_and_keeps_the_counters(jobs: App[object], resize: Task[[str], str]) -> None:
     resize.enqueue("done")
-    succeed_now(jobs, resize)
+    succeed_now(jobs, resize, "done")
     handles = [resize.enqueue(name) for name in "abc"]
     assert jobs.control.clear("default") == 3
     assert jobs.control.clear("default") == 0
@@ -319,7 +319,7 @@ def test_queues_and_stats_show_what_is_stored(jobs: App[object], resize: Task[[s
     assert jobs.control.status("nobody's").depth == 0
     resize.enqueue("a")
     resize.using(queue="second", delay=60).enqueue("b")
-    succeed_now(jobs, resize)
+    succeed_now(jobs, resize, "done")
     queues = {queue.queue: queue for queue in jobs.control.queues()}
     assert (queues["default"].succeeded, queues["default"].depth) == (1, 0)
     assert (queues["second"].depth, queues["second"].due) == (1, 0)

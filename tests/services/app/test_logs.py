@@ -77,7 +77,8 @@ def test_json_for_programs_holds_the_traceback_of_an_error() -> None:
         record.exc_info = (type(error), error, error.__traceback__)
     line = json.loads(JsonFormatter().format(record))
     assert line["level"] == "warning"
-    assert "ValueError: no" in line["error"]
+    assert (line["error"]["type"], line["error"]["message"]) == ("builtins.ValueError", "no")
+    assert "ValueError: no" in line["error"]["traceback"]
 
 
 def test_configure_logs_what_no_other_handler_takes(monkeypatch: pytest.MonkeyPatch) -> None:

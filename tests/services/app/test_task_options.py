@@ -85,7 +85,7 @@ def test_a_preset_fits_the_decorator(jobs: App[object]) -> None:
         ("timeout", 0),
         ("timeout", math.nan),
         ("lease", 1.9),
-        ("lease", "30"),
+        ("lease", "long"),
         ("concurrency", 0),
         ("lane", 3),
         ("unique_for", "always"),
@@ -110,19 +110,28 @@ def test_a_misspelt_option_is_refused_with_the_right_spelling(jobs: App[object])
         jobs.task(**options)
 
 
-def test_a_timeout_on_a_plain_function_is_warned_of(jobs: App[object], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_timeout_on_a_plain_function_is_warned_of_where_a_worker_starts(
+    jobs: App[object], caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(timeout=3)
+    async def can_be_stopped() -> None: ...
+
+    @jobs.task(timeout=3)
+    def cannot_be_stopped() -> None: ...
+
+    pool = jobs.pool("ledger", int, lanes=2)
+
+    @pool.handler(timeout=3)
+    def book(number: int) -> None: ...
+
     with caplog.at_level(logging.WARNING, "holdfast"):
-
-        @jobs.task(timeout=3)
-        async def can_be_stopped() -> None: ...
-
-        assert caplog.records == []
-
-        @jobs.task(timeout=3)
-        def cannot_be_stopped() -> None: ...
-
-    assert [record.name for record in caplog.records] == ["holdfast"]
-    assert "cannot_be_stopped" in caplog.text
+        async with jobs:
+            await jobs.control.aqueues()
+            assert caplog.records == []
+            async with jobs.worker():
+                pass
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "cannot be stopped: cannot_be_stopped, ledger." in warning
 
 
 # Of using
@@ -181,7 +190,7 @@ def test_expires_is_an_instant_or_a_time_from_now(jobs: App[object]) -> None:
         ("delay", math.nan),
         ("delay", math.inf),
         ("delay", -1),
-        ("delay", "3"),
+        ("delay", "soon"),
         ("delay", True),
         ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the mistake
         ("at", 3.0),

@@ -5,18 +5,12 @@ is the file, `server` the PostgreSQL database. Both have a task backend of the s
 """
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[3]
-MANAGE = ROOT / "tests" / "support" / "django_project" / "manage.py"
-
-Manage = Callable[..., "subprocess.CompletedProcess[str]"]
+from django_manage import ManageProject
 
 
 def _server_url() -> str:
@@ -56,33 +50,30 @@ def project(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def backend(project: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+def backend(project: Any, request: pytest.FixtureRequest) -> str:
     """The alias of a backend, and of its database."""
-    yield "default" if request.param == "sqlite" else "server"
+    return "default" if request.param == "sqlite" else "server"
+
+
+@pytest.fixture(autouse=True)
+def _cleaned_up(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test no job waits, so that a worker of the next one does not wait for it."""
+    yield
+    if "project" not in request.fixturenames:
+        return
     from django.db import connections
 
+    from holdfast.django.backend_apps import APPS, holdfast_aliases
+
     connections.close_all()
+    for alias in holdfast_aliases():
+        control = APPS[alias].app.control
+        for queue in control.queues():
+            if queue.depth:
+                control.clear(queue.queue)
 
 
 @pytest.fixture
-def manage(tmp_path: Path, request: pytest.FixtureRequest) -> Manage:
+def manage(tmp_path: Path) -> ManageProject:
     """Runs `manage.py` with databases of its own."""
-
-    def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-W", "error", str(MANAGE), *arguments],
-            cwd=tmp_path,
-            env=manage_environment(tmp_path, **environment),
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-
-    return run
-
-
-def manage_environment(folder: Path, **more: str) -> dict[str, str]:
-    others = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    found = {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_TEST_DJANGO_FILE": str(folder / "shop.sqlite3")}
-    return {**others, **found, **more}
+    return ManageProject(tmp_path)

@@ -259,6 +259,6 @@ def test_a_queue_that_fills_up_is_published_once_on_the_way_up(monkeypatch: pyte
         resize.enqueue(str(n))
     assert [(event.queue, event.depth, event.limit) for event in heard] == [("default", 8, 10)]
     for _ in range(4):
-        succeed_now(jobs, resize)
+        succeed_now(jobs, resize, "done")
     jobs.client.enqueue_many([resize.draft(str(n)) for n in range(3)])
     assert [event.depth for event in heard] == [8, 9]

@@ -85,7 +85,7 @@ async def test_a_producer_that_waits_for_room_tries_again_in_case_a_notification
         engine: Any = jobs.engine
         await eventually(lambda: engine._topics.has_waiter)
         monkeypatch.setattr(engine._topics, "notify", lambda topics: None)
-        await succeed(jobs, resize)
+        await succeed(jobs, resize, "done")
         assert (await waiting).created
 
 

@@ -195,6 +195,30 @@ async def test_the_worker_record_is_written_every_few_seconds() -> None:
     assert bench.stops == 1
 
 
+async def test_a_new_number_of_busy_slots_is_written_within_a_second() -> None:
+    bench = Bench()
+    bench.keeper.run_once()
+    await bench.hold("a")
+    bench.keeper.run_once()
+    assert bench.heartbeats() == 1, "at most one a second"
+    bench.runtime.advance(1)
+    bench.keeper.run_once()
+    bench.keeper.run_once()
+    assert bench.heartbeats() == 2
+
+
+async def test_progress_is_sent_within_a_second_and_once_a_second_at_most() -> None:
+    bench = Bench()
+    reports, silent = await bench.hold("reports"), await bench.hold("silent")
+    for step in range(8):
+        reports.progress = ProgressRecord(step / 10)
+        bench.keeper.run_once()
+        bench.runtime.advance(0.5)
+    assert bench.renewed() == [["reports"]] * 3
+    assert (await bench.app.look("reports")).progress == ProgressRecord(0.6)
+    assert silent.sent_progress is None
+
+
 # WK3
 async def test_a_heartbeat_that_failed_is_sent_again_with_the_next_round() -> None:
     bench = Bench()
@@ -375,7 +399,7 @@ async def test_a_worker_claims_nothing_while_renewals_fail_and_claims_again_when
         assert "no job is claimed" in caplog.text
         engine.before = None
         await done.calls(1)
-    assert "claimed again" in caplog.text
+    assert "The store answers again" in caplog.text
 
 
 async def test_a_worker_does_not_claim_before_its_keeper_is_connected() -> None:

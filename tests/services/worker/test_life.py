@@ -14,7 +14,6 @@ from holdfast import events
 from holdfast.context import Context
 from holdfast.engines import open_engine
 from holdfast.errors import BlockingCall, EngineUnavailable, InvalidOption, UsageError
-from holdfast.model.instants import SECOND
 from holdfast.model.states import JobState, Reason
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
@@ -169,14 +168,6 @@ def test_odd_options_are_refused_by_name(options: dict[str, object]) -> None:
     assert refused.value.option in options
 
 
-async def test_until_empty_leaves_what_is_not_due() -> None:
-    app = MinimalApp(MinimalTask(works))
-    now, later = await app.enqueue("works"), await app.enqueue("works", delay=60 * SECOND)
-    await app.drain()
-    assert (await app.look(now)).state is JobState.SUCCEEDED
-    assert (await app.look(later)).state is JobState.SCHEDULED
-
-
 async def test_a_worker_without_tasks_is_no_error() -> None:
     async with MinimalApp().worker():
         await idle()
@@ -210,6 +201,19 @@ async def test_a_task_without_a_live_worker_is_reported_once_and_left_alone() ->
     assert isinstance(event, events.UnknownTask)
     assert (event.task, event.queue) == ("resise", "default")
     assert ((await app.look(id)).state, (await app.look(id)).attempt) == (JobState.QUEUED, 0)
+
+
+async def test_a_task_without_a_live_worker_is_reported_behind_many_other_jobs() -> None:
+    runtime = FrozenRuntime()
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
+    seen = app.record_events(events.UnknownTask)
+    await app.engine.pause("default")
+    await app.enqueue("resise")
+    for _ in range(250):
+        await app.enqueue("works")
+    async with app.worker():
+        await idle()
+    assert [event.task for event in seen.seen if isinstance(event, events.UnknownTask)] == ["resise"]
 
 
 async def test_a_task_that_another_worker_has_is_not_reported() -> None:

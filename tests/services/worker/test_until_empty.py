@@ -47,7 +47,7 @@ async def test_it_waits_for_jobs_that_are_retrying_or_snoozed(jobs: App[Any]) ->
     async def sleepy() -> None:
         if not snoozed:
             snoozed.append("once")
-            raise Snooze(0.3)
+            raise Snooze(delay=0.3)
 
     async with jobs:
         await flaky.aenqueue()
@@ -97,7 +97,7 @@ async def test_it_waits_for_a_job_that_another_worker_runs(jobs: App[Any]) -> No
         assert (await jobs.control.aget(job.id)).state == "succeeded"
 
 
-async def test_what_cannot_end_is_left_and_counted(jobs: App[Any], caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_end_is_left_and_counted(jobs: App[Any]) -> None:
     @jobs.task
     async def works() -> None: ...
 
@@ -118,7 +118,6 @@ async def test_what_cannot_end_is_left_and_counted(jobs: App[Any], caplog: pytes
     left = worker.left
     assert (left.paused, left.unknown, left.scheduled, left.blocked) == (2, 1, 1, 1)
     assert str(left).startswith("5 jobs are left: 2 in paused queues, 1 of tasks that this worker does not have")
-    assert str(left) in caplog.text
 
 
 async def test_jobs_of_other_queues_are_no_concern_of_it(jobs: App[Any]) -> None:

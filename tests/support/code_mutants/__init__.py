@@ -5,7 +5,7 @@ elsewhere: in a store's files and locks, between processes, in waits, in cost, i
 the API. `run_mutants.py` plants one at a time in a copy of the source tree and runs the tests that the mutant names.
 """
 
-from code_mutants import cli, client, codec, model, postgres, postgres_rules, pull, sqlite, transactions, worker
+from code_mutants import cli, client, codec, django, model, postgres, postgres_rules, pull, sqlite, transactions, worker
 from code_mutants.mutant import DoesNotApply, Mutant
 
 __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[Mutant, ...]] = {
     "codec": codec.MUTANTS,
     "cli": cli.MUTANTS,
     "transactions": transactions.MUTANTS,
+    "django": django.MUTANTS,
     "model": model.MUTANTS,
 }
 MUTANTS = tuple(mutant for mutants in PARTS.values() for mutant in mutants)

@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "a lifetime overflows",
         "model/lifetimes.py",
-        "return min(start + duration, FOREVER)",
-        "return start + duration",
+        "return end if end < FOREVER else FOREVER",
+        "return end",
         "A record that is to be kept for ever has an instant that no store can hold.",
         ("tests/contract/suite.py::test_lifetimes::test_a_job_with_unlimited_retention_is_never_pruned",),
     ),

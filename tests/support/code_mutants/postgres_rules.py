@@ -9,6 +9,15 @@ NOTIFICATIONS = "tests/engines/test_postgres_notifications.py"
 SUITE = "tests/contract/suite.py"
 
 MUTANTS = (
+    # Plans
+    Mutant(
+        "a claim may sort",
+        "engines/postgres/rules/settle.sql",
+        "SET enable_sort = off SET enable_bitmapscan = off",
+        "SET enable_bitmapscan = off",
+        "With 22,500 to 45,000 jobs and no statistics a claim reads and sorts all of them.",
+        (f"{PLANS}::test_no_plan_of_the_hot_path_depends_on_statistics",),
+    ),
     # Waits
     Mutant(
         "a claim waits for a locked job",

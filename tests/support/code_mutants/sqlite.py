@@ -22,6 +22,32 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the number of a removed queue is used again",
+        "engines/sqlite/schema.sql",
+        "q INTEGER PRIMARY KEY AUTOINCREMENT,",
+        "q INTEGER PRIMARY KEY,",
+        "Rows that a bug or an older program left under the number belong to another queue.",
+        ("tests/engines/test_removed_queues.py::test_sqlite_never_uses_the_number_of_a_removed_queue_again",),
+    ),
+    Mutant(
+        "a removed queue keeps its number in the cache",
+        "engines/sqlite/database.py",
+        "        self._queue_numbers.pop(name, None)\n",
+        "",
+        "The next job of the queue gets a number without a name, and is never claimed.",
+        ("tests/contract/suite.py::test_remove::test_a_removed_queue_is_listed_no_more_and_begins_anew",),
+    ),
+    Mutant(
+        "the counts of a transaction outlive the removal of their queue",
+        "engines/sqlite/state.py",
+        "                self.finish()  # a rule removes",
+        "                # a rule removes",
+        "The queue comes back with a negative count.",
+        (
+            "tests/engines/test_removed_queues.py::test_the_last_job_is_deleted_and_its_queue_removed_in_one_transaction",
+        ),
+    ),
+    Mutant(
         "a commit of unknown outcome counts as not written",
         "engines/sqlite/writer.py",
         "if self.connection.in_transaction or is_not_committed(error):",
@@ -176,7 +202,7 @@ MUTANTS = (
     Mutant(
         "a closing thread forgets that it has to end",
         "engines/sqlite/command_thread.py",
-        "                self._pending.put(None)\n                break",
+        "                self._pending.put(pending)\n                break",
         "                break",
         "Closing a busy store never returns.",
         (
@@ -193,14 +219,46 @@ MUTANTS = (
             "tests/engines/test_sqlite_bounds.py::test_a_caller_that_was_cancelled_does_not_keep_the_others_from_their_answers",
         ),
     ),
+    Mutant(
+        "nothing ends what an interrupted call has left open",
+        "engines/sqlite/command_thread.py",
+        "self._pending.put(Request.RECOVER)",
+        "pass",
+        "Ctrl-C in one process keeps the gate locked, and no other process can write.",
+        ("tests/engines/test_sqlite_own_thread.py",),
+    ),
+    Mutant(
+        "a signal handler waits for the call that it has interrupted",
+        "engines/sqlite/command_thread.py",
+        "return self._calling_thread == self._runtime.thread_id()",
+        "return False",
+        "The process hangs.",
+        ("tests/engines/test_sqlite_own_thread.py",),
+    ),
     # The state
     Mutant(
         "a claim takes one page of ready jobs",
-        "engines/sqlite/state.py",
-        "            if len(rows) < count:\n                return",
-        "            if len(rows) <= count:\n                return",
+        "engines/sqlite/ready_jobs.py",
+        "                if len(rows) < count:\n                    return",
+        "                if len(rows) <= count:\n                    return",
         "A claim for many slots gets 256 jobs at most.",
         ("tests/engines/test_sqlite_bounds.py::test_a_claim_for_many_slots_reads_several_pages",),
+    ),
+    Mutant(
+        "the next due time is read once",
+        "engines/sqlite/ready_jobs.py",
+        "                self._next_due.pop(queue, None)\n",
+        "                pass\n",
+        "A job that is scheduled after a claim runs late, or not before the worker restarts.",
+        ("tests/engines/test_sqlite_fast_paths.py::test_a_claim_sees_a_due_time_that_came_after_the_last_claim",),
+    ),
+    Mutant(
+        "a task without jobs stays without jobs",
+        "engines/sqlite/database.py",
+        '            number = self._look_up(self._task_numbers, "task_number", name)\n        return number',
+        '            self._look_up({}, "task_number", name)\n        return number',
+        "The first job of a task is stored under the number 0 and never claimed.",
+        ("tests/engines/test_sqlite_fast_paths.py::test_a_claim_finds_the_first_job_of_a_task",),
     ),
     Mutant(
         "leased jobs and all others stay in the cache",
@@ -225,6 +283,22 @@ MUTANTS = (
         "",
         "A retry stays at the place of its old due time, and runs at once.",
         ("tests/engines/test_sqlite_fast_paths.py::test_a_narrow_update_leaves_out_no_changed_column",),
+    ),
+    Mutant(
+        "a job with a due time counts as plain",
+        "engines/sqlite/fast_enqueue.py",
+        "        and new.due is None\n",
+        "",
+        "A job that is due tomorrow runs at once.",
+        ("tests/engines/test_sqlite_fast_paths.py",),
+    ),
+    Mutant(
+        "jobs with other metadata get those of the job before",
+        "model/produce.py",
+        "        and job.metadata is other.metadata\n",
+        "",
+        "A job runs with the metadata of another.",
+        ("tests/engines/test_sqlite_fast_paths.py",),
     ),
     # Unfinished work
     Mutant(
@@ -408,8 +482,8 @@ MUTANTS = (
     Mutant(
         "a file replaced during a commit counts as written",
         "engines/sqlite/writer.py",
-        "                log_bytes = self._check_files()\n",
-        "                log_bytes = 0\n",
+        "                self._check_files()\n            except EngineUnavailable as error:",
+        "                pass\n            except EngineUnavailable as error:",
         "The write is acknowledged, and is in the old file.",
         (
             "tests/engines/test_sqlite_disk.py::test_a_file_replaced_while_a_write_is_committed_leaves_its_outcome_unknown",

@@ -49,6 +49,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 if SERVER and os.environ.get("HOLDFAST_TEST_DJANGO_DEFAULT") == "postgres":
     DATABASES["default"] = on_server(SERVER)
+    del TASKS["default"]["OPTIONS"]["durability"]
 elif SERVER:
     DATABASES["server"] = on_server(SERVER)
     TASKS["server"] = {

@@ -19,6 +19,7 @@ def finish(
     *,
     job: JobRecord | None = None,
     note: str = "",
+    settled_token: str | None = None,
     result: bytes | None = None,
     result_ttl: int | None = None,
     retention: int | None = None,
@@ -26,6 +27,7 @@ def finish(
     """End a job: void its lease, set its three lifetimes, free its lane, notify the callers that wait.
 
     `before` is the stored record. `job` has the other changes of this end: attempt, losses, history, last error.
+    `settled_token` is the token of a settlement; None keeps the last one.
     """
     job = before if job is None else job
     now = step.now
@@ -39,6 +41,7 @@ def finish(
         parents_left=0,
         token=None,
         lease_expires=None,
+        settled_token=job.settled_token if settled_token is None else settled_token,
         finished=now,
         reason=reason,
         note=note,
@@ -58,7 +61,7 @@ def finish(
     if job.epoch:
         pools.leave_pool(step, after)
     # K6, P8: all lifetimes have passed, and no child waits for it.
-    if after.kept_until <= now and not step.state.children(job.queue, job.id, 1):
+    if visible <= now and result_until <= now and key <= now and not step.state.children(job.queue, job.id, 1):
         step.drop_job(after)
 
 

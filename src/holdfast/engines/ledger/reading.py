@@ -20,6 +20,9 @@ from holdfast.model.observe import (
 from holdfast.model.records import QueueRecord
 from holdfast.model.states import JobState
 
+JOBS_PER_READ = 1_000
+"""A search with a filter reads at least this many jobs at a time: a store may have to look at all for each read."""
+
 
 def now(step: Step, command: Now) -> NowAnswer:
     return NowAnswer(at=step.at)
@@ -35,11 +38,14 @@ def find(step: Step, command: Find) -> FindAnswer:
     # RD3: never more than `scan` rows; the cursor goes on even where no row matched.
     jobs: list[JobRecord] = []
     below, looked_at = command.cursor, 0
+    least = JOBS_PER_READ if _has_filter(command) else 0
     while True:
         # One more than is wanted, to know whether there is more.
-        count = min(command.limit - len(jobs), command.scan - looked_at)
+        count = min(max(command.limit - len(jobs), least), command.scan - looked_at)
         page = step.state.newest(command.queue, command.state, below, count + 1)
         for job in page[:count]:
+            if len(jobs) == command.limit:
+                return FindAnswer(at=step.at, jobs=tuple(jobs), cursor=below)
             looked_at, below = looked_at + 1, job.arrival
             if _matches(job, command):
                 jobs.append(job)
@@ -47,6 +53,10 @@ def find(step: Step, command: Find) -> FindAnswer:
             return FindAnswer(at=step.at, jobs=tuple(jobs))
         if len(jobs) == command.limit or looked_at == command.scan:
             return FindAnswer(at=step.at, jobs=tuple(jobs), cursor=below)
+
+
+def _has_filter(find: Find) -> bool:
+    return find.task is not None or find.lane is not None or find.since is not None or bool(find.metadata)
 
 
 def _matches(job: JobRecord, find: Find) -> bool:

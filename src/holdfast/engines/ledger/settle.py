@@ -91,14 +91,18 @@ def apply_settlement(
     if counted and target in ENDS_A_RUN:
         job = end_attempt(job, outcome_of(target, settlement.reason), settlement.error, step.now)
     error = settlement.error if settlement.error is not None else job.last_error
-    job = replace(
-        job,
-        attempt=job.attempt - 1 if settlement.refund else job.attempt,  # A4
-        losses=job.losses + 1 if reap else job.losses,  # A6
-        settled_token=job.settled_token if reap else settlement.token,  # G7
-        reaped_token=settlement.token if reap else job.reaped_token,  # A8
-        last_error=None if succeeded else error,  # W5
-    )
+    settled_token = job.settled_token if reap else settlement.token  # G7
+    last_error = None if succeeded else error  # W5
+    if reap or settlement.refund or last_error is not job.last_error:  # a plain success changes none of these
+        job = replace(
+            job,
+            attempt=job.attempt - 1 if settlement.refund else job.attempt,  # A4
+            losses=job.losses + 1 if reap else job.losses,  # A6
+            reaped_token=settlement.token if reap else job.reaped_token,  # A8
+            last_error=last_error,
+        )
+    if settlement.progress is not None:  # W6
+        job = replace(job, progress=settlement.progress)
     if target in TERMINAL:
         finish(
             step,
@@ -107,12 +111,13 @@ def apply_settlement(
             reason,
             job=job,
             note=note,
+            settled_token=settled_token,
             result=settlement.result if succeeded else None,  # W5
             result_ttl=settlement.result_ttl,
             retention=settlement.retention,
         )
         return
-    job = replace(job, token=None, lease_expires=None, reason=reason, note=note)
+    job = replace(job, settled_token=settled_token, token=None, lease_expires=None, reason=reason, note=note)
     if target is JobState.QUEUED:
         # W3: a release keeps its due time.
         step.put_job(before, as_waiting(step, job))

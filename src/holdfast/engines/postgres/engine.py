@@ -260,7 +260,7 @@ class PostgresEngine(Engine):
         self._ended_processes.keep_record()
 
     async def ended_workers(self) -> tuple[str, ...]:
-        ended = self._ended_processes.names()
+        ended = await self._runtime.run_blocking(self._ended_processes.names)
         if not ended:
             return ()
         return self._ended_processes.workers_of(ended, (await self.workers()).workers)

@@ -116,6 +116,7 @@ def is_plain_success(settlement: Settlement) -> bool:
         and not settlement.refund
         and settlement.lane is None
         and settlement.listed_expiry is None
+        and settlement.progress is None
     )
 
 

@@ -171,7 +171,7 @@ class Notifier:
                 await self._connect_and_serve()
             except Exception as error:
                 if self.receives:
-                    log.warning("Notifications do not arrive for now (%s). Workers poll until they do again.", error)
+                    log.info("Notifications do not arrive for now (%s). Workers poll until they do again.", error)
                 self.receives = False
             if self._now_s() - began_s > PROBE_INTERVAL_S:
                 pause_s = MIN_RECONNECT_PAUSE_S

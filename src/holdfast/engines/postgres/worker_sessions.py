@@ -55,7 +55,7 @@ class EndedProcesses:
         self._lock = runtime.lock()
         self._records: ProcessRecords | None = None
         self._failed = False
-        self._without_worker: set[str] = set()
+        self._without_worker: frozenset[str] = frozenset()
         """Processes that have ended and that no worker record names any more."""
         self._once_without_worker: frozenset[str] = frozenset()
         """The same, as the last check saw it: a process that is just making its record looks ended for a moment."""
@@ -89,13 +89,16 @@ class EndedProcesses:
                 self._records.outlives_close = True
 
     def names(self) -> frozenset[str]:
-        """Processes that have certainly ended, except those that `workers_of` found without a worker."""
+        """Processes that have certainly ended, except those that `workers_of` found without a worker.
+
+        Opens a file per process, so it runs in a thread: a host on which many processes were killed has many records.
+        """
         records = self._records
         if records is None:
             return frozenset()
-        names = set(records.names()) - {records.name}
-        self._without_worker &= names
-        return frozenset(name for name in names - self._without_worker if records.has_ended(name))
+        names = frozenset(records.names()) - {records.name}
+        self._without_worker = without_worker = self._without_worker & names
+        return frozenset(name for name in names - without_worker if records.has_ended(name))
 
     def workers_of(self, ended: frozenset[str], workers: tuple[WorkerRecord, ...]) -> tuple[str, ...]:
         """The workers of these processes. A process without one, twice, is not tested again."""

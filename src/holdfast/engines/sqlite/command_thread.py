@@ -1,17 +1,24 @@
-"""A thread that owns a connection and runs all waiting commands in one batch.
+"""A connection with a thread that runs all waiting commands in one batch.
 
 While a batch is in progress, the commands of the next one queue up. There is no timer: the busier the store is, the
 larger the batches are.
+
+A blocking caller that finds the connection idle runs a short command in its own thread, because two changes of threads
+take longer than the command itself. There a signal handler can raise an error at any line, such as KeyboardInterrupt:
+inside a transaction, or between the commit and the notifications. After any error of such a call, the thread of the
+connection ends what may be left open (`recover`) and wakes all subscribers.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.engines.sqlite.store import CommandResult
+from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.errors import EngineUnavailable
 from holdfast.model.command import Command
 from holdfast.runtime import Runtime
@@ -23,9 +30,10 @@ MAX_BATCH = 1_000
 
 
 class CommandRunner(Protocol):
-    """A `Writer` or a `Reader`."""
+    """A `Writer` or a `Reader`: used by one thread at a time."""
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]: ...
+    def recover(self) -> None: ...
     def shorten_waits(self) -> None: ...
     def close(self) -> None: ...
 
@@ -37,8 +45,15 @@ class PendingCommand(NamedTuple):
     waiter: "asyncio.Future[Any] | Callable[[CommandResult], None]"
 
 
+class Request(Enum):
+    """What the thread shall do besides running commands."""
+
+    END = auto()
+    RECOVER = auto()
+
+
 class CommandThread:
-    """Runs commands on a thread of its own, in the order of arrival."""
+    """Runs commands, in the order of arrival."""
 
     def __init__(
         self,
@@ -46,13 +61,22 @@ class CommandThread:
         notify: Callable[[frozenset[str]], None],
         runtime: Runtime,
         name: str,
+        short: Container[type] = (),
     ) -> None:
-        self._pending: SimpleQueue[PendingCommand | None] = SimpleQueue()
+        """`short`: the commands that a blocking caller may run in its own thread."""
+        self._pending: SimpleQueue[PendingCommand | Request] = SimpleQueue()
         self._open = open_runner
         self._notify = notify
+        self._runtime = runtime
+        self._short = short
         self._closed = False
+        self._turn = runtime.lock()
+        """Held by the thread that uses the runner."""
+        self._calling_thread = 0
+        """The caller that runs a command in its own thread, while it does."""
+        self._batch_waits = False
+        """The thread has commands and waits for its turn."""
         self.runner: CommandRunner | None = None
-        """Made and used by the thread alone, except `shorten_waits`."""
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = runtime.thread(self._main, name=name)
         failure = self._opened.get()  # no limit: to open a store has limits
@@ -66,17 +90,46 @@ class CommandThread:
 
     def perform_now(self, command: Command[Any]) -> Any:
         """Block the calling thread until the command has its result."""
-        results: SimpleQueue[CommandResult] = SimpleQueue()
-        self._submit(PendingCommand(command, results.put))
-        result = results.get()  # no limit: the thread answers every command, and its waits have limits
+        idle = not (self._turn.locked() or self._batch_waits or self._closed) and self._pending.empty()
+        if idle and type(command) in self._short:
+            result = self._run_here(command)
+        else:
+            results: SimpleQueue[CommandResult] = SimpleQueue()
+            self._submit(PendingCommand(command, results.put))
+            result = results.get()  # no limit: the thread answers every command, and its waits have limits
         if result.error is not None:
             raise result.error
         return result.answer
 
+    def _run_here(self, command: Command[Any]) -> CommandResult:
+        with self._turn:
+            if self._closed or self.runner is None:
+                raise closed_error()
+            complete = False
+            try:
+                self._calling_thread = self._runtime.thread_id()
+                (result,) = self._run(self.runner, [command])
+                self._send(result.topics)
+                complete = result.error is None
+                return result
+            finally:
+                self._calling_thread = 0
+                if not complete:
+                    self._pending.put(Request.RECOVER)
+
     def _submit(self, pending: PendingCommand) -> None:
         if self._closed:
-            raise EngineUnavailable("The store has been closed. Nothing was written. Open it again.")
+            raise closed_error()
+        if self._is_inside_call():
+            raise EngineUnavailable(
+                "A signal handler or a finalizer has used the store in the middle of a call of the same thread. "
+                "Nothing was written. Let the handler set a flag or an event, and use the store after that."
+            )
         self._pending.put(pending)
+
+    def _is_inside_call(self) -> bool:
+        """True if a call of this thread has been interrupted in the middle of its own command, and waits for us."""
+        return self._calling_thread == self._runtime.thread_id()
 
     def close(self) -> None:
         """Run the commands that were submitted, then stop."""
@@ -84,8 +137,9 @@ class CommandThread:
             self._closed = True
             if self.runner is not None:
                 self.runner.shorten_waits()
-            self._pending.put(None)
-            self._thread.join()  # no limit: the commands have limits, and these are short from now on
+            self._pending.put(Request.END)
+            if not self._is_inside_call():
+                self._thread.join()  # no limit: the commands have limits, and these are short from now on
 
     def _main(self) -> None:
         try:
@@ -94,11 +148,25 @@ class CommandThread:
             self._opened.put(failure)
             return
         self._opened.put(None)
-        try:
-            while (batch := self._next_batch()) is not None:
-                self._deliver(batch, self._run(runner, [pending.command for pending in batch]))
-        finally:
+        while (first := self._pending.get()) is not Request.END:  # no limit: `close` puts END
+            self._batch_waits = True
+            with self._turn:
+                self._batch_waits = False
+                if first is Request.RECOVER:
+                    self._recover(runner)
+                    continue
+                batch = self._batch_of(first)
+                results = self._run(runner, [pending.command for pending in batch])
+            self._deliver(batch, results)
+        with self._turn:
             runner.close()
+
+    def _recover(self, runner: CommandRunner) -> None:
+        try:
+            runner.recover()
+        except Exception:
+            log.exception("A connection could not be brought back to order after an interrupted call.")
+        self._send(frozenset({EVERY_TOPIC}))  # its command may have been committed without notifications
 
     def _run(self, runner: CommandRunner, commands: list[Command[Any]]) -> list[CommandResult]:
         """PF3. An error that the runner does not expect ends its batch and not the thread, which others wait for."""
@@ -108,26 +176,26 @@ class CommandThread:
             log.exception("A batch of %d commands failed.", len(commands))
             return [CommandResult(None, error, frozenset())] * len(commands)
 
-    def _next_batch(self) -> list[PendingCommand] | None:
-        first = self._pending.get()  # no limit: `close` puts None
-        if first is None:
-            return None
+    def _batch_of(self, first: PendingCommand) -> list[PendingCommand]:
+        """The first command, and those that wait behind it."""
         batch = [first]
         while len(batch) < MAX_BATCH and not self._pending.empty():
             pending = self._pending.get()  # no limit: it is not empty, and no other thread takes from it
-            if pending is None:
-                self._pending.put(None)
+            if isinstance(pending, Request):
+                self._pending.put(pending)
                 break
             batch.append(pending)
         return batch
 
-    def _deliver(self, batch: list[PendingCommand], results: list[CommandResult]) -> None:
-        topics = frozenset[str]().union(*(result.topics for result in results))
+    def _send(self, topics: frozenset[str]) -> None:
         if topics:
             try:
                 self._notify(topics)
             except Exception:  # notifications are hints: an error in one must not keep an answer back
                 log.exception("The notification of %s failed.", sorted(topics))
+
+    def _deliver(self, batch: list[PendingCommand], results: list[CommandResult]) -> None:
+        self._send(frozenset[str]().union(*(result.topics for result in results)))
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], CommandResult]]] = {}
         for (_, waiter), result in zip(batch, results, strict=True):
             if isinstance(waiter, asyncio.Future):
@@ -137,6 +205,10 @@ class CommandThread:
         for loop, answers in by_loop.items():
             with suppress(RuntimeError):  # the loop has been closed, and its tasks have ended
                 loop.call_soon_threadsafe(_resolve, answers)
+
+
+def closed_error() -> EngineUnavailable:
+    return EngineUnavailable("The store has been closed. Nothing was written. Open it again.")
 
 
 def _resolve(answers: "list[tuple[asyncio.Future[Any], CommandResult]]") -> None:

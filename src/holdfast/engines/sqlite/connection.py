@@ -13,8 +13,8 @@ from holdfast import forks
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS, EngineConnection
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import identity_of
+from holdfast.engines.sqlite.write_lock import LockWait, is_busy, locked_for_too_long
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
-from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
@@ -26,8 +26,8 @@ SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "none": "OFF"}
 CACHED_STATEMENTS = 256
 """Prepared statements per connection: more than `statements.sql` has, so that none is prepared twice."""
 MAX_WAL_BYTES = 32 * 1024 * 1024
-"""After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk. It is
-above the size at which the writer checkpoints: a log that is truncated has to grow again, and that makes a commit slow."""
+"""After a checkpoint SQLite truncates the log file to this size, so that one large transaction does not keep disk. It
+is above the size at which the writer checkpoints: a log that is truncated has to grow again, which slows a commit."""
 WAL_RETRY_S = 0.005
 """Pause between two tries to switch a new file to the write-ahead log. A switch takes about a millisecond."""
 CACHE_KIB = 8_000
@@ -86,19 +86,16 @@ def use_wal(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime) -> No
     SQLite does not wait here for other connections that open the file at the same time, so the switch is tried again.
     """
     pause = runtime.event()  # never set
-    give_up_at_us = runtime.monotonic() + round(store.busy_timeout_s * SECOND)
+    wait = LockWait(store, runtime)
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL").fetchone()
             return
         except sqlite3.Error as error:
-            if not is_busy(error) or runtime.monotonic() >= give_up_at_us:
+            if not is_busy(error) or wait.is_over:
                 raise translate(error, store.path) from error
+        wait.check()
         pause.wait(WAL_RETRY_S)
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def roll_back(db: sqlite3.Connection) -> None:
@@ -135,10 +132,7 @@ def translate(error: Exception, path: str) -> EngineError | UsageError:
     file = os.path.abspath(path)
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return EngineUnavailable(
-                f"Another program has locked {file} for too long. Nothing was written. "
-                "Find the program that keeps a transaction open."
-            )
+            return locked_for_too_long(file)
         case sqlite3.SQLITE_FULL:
             return storage_full(path)
         case sqlite3.SQLITE_READONLY:

@@ -27,7 +27,7 @@ from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
-from holdfast.model import work
+from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
 from holdfast.model.reads import READS
@@ -75,6 +75,8 @@ LOCAL_FUSE = frozenset(
 """File systems of user programs over a local disk. Every other `fuse.…` counts as a network file system."""
 BLOCKED_AFTER_S = 1.0
 """A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
+SHORT_WRITES = frozenset({produce.Enqueue, work.Exchange})
+"""One transaction each. Others have work that goes on after an interrupted call, so the writer's thread does them."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -151,8 +153,8 @@ class SqliteEngine(Engine):
             return Reader(store, self._clock)
 
         try:
-            self._writer = CommandThread(open_writer, self._notify, runtime, "holdfast-sqlite-writer")
-            self._reader = CommandThread(open_reader, self._notify, runtime, "holdfast-sqlite-reader")
+            self._writer = CommandThread(open_writer, self._notify, runtime, "holdfast-sqlite-writer", SHORT_WRITES)
+            self._reader = CommandThread(open_reader, self._notify, runtime, "holdfast-sqlite-reader", READS)
             self._processes = self._open_processes() if has_sockets() else None
             self._poller = CommitPoller(store, runtime, self._topics)
         except BaseException:

@@ -9,9 +9,10 @@ are how `SqliteState` answers; without them it would be another implementation.
 """
 
 from holdfast.engines.sqlite.fast_cache import CacheBetweenTransactions
+from holdfast.engines.sqlite.fast_enqueue import PlainEnqueues
 from holdfast.engines.sqlite.fast_fresh_ids import FreshIds
 from holdfast.engines.sqlite.fast_updates import NarrowUpdates
 
 
-class FastState(FreshIds, NarrowUpdates, CacheBetweenTransactions):
+class FastState(PlainEnqueues, FreshIds, NarrowUpdates, CacheBetweenTransactions):
     """Used by the writer and the renewal connections, if the switch is on."""

@@ -27,16 +27,16 @@ class NarrowUpdates(SqliteState):
         leases: list[Any] = []
         ends: list[Any] = []
         narrow: list[Any] = []
-        for change in changes:
-            columns = columns_to_update(*change)
+        for old, new in changes:
+            columns = columns_to_update(old, new)
             if columns is LEASE_COLUMNS:
-                leases.append(lease_row(change[1]))
+                leases.append(lease_row(new))
             elif columns is END_COLUMNS:
-                ends.append(end_row(change[1]))
+                ends.append(end_row(new))
             elif columns is NARROW_COLUMNS:
-                narrow.append(narrow_row(change[1]))
+                narrow.append(narrow_row(new))
             else:
-                others.append(change)
+                others.append((old, new))
         super()._update_jobs(others)
         self.db.many("update_job_lease", leases)
         self.db.many("update_job_end", ends)
@@ -45,16 +45,7 @@ class NarrowUpdates(SqliteState):
 
 def columns_to_update(old: JobRecord, new: JobRecord) -> tuple[str, ...]:
     """The columns that may have changed, as one of four lists."""
-    if not keeps_order(old, new):
-        return COLUMNS
-    if old.expires is not None or new.expires is not None or old.state in TERMINAL:
-        return NARROW_COLUMNS
-    return END_COLUMNS if new.state in TERMINAL else LEASE_COLUMNS  # W4: an ended job has no lease
-
-
-def keeps_order(old: JobRecord, new: JobRecord) -> bool:
-    """True if no column has changed that is not in `NARROW_COLUMNS`."""
-    return (
+    keeps_order = (
         old.arrival == new.arrival
         and old.due == new.due
         and old.priority == new.priority
@@ -62,6 +53,11 @@ def keeps_order(old: JobRecord, new: JobRecord) -> bool:
         and new.hold is NO_HOLD
         and old.generation == new.generation
     )
+    if not keeps_order:
+        return COLUMNS
+    if old.expires is not None or new.expires is not None or old.state in TERMINAL:
+        return NARROW_COLUMNS
+    return END_COLUMNS if new.state in TERMINAL else LEASE_COLUMNS  # W4: an ended job has no lease
 
 
 def lease_row(job: JobRecord) -> tuple[Any, ...]:

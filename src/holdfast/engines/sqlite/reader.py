@@ -19,7 +19,7 @@ from holdfast.model.instants import At
 
 
 class Reader:
-    """Belongs to one thread."""
+    """Used by one thread at a time."""
 
     def __init__(self, store: StoreOptions, clock: EngineClock) -> None:
         self._store = store
@@ -32,6 +32,12 @@ class Reader:
 
     def shorten_waits(self) -> None:
         """It waits for nothing."""
+
+    def recover(self) -> None:
+        """End what an interrupted `run` has left open."""
+        with self._in_use:
+            roll_back(self.connection)
+            self._state.clear_cache()
 
     def close(self) -> None:
         with self._in_use:

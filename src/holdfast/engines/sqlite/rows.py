@@ -49,13 +49,17 @@ NARROW_COLUMNS = ("state", "token", "lease_expires", "expires", "kept_until", "b
 `fast_updates.py`."""
 NULL_AT_END = ("token", "lease_expires")
 """Columns that `update_job_end` sets to NULL, without a parameter."""
+QUEUED_COLUMNS = ("arrival", "q", "id", "t", "rank", "due", "body")
+"""The columns of `add_queued_job` besides the state; the others are NULL for such a job."""
+ROWS_PER_INSERT = 20
+"""Rows of `add_queued_jobs`. More save nothing."""
 
 NO_HOLD = Hold.NONE
 """A module's name is read faster than a member of an enum, and every written job needs it."""
 
 _encoder = msgspec.msgpack.Encoder()
 pack: Callable[[object], bytes] = _encoder.encode
-_encode_job: Callable[[JobRecord, bytearray], None] = _encoder.encode_into
+_encode_job: Callable[[object, bytearray], None] = _encoder.encode_into
 _decode_job = msgspec.msgpack.Decoder(JobRecord).decode
 unpack_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 unpack_lane = msgspec.msgpack.Decoder(LaneRecord).decode
@@ -86,7 +90,7 @@ def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:
     )
 
 
-def pack_job(job: JobRecord) -> bytearray:
+def pack_job(job: JobRecord | tuple[Any, ...]) -> bytearray:
     """The record, and its checksum at the end: a damaged payload would decode, and run.
 
     A bytearray, because `sqlite3` looks for an adapter of each parameter of type bytes.

@@ -15,6 +15,8 @@ from holdfast.engines.sqlite.rows import (
     LEASE_COLUMNS,
     NARROW_COLUMNS,
     NULL_AT_END,
+    QUEUED_COLUMNS,
+    ROWS_PER_INSERT,
     STATE_NUMBERS,
 )
 from holdfast.engines.templates import fill
@@ -39,6 +41,7 @@ def load(file: str, namespace: str) -> Mapping[str, str]:
 @cache
 def _model_values() -> dict[str, str]:
     sets = {"live": LIVE, "terminal": TERMINAL, "unsuccessful": UNSUCCESSFUL, "by_due": BY_DUE}
+    queued_row = f"({', '.join('?' * len(QUEUED_COLUMNS))}, {STATE_NUMBERS[JobState.QUEUED]})"
     return {
         **{f"state.{state.value}": str(number) for state, number in STATE_NUMBERS.items()},
         **{name: _numbers(states) for name, states in sets.items()},
@@ -49,6 +52,9 @@ def _model_values() -> dict[str, str]:
         "job.lease_assignments": _assignments(LEASE_COLUMNS),
         "job.end_assignments": _assignments(END_COLUMNS, null=NULL_AT_END),
         "job.narrow_assignments": _assignments(NARROW_COLUMNS),
+        "job.queued_columns": ", ".join((*QUEUED_COLUMNS, "state")),
+        "job.queued_row": queued_row,
+        "job.queued_rows": ", ".join([queued_row] * ROWS_PER_INSERT),
     }
 
 

@@ -49,6 +49,14 @@ SELECT 1 FROM {{ns}}_job WHERE q = ? AND id = ?;
 -- name: add_job
 INSERT INTO {{ns}}_job ({{job.columns}}) VALUES ({{job.parameters}});
 
+-- name: add_queued_job
+-- A queued job without lane, key, lease and expiry.
+INSERT INTO {{ns}}_job ({{job.queued_columns}}) VALUES {{job.queued_row}};
+
+-- name: add_queued_jobs
+-- Several of them.
+INSERT INTO {{ns}}_job ({{job.queued_columns}}) VALUES {{job.queued_rows}};
+
 -- name: update_job_lease
 -- For a job that goes on and has no expiry date, if neither its order nor its name changes.
 UPDATE {{ns}}_job SET {{job.lease_assignments}} WHERE arrival = ?;
@@ -148,9 +156,12 @@ SELECT arrival, body FROM {{ns}}_job NOT INDEXED
 WHERE q = ? AND state = ? AND arrival < ? ORDER BY arrival DESC LIMIT ?;
 
 -- name: newest_queued
--- The same for queued jobs, without reading ended ones. Index: job_ready.
-SELECT arrival, body FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
-WHERE q = ? AND state = ? AND state = {{state.queued}} AND arrival < ? ORDER BY arrival DESC LIMIT ?;
+-- The same for queued jobs, without reading ended ones. It sorts the entries of the index, and then reads the rows of
+-- one page. Index: job_ready.
+SELECT arrival, body FROM {{ns}}_job WHERE arrival IN (
+    SELECT arrival FROM {{ns}}_job INDEXED BY {{ns}}_job_ready
+    WHERE q = ? AND state = ? AND state = {{state.queued}} AND arrival < ? ORDER BY arrival DESC LIMIT ?
+) ORDER BY arrival DESC;
 
 -- name: newest_dead
 -- The same for failed and cancelled jobs. Index: job_dead.

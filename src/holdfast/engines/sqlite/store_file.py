@@ -116,10 +116,11 @@ class LogFile:
 
     def _open(self) -> None:
         try:
-            self._file = self._runtime.fs.open_read(self._path)
+            file = self._runtime.fs.open_read(self._path)
         except OSError:
             return  # SQLite makes it when it first needs it
-        self._identity = self._file.identity()
+        self._identity = file.identity()
+        self._file = file
 
     def measure(self) -> bool:
         """Read how far the log has been written. True: since the last call it has grown by a step, or begun again."""

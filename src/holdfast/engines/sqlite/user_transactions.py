@@ -28,6 +28,7 @@ from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.write_lock import holder_of
 from holdfast.errors import Busy, CorruptRecord, UsageError, WrongDatabase
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, At
@@ -206,9 +207,11 @@ class SqliteUserTransactions:
                 "Your transaction has read from the database, and another one has written since: SQLite does not let "
                 f"it write any more. Nothing was written here. Roll it back and try again. {advice}"
             )
+        holder = holder_of(self._store.path)
+        owner = " of this process" if holder.is_this_process else f" of process {holder.pid}" if holder.pid else ""
         return (
-            f"{self._store.path} was locked by another transaction for {waited_s:.1f} s. Nothing was written here. "
-            f"Roll your transaction back and try again. {advice}"
+            f"{self._store.path} was locked by another transaction{owner} for {waited_s:.1f} s. Nothing was written "
+            f"here. Roll your transaction back and try again. {advice}"
         )
 
 

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
+from holdfast.engines.sqlite.fast_enqueue import FastLedger
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
 from holdfast.engines.sqlite.fast_state import FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
@@ -32,6 +33,7 @@ from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
 from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
+from holdfast.engines.sqlite.write_lock import begin_write, wait_in_steps
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.command import Command
 from holdfast.model.instants import At
@@ -61,7 +63,7 @@ Damage = DamagedRow | BrokenLane | DamagedIndex
 
 
 class Writer:
-    """Belongs to one thread."""
+    """Used by one thread at a time."""
 
     def __init__(self, store: StoreOptions, runtime: Runtime, clock: EngineClock) -> None:
         self._store = store
@@ -73,6 +75,7 @@ class Writer:
             self._in_use = CONNECTIONS.in_use(self.connection)
             try:
                 with self._in_use:
+                    wait_in_steps(self.connection, store)
                     use_wal(self.connection, store, runtime)
             except BaseException:
                 self.connection.close()
@@ -81,15 +84,27 @@ class Writer:
             self._gate.close()
             raise
         self._sql = load("statements.sql", store.namespace)
-        self._state = (FastState if store.fast_paths else SqliteState)(self.connection, self._sql)
-        self._ledger = Ledger(self._state)
+        self._state, self._ledger = self._new_state()
         self._ready_index = ReadyIndexCheck(self._state)
         self._log_file = LogFile(store.path, runtime)
         self._reserve = Reserve(store.path, runtime)
 
+    def _new_state(self) -> tuple[SqliteState, Ledger]:
+        if self._store.fast_paths:
+            fast = FastState(self.connection, self._sql)
+            return fast, FastLedger(fast)
+        state = SqliteState(self.connection, self._sql)
+        return state, Ledger(state)
+
     def shorten_waits(self) -> None:
         """The store is being closed. Called by another thread."""
         self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
+
+    def recover(self) -> None:
+        """End what an interrupted `run` has left open. Harmless if it has left nothing."""
+        with self._in_use:
+            self._rollback()
+        self._gate.unlock()
 
     def close(self) -> None:
         with self._in_use:
@@ -106,7 +121,7 @@ class Writer:
                 return ()
         with self._gate, self._in_use:
             try:
-                self.connection.execute("BEGIN IMMEDIATE")
+                begin_write(self.connection, self._store, self._runtime)
                 namespace = self._store.namespace
                 steps = migrate(self.connection, namespace, self._runtime.boot_id()) if auto_migrate else ()
                 check(version_of(self.connection, namespace), namespace)
@@ -162,7 +177,7 @@ class Writer:
         return results
 
     def _may_be_full(self, commands: Sequence[Command[Any]]) -> bool:
-        return self._reserve.in_use or any(type(command) is Enqueue for command in commands)
+        return self._reserve.in_use or Enqueue in map(type, commands)
 
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:
@@ -223,7 +238,7 @@ class Writer:
     def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate, self._in_use:
             self._check_files(log=self._log_file.was_lost)
-            self.connection.execute("BEGIN IMMEDIATE")
+            begin_write(self.connection, self._store, self._runtime)
             try:
                 result = work()
                 self._commit()

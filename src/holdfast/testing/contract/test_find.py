@@ -122,6 +122,15 @@ async def test_filters_narrow_the_list(bench: Bench) -> None:
 
 # RD3
 @guarantee(Guarantee.READING)
+async def test_a_filtered_page_ends_at_its_limit_and_the_next_one_goes_on(bench: Bench) -> None:
+    await bench.put(*(new_job(f"{n}", metadata={"odd": str(n % 2)}) for n in range(6)))
+
+    assert await pages(bench, metadata={"odd": "1"}, limit=2) == [["5", "3"], ["1"]]
+    assert await pages(bench, metadata={"odd": "0"}, limit=1) == [["4"], ["2"], ["0"]]
+
+
+# RD3
+@guarantee(Guarantee.READING)
 async def test_a_page_reads_a_bounded_number_of_rows_and_the_cursor_continues(bench: Bench) -> None:
     await bench.put(new_job("needle", task="x"), *jobs(*(f"hay-{number}" for number in range(20))))
 

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.model.instants import HOUR, MINUTE
+from holdfast.model.job import ProgressRecord
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import SettleStatus
@@ -15,6 +16,7 @@ from holdfast.testing.contract.builders import (
     jobs,
     new_job,
     release,
+    renewal,
     retry,
     settlement,
     snooze,
@@ -248,6 +250,22 @@ async def test_the_first_and_the_last_start_are_both_stored(bench: Bench) -> Non
 
     assert (job.started, job.last_started) == (first.at.wall, second.at.wall)
     assert second.leases[0].started == first.at.wall
+
+
+# W6
+@guarantee(Guarantee.READING)
+async def test_the_progress_of_a_settlement_is_stored_and_without_one_it_stays(bench: Bench) -> None:
+    await bench.put(new_job())
+    await bench.settle(retry(await bench.take_one(), progress=ProgressRecord(0.25, "a quarter")))
+    assert (await bench.get()).progress == ProgressRecord(0.25, "a quarter")
+    lease = await bench.take_one()
+    await bench.engine.renew(renewal(lease, progress=ProgressRecord(0.5)))
+    await bench.settle(release(lease))
+    assert (await bench.get()).progress == ProgressRecord(0.5)
+
+    await bench.settle(succeed(await bench.take_one(), progress=ProgressRecord(0.75, "nearly")))
+
+    assert (await bench.get()).progress == ProgressRecord(0.75, "nearly")
 
 
 # W5

@@ -1,6 +1,6 @@
 """Tasks of the shop."""
 
-import time
+import asyncio
 from typing import Any
 
 from django.db import connections, transaction
@@ -8,7 +8,9 @@ from django.db.models import F
 
 from django_project.shop.models import Order
 from holdfast import GiveUp
-from holdfast.django import task
+from holdfast.django import get_app, task
+from holdfast.model.states import JobState
+from holdfast.model.work import Exchange, Settlement, SettleStatus
 
 
 @task
@@ -75,15 +77,20 @@ def ship_and_enqueue(order_id: int, database: str, backend: str) -> None:
     add.using(id=f"after-{order_id}", backend=backend).enqueue(order_id)
 
 
+@task(transaction=True, takes_context=True)
+def ship_while_stolen(context: Any, order_id: int, database: str) -> None:
+    """In the first attempt, another caller gives the job back to the queue while this one runs."""
+    Order.objects.using(database).filter(pk=order_id).update(shipped=F("shipped") + 1)
+    if context.attempt == 1:
+        lease = context.holdfast._attempt.lease
+        release = Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=JobState.RETRYING)
+        answer = asyncio.run(get_app(database).engine.perform(Exchange(settlements=(release,))))
+        assert answer.settled == (SettleStatus.APPLIED,)
+
+
 @task
 def open_connections(database: str) -> list[bool]:
     """Whether this thread had a connection before, and one that it leaves."""
     before = connections[database].connection is not None
     Order.objects.using(database).count()
     return [before, connections[database].connection is not None]
-
-
-@task
-def sleep(seconds: float) -> str:
-    time.sleep(seconds)
-    return "slept"

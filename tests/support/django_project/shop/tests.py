@@ -1,5 +1,7 @@
 """Tests of the project, as its authors would write them: `manage.py test`."""
 
+import os
+
 from django.conf import settings
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
@@ -19,18 +21,22 @@ class InTestCase(TestCase):
         Order.objects.create(name="rolled back")
 
     def test_2_nothing_is_left_of_it(self) -> None:
-        self.assertEqual(depth(), 0)
+        assert depth() == 0
 
     async def test_3_an_async_enqueue_is_rolled_back_too(self) -> None:
         await add.aenqueue(1)
 
     def test_4_nothing_is_left_of_that_either(self) -> None:
-        self.assertEqual(depth(), 0)
+        assert depth() == 0
 
     def test_5_jobs_go_to_the_test_database(self) -> None:
-        self.assertIn("test", str(connection.settings_dict["NAME"]))
-        self.assertIn("test", get_app().address)
-        self.assertIn("test", str(settings.DATABASES["default"]["NAME"]))
+        assert "test" in str(connection.settings_dict["NAME"])
+        assert "test" in get_app().address
+        assert "test" in str(settings.DATABASES["default"]["NAME"])
+
+    def test_6_the_driver_is_the_one_that_was_asked_for(self) -> None:
+        driver = os.environ.get("HOLDFAST_TEST_DJANGO_DRIVER", "sqlite3")
+        assert connection.Database.__name__.partition(".")[0] == driver
 
 
 class InTransactionTestCase(TransactionTestCase):
@@ -40,6 +46,6 @@ class InTransactionTestCase(TransactionTestCase):
             result = ship.enqueue(order.pk, "default")
         get_app().worker(until_empty=True).run()
         result.refresh()
-        self.assertEqual(result.return_value, "shipped lamp")
+        assert result.return_value == "shipped lamp"
         order.refresh_from_db()
-        self.assertEqual(order.shipped, 1)
+        assert order.shipped == 1

@@ -1,4 +1,4 @@
-"""`manage.py holdfast worker`, `status`, `jobs` and so on: the command line of Holdfast, for the App of the settings."""
+"""`manage.py holdfast worker`, `status`, `jobs` and so on: Holdfast's command line for the App of the settings."""
 
 import argparse
 from typing import Any
@@ -9,6 +9,7 @@ from django.utils.module_loading import autodiscover_modules
 from holdfast.cli import main
 from holdfast.cli.target import TargetApp
 from holdfast.django.backend_apps import APPS, TASKS_MODULE, holdfast_aliases
+from holdfast.django.tasks_api import task_backends
 
 OF_DJANGO = ("--settings", "--pythonpath")
 """Options that Django has read already, wherever they are."""
@@ -27,7 +28,12 @@ class Command(BaseCommand):
         autodiscover_modules(TASKS_MODULE)
         alias = self._alias(backend)
         option = f" --backend {backend}" if backend else ""
-        target = TargetApp(APPS[alias].app, f'TASKS["{alias}"]', command=f"manage.py holdfast{option} worker")
+        target = TargetApp(
+            APPS[alias].app,
+            f'TASKS["{alias}"]',
+            command=f"manage.py holdfast{option} worker",
+            queues=tuple(sorted(task_backends[alias].queues)),
+        )
         main(_without_django_options(arguments), program="manage.py holdfast", default=target)
 
     def _alias(self, backend: str) -> str:

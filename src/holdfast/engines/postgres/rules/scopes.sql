@@ -212,47 +212,67 @@ END $$;
 -- Remove a queue in which nothing is.
 -- RM1: only a queue without jobs, pause and live workers.
 -- RM2: its lanes, its pool, its totals and its name are deleted, by `drop_queue`.
--- RM3: locks of the pool, of lanes and of the queue are taken first. A job whose transaction has not committed yet is
--- not seen: its own row of `tally` makes the queue anew.
+-- RM3: a job whose transaction has not committed yet is not seen, and its own row of `tally` makes the queue anew.
+--
+-- It waits for the pool and for the queue, but for no lane: a call that has locked a lane may wait for the pool. So it
+-- locks nothing as long as there are jobs, and a lane that another call has locked counts as a job.
 CREATE FUNCTION remove_queue(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_queue text := p_request ->> 'queue';
     v_now bigint := call_time(p_offset, p_not_before_us);
-    v_status text := 'removed';
-    v_paused boolean;
-    v_known boolean;
+    v_status text;
     v_jobs bigint;
-    v_workers json := '[]';
+    v_workers json;
 BEGIN
     PERFORM begin_call();
     PERFORM run_deferred(v_queue, true, v_now);
     PERFORM write_tally();
-    PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pool ' || v_queue, 0));
-    PERFORM 1 FROM lane WHERE queue = v_queue ORDER BY lane FOR UPDATE;
-    SELECT paused INTO v_paused FROM queue WHERE queue = v_queue FOR UPDATE;
-    v_known := FOUND;
-    v_now := call_time(p_offset, v_now);
-    SELECT v_known OR count(*) > 0, coalesce(sum(jobs), 0) INTO v_known, v_jobs FROM counts WHERE queue = v_queue;
-    SELECT coalesce(json_agg(worker ORDER BY worker), '[]') INTO v_workers FROM worker
-    WHERE record -> 'queues' ? v_queue AND v_now - seen <= {{alive_for_intervals}} * coalesce(
-        nullif((record ->> 'interval')::bigint, 0), {{interval_if_unknown}});
-    IF NOT v_known THEN
-        v_status := 'not_found';
-    ELSIF v_jobs > 0 OR has_deferred(v_queue) THEN
-        v_status := 'has_jobs';
-    ELSIF v_paused OR EXISTS (SELECT 1 FROM lane WHERE queue = v_queue AND paused) THEN
-        v_status := 'paused';
-    ELSIF v_workers::text <> '[]' THEN
-        v_status := 'served';
-    ELSIF NOT drop_queue(v_queue) THEN
-        v_status := 'has_jobs';  -- they came meanwhile
-        v_jobs := (SELECT coalesce(sum(jobs), 0) FROM counts WHERE queue = v_queue);
+    v_jobs := stored_jobs(v_queue);
+    IF v_jobs = 0 THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} pool ' || v_queue, 0));
+        PERFORM 1 FROM queue WHERE queue = v_queue FOR UPDATE;
+        v_jobs := stored_jobs(v_queue);
     END IF;
-    -- At least one: a job may be deleted while its end is still deferred.
-    v_jobs := CASE v_status WHEN 'has_jobs' THEN greatest(v_jobs, 1) ELSE 0 END;
-    RETURN reply(v_now, '"status":"' || v_status || '","jobs":' || v_jobs
+    v_now := call_time(p_offset, v_now);
+    v_workers := workers_of_queue(v_queue, v_now);
+    v_status := CASE
+        WHEN v_jobs IS NULL THEN 'not_found'
+        WHEN v_jobs > 0 THEN 'has_jobs'
+        WHEN EXISTS (SELECT 1 FROM queue WHERE queue = v_queue AND paused)
+            OR EXISTS (SELECT 1 FROM lane WHERE queue = v_queue AND paused) THEN 'paused'
+        WHEN v_workers::text <> '[]' THEN 'served'
+        ELSE 'removed' END;
+    IF v_status = 'removed' AND NOT drop_queue(v_queue) THEN
+        v_status := 'has_jobs';  -- they came meanwhile
+        v_jobs := greatest(stored_jobs(v_queue), 1);
+    END IF;
+    RETURN reply(v_now, '"status":"' || v_status
+        || '","jobs":' || CASE v_status WHEN 'has_jobs' THEN v_jobs ELSE 0 END
         || ',"workers":' || CASE v_status WHEN 'served' THEN v_workers ELSE '[]' END);
+END $$;
+
+-- The stored jobs of a queue, ended ones too; null: there is no such queue. At least 1 while the end of a job that may
+-- be deleted is deferred.
+CREATE FUNCTION stored_jobs(p_queue text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_states bigint;
+    v_jobs bigint;
+BEGIN
+    SELECT count(*), coalesce(sum(jobs), 0) INTO v_states, v_jobs FROM counts WHERE queue = p_queue;
+    IF v_states = 0 AND NOT EXISTS (SELECT 1 FROM queue WHERE queue = p_queue) THEN
+        RETURN NULL;
+    END IF;
+    RETURN greatest(v_jobs, has_deferred(p_queue)::int);
+END $$;
+
+-- The live workers that take from a queue, by name.
+CREATE FUNCTION workers_of_queue(p_queue text, p_now bigint) RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(json_agg(worker ORDER BY worker), '[]') FROM worker
+        WHERE record -> 'queues' ? p_queue AND p_now - seen <= {{alive_for_intervals}} * coalesce(
+            nullif((record ->> 'interval')::bigint, 0), {{interval_if_unknown}}));
 END $$;
 
 -- Delete what is stored of a queue beside jobs. False: a job has come meanwhile, and nothing is deleted. Keys that
@@ -265,7 +285,9 @@ DECLARE
     v_left bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('{{namespace}} fold', 0));
-    DELETE FROM lane WHERE queue = p_queue AND depth = 0 AND NOT paused;
+    DELETE FROM lane AS l USING (
+        SELECT queue, lane FROM lane WHERE queue = p_queue AND depth = 0 AND NOT paused FOR UPDATE SKIP LOCKED
+    ) AS free WHERE l.queue = free.queue AND l.lane = free.lane;
     DELETE FROM pool WHERE name = p_queue;
     DELETE FROM queue WHERE queue = p_queue AND NOT paused;
     DELETE FROM unique_key AS k USING (

@@ -276,7 +276,7 @@ END $$;
 
 -- H1: a counted run that did not succeed is written into the history.
 -- H2: by the reason first, then by the target.
--- A4, A6, A8, G7, W5: attempt, losses, tokens, last error and result.
+-- A4, A6, A8, G7, W5, W6: attempt, losses, tokens, last error, result and progress.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
 CREATE FUNCTION apply_settlement(
@@ -302,6 +302,7 @@ BEGIN
         j.settled_token := s.token;
     END IF;
     j.last_error := CASE WHEN p_target = 'succeeded' THEN NULL ELSE coalesce(s.error, j.last_error) END;
+    j.progress := coalesce(s.progress, j.progress);
     IF is_terminal(p_target) THEN
         PERFORM finish(v_from, j, p_target, p_reason, p_note,
             CASE WHEN p_target = 'succeeded' THEN decode(s.result, 'base64') END, s.result_ttl, s.retention, p_now);

@@ -1,0 +1,85 @@
+"""`manage.py`, as a user runs it: migrate, check, worker, the command line, and Django's own test runner."""
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from django_manage import ManageProject
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of an empty database."""
+    from postgres import server
+
+    running = server()
+    name = f"manage_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    for database in (name, f"test_{name}"):
+        running.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+    running.execute(f"CREATE DATABASE {name}")
+    yield running.url(name)
+    running.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def test_a_worker_process_runs_jobs_and_stops_on_sigterm(manage: ManageProject) -> None:
+    job = manage.shell("print(add.enqueue(2, b=3).id)")
+    worker = manage.start("holdfast", "worker", "--json")
+    try:
+        assert worker.stdout is not None
+        lines = []
+        for line in worker.stdout:
+            lines.append(line)
+            if "succeeded" in line.lower():
+                break
+        worker.send_signal(signal.SIGTERM)
+        _, errors = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+    assert (worker.returncode, job in "".join(lines[-1:])) == (0, True), errors
+    assert manage.shell(f"print(add.get_result({job!r}).return_value)") == "5"
+
+
+def test_the_command_line_has_the_app_of_the_settings(manage: ManageProject) -> None:
+    job = manage.shell("print(add.enqueue(1).id)")
+    status = manage("holdfast", "status", "--settings=django_project.settings")
+    assert (status.returncode, "default" in status.stdout) == (0, True), status.stderr
+    shown = manage("holdfast", "jobs", "show", job)
+    assert "django_project.shop.tasks.add" in shown.stdout
+    assert manage("holdfast", "jobs", "show", "nothing").returncode == 4
+
+
+def test_a_backend_that_is_not_in_the_settings_is_refused(manage: ManageProject) -> None:
+    answer = manage("holdfast", "--backend", "other", "status")
+    assert (answer.returncode, 'TASKS["other"]' in answer.stderr) == (1, True)
+
+
+def test_migrate_creates_the_tables_and_check_is_silent(manage: ManageProject) -> None:
+    assert manage("migrate", "-v0").returncode == 0
+    assert manage("check", "--fail-level", "WARNING").returncode == 0
+    with sqlite3.connect(manage.file) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    db.close()
+    assert any("holdfast" in name for name in tables)
+    assert "shop_order" in tables
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_djangos_test_runner_on_sqlite_leaves_nothing(manage: ManageProject, processes: str) -> None:
+    answer = manage("test", "django_project.shop", "--parallel", processes)
+    assert (answer.returncode, "Ran 7 tests" in answer.stderr) == (0, True), answer.stderr
+    assert [path.name for path in manage.file.parent.iterdir()] == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_djangos_test_runner_on_postgres_drops_its_database(manage: ManageProject, server: str, driver: str) -> None:
+    environment = {
+        "HOLDFAST_TEST_DJANGO_SERVER": server,
+        "HOLDFAST_TEST_DJANGO_DEFAULT": "postgres",
+        "HOLDFAST_TEST_DJANGO_DRIVER": driver,
+    }
+    processes = "2" if driver == "psycopg" else "1"
+    answer = manage("test", "django_project.shop", "--noinput", "--parallel", processes, **environment)
+    assert (answer.returncode, "Ran 7 tests" in answer.stderr) == (0, True), answer.stderr
+    assert "being accessed" not in answer.stderr

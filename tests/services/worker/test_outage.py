@@ -1,0 +1,66 @@
+"""What a worker logs while its store is away: one line when it goes, one a minute, one when it is back."""
+
+import logging
+
+import pytest
+from eventually import eventually
+from failing_engine import FailingEngine
+from minimal_app import MinimalApp, MinimalTask
+
+from holdfast.errors import CorruptRecord, EngineUnavailable
+from holdfast.runtime import SystemRuntime
+from holdfast.service import LOG_OUTAGE_EVERY_S, StoreOutage
+from holdfast.testing import FrozenRuntime
+
+
+async def works() -> None: ...
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_an_outage_of_the_store_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = SystemRuntime()
+    engine = FailingEngine(runtime)
+    app = MinimalApp(MinimalTask(works), runtime=runtime, engine=engine)
+    failures = 0
+
+    def fail(command: object) -> Exception:
+        nonlocal failures
+        failures += 1
+        return EngineUnavailable("The server does not answer.")
+
+    async with app.worker() as worker:
+        services = worker._services
+        assert services is not None
+        engine.before = fail
+        services.exchanger.wake()
+        services.keeper.renew_now()
+        await eventually(lambda: failures >= 12, "several parts to fail several times")
+        (gone,) = warnings(caplog)
+        assert gone.startswith("The store has a problem: The server does not answer.")
+        engine.before = None
+        await eventually(lambda: len(warnings(caplog)) > 1, "the end of the outage")
+        await app.drain()
+    back = warnings(caplog)[1:]
+    assert [line.split(",")[0] for line in back] == ["The store answers again"]
+
+
+async def test_a_long_outage_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = FrozenRuntime()
+    outage = StoreOutage(runtime)
+    for _ in range(2 * LOG_OUTAGE_EVERY_S):
+        outage.note(EngineUnavailable("No answer."))
+        runtime.advance(1)
+    assert [line.split(":")[0] for line in warnings(caplog)] == [
+        "The store has a problem",
+        "The store has had a problem for 60 s",
+    ]
+
+
+async def test_another_kind_of_error_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    outage = StoreOutage(FrozenRuntime())
+    outage.note(EngineUnavailable("No answer."))
+    outage.note(CorruptRecord("A page is damaged.", where="jobs"))
+    assert len(warnings(caplog)) == 2

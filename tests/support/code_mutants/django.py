@@ -1,0 +1,74 @@
+"""Bugs in the backend for Django's tasks."""
+
+from code_mutants.mutant import Mutant
+
+ENQUEUE, WORKER, DECLARING, MANAGE = (
+    f"tests/services/django/test_{name}.py" for name in ("enqueue", "worker", "declaring", "manage")
+)
+
+MUTANTS = (
+    Mutant(
+        "an enqueue in atomic() is a write of its own",
+        "django/backend.py",
+        "transaction = connection if in_transaction(connection) else None",
+        "transaction = None",
+        "A job of a transaction that is rolled back runs.",
+        (f"{ENQUEUE}::test_an_enqueue_in_atomic_is_rolled_back_with_it[postgres]",),
+    ),
+    Mutant(
+        "async code ignores the transaction of its sync caller",
+        "django/backend.py",
+        "        if _may_have_sync_caller():\n",
+        "        if False:\n",
+        "An async test of a TestCase leaves its jobs in the database.",
+        (f"{ENQUEUE}::test_async_code_that_a_transaction_waits_for_takes_part_in_it[postgres]",),
+    ),
+    Mutant(
+        "a Django connection in no transaction is accepted",
+        "transactions/django.py",
+        "        if not in_transaction(self._connection):\n            raise",
+        "        if False:\n            raise",
+        "The caller believes that the job depends on a commit.",
+        (f"{ENQUEUE}::test_a_connection_in_no_transaction_is_refused",),
+    ),
+    Mutant(
+        "a transaction that is marked for rollback completes its job",
+        "django/atomic.py",
+        "        if self._connection.needs_rollback:\n",
+        "        if False:\n",
+        "The job counts as done, and its writes are lost.",
+        (f"{WORKER}::test_a_transaction_that_is_marked_for_rollback_does_not_complete_the_job",),
+    ),
+    Mutant(
+        "the handler of transaction=True does not run in atomic()",
+        "django/handler.py",
+        "            _ = ctx.tx  #",
+        "            pass  #",
+        "The effects of a failed attempt stay.",
+        (f"{WORKER}::test_the_effects_of_a_failed_attempt_are_rolled_back[sqlite]",),
+    ),
+    Mutant(
+        "a retry is announced as the end of the job",
+        "django/ends.py",
+        "(events.Failed, events.Cancelled)",
+        "(events.Failed, events.Retrying, events.Cancelled)",
+        "task_finished is sent for a job that will run again.",
+        (f"{WORKER}::test_a_failed_job_is_finished_once_after_its_last_attempt[sqlite]",),
+    ),
+    Mutant(
+        "the address of the database is kept",
+        "core/connection.py",
+        "        if self._url not in (None, url):\n",
+        "        if False:\n",
+        "Django's test runner enqueues into the real database.",
+        (f"{DECLARING}::test_the_app_follows_the_database_that_django_uses",),
+    ),
+    Mutant(
+        "the store stays open while a test database is dropped",
+        "django/migrate.py",
+        "        backend_app.app.close()\n        settings",
+        "        settings",
+        "Django's test runner fails: the database is being accessed by other users.",
+        (f"{MANAGE}::test_djangos_test_runner_on_postgres_drops_its_database[psycopg2]",),
+    ),
+)

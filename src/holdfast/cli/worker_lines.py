@@ -18,6 +18,7 @@ from holdfast.cli.event_text import EventText, describe
 from holdfast.cli.format import SHORT_LENGTH, clock, cut, safe_lines, short
 from holdfast.cli.json_output import event_data, to_line
 from holdfast.model.instants import SECOND
+from holdfast.model.states import Reason
 from holdfast.runtime import Runtime
 from holdfast.telemetry import events
 from holdfast.views import moment
@@ -120,7 +121,7 @@ class TextLines:
             task = cut(event.task, LONGEST_TASK)
             job = f"{task:<{self._task_width}}  {cut(short(event.job_id), 40):<{SHORT_LENGTH}}"
         line = self._columns(event.at, job, text)
-        if isinstance(event, events.Failed) and event.error is not None:
+        if isinstance(event, events.Failed) and event.error is not None and event.reason is not Reason.GAVE_UP:
             line = "\n".join([line, *(f"    {row}" for row in safe_lines(event.error.traceback.rstrip()))])
         return line
 

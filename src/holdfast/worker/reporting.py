@@ -133,7 +133,7 @@ class Reporter:
                 "error": settlement.error,
             },
         )
-        if settlement.error is not None:
+        if settlement.error is not None and settlement.reason is not Reason.GAVE_UP:  # its reason says why
             record.exc_text = settlement.error.traceback.rstrip()
         _logger.handle(record)
 

@@ -152,15 +152,15 @@ def postgres_workers(stores: Stores) -> Figures:
     def rate(task: str, jobs: int, workers: int) -> float:
         return jobs / together("share", [stores.filled(jobs, task)] * workers)
 
-    def compared(name: str, task: str, jobs: int) -> Figures:
-        two, one, ratio = alternate(lambda turn: rate(task, jobs, 2), lambda turn: rate(task, jobs, 1))
+    def compared(name: str, task: str, jobs: int, pairs: int = PAIRS) -> Figures:
+        two, one, ratio = alternate(lambda turn: rate(task, jobs, 2), lambda turn: rate(task, jobs, 1), pairs)
         return {
             f"postgres.workers.{name}_one_jobs_s": one,
             f"postgres.workers.{name}_two_jobs_s": two,
             f"postgres.workers.{name}_two_to_one": ratio,
         }
 
-    return compared("nothing", "nothing", 10_000) | compared("ten_ms", "nap", 2_000)
+    return compared("nothing", "nothing", 10_000) | compared("ten_ms", "nap", 4_000, pairs=3)
 
 
 # Enqueueing

@@ -20,9 +20,9 @@ from holdfast.control import Control
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
+from holdfast.durations import Duration
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
-from holdfast.model.retry import Duration
 from holdfast.pool import Pool
 from holdfast.pull.workers import PullWorkers
 from holdfast.queue import Queue

@@ -15,9 +15,9 @@ from holdfast.core.connection import StoreConnection
 from holdfast.core.ended_workers import read_ended_workers
 from holdfast.core.job_end import read_unfinished
 from holdfast.core.wait_reason import wait_reason
+from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.job import JobKey
-from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
 from holdfast.operate.operating import cancel_job, check_done, find_key, find_record

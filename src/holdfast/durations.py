@@ -1,4 +1,4 @@
-"""Durations as users give them. Text such as `30s` is read in the same way in code, settings and on the command line."""
+"""Durations as users give them. Text such as `30s` is read in one way in code, settings and on the command line."""
 
 import re
 from datetime import timedelta

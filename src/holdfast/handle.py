@@ -7,6 +7,7 @@ from holdfast.blocking import blocking
 from holdfast.core.connection import StoreConnection
 from holdfast.core.job_end import wait_for_end
 from holdfast.core.waiting import EndedJob
+from holdfast.durations import Duration
 from holdfast.errors import (
     InvalidArguments,
     JobCancelled,
@@ -18,7 +19,6 @@ from holdfast.errors import (
 )
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Accepted, EnqueueStatus
-from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.operate.operating import cancel_job, find_key
 from holdfast.operate.report import Report, report_of

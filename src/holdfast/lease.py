@@ -24,6 +24,7 @@ from holdfast.context import CURRENT, AbortReason
 from holdfast.core.connection import StoreConnection
 from holdfast.core.transaction import perform_in_transaction
 from holdfast.declare.payload import PayloadTask
+from holdfast.durations import Duration
 from holdfast.errors import (
     Aborted,
     BlockingCall,
@@ -39,7 +40,6 @@ from holdfast.errors import (
 )
 from holdfast.model.instants import At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryRequested, Returned, decide
-from holdfast.model.retry import Duration
 from holdfast.model.states import JobState
 from holdfast.model.text import describe, shown
 from holdfast.model.work import Exchange, Renewal, RenewStatus, Settlement, SettleStatus, Start, StartStatus

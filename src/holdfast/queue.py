@@ -18,10 +18,10 @@ from holdfast.core.enqueue import enqueue
 from holdfast.declare.payload import PayloadTask, QueueOptions, chosen, declare_depth_limits
 from holdfast.declare.policy import MIN_LEASE_US
 from holdfast.draft import Draft
+from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, duration_us
 from holdfast.handle import Handle
 from holdfast.lanes import QueueOrLane
-from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
 from holdfast.pull.workers import PullWorkers
 from holdfast.views import QueueStatus

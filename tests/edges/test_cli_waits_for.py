@@ -68,6 +68,14 @@ def test_status_marks_a_queue_that_no_live_worker_takes_from(shell: Shell) -> No
     assert "no worker" in shell("queues", "list").out
 
 
+def test_status_marks_a_queue_whose_only_worker_is_stopping(shell: Shell) -> None:
+    shell.works.enqueue()
+    report_in_now(shell.app, "w1", "works", queues=("default",))
+    assert status_of(shell, "default") == "open"
+    shell.app.control.stop_worker("w1")
+    assert status_of(shell, "default") == "no worker"
+
+
 def test_status_names_the_task_that_no_worker_has(shell: Shell) -> None:
     shell.works.enqueue()
     shell.retries.enqueue()

@@ -13,7 +13,7 @@ from postgres import PostgresServer
 from postgres_stock import Store, drop_namespace, open_once, unused_name
 from postgres_stories import Stores, made, opened
 
-from holdfast.engines.postgres.messages import listeners_lock
+from holdfast.engines.postgres.messages import listeners_lock, notify_lock
 from holdfast.engines.postgres.notifier import Notifier
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable
@@ -22,7 +22,7 @@ from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal
 from holdfast.runtime import SystemRuntime
-from holdfast.testing.contract.builders import QUEUE, claim, new_job
+from holdfast.testing.contract.builders import QUEUE, claim, fail, new_job, succeed
 
 
 @pytest.fixture
@@ -167,6 +167,83 @@ async def test_a_process_does_not_receive_its_own_notifications_a_second_time(st
             assert await subscription.wait(30) == {f"queue:{QUEUE}"}
             await other.enqueue(Group((new_job("b", fresh_id=True, queue="last"),)))
             assert await subscription.wait(30) == {"queue:last"}  # and no topic of the first enqueue
+
+
+@pytest.fixture
+def left_to_notifiers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The topics that calls did not notify with their commits."""
+    topics: set[str] = set()
+    notify = Notifier.notify
+
+    def recording_notify(notifier: Notifier, notified: frozenset[str]) -> None:
+        topics.update(notified)
+        notify(notifier, notified)
+
+    monkeypatch.setattr(Notifier, "notify", recording_notify)
+    return topics
+
+
+async def test_an_enqueue_notifies_waiting_processes_with_its_commit(store: Store, left_to_notifiers: set[str]) -> None:
+    async with opened(store) as engine, opened(store) as other:
+        with other.subscribe(f"queue:{QUEUE}") as subscription:
+            await engine.enqueue(Group((new_job("a", fresh_id=True),)))
+            assert await subscription.wait(30) == {f"queue:{QUEUE}"}
+        assert not left_to_notifiers
+
+
+async def test_an_exchange_notifies_waiting_callers_with_its_commit(store: Store, left_to_notifiers: set[str]) -> None:
+    """Of room in the queue its notifier sends word: not for every job that ends."""
+    async with opened(store) as engine, opened(store) as other:
+        await engine.enqueue(Group((new_job("a", reply="caller"), new_job("b", reply="caller"))))
+        leases = (await engine.claim(claim("c" * 32, limit=2))).leases
+        left_to_notifiers.clear()
+        with other.subscribe("reply:caller") as subscription:
+            await engine.exchange([succeed(leases[0])])
+            assert await subscription.wait(30) == {"reply:caller"}
+            await engine.exchange([fail(leases[1])])
+            assert await subscription.wait(30) == {"reply:caller"}
+        assert left_to_notifiers == {f"room:{QUEUE}"}
+
+
+async def test_a_call_does_not_wait_for_another_that_notifies_with_its_commit(
+    store: Store, left_to_notifiers: set[str]
+) -> None:
+    async with opened(store) as engine, opened(store) as other:
+        await engine.enqueue(Group((new_job("a", reply="caller"),)))
+        leases = (await engine.claim(claim("c" * 32))).leases
+        busy = await asyncpg.connect(store.url)
+        async with busy.transaction():
+            await busy.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", notify_lock(store.namespace))
+            with other.subscribe(f"queue:{QUEUE}", "reply:caller") as subscription:
+                await engine.enqueue(Group((new_job("b", fresh_id=True),)))
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
+                await engine.exchange(map(succeed, leases))
+                assert await subscription.wait(30) == {"reply:caller"}
+        await busy.close()
+        assert left_to_notifiers >= {f"queue:{QUEUE}", "reply:caller"}
+
+
+async def test_too_many_topics_for_one_notification_are_left_to_the_notifier(
+    store: Store, left_to_notifiers: set[str]
+) -> None:
+    names = [f"{number}".rjust(200, "x") for number in range(50)]
+    async with opened(store) as engine, opened(store) as other:
+        await engine.enqueue(Group(tuple(new_job(name[-5:], reply=name) for name in names)))
+        leases = (await engine.claim(claim("c" * 32, limit=50))).leases
+        with other.subscribe(f"reply:{names[49]}") as subscription:
+            await engine.exchange(map(succeed, leases))
+            assert await subscription.wait(30)
+        assert {f"reply:{name}" for name in names} <= left_to_notifiers
+
+
+async def test_without_fast_paths_the_notifier_sends_every_notification(
+    store: Store, left_to_notifiers: set[str]
+) -> None:
+    async with opened(store, fast_paths=False) as engine, opened(store) as other:
+        with other.subscribe(f"queue:{QUEUE}") as subscription:
+            await engine.enqueue(Group((new_job("a", fresh_id=True),)))
+            assert await subscription.wait(30) == {f"queue:{QUEUE}"}
+        assert left_to_notifiers == {f"queue:{QUEUE}"}
 
 
 async def test_a_subscription_is_known_to_others_again_after_its_connection_ended(

@@ -124,7 +124,13 @@ MUTANTS = (
         "True or ",
         "expired",
     ),
-    Mutant("the fence does not grow", "claim._grant", "max(job.fence + 1, now)", "max(job.fence, 1)", "claim"),
+    Mutant(
+        "the fence does not grow",
+        "claim._grant",
+        "now if now > job.fence else job.fence + 1",
+        "max(job.fence, 1)",
+        "claim",
+    ),
     Mutant("the fence of a lane does not grow", "claim._grant", "max(fence, lane.fence + 1)", "fence", "guards"),
     # Attempts and history
     Mutant(

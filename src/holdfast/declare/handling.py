@@ -14,9 +14,10 @@ from holdfast.declare.function import is_redefinition, refuse_method
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import check_factory, read_task_options
 from holdfast.draft import Draft
+from holdfast.durations import Duration
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.model.produce import PoolPlace
-from holdfast.model.retry import Backoff, BackoffFunction, Duration
+from holdfast.model.retry import Backoff, BackoffFunction
 from holdfast.task import AsyncTask, Definition, Registry, SyncTask, Task
 
 T = TypeVar("T")

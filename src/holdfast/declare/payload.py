@@ -16,9 +16,9 @@ from holdfast.declare.envelope import problem_with, with_fields, with_model_unio
 from holdfast.declare.policy import Scope
 from holdfast.declare.signature import DOES_NOT_FIT, Signature
 from holdfast.draft import Draft
+from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, InvalidOption
 from holdfast.model.produce import PoolPlace
-from holdfast.model.retry import Duration
 from holdfast.model.text import check_name
 from holdfast.task import Definition, Task
 

@@ -15,12 +15,13 @@ from holdfast.codec import Codec
 from holdfast.context import Middleware
 from holdfast.declare.advice import advice_on_option
 from holdfast.declare.template import Source, Template
+from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.check import MAX_PRIORITY
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.produce import NewJob
-from holdfast.model.retry import Backoff, BackoffFunction, Duration, RetryPolicy, backoff
+from holdfast.model.retry import Backoff, BackoffFunction, RetryPolicy, backoff
 from holdfast.model.text import check_metadata, check_name
 
 if TYPE_CHECKING:

@@ -49,10 +49,6 @@ def key_until(job: JobRecord, state: JobState, finished: Instant, result_until: 
     scope = job.key_scope
     if scope is RESULT_SCOPE:  # the default
         return result_until
-    match scope:
-        case KeyScope.INCOMPLETE:
-            return finished
-        case KeyScope.WINDOW:
-            return max(finished, later(job.created, job.key_window))
-        case KeyScope.FOREVER:
-            return FOREVER
+    if scope is KeyScope.WINDOW:
+        return max(finished, later(job.created, job.key_window))
+    return finished if scope is KeyScope.INCOMPLETE else FOREVER

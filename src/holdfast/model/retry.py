@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
-from holdfast.durations import Duration as Duration
+from holdfast.durations import Duration
 from holdfast.errors import LONGEST, Interrupt, InvalidOption, duration_us
 from holdfast.model.instants import HOUR, SECOND, Instant, Micros
 

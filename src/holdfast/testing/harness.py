@@ -20,13 +20,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.app import App
 from holdfast.blocking import blocking, move_to_loop
+from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobFailed, UsageError, duration_us
 from holdfast.model.address import mask_password
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.observe import Stats
 from holdfast.model.produce import Group
 from holdfast.model.records import Totals
-from holdfast.model.retry import Duration
 from holdfast.model.states import LEASED, JobState
 from holdfast.task import Task
 from holdfast.telemetry.events import Event

@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -294,12 +295,13 @@ def store_all(*values, **named) -> None:  # type: ignore[no-untyped-def]
 def test_a_value_without_a_hint_that_would_change_its_type_is_refused(jobs: App[Any], value: Any) -> None:
     one: Any = jobs.task(store)
     several: Any = jobs.task(store_all)
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: one.draft(value),
         lambda: one.draft(value=value),
         lambda: several.draft(1, value),
         lambda: several.draft(named=value),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(InvalidArguments, match=r"has no type hint. Add the hint"):
             call()
 

@@ -8,6 +8,30 @@ JOBS, QUEUES, STORES, WORKER, LINES, ENQUEUE = (
 
 MUTANTS = (
     Mutant(
+        "a pause does not check the name",
+        "cli/queues.py",
+        "    if not create:\n",
+        "    if False:\n",
+        "A typing error pauses a new queue, and the one that was meant goes on.",
+        ("tests/edges/test_cli_queues.py::test_an_unknown_queue_exits_with_4_and_similar_names",),
+    ),
+    Mutant(
+        "a verb forgets the metadata of its filter",
+        "cli/job_selection.py",
+        "            metadata=dict(chosen.metadata),\n",
+        "",
+        "`jobs cancel --metadata customer=7` cancels the jobs of every customer.",
+        ("tests/edges/test_cli_jobs.py::test_a_verb_takes_the_jobs_that_a_metadata_filter_finds",),
+    ),
+    Mutant(
+        "status trusts workers that are stopping",
+        "views.py",
+        "worker.alive and not worker.stopping and self.queue in worker.queues",
+        "worker.alive and self.queue in worker.queues",
+        "Due jobs of a queue whose only worker is stopping are not marked.",
+        ("tests/edges/test_cli_waits_for.py::test_status_marks_a_queue_whose_only_worker_is_stopping",),
+    ),
+    Mutant(
         "a verb ignores --since",
         "cli/job_selection.py",
         "matching(store, replace(chosen, state=state.value, limit=left))",

@@ -9,6 +9,16 @@ NOTIFICATIONS = "tests/engines/test_postgres_notifications.py"
 SUITE = "tests/contract/suite.py"
 
 MUTANTS = (
+    Mutant(
+        "a removal does not look at the counters that it deleted",
+        "engines/postgres/rules/scopes.sql",
+        "    IF v_left > 0 OR EXISTS (SELECT 1 FROM lane WHERE queue = p_queue) THEN",
+        "    IF EXISTS (SELECT 1 FROM lane WHERE queue = p_queue) THEN",
+        "The queue of a job that came meanwhile has lost its pool and counts one job too few.",
+        (
+            "tests/engines/test_removed_queues.py::test_a_removal_on_postgresql_is_taken_back_when_a_job_comes_meanwhile",
+        ),
+    ),
     # Plans
     Mutant(
         "a claim may sort",

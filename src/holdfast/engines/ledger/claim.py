@@ -115,7 +115,7 @@ def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: i
     """Give the lease: a new token, a higher fence, one more attempt."""
     now = step.now
     # T3: above the last fence of the job and of its lane, and at least the wall time.
-    fence = max(job.fence + 1, now)
+    fence = now if now > job.fence else job.fence + 1
     if job.lane is not None:
         lane = step.lane(job.queue, job.lane)
         fence = max(fence, lane.fence + 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from holdfast.engines.ledger.state import Name
 from holdfast.engines.sqlite.database import NO_NUMBER
-from holdfast.engines.sqlite.rows import STATE_NUMBERS, DamagedIndex, DamagedRow, read_job
+from holdfast.engines.sqlite.rows import STATE_NUMBERS, UNREADABLE, DamagedIndex, DamagedRow, unpack_job
 from holdfast.engines.sqlite.unfinished import UnfinishedRecords
 from holdfast.model.instants import FOREVER
 from holdfast.model.job import JobRecord
@@ -47,8 +47,11 @@ class ReadyJobs(UnfinishedRecords, ABC):
             while True:
                 rows = self.db.rows("ready", q, t, *after, count)
                 for row in rows:  # a row is decoded when the claim has come to it: it may stop before
-                    arrival, rank, due, _ = row
-                    job = read_job(row)
+                    arrival, rank, due, body = row
+                    try:
+                        job = unpack_job(body)
+                    except UNREADABLE as error:
+                        raise DamagedRow(arrival) from error
                     if job.task != task or job.queue != queue:
                         raise DamagedRow(arrival)
                     if job.due != due or job.priority != -rank or job.state is not QUEUED:

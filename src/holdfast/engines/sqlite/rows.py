@@ -109,6 +109,10 @@ def unpack_job(body: bytes | bytearray | None) -> JobRecord:
     return _decode_job(body[:-CHECKSUM_BYTES])
 
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""What `unpack_job` raises for a damaged body."""
+
+
 class DamagedRow(Exception):
     """The record of the row with this arrival cannot be decoded."""
 
@@ -137,5 +141,5 @@ def read_job(row: Any) -> JobRecord:
     """The record of a row (arrival, …, body)."""
     try:
         return unpack_job(row[-1])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DamagedRow(row[0]) from error

@@ -102,7 +102,8 @@ class Reporter:
         """The store has answered a settlement: report it."""
         lease = attempt.lease
         if attempt.used_transactions is not None:
-            self._settled_in_lane.pop((lease.queue, lease.lane), None)
+            if self._settled_in_lane.get((lease.queue, lease.lane)) is attempt:  # else it is the next job's
+                del self._settled_in_lane[lease.queue, lease.lane]
             if attempt.used_transactions.reported:
                 return
         match status:

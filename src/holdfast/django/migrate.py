@@ -25,6 +25,11 @@ def create_tables(*, using: str, **more: Any) -> None:
     for backend_app in APPS.using_database(using):
         backend_app.app.migrate()
         backend_app.app.close()
+        if more.get("verbosity", 1) >= 1:
+            print(
+                f'  Tables of the jobs of TASKS["{backend_app.alias}"] are up to date in database {using}.',
+                file=more.get("stdout"),
+            )
         _close_before_drop(connections[using].creation, backend_app)
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from traceback import TracebackException, format_tb
+from types import TracebackType
 
 from msgspec import Struct
 
@@ -109,6 +110,17 @@ def clean(text: str, limit_bytes: int) -> str:
     return data[: max(limit_bytes, 0)].decode(errors="ignore")
 
 
+_CALLERS_OF_HANDLERS = frozenset(
+    {
+        "holdfast.worker.execute",
+        "holdfast.worker.middleware",
+        "holdfast.worker.handler_threads",
+        "holdfast.django.handler",
+    }
+)
+"""Modules whose frames are between the worker's loop and a function of the user."""
+
+
 def describe(error: BaseException) -> ErrorInfo:
     """The exception as storable text of limited size. Never raises, whatever the exception's methods do.
 
@@ -143,15 +155,24 @@ def _traceback_of(error: BaseException, max_bytes: int) -> str:
     try:
         if _is_too_large(error):
             summary = f"{_type_of(error)}: {_message_of(error)} (too many members to show)\n"
-            return _ends_of(chain(format_tb(error.__traceback__), (summary,)), max_bytes)
+            return _ends_of(chain(format_tb(_without_callers(error.__traceback__)), (summary,)), max_bytes)
         if len(links := _chain_of(error)) > _MAX_CHAIN:
             half = _MAX_CHAIN // 2
             shown = chain(reversed(links[-half:]), (None,), reversed(links[:half]))
             return _ends_of(chain.from_iterable(map(_link_lines, shown)), max_bytes)
-        report = TracebackException(type(error), error, error.__traceback__, capture_locals=False, compact=True)
+        frames = _without_callers(error.__traceback__)
+        report = TracebackException(type(error), error, frames, capture_locals=False, compact=True)
         return _ends_of(report.format(), max_bytes)
     except BaseException as failure:
         return f"<its traceback cannot be shown: {type(failure).__name__}>"
+
+
+def _without_callers(frames: TracebackType | None) -> TracebackType | None:
+    """Leave out the outer frames that are the worker's call of a handler: they are the same in every traceback."""
+    found = frames
+    while found is not None and found.tb_frame.f_globals.get("__name__") in _CALLERS_OF_HANDLERS:
+        found = found.tb_next
+    return frames if found is None else found
 
 
 def _chain_of(error: BaseException) -> list[BaseException]:
@@ -172,7 +193,7 @@ def _link_lines(error: BaseException | None) -> Iterable[str]:
     if error is None:
         return ("\n  ... left out ...\n\n",)
     kind = _type_of(error).removeprefix("builtins.")
-    return (*format_tb(error.__traceback__), f"{kind}: {_message_of(error)}\n\n")
+    return (*format_tb(_without_callers(error.__traceback__)), f"{kind}: {_message_of(error)}\n\n")
 
 
 def _is_too_large(error: BaseException) -> bool:

@@ -114,7 +114,7 @@ def database_of(alias: str) -> str:
 
 def task_settings(alias: str) -> Mapping[str, Mapping[str, Any]]:
     """OPTIONS["TASKS"] of an entry of TASKS: options of tasks by their path."""
-    found: Mapping[str, Mapping[str, Any]] = backend_options(alias).get("TASKS", {})
+    found: Any = backend_options(alias).get("TASKS", {})
     if not isinstance(found, Mapping) or not all(isinstance(options, Mapping) for options in found.values()):
         raise ImproperlyConfigured(
             f'TASKS["{alias}"]["OPTIONS"]["TASKS"] must be a dictionary of dictionaries: '
@@ -178,5 +178,6 @@ def holdfast_aliases() -> list[str]:
 def get_app(backend: str = "default") -> App[Any]:
     """The App of an entry of TASKS: for `control`, events, middleware, or a worker in code."""
     if backend not in holdfast_aliases():
-        raise ImproperlyConfigured(f'TASKS["{backend}"] does not use holdfast.django.Backend.')
+        known = ", ".join(holdfast_aliases()) or "none"
+        raise ImproperlyConfigured(f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.')
     return APPS[backend].app

@@ -87,7 +87,8 @@ def _check_database(database: str) -> list[Any]:
     if vendor not in ("postgresql", "sqlite"):
         return [
             checks.Error(
-                f"The engine of the database {database!r} is {settings['ENGINE']!r}. Holdfast stores jobs in PostgreSQL or SQLite.",
+                f"The engine of the database {database!r} is {settings['ENGINE']!r}. Holdfast stores jobs in "
+                "PostgreSQL or SQLite.",
                 hint='Name another one in TASKS: "OPTIONS": {"database": …}.',
                 id="holdfast.E005",
             )

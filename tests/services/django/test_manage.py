@@ -52,7 +52,7 @@ def test_the_command_line_has_the_app_of_the_settings(manage: ManageProject) -> 
 
 def test_a_backend_that_is_not_in_the_settings_is_refused(manage: ManageProject) -> None:
     answer = manage("holdfast", "--backend", "other", "status")
-    assert (answer.returncode, "There is: default." in answer.stderr) == (1, True)
+    assert (answer.returncode, "Entries that do: default." in answer.stderr) == (1, True)
 
 
 def test_a_module_is_refused_because_the_settings_name_the_app(manage: ManageProject) -> None:

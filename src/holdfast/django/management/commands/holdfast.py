@@ -45,7 +45,7 @@ class Command(BaseCommand):
             raise CommandError("No entry of TASKS uses holdfast.django.Backend.")
         if backend and backend not in aliases:
             known = ", ".join(aliases)
-            raise CommandError(f'TASKS["{backend}"] is no entry that uses holdfast.django.Backend. There is: {known}.')
+            raise CommandError(f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.')
         if backend:
             return backend
         if "default" not in aliases and len(aliases) > 1:

@@ -179,5 +179,7 @@ def get_app(backend: str = "default") -> App[Any]:
     """The App of an entry of TASKS: for `control`, events, middleware, or a worker in code."""
     if backend not in holdfast_aliases():
         known = ", ".join(holdfast_aliases()) or "none"
-        raise ImproperlyConfigured(f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.')
+        raise ImproperlyConfigured(
+            f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.'
+        )
     return APPS[backend].app

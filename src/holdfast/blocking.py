@@ -21,6 +21,7 @@ from inspect import isroutine
 from types import coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from holdfast import forks
 from holdfast.errors import BlockingCall, EngineUnavailable
 from holdfast.runtime import Runtime
 
@@ -242,8 +243,16 @@ class CallerLoop:
         """Held while a thread runs the loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        forks.call_in_child(self._leave_to_parent)
 
-    def acquire(self) -> bool:
+    def _leave_to_parent(self) -> None:
+        """PF2. Parent and child share the selector of the loop. If the child closed the loop, as the collector does,
+        no other thread could wake the loop of the parent any more."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            forks.keep_for_ever(loop)
+
+    def reserve(self) -> bool:
         """True: the caller has to call `run`. False: another thread runs the loop, or there is none."""
         if self._closed or not self._lock.acquire(blocking=False):
             return False
@@ -260,13 +269,14 @@ class CallerLoop:
         loop = self._loop
         assert loop is not None
         try:
-            task = loop.create_task(coroutine)
             try:
-                return loop.run_until_complete(task)
+                return loop.run_until_complete(coroutine)
             except BaseException:
-                if not task.done():  # Ctrl-C: end what the call has begun, as the loop thread does
-                    task.cancel()
-                    loop.run_until_complete(asyncio.wait([task]))
+                begun = asyncio.all_tasks(loop)
+                if begun:  # Ctrl-C: end what the call has begun, as the loop thread does
+                    for task in begun:
+                        task.cancel()
+                    loop.run_until_complete(asyncio.wait(begun))
                 raise
         finally:
             self._lock.release()

@@ -239,7 +239,7 @@ class CallerLoop:
         if loop is not None:
             forks.keep_for_ever(loop)
 
-    def acquire(self) -> bool:
+    def reserve(self) -> bool:
         """True: the caller has to call `run`. False: another thread runs the loop, or there is none."""
         if self._closed or not self._lock.acquire(blocking=False):
             return False
@@ -256,13 +256,14 @@ class CallerLoop:
         loop = self._loop
         assert loop is not None
         try:
-            task = loop.create_task(coroutine)
             try:
-                return loop.run_until_complete(task)
+                return loop.run_until_complete(coroutine)
             except BaseException:
-                if not task.done():  # Ctrl-C: end what the call has begun, as the loop thread does
-                    task.cancel()
-                    loop.run_until_complete(asyncio.wait([task]))
+                begun = asyncio.all_tasks(loop)
+                if begun:  # Ctrl-C: end what the call has begun, as the loop thread does
+                    for task in begun:
+                        task.cancel()
+                    loop.run_until_complete(asyncio.wait(begun))
                 raise
         finally:
             self._lock.release()

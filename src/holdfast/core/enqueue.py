@@ -114,7 +114,7 @@ async def _write(store: "StoreConnection", group: Group) -> GroupAnswer:
     if asyncio._get_running_loop() is None:
         if process.engine.capabilities.blocking_calls:
             return await write(process.engine, group)  # the engine merges the writes of threads by itself
-        if process.caller_loop.acquire():
+        if process.caller_loop.reserve():
             return process.caller_loop.run(write(process.engine, group))
         await move_to_loop()
     return await process.per_loop().merger.enqueue(group)

@@ -15,7 +15,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
 from holdfast.context import Context
 from holdfast.declare.advice import advice_on_argument
-from holdfast.declare.changes import UNCHANGED, find_change
 from holdfast.declare.envelope import (
     ABSENT,
     fitted,
@@ -27,6 +26,7 @@ from holdfast.declare.envelope import (
     shape,
     with_model_unions,
 )
+from holdfast.declare.lost_types import UNCHANGED, find_lost_type
 from holdfast.errors import InvalidArguments, InvalidOption
 
 Arguments = tuple[list[Any], dict[str, Any]]
@@ -115,17 +115,17 @@ class Signature:
             if type(value) not in UNCHANGED:
                 name = self._by_position[index] if index < len(self._by_position) else self._rest or ""
                 if name in untyped:
-                    self._refuse_change(name, value, getattr(decoded.args, name) if is_struct else decoded[0][index])
+                    self._refuse_lost_type(name, value, getattr(decoded.args, name) if is_struct else decoded[0][index])
         for name, value in kwargs.items():
             if type(value) not in UNCHANGED and (name if name in self._by_keyword else self._others) in untyped:
-                self._refuse_change(name, value, getattr(decoded.kwargs, name) if is_struct else decoded[1][name])
+                self._refuse_lost_type(name, value, getattr(decoded.kwargs, name) if is_struct else decoded[1][name])
 
-    def _refuse_change(self, name: str, value: Any, decoded: Any) -> None:
-        change = find_change(value, decoded)
-        if change is not None:
+    def _refuse_lost_type(self, name: str, value: Any, decoded: Any) -> None:
+        lost = find_lost_type(value, decoded)
+        if lost is not None:
             raise self._refused(
-                name + change.place,
-                f"refuses argument `{name}{change.place}`: the handler would get {change.given} as {change.arrives}, "
+                name + lost.place,
+                f"refuses argument `{name}{lost.place}`: the handler would get {lost.given} as {lost.arrives}, "
                 f"because `{name}` has no type hint",
                 "Add the hint, or pass plain data.",
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import Instant, Micros
@@ -120,6 +121,9 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     """The last progress of the attempt, if no renewal has stored it."""
     lane: str | None = None
     """The job's lane, if the sender knows it. A hint: an engine that locks lanes can lock it before any job."""
+
+    def with_progress(self, progress: ProgressRecord | None) -> "Settlement":
+        return replace(self, progress=progress)
 
 
 class SettleStatus(StrEnum):

@@ -100,8 +100,7 @@ class Exchanger(Service):
         """The service that claims while this one settles; None where the store takes one writer at a time."""
         self.on_progress: Callable[[], None] | None = None
         """Called when an attempt has ended or was settled. Set while the worker stops."""
-        self._engine_at = At(0, 0)
-        self._engine_at_read = 0
+        self._engine_at, self._engine_at_read = At(0, 0), 0
 
     @property
     def has_unsettled(self) -> bool:
@@ -126,6 +125,8 @@ class Exchanger(Service):
                 attempt.ran_us = self.runtime.monotonic() - attempt.began_at
             attempt.settlement = self._decide(attempt, outcome)
             self._unsettled.put(attempt)
+            if attempt.committed:
+                self._reporter.committed(attempt)
         self.waker.wake()
         if self.on_progress is not None:
             self.on_progress()

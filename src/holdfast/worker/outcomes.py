@@ -10,8 +10,6 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.context import AbortReason
 from holdfast.errors import (
     Aborted,
@@ -187,4 +185,4 @@ def settlement_of(attempt: LeasedAttempt, outcome: Outcome, *, now: Instant, dra
 def with_progress(attempt: LeasedAttempt, settlement: Settlement) -> Settlement:
     """The settlement with the progress that no renewal has sent."""
     latest = attempt.progress
-    return settlement if latest is attempt.sent_progress else replace(settlement, progress=latest)
+    return settlement if latest is attempt.sent_progress else settlement.with_progress(latest)

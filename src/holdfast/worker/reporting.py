@@ -42,6 +42,8 @@ class Reporter:
         self._worker = worker
         self._finished: set[str] = set()
         """Queues in which a job has ended since the store was last asked whether they are empty."""
+        self._settled_in_lane: dict[tuple[str, str | None], LeasedAttempt] = {}
+        """By queue and lane: attempts with a settlement in a transaction of their own, for events in order."""
         self.has_listeners = False
         """True if a listener wants events about the ends of attempts."""
 
@@ -54,6 +56,8 @@ class Reporter:
     def started(self, attempts: Sequence[LeasedAttempt], at: Instant) -> None:
         if self._bus.wants(events.Started):
             for attempt in attempts:
+                if self._settled_in_lane and attempt.lease.lane is not None:
+                    self._report_before(attempt.lease)
                 self._emit(events.Started, attempt.lease, at, waited=max(0, at - attempt.lease.due))
 
     def assigned(self, leases: Sequence[Lease], at: Instant) -> None:
@@ -67,11 +71,41 @@ class Reporter:
         if progress is not None:
             self._emit(events.Progressed, attempt.lease, at, fraction=progress.fraction, note=progress.note)
 
+    # Ends inside a transaction of the handler
+
+    def note_settlement(self, attempt: LeasedAttempt) -> None:
+        """A transaction ends the job when it commits, and its lane goes on before the handler returns. Any thread."""
+        lease = attempt.lease
+        if self.has_listeners and lease.lane is not None:
+            self._settled_in_lane[lease.queue, lease.lane] = attempt
+
+    def _report_before(self, lease: Lease) -> None:
+        """A job starts, so the one before it in the lane has ended: report that first."""
+        before = self._settled_in_lane.pop((lease.queue, lease.lane), None)
+        if before is None or before.used_transactions is None or before.lease.id == lease.id:
+            return  # its own next attempt: the transaction was rolled back
+        if before.used_transactions.may_have_committed:
+            self.committed(before)
+
+    def committed(self, attempt: LeasedAttempt) -> None:
+        """Report, once, the end of a job that its handler has committed, with the recorded time."""
+        settlement, transactions = attempt.transaction_settlement, attempt.used_transactions
+        if settlement is None or transactions is None or transactions.reported or transactions.settled_at is None:
+            return
+        if self.has_listeners:
+            self.settled(attempt, settlement, SettleStatus.APPLIED, transactions.settled_at)
+        transactions.reported = True
+
     # Ends
 
     def settled(self, attempt: LeasedAttempt, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
         """The store has answered a settlement: report it."""
         lease = attempt.lease
+        if attempt.used_transactions is not None:
+            if self._settled_in_lane.get((lease.queue, lease.lane)) is attempt:  # else it is the next job's
+                del self._settled_in_lane[lease.queue, lease.lane]
+            if attempt.used_transactions.reported:
+                return
         match status:
             case SettleStatus.LOST | SettleStatus.GONE:
                 if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:  # else it was reported when it was aborted

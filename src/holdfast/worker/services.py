@@ -108,6 +108,8 @@ class WorkerServices:
         """At its end the worker could not release all its leases."""
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
+        self._hooks = Hooks(runtime, engine, self._handler_threads)
+        self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self._plans = {
             name: ExecutionPlan(
                 task,
@@ -115,14 +117,12 @@ class WorkerServices:
                 state=state,
                 middleware=app.middlewares,
                 handler_threads=self._handler_threads,
-                transaction_environment=TransactionEnvironment(engine, runtime),
+                transaction_environment=TransactionEnvironment(engine, runtime, self._reporter.note_settlement),
             )
             for name, task in app.registry.items()
             if not task.policy.remote
         }
         self.slots = Slots(settings.concurrency, spec.queue_limits)
-        self._hooks = Hooks(runtime, engine, self._handler_threads)
-        self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(

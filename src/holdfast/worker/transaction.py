@@ -15,14 +15,14 @@ So `run_sync` runs them there to their end, in the thread that the connection be
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.context import AbortReason
 from holdfast.core.transaction import adapt_for_call
 from holdfast.engine import Engine
 from holdfast.errors import BlockingCall, Interrupt, LeaseLost, UsageError
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Instant
 from holdfast.model.outcome import Outcome, Raised, Returned, decide
 from holdfast.model.states import JobState
 from holdfast.model.text import describe, shown
@@ -48,6 +48,8 @@ class TransactionEnvironment(NamedTuple):
 
     engine: Engine
     runtime: Runtime
+    on_settle: "Callable[[LeasedAttempt], object]" = lambda attempt: None
+    """Called, from any thread, when a settlement was written into a transaction, before its commit."""
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -76,6 +78,10 @@ class AttemptTransactions:
         self._by_tx = False
         self._has_settlement = False
         """True if the open transaction already contains the settlement."""
+        self.settled_at: Instant | None = None
+        """The time that the store has recorded for the end of the job."""
+        self.reported = False
+        """True once the end of the job was reported."""
 
     # Called by the handler
 
@@ -192,9 +198,23 @@ class AttemptTransactions:
             answer = await self._environment.engine.in_transaction(Exchange(settlements=(settlement,)), user)
             if answer.settled[0] is not SettleStatus.APPLIED:
                 raise LeaseLost(job_id=settlement.id, queue=settlement.queue)
+            self._note_settlement(answer.at.wall)
         except BaseException:
             attempt.transaction_settlement = before
             raise
+
+    def _note_settlement(self, at: Instant) -> None:
+        attempt = self._attempt
+        self.settled_at = at
+        if attempt.began_at is not None:
+            attempt.ran_us = self._environment.runtime.monotonic() - attempt.began_at
+        self._environment.on_settle(attempt)
+
+    @property
+    def may_have_committed(self) -> bool:
+        """True if only the commit can have ended the job: its lease has not expired, so no reaper has taken it."""
+        age_us = self._environment.runtime.boot() - self._attempt.renewed_at
+        return self._attempt.committed or age_us < self._attempt.lease.lease_len
 
     async def _commit(self) -> None:
         opened, _has_settlement = self._opened, self._has_settlement
@@ -225,7 +245,7 @@ class AttemptTransactions:
     async def confirm_outcome(self, outcome: Outcome) -> Outcome:
         """Ask the store whether the transaction that contains the settlement was committed; return the outcome."""
         attempt, lease = self._attempt, self._attempt.lease
-        committed = False
+        committed, record = False, None
         try:
             (record,) = (await self._environment.engine.get(lease.job_key)).jobs
             settled = record is not None and record.settled_token == lease.token
@@ -235,6 +255,7 @@ class AttemptTransactions:
                 "Job %s: the store could not be asked whether the job was completed: %s", shown(lease.id), trouble
             )
         if committed:
+            self.settled_at = None if record is None else record.finished
             attempt.committed = True
             return outcome
         attempt.transaction_settlement = None

@@ -331,16 +331,16 @@ def test_a_caller_runs_a_coroutine_in_its_own_thread(caller_loop: CallerLoop) ->
         return threading.get_ident()
 
     for _ in range(2):
-        assert caller_loop.acquire()
+        assert caller_loop.reserve()
         assert caller_loop.run(thread()) == threading.get_ident()
 
 
 def test_two_threads_do_not_run_one_caller_loop(caller_loop: CallerLoop) -> None:
-    assert caller_loop.acquire()
+    assert caller_loop.reserve()
     with ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(caller_loop.acquire).result(30)
+        assert not pool.submit(caller_loop.reserve).result(30)
         caller_loop.run(asyncio.sleep(0))
-        assert pool.submit(caller_loop.acquire).result(30)
+        assert pool.submit(caller_loop.reserve).result(30)
         pool.submit(caller_loop.run, asyncio.sleep(0)).result(30)
 
 
@@ -357,11 +357,11 @@ def test_an_interrupted_caller_ends_what_its_call_has_begun(caller_loop: CallerL
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    assert caller_loop.acquire()
+    assert caller_loop.reserve()
     with pytest.raises(KeyboardInterrupt):
         caller_loop.run(call())
     assert ended == ["call"]
-    assert caller_loop.acquire()  # it can be used again
+    assert caller_loop.reserve()  # it can be used again
     caller_loop.run(asyncio.sleep(0))
 
 
@@ -398,13 +398,13 @@ async def test_a_caller_loop_is_closed_by_the_thread_that_runs_it(caller_loop: C
         return "answer"
 
     def run() -> str:
-        assert caller_loop.acquire()
+        assert caller_loop.reserve()
         return caller_loop.run(call())
 
     running = asyncio.create_task(asyncio.to_thread(run))
     assert await asyncio.to_thread(began.wait, 30)
     caller_loop.close()
-    assert not caller_loop.acquire()
+    assert not caller_loop.reserve()
     go_on.set()
     assert await running == "answer"
     assert caller_loop._loop is None
@@ -417,7 +417,7 @@ def test_without_a_file_descriptor_a_caller_moves_to_the_loop_thread(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("holdfast.blocking.asyncio.new_event_loop", refuse)
-    assert not caller_loop.acquire()
+    assert not caller_loop.reserve()
     monkeypatch.undo()
-    assert caller_loop.acquire()
+    assert caller_loop.reserve()
     caller_loop.run(asyncio.sleep(0))

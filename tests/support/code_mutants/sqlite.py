@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "nothing ends what an interrupted call has left open",
         "engines/sqlite/command_thread.py",
-        "self._pending.put(Request.RECOVER)",
+        "self._pending.put(ThreadRequest.RECOVER)",
         "pass",
         "Ctrl-C in one process keeps the gate locked, and no other process can write.",
         ("tests/engines/test_sqlite_own_thread.py",),

@@ -132,4 +132,20 @@ MUTANTS = (
         "The keeper waits for the lock of the user's transaction, or keeps a lease that is over.",
         ("tests/services/transactions/test_bounds.py::test_a_lease_completed_in_a_transaction_is_not_renewed",),
     ),
+    Mutant(
+        "a call that waits for itself is not noticed",
+        "engines/sqlite/write_lock.py",
+        "        if holder_of(self._path).is_this_process and every_thread_waits(OWN_THREADS, WAITING_IN):",
+        "        if False:",
+        "An enqueue inside the caller's own session blocks for the whole busy timeout.",
+        (f"{T}/test_own_lock.py::test_a_call_that_would_wait_for_itself_fails_soon_and_names_the_option",),
+    ),
+    Mutant(
+        "a wait for the write lock fails while another thread can commit",
+        "engines/sqlite/write_lock.py",
+        "is_this_process and every_thread_waits(OWN_THREADS, WAITING_IN):",
+        "is_this_process:",
+        "An enqueue fails although a transaction of another thread ends a moment later.",
+        (f"{T}/test_own_lock.py::test_a_call_waits_for_a_transaction_that_another_thread_commits",),
+    ),
 )

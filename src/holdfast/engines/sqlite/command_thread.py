@@ -45,7 +45,7 @@ class PendingCommand(NamedTuple):
     waiter: "asyncio.Future[Any] | Callable[[CommandResult], None]"
 
 
-class Request(Enum):
+class ThreadRequest(Enum):
     """What the thread shall do besides running commands."""
 
     END = auto()
@@ -64,7 +64,7 @@ class CommandThread:
         short: Container[type] = (),
     ) -> None:
         """`short`: the commands that a blocking caller may run in its own thread."""
-        self._pending: SimpleQueue[PendingCommand | Request] = SimpleQueue()
+        self._pending: SimpleQueue[PendingCommand | ThreadRequest] = SimpleQueue()
         self._open = open_runner
         self._notify = notify
         self._runtime = runtime
@@ -121,7 +121,7 @@ class CommandThread:
                 try:
                     if not complete:
                         self._must_recover = True
-                        self._pending.put(Request.RECOVER)
+                        self._pending.put(ThreadRequest.RECOVER)
                 finally:
                     self._calling_thread = 0
 
@@ -147,7 +147,7 @@ class CommandThread:
             self._closed = True
             if self.runner is not None:
                 self.runner.shorten_waits()
-            self._pending.put(Request.END)
+            self._pending.put(ThreadRequest.END)
             if not self._is_inside_call():
                 self._thread.join()  # no limit: the commands have limits, and these are short from now on
 
@@ -158,11 +158,11 @@ class CommandThread:
             self._opened.put(failure)
             return
         self._opened.put(None)
-        while (first := self._pending.get()) is not Request.END:  # no limit: `close` puts END
+        while (first := self._pending.get()) is not ThreadRequest.END:  # no limit: `close` puts END
             self._batch_waits = True
             with self._turn:
                 self._batch_waits = False
-                if first is Request.RECOVER:
+                if first is ThreadRequest.RECOVER:
                     self._recover(runner)
                     continue
                 batch = self._batch_of(first)
@@ -202,7 +202,7 @@ class CommandThread:
         batch = [first]
         while len(batch) < MAX_BATCH and not self._pending.empty():
             pending = self._pending.get()  # no limit: it is not empty, and no other thread takes from it
-            if isinstance(pending, Request):
+            if isinstance(pending, ThreadRequest):
                 self._pending.put(pending)
                 break
             batch.append(pending)

@@ -10,7 +10,7 @@ UNCHANGED = frozenset({bool, float, int, NoneType, str})
 """Values of exactly these types come back as they are."""
 
 
-class Change(NamedTuple):
+class LostType(NamedTuple):
     """The first value that comes back as another type."""
 
     place: str
@@ -19,7 +19,7 @@ class Change(NamedTuple):
     arrives: str
 
 
-def find_change(given: Any, decoded: Any) -> Change | None:
+def find_lost_type(given: Any, decoded: Any) -> LostType | None:
     """The first part of `given` that was not decoded as an equal value. None: all of it was."""
     waiting = [("", given, decoded)]
     while waiting:
@@ -31,9 +31,9 @@ def find_change(given: Any, decoded: Any) -> Change | None:
         elif type(value) is dict and type(arrived) is dict and value.keys() == arrived.keys():
             waiting += [(f"{place}.{key}", value[key], arrived[key]) for key in value]
         elif type(value) is dict and type(arrived) is dict:
-            return Change(place, "keys that are not text", "text")
+            return LostType(place, "keys that are not text", "text")
         else:
-            return Change(place, type(value).__qualname__, type(arrived).__qualname__)
+            return LostType(place, type(value).__qualname__, type(arrived).__qualname__)
     return None
 
 

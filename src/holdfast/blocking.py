@@ -20,6 +20,7 @@ from functools import wraps
 from types import coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from holdfast import forks
 from holdfast.errors import BlockingCall, EngineUnavailable
 from holdfast.runtime import Runtime
 
@@ -229,6 +230,14 @@ class CallerLoop:
         """Held while a thread runs the loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        forks.call_in_child(self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """PF2. Parent and child share the selector of the loop. If the child closed the loop, as the collector does,
+        no other thread could wake the loop of the parent any more."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            forks.keep_for_ever(loop)
 
     def reserve(self) -> bool:
         """True: the caller has to call `run`. False: another thread runs the loop, or there is none."""

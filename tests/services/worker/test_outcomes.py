@@ -444,3 +444,18 @@ class BrokenClassError(Exception):
 async def test_an_error_that_cannot_be_inspected_is_a_failure(handler: Callable[[], Any]) -> None:
     job = await attempt(handler, retry=RetryPolicy(max_attempts=1))
     assert job.state is JobState.FAILED
+
+
+@both(lambda: _raise(ValueError("no such bank")))
+async def test_the_traceback_begins_in_the_handler(handler: Callable[[], Any]) -> None:
+    job = await attempt(handler, retry=RetryPolicy(max_attempts=1))
+    assert job.last_error is not None
+    lines = job.last_error.traceback.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert f"in {handler.__name__}" in lines[1]
+
+
+async def test_a_failure_without_a_traceback_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    await attempt(object)
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_text is None

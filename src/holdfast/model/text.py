@@ -29,8 +29,8 @@ _MAX_GROUP_MEMBERS = 500
 _MAX_GROUP_DEPTH = 20
 _MAX_CHAIN = 100
 """Causes of one exception that are shown in full; the standard library takes seconds for 20,000."""
-_CALLER_OF_HANDLERS = "holdfast.worker."
-"""The package that calls handlers. Its frames say nothing about the error of a handler."""
+_CALLERS_OF_HANDLERS = ("holdfast.worker.", "holdfast.django.")
+"""The packages that call handlers. Their frames say nothing about the error of a handler."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -160,7 +160,7 @@ def _traceback_of(error: BaseException, max_bytes: int) -> str:
 def _frames_of(error: BaseException) -> TracebackType | None:
     """Its traceback without the frames of the worker that called the handler; the whole if there are no others."""
     frames = error.__traceback__
-    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith(_CALLER_OF_HANDLERS):
+    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith(_CALLERS_OF_HANDLERS):
         frames = frames.tb_next
     return frames or error.__traceback__
 
@@ -183,7 +183,7 @@ def _link_lines(error: BaseException | None) -> Iterable[str]:
     if error is None:
         return ("\n  ... left out ...\n\n",)
     kind = _type_of(error).removeprefix("builtins.")
-    return (*format_tb(error.__traceback__), f"{kind}: {_message_of(error)}\n\n")
+    return (*format_tb(_frames_of(error)), f"{kind}: {_message_of(error)}\n\n")
 
 
 def _is_too_large(error: BaseException) -> bool:

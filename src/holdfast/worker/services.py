@@ -242,9 +242,10 @@ class WorkerServices:
     # Start
 
     async def begin(self) -> None:
-        """Send the first heartbeat, then start all services and threads."""
-        await self._engine.heartbeat(self.record())
+        """Send the first heartbeat while the keeper connects, then start all services and the other thread."""
+        record = self.record()
         self.keeper.start()
+        await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
         warn_about_timeouts(self._plans.values())

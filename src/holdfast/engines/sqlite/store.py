@@ -88,9 +88,9 @@ class EngineClock:
         """The earliest time of a transaction that has begun; `stored` is the time of the last commit in the file."""
         now = self.now()
         self._report(stored, now)
-        walls = [last for last in (stored.wall, self._last.wall) if last - now.wall <= MAX_LEAD_US]
-        leases = [last for last in (stored.lease, self._last.lease) if last - now.lease <= MAX_LEAD_US]
-        return At(max(walls, default=0), max(leases, default=0))  # TM3
+        last = self._last
+        wall = _latest(stored.wall, last.wall, now.wall + MAX_LEAD_US)
+        return At(wall, _latest(stored.lease, last.lease, now.lease + MAX_LEAD_US))  # TM3
 
     def answered(self, at: At) -> None:
         self._last = at
@@ -116,6 +116,13 @@ class EngineClock:
                 self._path,
                 step_us / SECOND,
             )
+
+
+def _latest(stored: int, last: int, limit: int) -> int:
+    """The later one of the two, without one that is after `limit`; 0 if both are."""
+    if stored > limit:
+        stored = 0
+    return last if stored < last <= limit else stored
 
 
 class CommandResult(NamedTuple):

@@ -157,10 +157,10 @@ def _convert_model(kind: type, value: object) -> object:
 
 
 def _dump_model(value: object) -> object:
-    if not is_model(type(value)):
-        raise TypeError(f"{type(value).__qualname__} is not plain data")
-    dump: Any = value.model_dump  # type: ignore[attr-defined]  # asked one line above
-    return dump(mode="json", **_accepted(type(value), "model_dump", _ROUND_TRIP))
+    model: Any = type(value)
+    if not is_model(model):
+        raise TypeError(f"{model.__qualname__} is not plain data")
+    return model.model_dump(value, mode="json", **_accepted(model, "model_dump", _ROUND_TRIP))
 
 
 _ROUND_TRIP = (("by_alias", False), ("round_trip", True))

@@ -225,8 +225,9 @@ def signal_handlers_may_raise() -> bool:
 class DeferredInterrupt:
     """A block in which Ctrl-C calls a function, and raises KeyboardInterrupt at the end of the block.
 
-    Raised at any line, the error could appear inside a driver that is written in C and does not expect it. A second
-    Ctrl-C raises it at once. In other threads than the main one, and with another signal handler, it has no effect.
+    Raised at any line, the error could appear inside a driver that is written in C and does not expect it, or inside an
+    event loop, which then cannot be used again. In other threads than the main one, and with another signal handler, it
+    has no effect.
     """
 
     def __init__(self) -> None:
@@ -256,8 +257,6 @@ class DeferredInterrupt:
             function()
 
     def _handle(self, number: int, frame: object) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt
         self._interrupted = True
         if self._callback is not None:
             self._callback()

@@ -400,6 +400,21 @@ def test_ctrl_c_ends_a_call_of_the_main_thread_that_waits(caller_loop: CallerLoo
     timer.join(30)
 
 
+def test_a_second_ctrl_c_during_the_end_of_a_call_leaves_the_loop_usable(caller_loop: CallerLoop) -> None:
+    async def call() -> None:
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+
+    assert caller_loop.reserve()
+    with pytest.raises(KeyboardInterrupt):
+        caller_loop.run(call())
+    assert caller_loop.reserve()
+    assert caller_loop.run(asyncio.sleep(0.01, "the next answer")) == "the next answer"
+
+
 def test_ctrl_c_is_not_lost_if_the_call_has_its_answer(caller_loop: CallerLoop) -> None:
     async def call() -> str:
         signal.raise_signal(signal.SIGINT)

@@ -230,7 +230,7 @@ def test_no_other_caller_uses_the_connection_before_an_interrupted_call_is_clean
 
     runner.in_between = interrupted_call
     runner.recover = lambda: steps.append("recover")  # type: ignore[method-assign]
-    thread._turn = Turn()
+    thread._turn = Turn()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         thread.perform_now(Now())
     second.join(30)

@@ -377,14 +377,14 @@ def test_other_threads_can_wake_a_caller_loop_after_a_forked_child_has_ended(cal
         await loop.run_in_executor(None, threading.Event().wait, 0.05)
         timer.cancel()
 
-    assert caller_loop.acquire()
+    assert caller_loop.reserve()
     caller_loop.run(asyncio.sleep(0))
     child = os.fork()
     if not child:
         caller_loop.close()  # the collector, too, closes a loop that it finds
         os._exit(0)
     os.waitpid(child, 0)
-    assert caller_loop.acquire()
+    assert caller_loop.reserve()
     caller_loop.run(wait_for_another_thread())
     assert late == []
 

@@ -46,6 +46,33 @@ LIBPQ_OPTIONS: dict[str, Any] = {
     "tcp_user_timeout": TCP_OPTIONS["TCP_USER_TIMEOUT"],
 }
 """The same limits, for psycopg."""
+ARRAY_TYPES = tuple(
+    {
+        "oid": oid,
+        "ns": "pg_catalog",
+        "name": name,
+        "kind": b"b",
+        "elemtype": element,
+        "elemtype_name": element_name,
+        "elemdelim": b",",
+        "basetype": None,
+        "basetype_name": None,
+        "range_subtype": None,
+        "range_subtype_name": None,
+        "attrtypoids": None,
+        "attrnames": None,
+        "depth": 0,
+    }
+    for oid, name, element, element_name in (
+        (1001, "_bytea", 17, "bytea"),
+        (1007, "_int4", 23, "integer"),
+        (1016, "_int8", 20, "bigint"),
+    )
+)
+"""The array types of our calls, as asyncpg reads them from the server: every server has the same numbers for them.
+
+asyncpg would read them on each new connection before its first call, which takes 11 ms.
+"""
 
 
 class OwnSession(asyncpg.Connection):
@@ -124,6 +151,7 @@ class Connector:
         except (*failures.FAILURES, ValueError) as error:
             raise failures.of_connecting(error, self._place, login_worked=self.login_worked) from error
         _set_tcp_options(connection)
+        _register_array_types(connection)
         return connection
 
     async def check_session(self, connection: asyncpg.Connection) -> None:
@@ -174,6 +202,12 @@ def socket_of(connection: asyncpg.Connection) -> socket.socket | None:
     transport: Any = getattr(connection, "_transport", None)  # asyncpg has no public name for it
     found: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
     return None if found is None or found.fileno() < 0 else found
+
+
+def _register_array_types(connection: asyncpg.Connection) -> None:
+    protocol: Any = connection._protocol  # asyncpg has no public name for it
+    with suppress(AttributeError, LookupError):  # another version of asyncpg: it reads the types from the server
+        protocol.get_settings().register_data_types(ARRAY_TYPES)
 
 
 def _set_tcp_options(connection: asyncpg.Connection) -> None:

@@ -1,12 +1,6 @@
 -- Claim: take ready jobs under leases. `exchange` calls these functions for each queue of a claim and writes the
 -- leases.
 
--- What a worker gets of a job it holds. The planner puts it where it is used, column by column.
-CREATE FUNCTION lease_of(j job) RETURNS exchange_row LANGUAGE sql STABLE AS $$
-    SELECT ROW(
-        {{lease.fields}}, NULL)::exchange_row
-$$;
-
 -- Pick ready jobs of one queue, and lock them; index job_ready. If a transaction with an old snapshot is open, the
 -- index keeps the entries of claimed jobs, and each claim scans all of them. Then the client says where to begin
 -- (`p_cursor`): at the first job of its last claim. A job that became ready before that is found by the next scan from

@@ -157,7 +157,8 @@ END $$;
 -- WK1: as sent, except `seen` and `stop_asked`, which are the engine's.
 -- WK3: a heartbeat over a session of the worker's own names the session's process, and takes a lock that the session
 -- keeps. Behind a proxy the process is another one than in the handshake: then the session may be shared, and its
--- end says nothing about the worker. The session counts its locks; the first one has the effect.
+-- end says nothing about the worker. The session counts its locks; the first one has the effect. A heartbeat over
+-- another connection leaves it open whether the worker has a session: the two may come in any order.
 CREATE FUNCTION heartbeat(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -174,7 +175,7 @@ BEGIN
     VALUES (v_record ->> 'worker', v_record, v_now, {{rules_version}}, v_has_session)
     ON CONFLICT (worker) DO UPDATE SET
         record = excluded.record, seen = excluded.seen, rules_version = excluded.rules_version,
-        has_session = excluded.has_session
+        has_session = CASE WHEN p_request ? 'session_pid' THEN excluded.has_session ELSE w.has_session END
     RETURNING w.stop_asked INTO v_stop;
     RETURN reply(v_now, '"stop":' || v_stop);
 END $$;

@@ -79,7 +79,9 @@ BEGIN
     END IF;
     -- T2: a claim sent again answers the leases it still holds, in rank order, and takes nothing new.
     IF p_claim_id IS NOT NULL THEN
-        RETURN QUERY SELECT (lease_of(j)).* FROM job AS j
+        RETURN QUERY SELECT
+                {{lease.fields}}, NULL
+            FROM job AS j
             WHERE token >= p_claim_id || '.' AND token < p_claim_id || '/'
                 AND substr(token, length(p_claim_id) + 2) ~ '^[0-9]+$'
             ORDER BY substr(token, length(p_claim_id) + 2)::bigint;
@@ -152,7 +154,8 @@ BEGIN
                 granted = true
             FROM unnest(v_picked.rows, v_picked.tasks) WITH ORDINALITY AS g (row, task, rank)
             WHERE j.ctid = g.row  -- in the order of their ranks: every join here is a loop over what it begins with
-            RETURNING (lease_of(j)).*;
+            RETURNING
+                {{lease.fields}}, NULL;
         END IF;
         v_none := count_exchange(p_sources[i], v_done, v_running, v_got - v_running);
         v_done := without_queue(p_sources[i], v_done);
@@ -169,7 +172,7 @@ BEGIN
     v_topics := current_setting('holdfast.topics', true);
     IF p_sender IS NOT NULL AND strpos(v_topics, '"reply:') > 0 THEN
         -- A process waits for a result. Those that wait for room need no notification of every end.
-        v_topics := regexp_replace(v_topics, '"room:[^\n]*\n', '', 'g');
+        v_topics := regexp_replace(v_topics, '^"room:.*\n', '', 'gn');
         v_sent := notify_at_commit(p_sender, replace(rtrim(v_topics, E'\n'), E'\n', ','));
     END IF;
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started

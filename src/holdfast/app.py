@@ -222,7 +222,7 @@ class App(Generic[S]):
         """
         from holdfast.worker import Worker
 
-        return Worker(
+        worker = Worker(
             self,
             queues=queues,
             concurrency=concurrency,
@@ -233,6 +233,8 @@ class App(Generic[S]):
             until_empty=until_empty,
             strict=strict,
         )
+        self.registry.workers.add(worker)
+        return worker
 
     def middleware(self, middleware: M, /) -> M:
         """Put this around every attempt of every task; a decorator. The first one is the outermost."""

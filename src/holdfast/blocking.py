@@ -15,11 +15,13 @@ A blocking call on a thread that runs an event loop is refused: it would stop ev
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import wraps
+from inspect import isroutine
 from types import coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from holdfast import forks
 from holdfast.errors import BlockingCall, EngineUnavailable
 from holdfast.runtime import Runtime
 
@@ -30,6 +32,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 ALLOW = "HOLDFAST_ALLOW_BLOCKING"
+IN_A_THREAD = "FastAPI runs a route in a thread if it is declared with `def`; elsewhere use `asyncio.to_thread`."
 START_TIMEOUT_S = 30.0
 """For the start of the loop thread, which takes milliseconds."""
 CLOSE_TIMEOUT_S = 10.0
@@ -44,7 +47,7 @@ def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Cal
     @wraps(method)
     def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if asyncio._get_running_loop() is not None and os.environ.get(ALLOW) != "1":
-            raise BlockingCall(method=name, twin=async_name)
+            raise BlockingCall(_message(self, name, async_name, kwargs), method=name, twin=async_name)
         store = self._store  # type: ignore[attr-defined]  # see the docstring
         coroutine: Coroutine[Any, Any, R] = getattr(self, async_name)(*args, **kwargs)
         return run_coroutine(coroutine, store.loop_thread)
@@ -53,6 +56,17 @@ def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Cal
     call.__qualname__ = method.__qualname__.removesuffix(async_name) + name
     call.__twin__ = async_name  # type: ignore[attr-defined]  # read by the test that looks for missing blocking methods
     return call
+
+
+def _message(owner: object, name: str, async_name: str, kwargs: Mapping[str, object]) -> str:
+    """The message for a call in a transaction: the async method takes no sync one. Empty: the usual message."""
+    transaction = kwargs.get("transaction") or getattr(owner, "transaction", None)
+    if transaction is None or isroutine(transaction):
+        return ""
+    return (
+        f"{name}() would block the running event loop. With an async session or connection, use `await {async_name}()` "
+        f"here. With a sync one, call {name}() in a thread. {IN_A_THREAD}"
+    )
 
 
 _MOVE = object()
@@ -229,6 +243,14 @@ class CallerLoop:
         """Held while a thread runs the loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        forks.call_in_child(self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """PF2. Parent and child share the selector of the loop. If the child closed the loop, as the collector does,
+        no other thread could wake the loop of the parent any more."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            forks.keep_for_ever(loop)
 
     def reserve(self) -> bool:
         """True: the caller has to call `run`. False: another thread runs the loop, or there is none."""

@@ -29,8 +29,12 @@ class Client:
         The longest `wait_for_room` of the drafts counts for all. `transaction`: inside your own transaction.
         """
         listed = list(drafts)
+        checked: Task[Any, R] | None = None
         for draft in listed:
             _check_draft(draft)
+            if draft.task is checked:
+                continue
+            checked = draft.task
             if draft.task._store is not self._store:
                 raise UsageError(f"{draft!r} was made by a task of another App. Use the client of that App.")
             if draft.task.transaction is not None and draft.task.transaction is not transaction:

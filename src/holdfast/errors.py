@@ -270,7 +270,7 @@ class JobFailed(JobError):
         self, message: str = "", *, job_id: str, task: str, attempts: int, reason: str, error: ErrorText | None = None
     ) -> None:
         self.reason, self.error, name = reason, error, repr(task)[1:-1]  # escaped: no line break can forge a line
-        last = "" if error is None else f" Last error: {error.type}: {error.message}."
+        last = "" if error is None else f" Last error: {error.type}: {error.message.rstrip('.')}."
         text = f"Job {job_id!r} ({name}) failed at attempt {attempts}: {reason}.{last} Fix the cause, then requeue it."
         super().__init__(message or text, job_id=job_id, task=task, attempts=attempts)
 

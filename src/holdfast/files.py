@@ -55,6 +55,8 @@ class ReadFile(Descriptor):
 
     def read_at(self, offset: int, count: int) -> bytes:
         """These bytes, or fewer where the file ends. Used by one thread at a time."""
+        if sys.platform != "win32":
+            return os.pread(self.fd, count, offset)
         os.lseek(self.fd, offset, os.SEEK_SET)
         return os.read(self.fd, count)
 

@@ -74,6 +74,13 @@ class ChildCopy:
                 os.dup2(nothing.fileno(), fd, inheritable=False)
 
 
+def keep_for_ever(of_parent: object) -> None:
+    """In a child: never finalize this object of the parent, not even when the interpreter ends."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(of_parent))
+
+
 def call_around(participant: AtFork) -> None:
     """Call the methods of this object before and after every fork."""
     _around.append(participant)

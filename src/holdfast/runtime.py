@@ -241,9 +241,10 @@ class SystemRuntime(Runtime):
         if self._unused_tokens_pid != os.getpid():  # after a fork: the parent process will use the tokens that are left
             self._unused_tokens, self._unused_tokens_pid = {}, os.getpid()
         try:
-            return (unused := self._unused_tokens.setdefault(count, [])).pop()
-        except IndexError:
+            return self._unused_tokens[count].pop()
+        except (KeyError, IndexError):
             fetched = os.urandom(count * TOKENS_PER_READ)
+            unused = self._unused_tokens.setdefault(count, [])
             unused += [fetched[start : start + count] for start in range(count, len(fetched), count)]
             return fetched[:count]
 

@@ -14,11 +14,13 @@ Arguments and options are checked before anything is written.
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast
+from weakref import WeakSet
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.codec import Codec
@@ -44,6 +46,8 @@ from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.text import check_name
+
+_logger = logging.getLogger("holdfast")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -326,6 +330,8 @@ class Registry(Mapping[str, Task[..., Any]]):
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
+        self.workers: WeakSet[Any] = WeakSet()
+        """The App's workers in this process. Each has the tasks that were there when it started."""
 
     def add(self, task: Task[..., Any]) -> None:
         """Refuse a second task of this name, unless a cell of a notebook, or a line of a shell, is run again."""
@@ -334,6 +340,12 @@ class Registry(Mapping[str, Task[..., Any]]):
             if not is_redefinition(earlier._definition.function, task._definition.function):
                 raise DuplicateTask(task=task.name)
             self._tasks[task.name] = task
+            if any(worker.has_started for worker in self.workers):
+                _logger.warning(
+                    "Task %r was defined again, and a worker of this process goes on with the earlier definition. "
+                    "Stop it and start another.",
+                    task.name,
+                )
 
     def replace(self, task: Task[..., Any]) -> None:
         """Add a task in place of an earlier one of its name: its module was loaded again."""

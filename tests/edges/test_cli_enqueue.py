@@ -158,6 +158,8 @@ def test_with_an_app_task_and_arguments_are_checked(
     (tmp_path / "checked_shop.py").write_text(SHOP.format(name="shop", folder=tmp_path))
     unknown = run("resise", "cat.png", target="checked_shop")
     assert (unknown.code, "Did you mean 'resize'?" in unknown.err) == (2, True)
+    option = run("resize", "cat.png", "id=7", target="checked_shop")
+    assert (option.code, "It is an option of this command: --id." in option.err) == (2, True)
     wrong = run("resize", "cat.png", "width=wide", target="checked_shop")
     assert (wrong.code, "width" in wrong.err) == (2, True)
     assert "wide" not in wrong.err.replace("width", ""), "an argument is not repeated: it may be a secret"

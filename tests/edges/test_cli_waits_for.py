@@ -16,6 +16,12 @@ def waits_for(shell: Shell, job_id: str) -> str:
 # --- jobs show ---
 
 
+def test_no_line_in_a_pipe_ends_with_blanks(shell: Shell) -> None:
+    shell.works.using(id="one").enqueue()
+    for command in (("jobs", "show", "one"), ("jobs", "list"), ("status",)):
+        assert [row for row in shell(*command).out.splitlines() if row != row.rstrip()] == []
+
+
 def test_a_job_without_a_worker_says_that_none_is_alive(shell: Shell) -> None:
     shell.works.using(id="one").enqueue()
     assert waits_for(shell, "one") == f"No live worker on {shell.path}."
@@ -24,7 +30,7 @@ def test_a_job_without_a_worker_says_that_none_is_alive(shell: Shell) -> None:
 def test_a_job_whose_task_no_worker_has_says_so(shell: Shell) -> None:
     shell.works.using(id="one").enqueue()
     report_in_now(shell.app, "w1", "other", queues=("default",))
-    assert waits_for(shell, "one") == "1 worker is alive, it does not know task 'works': they know other."
+    assert waits_for(shell, "one") == "1 worker is alive, it does not know task 'works': it knows other."
 
 
 def test_a_job_of_a_paused_queue_says_that_it_is_paused(shell: Shell) -> None:

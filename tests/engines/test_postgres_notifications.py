@@ -22,7 +22,7 @@ from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Renewal
 from holdfast.runtime import SystemRuntime
-from holdfast.testing.contract.builders import QUEUE, claim, fail, new_job, succeed
+from holdfast.testing.contract.builders import QUEUE, claim, fail, new_job, release, succeed
 
 
 @pytest.fixture
@@ -203,6 +203,21 @@ async def test_an_exchange_notifies_waiting_callers_with_its_commit(store: Store
             await engine.exchange([fail(leases[1])])
             assert await subscription.wait(30) == {"reply:caller"}
         assert left_to_notifiers == {f"room:{QUEUE}"}
+
+
+async def test_an_exchange_notifies_with_its_commit_whatever_is_in_the_name_of_the_queue(store: Store) -> None:
+    queue = 'a"room:b'
+    async with opened(store) as engine, opened(store) as other:
+        await engine.enqueue(Group((new_job("a", queue=queue, reply="caller"), new_job("b", queue=queue))))
+        first, second = (await engine.exchange(claim=claim("c1", queue=queue, limit=2))).leases
+        with other.subscribe("reply:caller", f"queue:{queue}") as subscription:
+            answer = await engine.exchange((release(second), succeed(first)))
+            assert [status.value for status in answer.settled] == ["applied", "applied"]
+            received = set[str]()
+            while received != {"reply:caller", f"queue:{queue}"}:
+                topics = await subscription.wait(30)
+                assert topics
+                received |= topics
 
 
 async def test_a_call_does_not_wait_for_another_that_notifies_with_its_commit(

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -46,8 +47,12 @@ def other(tmp_path: Path) -> Iterator[SqliteEngine]:
     opened.close_now()
 
 
-def interrupt_at(number: int, call: Callable[[], object]) -> bool:
-    """Raise KeyboardInterrupt in `call`, at the place of this number. False: it has fewer places.
+def raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupt_at(number: int, call: Callable[[], object], handler: Callable[[], object] = raise_interrupt) -> bool:
+    """Run a signal handler in `call`, at the place of this number. False: it has fewer places.
 
     The interpreter runs signal handlers when a function begins and when a function of C has returned. (It runs them
     also at the end of a loop's body; that is no other place, because a function of C is called in every loop.)
@@ -59,7 +64,7 @@ def interrupt_at(number: int, call: Callable[[], object]) -> bool:
         if event in ("call", "c_return"):
             left -= 1
             if left == -1:
-                raise KeyboardInterrupt
+                handler()
 
     before = sys.getprofile()
     sys.setprofile(on_event)
@@ -119,6 +124,28 @@ def test_a_read_that_is_interrupted_anywhere_leaves_no_open_transaction(engine: 
     assert not reader.connection.in_transaction
 
 
+def test_a_signal_handler_that_uses_the_store_anywhere_in_a_call_never_waits_for_that_call(
+    engine: SqliteEngine,
+) -> None:
+    def handler() -> None:
+        with suppress(EngineUnavailable):  # it is refused in the middle of the call
+            engine.perform_now(enqueue(f"handler-{number}"))
+
+    def call() -> None:
+        more.append(interrupt_at(number, partial(engine.perform_now, enqueue(f"{number}")), handler))
+
+    more: list[bool] = []
+    number = 0
+    while not more or more[-1]:
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive(), f"the handler waits at place {number}"
+        assert stored(engine, f"{number}")
+        number += 1
+    assert number > 100
+
+
 def test_subscribers_are_woken_after_an_enqueue_that_was_interrupted_behind_its_commit(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +196,71 @@ def test_a_signal_handler_that_uses_the_store_in_the_middle_of_a_call_is_refused
     runner.in_between = handler
     assert thread.perform_now(Now()) == "the answer"
     thread.close()
+
+
+def test_no_other_caller_uses_the_connection_before_an_interrupted_call_is_cleaned_up() -> None:
+    class Turn:
+        """The lock of a thread. It looks free, as for a caller that looked just before another one took it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def locked(self) -> bool:
+            return False
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is second:
+                second_waits.set()
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    runner = Calls()
+    thread = CommandThread(lambda: runner, lambda topics: None, SystemRuntime(), "test writer", {Now})
+    second = threading.Thread(target=thread.perform_now, args=(Now(),), daemon=True)
+    second_waits, steps = threading.Event(), list[str]()
+
+    def interrupted_call() -> None:
+        runner.in_between = lambda: steps.append("second call")
+        second.start()
+        assert second_waits.wait(30)
+        second.join(0.1)  # it waits for the lock
+        raise KeyboardInterrupt
+
+    runner.in_between = interrupted_call
+    runner.recover = lambda: steps.append("recover")  # type: ignore[method-assign]
+    thread._turn = Turn()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        thread.perform_now(Now())
+    second.join(30)
+    assert steps == ["recover", "second call"]
+    thread.close()
+
+
+def test_a_command_that_is_submitted_while_the_store_is_closed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = CommandThread(Calls, lambda topics: None, SystemRuntime(), "test writer")
+    errors: list[BaseException] = []
+
+    def close_meanwhile() -> bool:
+        """Between the look of `_submit` and its `put`."""
+        monkeypatch.undo()
+        closing = threading.Thread(target=thread.close)
+        closing.start()
+        closing.join(30)
+        return False
+
+    def call() -> None:
+        try:
+            thread.perform_now(Now())
+        except EngineUnavailable as error:
+            errors.append(error)
+
+    monkeypatch.setattr(thread, "_is_inside_call", close_meanwhile)
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    caller.join(30)
+    assert [str(error) for error in errors] == ["The store has been closed. Nothing was written. Open it again."]
 
 
 def test_a_signal_handler_can_close_the_store_in_the_middle_of_a_call() -> None:

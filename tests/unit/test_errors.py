@@ -275,3 +275,9 @@ def test_a_duration_is_rounded_to_the_nearest_microsecond() -> None:
 
 def test_an_instant_before_1970_is_negative() -> None:
     assert instant_us(datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), "at") == -1_000_000
+
+
+def test_a_message_that_ends_with_a_full_stop_gets_no_second_one() -> None:
+    error = ErrorInfo("shop.Refused", "Correct one of them.", "")
+    text = str(JobFailed(job_id="a", task="t", attempts=1, reason="error", error=error))
+    assert text.endswith("Last error: shop.Refused: Correct one of them. Fix the cause, then requeue it.")

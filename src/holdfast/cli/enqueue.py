@@ -17,11 +17,12 @@ import click
 from holdfast.cli.format import safe
 from holdfast.cli.json_output import print_json, readable_json
 from holdfast.cli.options import Store, duration, examples, on_store, time
-from holdfast.errors import UnknownTask
+from holdfast.errors import InvalidArguments, UnknownTask
 from holdfast.handle import Handle
 from holdfast.task import Task
 
 _NAMED = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
+_OPTIONS = ("delay", "at", "id", "queue", "lane", "priority", "wait")
 
 
 @click.command(
@@ -52,7 +53,15 @@ def enqueue(
     """
     declared = _task(store, task).using(**_given(options))
     args, kwargs = _arguments(values, file, declared.fits)
-    handle = declared.enqueue(*args, **kwargs)
+    try:
+        handle = declared.enqueue(*args, **kwargs)
+    except InvalidArguments as error:
+        unknown = f"Task {task!r} has no parameter `{error.field}`."
+        if error.field not in _OPTIONS or not str(error).startswith(unknown):
+            raise
+        raise InvalidArguments(
+            f"{unknown} It is an option of this command: --{error.field}.", task=task, field=error.field
+        ) from error
     if wait is None:
         _print_receipt(store, handle)
         return

@@ -73,7 +73,7 @@ def run(
     except HoldfastError as error:
         if debug:
             traceback.print_exception(error)
-        print_message(str(error))
+        print_message(str(error).replace("Run: holdfast ", f"Run: {program} "))
         return code_of(error)
 
 

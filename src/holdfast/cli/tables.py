@@ -1,8 +1,10 @@
 """Output for people: tables, in colour on a terminal and plain in a pipe."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -21,6 +23,7 @@ STYLES = {
 }
 PIPE_WIDTH = 10_000
 """Characters: wide enough that nothing is cut in a pipe."""
+_BLANKS_AT_END = re.compile(" +(?=\n)")
 
 
 def use_colour() -> bool:
@@ -28,10 +31,23 @@ def use_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+class PipeOutput:
+    """Standard output without the blanks with which a table fills its last column."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_BLANKS_AT_END.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def console() -> Console:
     terminal = sys.stdout.isatty()
     return Console(
-        file=sys.stdout,
+        file=sys.stdout if terminal else cast("IO[str]", PipeOutput(sys.stdout)),
         force_terminal=terminal,
         color_system="auto" if use_colour() else None,
         width=None if terminal else PIPE_WIDTH,

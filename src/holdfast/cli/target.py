@@ -53,11 +53,12 @@ def find(target: str | None, url: str | None) -> TargetApp:
         raise ConfigError("Give --app or --url, not both: an App has its own address.", key="app", source="--app")
     if url is not None:
         return TargetApp(App(read_url(url)))
-    if target is not None:
-        return load(target)
     context = click.get_current_context(silent=True)
-    if context is not None and isinstance(context.obj, TargetApp):
-        return context.obj
+    embedded = context.obj if context is not None and isinstance(context.obj, TargetApp) else None
+    if target is not None:
+        return load(target) if embedded is None else _load_beside(embedded, target)
+    if embedded is not None:
+        return embedded
     configured = App[Any]().config.app
     return TargetApp(App()) if configured is None else load(configured, configured=True)
 
@@ -84,6 +85,15 @@ def load(target: str, *, configured: bool = False) -> TargetApp:
     with _import_errors(", ".join(app.modules)):
         app.import_modules()
     return TargetApp(app, f"{module_name}:{name}", "" if configured else target)
+
+
+def _load_beside(embedded: TargetApp, target: str) -> TargetApp:
+    """Import a TARGET in a program that has an App of its own."""
+    try:
+        return load(target)
+    except ConfigError as error:
+        message = f"{error} You can also leave out {target!r}: then the App is {embedded.name}."
+        raise _target_error(message) from error
 
 
 def _import(name: str) -> ModuleType:

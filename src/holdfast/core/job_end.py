@@ -83,6 +83,8 @@ async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "")
     (head,) = (None,) if first == key.id else (await engine.get(JobKey(key.queue, first))).jobs
     pools = (await engine.pools()).pools if record.epoch else ()
     ended = await read_ended_workers(engine)
+    target = _target(origin)
+    only_here = origin == "__main__" and not target  # a notebook or a shell: no other process can import the task
     return UnfinishedJob(
         job=record,
         now=answer.at.wall,
@@ -92,8 +94,8 @@ async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "")
         pool=next((pool for pool in pools if pool.name == key.queue), None),
         workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
         store=store.address,
-        target="" if store.config.app else _target(origin),
-        shared=engine.capabilities.shared_between_processes,
+        target="" if store.config.app else target,
+        shared=engine.capabilities.shared_between_processes and not only_here,
     )
 
 

@@ -7,6 +7,7 @@ elsewhere. So nothing here moves to the loop thread. An engine that is not open 
 import asyncio
 from typing import TYPE_CHECKING
 
+from holdfast.blocking import IN_A_THREAD
 from holdfast.engine import Engine
 from holdfast.errors import UsageError
 from holdfast.model.command import A, Command
@@ -33,8 +34,8 @@ async def adapt_for_call(transaction: object) -> UserConnection:
     connection = adapt(transaction)
     if connection.mode is Mode.SYNC and on_loop:
         raise UsageError(
-            f"This {connection.name} would block the running event loop. Use an async connection, or call the blocking "
-            "method in a thread."
+            f"This {connection.name} would block the running event loop. Use an async one, or call the blocking method "
+            f"in a thread. {IN_A_THREAD}"
         )
     if connection.mode is Mode.ASYNC and not on_loop:
         raise UsageError(

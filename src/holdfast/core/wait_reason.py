@@ -72,10 +72,11 @@ def no_worker_reason(facts: UnfinishedJob) -> str:
     if job.task == BARE_TASK and not facts.able:
         return f"No live process pulls from queue {job.queue}."
     with_task = [worker for worker in alive if job.task in worker.tasks]
-    count = "1 worker is alive, it does not know" if len(alive) == 1 else f"{len(alive)} workers are alive, none knows"
+    one = len(alive) == 1
+    count = "1 worker is alive, it does not know" if one else f"{len(alive)} workers are alive, none knows"
     if not with_task:
         tasks = ", ".join(sorted({task for worker in alive for task in worker.tasks if task})) or "no task at all"
-        return f"{count} task {job.task!r}: they know {tasks}."
+        return f"{count} task {job.task!r}: {'it knows' if one else 'they know'} {tasks}."
     if not facts.able:
         queues = ", ".join(sorted({queue for worker in with_task for queue in worker.queues}))
         return f"No live worker looks at queue {job.queue}: those that know {job.task!r} have {queues}."

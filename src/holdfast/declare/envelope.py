@@ -6,9 +6,10 @@ decodes and checks it in one step; and the canonical form of a value, which is t
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from hashlib import blake2b
 from importlib import import_module
+from inspect import signature
 from operator import or_
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -141,15 +142,37 @@ def is_model(kind: object) -> bool:
 def _convert_model(kind: type, value: object) -> object:
     if isinstance(value, kind):
         return value
-    if is_model(kind):
-        return kind.model_validate(value)  # type: ignore[attr-defined]  # asked one line above
-    raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+    if not is_model(kind):
+        raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+    model: Any = kind
+    try:
+        return model.model_validate(value, **_accepted(model, "model_validate", _BY_NAME))
+    except ValueError as error:
+        if not hasattr(error, "errors"):
+            raise
+        # The text of pydantic's error quotes the value, which may be a secret.
+        problems = error.errors(include_input=False, include_url=False)
+        texts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in problems]
+        raise ValueError(", ".join(texts)) from None
 
 
 def _dump_model(value: object) -> object:
-    if is_model(type(value)):
-        return value.model_dump(mode="json")  # type: ignore[attr-defined]  # asked one line above
-    raise TypeError(f"{type(value).__qualname__} is not plain data")
+    if not is_model(type(value)):
+        raise TypeError(f"{type(value).__qualname__} is not plain data")
+    dump: Any = value.model_dump  # type: ignore[attr-defined]  # asked one line above
+    return dump(mode="json", **_accepted(type(value), "model_dump", _ROUND_TRIP))
+
+
+_ROUND_TRIP = (("by_alias", False), ("round_trip", True))
+"""A model is stored by the names of its fields, without computed ones, whatever its aliases are."""
+_BY_NAME = (("by_alias", True), ("by_name", True))
+
+
+@lru_cache(maxsize=1_000)
+def _accepted(kind: type, method: str, options: tuple[tuple[str, bool], ...]) -> dict[str, bool]:
+    """Those of the options that the method takes. Classes of other libraries, and older pydantic, have fewer."""
+    parameters = signature(getattr(kind, method)).parameters
+    return {name: value for name, value in options if name in parameters}
 
 
 with_fields = replace

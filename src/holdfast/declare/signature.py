@@ -10,6 +10,7 @@ are read at first use.
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, get_args, get_origin, get_type_hints
 
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
@@ -37,6 +38,8 @@ OUR_CODECS = (JsonCodec, MsgpackCodec)
 """They decode by type hints. A tuple: `isinstance` takes twice as long with a union."""
 _ALWAYS_FIT = frozenset({bool, int, float, str})
 """A value of exactly this type fits: it need not be decoded to find out."""
+_SIMPLE = _ALWAYS_FIT - {float}
+"""The same, and every such value can be stored. A float may be no number."""
 DOES_NOT_FIT = "The data does not fit the declared type: "
 """The start of a codec's error message about this."""
 DISCRIMINATE = "Use plain data, one model, or a union with a discriminator: Annotated[A | B, Field(discriminator=...)]."
@@ -95,6 +98,10 @@ class Signature:
         try:
             call: object = [args, kwargs]
             types = self._types or self.types
+            if not kwargs and types.are_simple(args) and (type(codec) is JsonCodec or type(codec) is MsgpackCodec):
+                simple = codec.encode_simple(call)  # not for a subclass, which may encode in another way
+                if simple is not None:
+                    return simple
             payload = codec.encode(plain(call) if types.models else call)
             if types.shape is None or types.models or not isinstance(codec, OUR_CODECS):
                 decoded = self._read(payload, codec)
@@ -288,6 +295,9 @@ class _Types:
         """Parameters without a type hint."""
         self.models = any(_holds_model(kind) for kind in hints.values())
         self.returns = _returns(with_model_unions(hints.get("return", Any)))
+        kinds = [self.of[p.name] for p in parameters if p.kind in _POSITIONAL]
+        self._simple = list(takewhile(_SIMPLE.__contains__, kinds))
+        """The types of the first positional parameters, up to one that is not simple."""
         self.shape: Any = None
         if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
             self.shape = shape(
@@ -295,6 +305,10 @@ class _Types:
                 {p.name: self.of[p.name] for p in parameters if p.kind in _POSITIONAL},
                 {p.name: self.of[p.name] for p in parameters if p.kind in _KEYWORD},
             )
+
+    def are_simple(self, args: Sequence[Any]) -> bool:
+        """True if each positional argument has exactly the declared type, and that is a simple one."""
+        return list(map(type, args)) == self._simple[: len(args)]
 
 
 def job_options() -> Collection[str]:

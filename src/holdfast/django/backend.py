@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import AsyncToSync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
 from holdfast.django.backend_apps import APPS, BackendApp
@@ -60,7 +61,11 @@ class Backend(BaseTaskBackend):
         transaction = _chosen_transaction(task)
         if transaction is None:
             connection = connections[self._backend_app.database]
-            transaction = connection if in_transaction(connection) else None
+            try:
+                transaction = connection if in_transaction(connection) else None
+            except SynchronousOnlyOperation as error:
+                message = "enqueue() blocks, and this is async code: write `await task.aenqueue(...)`."
+                raise SynchronousOnlyOperation(message) from error
         with _advice():
             (handle,) = self._backend_app.app.client.enqueue_many([draft], transaction=transaction)
         result = self._enqueued(task, draft, handle)

@@ -45,9 +45,14 @@ class BackendApp:
     def __init__(self, alias: str) -> None:
         self.alias = alias
         options = backend_options(alias)
-        self.app: App[Any] = App(
-            lambda: address_of(self.database), namespace=options.get("namespace"), durability=options.get("durability")
-        )
+        try:
+            self.app: App[Any] = App(
+                lambda: address_of(self.database),
+                namespace=options.get("namespace"),
+                durability=options.get("durability"),
+            )
+        except InvalidOption as error:
+            raise ImproperlyConfigured(f'TASKS["{alias}"]["OPTIONS"]: {error}') from error
         self.tasks: dict[str, DeclaredTask] = {}
         send_when_ended(self)
 
@@ -93,6 +98,8 @@ class BackendApp:
 def backend_options(alias: str) -> Mapping[str, Any]:
     """OPTIONS of an entry of TASKS."""
     options: Mapping[str, Any] = settings.TASKS[alias].get("OPTIONS", {})
+    if not isinstance(options, Mapping):
+        raise ImproperlyConfigured(f'TASKS["{alias}"]["OPTIONS"] must be a dictionary.')
     for name in options:
         if name not in BACKEND_OPTIONS:
             known = ", ".join(BACKEND_OPTIONS)
@@ -105,9 +112,20 @@ def database_of(alias: str) -> str:
     return database
 
 
+def task_settings(alias: str) -> Mapping[str, Mapping[str, Any]]:
+    """OPTIONS["TASKS"] of an entry of TASKS: options of tasks by their path."""
+    found: Any = backend_options(alias).get("TASKS", {})
+    if not isinstance(found, Mapping) or not all(isinstance(options, Mapping) for options in found.values()):
+        raise ImproperlyConfigured(
+            f'TASKS["{alias}"]["OPTIONS"]["TASKS"] must be a dictionary of dictionaries: '
+            '{"shop.tasks.ship": {"max_attempts": 10}}.'
+        )
+    return found
+
+
 def options_of(task: Any, alias: str) -> dict[str, Any]:
     """The options of a task: those of its decorator; for what it leaves out, those of the settings."""
-    configured = backend_options(alias).get("TASKS", {}).get(task.module_path, {})
+    configured = task_settings(alias).get(task.module_path, {})
     for name in configured:
         if name not in TASK_OPTIONS:
             message = f'TASKS["{alias}"]["OPTIONS"]["TASKS"]["{task.module_path}"] has no option {name!r}.'
@@ -160,5 +178,8 @@ def holdfast_aliases() -> list[str]:
 def get_app(backend: str = "default") -> App[Any]:
     """The App of an entry of TASKS: for `control`, events, middleware, or a worker in code."""
     if backend not in holdfast_aliases():
-        raise ImproperlyConfigured(f'TASKS["{backend}"] does not use holdfast.django.Backend.')
+        known = ", ".join(holdfast_aliases()) or "none"
+        raise ImproperlyConfigured(
+            f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.'
+        )
     return APPS[backend].app

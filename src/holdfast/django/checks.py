@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -12,12 +13,16 @@ from django.db import connections
 from holdfast.declare.policy import read_app_options, read_task_options
 from holdfast.errors import InvalidOption
 
+KEYS = ("BACKEND", "QUEUES", "OPTIONS")
+"""What an entry of TASKS may contain."""
+
 
 def check_backend(alias: str) -> list[Any]:
-    from holdfast.django.backend_apps import backend_options, database_of
+    from holdfast.django.backend_apps import backend_options, database_of, task_settings
 
     try:
         options = backend_options(alias)
+        task_settings(alias)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), id="holdfast.E001")]
     found = []
@@ -29,13 +34,26 @@ def check_backend(alias: str) -> list[Any]:
                 id="holdfast.E002",
             )
         )
-    found += _check_options(alias, options)
+    found += [*_check_keys(alias), *_check_options(alias, options)]
     database = database_of(alias)
     if database not in connections.settings:
         known = ", ".join(sorted(connections.settings))
         message = f'TASKS["{alias}"]["OPTIONS"]["database"] is {database!r}. DATABASES has: {known}.'
         return [*found, checks.Error(message, id="holdfast.E003")]
     return [*found, *_check_database(database)]
+
+
+def _check_keys(alias: str) -> list[Any]:
+    """Django ignores a key that it does not know. Then the jobs could be in another database than intended."""
+    return [
+        checks.Warning(
+            f'TASKS["{alias}"] has the key {key!r}, which is ignored.',
+            hint=f"The keys are {', '.join(KEYS)}. Options of Holdfast, such as `database`, belong into OPTIONS.",
+            id="holdfast.W002",
+        )
+        for key in settings.TASKS[alias]
+        if key not in KEYS
+    ]
 
 
 def _check_options(alias: str, options: Any) -> list[Any]:
@@ -69,7 +87,8 @@ def _check_database(database: str) -> list[Any]:
     if vendor not in ("postgresql", "sqlite"):
         return [
             checks.Error(
-                f"The database {database!r} is on {vendor}. Holdfast stores jobs in PostgreSQL or SQLite.",
+                f"The engine of the database {database!r} is {settings['ENGINE']!r}. Holdfast stores jobs in "
+                "PostgreSQL or SQLite.",
                 hint='Name another one in TASKS: "OPTIONS": {"database": …}.',
                 id="holdfast.E005",
             )

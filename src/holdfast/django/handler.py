@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.core import mail
+from django.db import close_old_connections, connections
 
 from holdfast.context import AbortReason, Context, Next
 from holdfast.django.atomic import AtomicTransaction
@@ -100,9 +101,21 @@ def _around_sync(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any]
             if _has_succeeded(ctx, running):
                 task_finished.send_robust(running.sender, task_result=running.result)
         finally:
-            close_old_connections()
+            _close_connections()
 
     return around
+
+
+def _close_connections() -> None:
+    """After an attempt: close the old connections of this thread. In a test, close all of them.
+
+    With CONN_MAX_AGE an idle thread keeps its connection, and PostgreSQL cannot drop a database that has one.
+    """
+    close_old_connections()
+    if hasattr(mail, "outbox"):  # set by Django's `setup_test_environment`
+        for connection in connections.all(initialized_only=True):
+            if not connection.in_atomic_block:
+                connection.close()
 
 
 def _has_succeeded(ctx: Context[Any], running: RunningResult) -> bool:
@@ -149,4 +162,4 @@ async def _old_connections_closed() -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await sync_to_async(close_old_connections)()
+        await sync_to_async(_close_connections)()

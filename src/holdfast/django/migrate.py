@@ -6,6 +6,7 @@ has to be closed before Django drops a test database. Django has no signal for t
 wrapped on the connection whose database was just migrated.
 """
 
+import sys
 from functools import wraps
 from typing import Any
 
@@ -25,6 +26,9 @@ def create_tables(*, using: str, **more: Any) -> None:
     for backend_app in APPS.using_database(using):
         backend_app.app.migrate()
         backend_app.app.close()
+        if more.get("verbosity", 1) >= 1:
+            message = f'  Tables of the jobs of TASKS["{backend_app.alias}"] are up to date in database {using}.\n'
+            (more.get("stdout") or sys.stdout).write(message)
         _close_before_drop(connections[using].creation, backend_app)
 
 

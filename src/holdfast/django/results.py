@@ -82,7 +82,7 @@ def enqueued(
 ) -> HoldfastTaskResult:
     """The result of a job that was just enqueued."""
     args, kwargs = arguments
-    return HoldfastTaskResult(
+    result = HoldfastTaskResult(
         task=task,
         id=id,
         status=status_of(state),
@@ -96,6 +96,8 @@ def enqueued(
         errors=[],
         worker_ids=[],
     )
+    object.__setattr__(result, "_return_value", None)  # Django's class has no default, and `==` reads it
+    return result
 
 
 def result_of(task: Any, alias: str, job: Job, value: Any = None) -> HoldfastTaskResult:

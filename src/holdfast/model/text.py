@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from traceback import TracebackException, format_tb
+from types import TracebackType
 
 from msgspec import Struct
 
@@ -28,6 +29,8 @@ _MAX_GROUP_MEMBERS = 500
 _MAX_GROUP_DEPTH = 20
 _MAX_CHAIN = 100
 """Causes of one exception that are shown in full; the standard library takes seconds for 20,000."""
+_CALLERS_OF_HANDLERS = ("holdfast.worker.", "holdfast.django.")
+"""The packages that call handlers. Their frames say nothing about the error of a handler."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -143,15 +146,23 @@ def _traceback_of(error: BaseException, max_bytes: int) -> str:
     try:
         if _is_too_large(error):
             summary = f"{_type_of(error)}: {_message_of(error)} (too many members to show)\n"
-            return _ends_of(chain(format_tb(error.__traceback__), (summary,)), max_bytes)
+            return _ends_of(chain(format_tb(_frames_of(error)), (summary,)), max_bytes)
         if len(links := _chain_of(error)) > _MAX_CHAIN:
             half = _MAX_CHAIN // 2
             shown = chain(reversed(links[-half:]), (None,), reversed(links[:half]))
             return _ends_of(chain.from_iterable(map(_link_lines, shown)), max_bytes)
-        report = TracebackException(type(error), error, error.__traceback__, capture_locals=False, compact=True)
+        report = TracebackException(type(error), error, _frames_of(error), capture_locals=False, compact=True)
         return _ends_of(report.format(), max_bytes)
     except BaseException as failure:
         return f"<its traceback cannot be shown: {type(failure).__name__}>"
+
+
+def _frames_of(error: BaseException) -> TracebackType | None:
+    """Its traceback without the frames of the worker that called the handler; the whole if there are no others."""
+    frames = error.__traceback__
+    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith(_CALLERS_OF_HANDLERS):
+        frames = frames.tb_next
+    return frames or error.__traceback__
 
 
 def _chain_of(error: BaseException) -> list[BaseException]:
@@ -172,7 +183,7 @@ def _link_lines(error: BaseException | None) -> Iterable[str]:
     if error is None:
         return ("\n  ... left out ...\n\n",)
     kind = _type_of(error).removeprefix("builtins.")
-    return (*format_tb(error.__traceback__), f"{kind}: {_message_of(error)}\n\n")
+    return (*format_tb(_without_callers(error.__traceback__)), f"{kind}: {_message_of(error)}\n\n")
 
 
 def _is_too_large(error: BaseException) -> bool:

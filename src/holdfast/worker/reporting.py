@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.errors import EngineError
-from holdfast.model.instants import SECOND, Instant
+from holdfast.model.instants import SECOND, Instant, Seconds
 from holdfast.model.job import JobKey, ProgressRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
 from holdfast.model.text import ErrorInfo, shown
@@ -143,6 +143,19 @@ class Reporter:
         )
         self.dead_letter(lease.job_key, attempt.plan.task, settlement.error, lease)
 
+    def stopping(self, grace_s: Seconds, running: int, at: Instant) -> None:
+        """The worker was asked to stop."""
+        if running:
+            _logger.info(
+                "Worker %s stops. It waits up to %g s for its %d running %s.",
+                shown(self._worker),
+                round(grace_s, 1),
+                running,
+                "job" if running == 1 else "jobs",
+            )
+        grace_us = round(grace_s * SECOND)
+        self._bus.emit(events.WorkerStopping(at=at, worker=self._worker, grace=grace_us, running=running))
+
     def _log_failure(self, lease: Lease, settlement: Settlement) -> None:
         """Log the end of a job with its traceback, which is text already: its exception is never formatted here."""
         if not _logger.isEnabledFor(logging.ERROR):
@@ -168,7 +181,8 @@ class Reporter:
             },
         )
         if settlement.error is not None and settlement.reason is not Reason.GAVE_UP:  # its reason says why
-            record.exc_text = settlement.error.traceback.rstrip()
+            trace = settlement.error.traceback.rstrip()
+            record.exc_text = trace if '  File "' in trace else None  # without frames it repeats the message
         _logger.handle(record)
 
     def _runs_again(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:
@@ -183,6 +197,13 @@ class Reporter:
                 settlement.reason,
                 lease.attempt,
                 _detail(settlement),
+            )
+        elif attempt.began_at is not None:
+            _logger.info(
+                "Job %s (%s) was stopped at attempt %d and is released: it runs again, without the loss of an attempt.",
+                shown(lease.id),
+                shown(lease.task),
+                lease.attempt,
             )
         self._emit(
             events.Retrying,

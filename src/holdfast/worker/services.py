@@ -339,14 +339,7 @@ class WorkerServices:
     async def _stop_working(self) -> None:
         """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
         stop_request = self._stop_request
-        self._bus.emit(
-            events.WorkerStopping(
-                at=self._runtime.wall(),
-                worker=self._spec.worker,
-                grace=round(stop_request.grace_left_s() * SECOND),
-                running=self.slots.busy,
-            )
-        )
+        self._reporter.stopping(stop_request.grace_left_s(), self.slots.busy, self._runtime.wall())
         self.exchanger.on_progress = self._hooks.on_progress = stop_request.waker.wake
         self.exchanger.stop_accepting()
         await stop_request.wait_until(lambda: not self.slots.busy)

@@ -1,19 +1,22 @@
 """`until_empty`: when the worker may stop because there is nothing left that it could come to run.
 
 It waits for the jobs of its tasks in its queues that are queued, running (on any worker), retrying, or due within a
-minute. It waits for blocked jobs as long as a job they may depend on can go on: one that runs, or one that this or
-another live worker can take. It leaves jobs that it cannot bring to an end: those of paused queues, those due later,
-those of tasks that it does not have, and jobs blocked by such jobs or by a paused lane.
+minute. It waits for blocked jobs of its tasks as long as a job they may depend on can go on: one that runs, or one that
+this or another live worker can take. A job that only its lane holds depends on jobs of that lane. It leaves jobs that
+it cannot bring to an end: those of paused queues, those due later, those of tasks that it does not have, and jobs
+blocked by such jobs or by a paused lane.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
+from holdfast.model.job import JobRecord
 from holdfast.model.observe import Find, QueueStats
-from holdfast.model.states import LEASED, WAITING, JobState
+from holdfast.model.records import WorkerRecord
+from holdfast.model.states import LEASED, WAITING, Hold, JobState
 from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 from holdfast.service import Service
@@ -30,7 +33,7 @@ hidden it."""
 REPORT_US: Micros = 60 * SECOND
 """Between two log lines that say what the worker waits for."""
 PAGES = (10, 100, *(1_000,) * 20)
-"""Jobs read at once while one of a known task is searched. The rest is then taken to be of unknown tasks too."""
+"""Jobs read at once while one that can go on is searched. The rest is then taken not to go on either."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -139,22 +142,34 @@ class UntilEmpty(Service):
         for stats in own:
             if await self._can_run_one(stats, now):
                 return True
-        if not any(stats.counts.get(JobState.BLOCKED) for stats in own if not stats.paused):
+        blocked = [stats for stats in own if stats.counts.get(JobState.BLOCKED) and not stats.paused]
+        if not blocked:
             return False
-        if any(stats.counts.get(state) for stats in queues for state in LEASED):
-            return True
-        workers = await self._engine.workers()
-        served = {
-            queue
-            for worker in workers.workers
-            if worker.worker != self._worker and worker.is_alive(workers.at.wall)
-            for queue in worker.queues
+        answer = await self._engine.workers()
+        others = [one for one in answer.workers if one.worker != self._worker and one.is_alive(answer.at.wall)]
+        any_goes_on = _any_goes_on(queues, others, now)
+        for stats in blocked:
+            lanes = await self._lanes_that_go_on(stats, others, now)
+            async for job in self._find(stats.queue, JobState.BLOCKED):
+                if job.task not in self._tasks or job.hold & Hold.PAUSED:
+                    continue
+                if job.lane in lanes if job.hold == Hold.LANE else any_goes_on:
+                    return True
+        return False
+
+    async def _lanes_that_go_on(self, stats: QueueStats, others: Sequence[WorkerRecord], now: Instant) -> set[str]:
+        """The lanes of a queue in which a job runs, or waits for another live worker that has its task."""
+        tasks = {task for worker in others if stats.queue in worker.queues for task in worker.tasks}
+        states = [*LEASED]
+        if tasks:
+            states += [JobState.QUEUED, JobState.RETRYING, *([JobState.SCHEDULED] if _due_soon(stats, now) else [])]
+        return {
+            job.lane
+            for state in states
+            if stats.counts.get(state)
+            async for job in self._find(stats.queue, state)
+            if job.lane is not None and (state in LEASED or job.task in tasks)
         }
-        return any(
-            stats.counts.get(JobState.QUEUED) or stats.counts.get(JobState.RETRYING) or _due_soon(stats, now)
-            for stats in queues
-            if stats.queue in served and not stats.paused
-        )
 
     async def _can_run_one(self, stats: QueueStats, now: Instant) -> bool:
         """True if this worker could come to run a job of this queue, now or soon."""
@@ -165,15 +180,32 @@ class UntilEmpty(Service):
         return _due_soon(stats, now) and not stats.paused
 
     async def _has_task_in(self, queue: str, state: JobState) -> bool:
+        async for job in self._find(queue, state):
+            if job.task in self._tasks:
+                return True
+        return False
+
+    async def _find(self, queue: str, state: JobState) -> AsyncIterator[JobRecord]:
         cursor = None
         for limit in PAGES:
             found = await self._engine.find(Find(queue=queue, state=state, limit=limit, cursor=cursor))
-            if any(job.task in self._tasks for job in found.jobs):
-                return True
+            for job in found.jobs:
+                yield job
             cursor = found.cursor
             if cursor is None:
                 break
-        return False
+
+
+def _any_goes_on(queues: Sequence[QueueStats], others: Sequence[WorkerRecord], now: Instant) -> bool:
+    """True if any job of the store runs, or waits in a queue that another live worker takes from."""
+    if any(stats.counts.get(state) for stats in queues for state in LEASED):
+        return True
+    served = {queue for worker in others for queue in worker.queues}
+    return any(
+        stats.counts.get(JobState.QUEUED) or stats.counts.get(JobState.RETRYING) or _due_soon(stats, now)
+        for stats in queues
+        if stats.queue in served and not stats.paused
+    )
 
 
 def _due_soon(stats: QueueStats, now: Instant) -> bool:

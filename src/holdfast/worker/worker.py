@@ -120,6 +120,11 @@ class Worker:
                 _logger.debug("The worker had stopped already.")
 
     @property
+    def has_started(self) -> bool:
+        """True while it works: its tasks are those that the App had when it started."""
+        return self._services is not None
+
+    @property
     def running(self) -> int:
         """How many slots are in use."""
         return 0 if self._services is None else self._services.slots.busy

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import inspect
+import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -362,6 +363,30 @@ def test_an_interrupted_caller_ends_what_its_call_has_begun(caller_loop: CallerL
     assert ended == ["call"]
     assert caller_loop.reserve()  # it can be used again
     caller_loop.run(asyncio.sleep(0))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_other_threads_can_wake_a_caller_loop_after_a_forked_child_has_ended(caller_loop: CallerLoop) -> None:
+    """Parent and child share the selector of the loop: what the child removes from it is lost for the parent."""
+    late: list[bool] = []
+
+    async def wait_for_another_thread() -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(10, late.append, True)
+        await loop.run_in_executor(None, threading.Event().wait, 0.05)
+        timer.cancel()
+
+    assert caller_loop.reserve()
+    caller_loop.run(asyncio.sleep(0))
+    child = os.fork()
+    if not child:
+        caller_loop.close()  # the collector, too, closes a loop that it finds
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert caller_loop.reserve()
+    caller_loop.run(wait_for_another_thread())
+    assert late == []
 
 
 async def test_a_caller_loop_is_closed_by_the_thread_that_runs_it(caller_loop: CallerLoop) -> None:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import App, InvalidArguments, InvalidOption
+from holdfast import App, InvalidArguments, InvalidOption, WaitTimeout
 from holdfast.codec import MsgpackCodec
+from holdfast.core import job_end
 from holdfast.errors import DuplicateTask, Snooze, duration_us
 from holdfast.model.instants import SECOND
 from holdfast.testing import harness
@@ -52,6 +55,39 @@ def test_a_cell_that_is_run_again_replaces_its_task(
     resize = run_cell(jobs, "@2")
     with harness(jobs) as under_test:
         assert under_test.attempt(resize, "cat") == "cat@2"
+
+
+def test_a_cell_that_is_run_again_while_a_worker_runs_says_that_the_worker_has_the_earlier_function(
+    jobs: App[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    run_cell(jobs, "@1")
+    with jobs.worker():
+        run_cell(jobs, "@2")
+    with jobs.worker():
+        assert run_cell(jobs, "@3").name == "resize"
+    run_cell(jobs, "@4")
+    lines = [record.getMessage() for record in caplog.records if "was defined again" in record.getMessage()]
+    assert len(lines) == 2
+    assert lines[0].endswith("goes on with the earlier definition. Stop it and start another.")
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_task_of_a_notebook_is_not_looked_for_in_another_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    jobs: App[Any] = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    resize = run_cell(jobs, "@1")
+    with pytest.raises(WaitTimeout):
+        await resize.using(wait=0.5).arequest("cat")
+    await jobs.aclose()
+    assert "Start one in this process:  async with jobs.worker():" in caplog.text
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_end, "WARN_AFTER_S", 0.05)
 
 
 def test_another_function_of_that_name_is_refused_in_a_notebook_too(

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from holdfast import App, Context, InvalidArguments, JobFailed, JobState
 from holdfast.testing import harness
@@ -21,6 +21,22 @@ class Parcel:
 
 class Order(BaseModel):
     number: int
+
+
+class Address(BaseModel):
+    """Its aliases and its computed field are not what its constructor takes."""
+
+    model_config = ConfigDict(extra="forbid", serialize_by_alias=True)
+
+    street: str = Field(alias="streetName")
+    city: str = Field(validation_alias="town", serialization_alias="place")
+
+    @computed_field
+    def line(self) -> str:
+        return f"{self.street}, {self.city}"
+
+
+ADDRESS = Address.model_validate({"streetName": "High Street", "town": "Oxford"})
 
 
 def text_for_int() -> int:
@@ -139,3 +155,29 @@ def test_a_stored_result_that_does_not_fit_here_is_reported_with_its_job(tmp_pat
         theirs.worker(until_empty=True).run()
         with pytest.raises(InvalidArguments, match=r"Job 'order-7'.*does not fit"):
             our_count.handle("order-7").result()
+
+
+def test_a_model_with_aliases_and_computed_fields_comes_back_as_it_was() -> None:
+    jobs: App[Any] = App("memory://")
+
+    @jobs.task
+    def same(address: Address, others: list[Address]) -> Address:
+        assert others == [address]
+        return address
+
+    with harness(jobs) as under_test:
+        handle = same.enqueue(ADDRESS, [ADDRESS])
+        under_test.drain()
+        assert handle.result() == ADDRESS
+
+
+def test_the_error_about_a_model_does_not_quote_the_value() -> None:
+    jobs: App[Any] = App("memory://")
+    task = jobs.task(wrong_model)
+    with harness(jobs) as under_test:
+        handle = task.enqueue()
+        under_test.drain(raises=False)
+        error = handle.refresh().last_error
+        assert error is not None
+        assert "number: Input should be a valid integer" in error.message
+        assert "many" not in error.message

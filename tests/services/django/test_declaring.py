@@ -230,6 +230,8 @@ def test_sound_settings_have_no_messages() -> None:
         ({"database": "nowhere"}, "holdfast.E003", "'nowhere'"),
         ({"namespace": "Not A Name"}, "holdfast.E004", "namespace"),
         ({"TASKS": {"shop.tasks.ship": {"max_attempts": "many"}}}, "holdfast.E004", "shop.tasks.ship"),
+        ({"TASKS": ["shop.tasks.ship"]}, "holdfast.E001", "dictionary"),
+        ({"TASKS": {"shop.tasks.ship": 3}}, "holdfast.E001", "dictionary"),
         ({"database": "mysql"}, "holdfast.E005", "mysql"),
         ({"database": "memory"}, "holdfast.E007", "in memory"),
         ({"database": "deferred"}, "holdfast.W001", "write lock"),
@@ -251,6 +253,39 @@ def test_a_wrong_setting_has_a_message(
     ((found, message),) = messages(**options)
     assert found == id
     assert text in message
+
+
+@pytest.mark.parametrize("key", ["OPTION", "database"])
+def test_a_key_that_django_ignores_has_a_message(key: str) -> None:
+    from django.test import override_settings
+
+    from holdfast.django.checks import check_backend
+
+    with override_settings(TASKS={"default": {"BACKEND": "holdfast.django.Backend", key: {}}}):
+        (found,) = check_backend("default")
+    assert (found.id, key in found.msg) == ("holdfast.W002", True)
+
+
+def test_a_wrong_option_of_the_app_is_reported_with_its_place() -> None:
+    from django.core.exceptions import ImproperlyConfigured
+
+    from holdfast.django.backend_apps import BackendApp
+
+    with settings_with(durability="durabel"), pytest.raises(ImproperlyConfigured, match=r"OPTIONS.*durability"):
+        BackendApp("default")
+
+
+def test_the_options_of_a_task_that_does_not_exist_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from django.core.management import call_command
+
+    from holdfast.django.management.commands import holdfast as command
+
+    monkeypatch.setattr(command, "main", lambda *_, **__: None)
+    with settings_with(TASKS={"shop.tasks.shipp": {"max_attempts": 3}}):
+        call_command("holdfast", "status", skip_checks=True)
+    assert "'shop.tasks.shipp', and there is no such task" in capsys.readouterr().err
 
 
 def test_an_app_that_is_not_installed_has_a_message() -> None:

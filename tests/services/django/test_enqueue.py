@@ -121,7 +121,7 @@ def test_a_blocking_enqueue_on_an_event_loop_is_refused(backend: str) -> None:
     async def enqueue() -> None:
         add(backend).enqueue(1)
 
-    with pytest.raises((BlockingCall, SynchronousOnlyOperation)):
+    with pytest.raises((BlockingCall, SynchronousOnlyOperation), match="aenqueue"):
         asyncio.run(enqueue())
 
 
@@ -261,3 +261,8 @@ def test_a_connection_in_no_transaction_is_refused(backend: str) -> None:
 
     with pytest.raises(UsageError, match="atomic"):
         add(backend).using(transaction=connections[backend]).enqueue(1)
+
+
+def test_the_result_of_an_enqueue_can_be_compared(backend: str) -> None:
+    first, second = add(backend).enqueue(1), add(backend).enqueue(1)
+    assert (first == first, first == second) == (True, False)  # noqa: PLR0124

@@ -52,7 +52,24 @@ def test_the_command_line_has_the_app_of_the_settings(manage: ManageProject) -> 
 
 def test_a_backend_that_is_not_in_the_settings_is_refused(manage: ManageProject) -> None:
     answer = manage("holdfast", "--backend", "other", "status")
-    assert (answer.returncode, 'TASKS["other"]' in answer.stderr) == (1, True)
+    assert (answer.returncode, "Entries that do: default." in answer.stderr) == (1, True)
+
+
+def test_a_module_is_refused_because_the_settings_name_the_app(manage: ManageProject) -> None:
+    answer = manage("holdfast", "worker", "django_project.shop.tasks")
+    assert (answer.returncode, "leave out" in answer.stderr) == (2, True)
+
+
+def test_a_command_before_migrate_names_djangos_command(manage: ManageProject, server: str) -> None:
+    environment = {"HOLDFAST_TEST_DJANGO_SERVER": server, "HOLDFAST_TEST_DJANGO_DEFAULT": "postgres"}
+    answer = manage("holdfast", "status", **environment)
+    assert "Run: manage.py holdfast migrate" in answer.stderr
+
+
+def test_migrate_says_where_the_jobs_are(manage: ManageProject) -> None:
+    answer = manage("migrate")
+    last = answer.stdout.splitlines()[-1]
+    assert last == '  Tables of the jobs of TASKS["default"] are up to date in database default.'
 
 
 def test_migrate_creates_the_tables_and_check_is_silent(manage: ManageProject) -> None:
@@ -70,6 +87,19 @@ def test_djangos_test_runner_on_sqlite_leaves_nothing(manage: ManageProject, pro
     answer = manage("test", "django_project.shop", "--parallel", processes)
     assert (answer.returncode, "Ran 7 tests" in answer.stderr) == (0, True), answer.stderr
     assert [path.name for path in manage.file.parent.iterdir()] == []
+
+
+def test_persistent_connections_of_worker_threads_do_not_keep_the_test_database(
+    manage: ManageProject, server: str
+) -> None:
+    environment = {
+        "HOLDFAST_TEST_DJANGO_SERVER": server,
+        "HOLDFAST_TEST_DJANGO_DEFAULT": "postgres",
+        "HOLDFAST_TEST_DJANGO_DRIVER": "psycopg",
+        "HOLDFAST_TEST_DJANGO_MAX_AGE_S": "60",
+    }
+    answer = manage("test", "django_project.shop", "--noinput", **environment)
+    assert (answer.returncode, "being accessed" in answer.stderr) == (0, False), answer.stderr
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])

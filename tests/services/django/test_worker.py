@@ -63,6 +63,12 @@ def test_a_failed_job_has_the_errors_of_all_attempts(backend: str) -> None:
         _ = result.return_value
 
 
+def test_a_traceback_begins_in_the_function_of_the_task(backend: str) -> None:
+    result = finished(backend, tasks().fail.using(backend=backend).enqueue("broken"))
+    first = result.errors[0].traceback.splitlines()[1]
+    assert (tasks().__file__ in first, "in fail" in first) == (True, True), first
+
+
 def test_a_cancelled_job_is_failed_with_an_error_that_says_so(backend: str) -> None:
     from holdfast import JobCancelled
     from holdfast.django import get_app

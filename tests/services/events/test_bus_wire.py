@@ -16,6 +16,7 @@ TOLD: list[events.Event] = [
     events.Queued(at=1, state=JobState.SCHEDULED, lane="3", **JOB),
     events.Assigned(at=2, worker="w", **JOB),
     events.Started(at=3, waited=7, attempt=1, worker="w", **JOB),
+    events.Progressed(at=4, fraction=0.5, note="half", **JOB),
     events.Succeeded(at=4, ran=9, **JOB),
     events.Retrying(at=5, delay=1, reason=Reason.ERROR, error=ERROR, max_attempts=3, **JOB),
     events.Failed(at=6, reason=Reason.EXHAUSTED, note="so it goes", error=ERROR, **JOB),

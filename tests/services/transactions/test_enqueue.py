@@ -18,7 +18,7 @@ from user_transactions import (
     each_store,
 )
 
-from holdfast import App, JobNotFound, QueueFull, UsageError, events
+from holdfast import App, BlockingCall, JobNotFound, QueueFull, UsageError, events
 from holdfast.queue import Queue
 from holdfast.testing import Probe
 
@@ -237,6 +237,18 @@ async def test_an_awaited_method_refuses_what_blocks(
     with open_transaction(store) as given, pytest.raises(UsageError, match="would block the running event loop"):
         await ship.using(transaction=given.transaction).aenqueue("1")
     assert (await jobs.control.astatus("default")).depth == 0
+    await jobs.aclose()
+
+
+@each_driver
+async def test_a_blocking_method_on_a_loop_does_not_advise_the_async_one_alone(
+    jobs: App[Any], ship: Any, store: Store, open_transaction: OpenBlocking
+) -> None:
+    with (
+        open_transaction(store) as given,
+        pytest.raises(BlockingCall, match="With a sync one, call enqueue"),
+    ):
+        ship.using(transaction=given.transaction).enqueue("1")
     await jobs.aclose()
 
 

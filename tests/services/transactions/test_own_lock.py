@@ -14,6 +14,15 @@ from holdfast import EngineUnavailable
 from holdfast.engines import open_engine
 from holdfast.model.produce import Group, NewJob
 
+AT_THE_GATE = """
+import sys
+from holdfast.files import Files
+with Files().gate(sys.argv[1] + "-gate", 10, guarded=sys.argv[1]):
+    print("inside", flush=True)
+    sys.stdin.read()
+"""
+"""A writer that holds the gate while it waits for a transaction."""
+
 PROGRAM = """
 import asyncio, sqlite3, sys, threading, time
 from holdfast import App, UsageError
@@ -52,12 +61,22 @@ with jobs.worker():
 forget_in_session()
 """
     ),
+    "while a writer of another process waits inside the gate": (
+        """
+import subprocess
+jobs.open()
+writer = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], stdin=-1, stdout=-1)
+writer.stdout.readline()
+forget_in_session()
+writer.communicate()
+"""
+    ),
 }
 
 
 def run(program: str, path: Path) -> str:
     ran = subprocess.run(
-        [sys.executable, "-c", f"{PROGRAM}\n{program}", str(path)],
+        [sys.executable, "-c", f"{PROGRAM}\n{program}", str(path), AT_THE_GATE],
         check=False,
         capture_output=True,
         text=True,
@@ -124,6 +143,27 @@ async def test_after_the_whole_wait_the_error_names_the_callers_own_transaction(
         with pytest.raises(EngineUnavailable, match="your own code has open in this process") as refused:
             await engine.enqueue(Group((NewJob(queue="q", id="a", task="t"),)))
         db.execute("COMMIT")
+    db.close()
+    assert "using(transaction=session)" in str(refused.value)
+
+
+async def test_the_error_names_the_callers_own_transaction_and_not_the_writer_that_waits_for_it_inside_the_gate(
+    store: Store, impatient: Any
+) -> None:
+    db = sqlite3.connect(store.place, isolation_level=None)
+    async with opened_engine(impatient) as engine:
+        db.execute("BEGIN IMMEDIATE")
+        writer = subprocess.Popen(
+            [sys.executable, "-c", AT_THE_GATE, store.place], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            with pytest.raises(EngineUnavailable, match="your own code has open in this process") as refused:
+                await engine.enqueue(Group((NewJob(queue="q", id="a", task="t"),)))
+        finally:
+            db.execute("COMMIT")
+            writer.communicate()
     db.close()
     assert "using(transaction=session)" in str(refused.value)
 

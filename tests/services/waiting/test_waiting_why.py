@@ -51,7 +51,7 @@ def test_a_wait_that_runs_out_says_what_the_job_waits_for(jobs: App[object], dou
     handle = double.enqueue(1)
     assert why(handle) == "No live worker on memory://."
     report_in_now(jobs, "w1", "dubble", "flaky")
-    assert why(handle) == "1 worker is alive, it does not know task 'double': they know dubble, flaky."
+    assert why(handle) == "1 worker is alive, it does not know task 'double': it knows dubble, flaky."
     report_in_now(jobs, "w2", "flaky")
     assert why(handle) == "2 workers are alive, none knows task 'double': they know dubble, flaky."
     report_in_now(jobs, "w2", "double", queues=("other",))
@@ -189,7 +189,7 @@ async def test_the_hint_names_tasks_that_are_known_and_queues_that_are_paused(
     jobs._store.process.per_loop().end_listener.warned_tasks.clear()
     await hinted(jobs, double, caplog, queue="second", id="mine")
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[0].endswith("(double). 1 worker is alive, it does not know task 'double': they know dubble.")
+    assert lines[0].endswith("(double). 1 worker is alive, it does not know task 'double': it knows dubble.")
     assert lines[1:] == ["holdfast: still waiting for mine (double). Queue second is paused."]
 
 

@@ -4,13 +4,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from eventually import idle
 from failing_engine import FailingEngine
 from minimal_app import MinimalApp, MinimalTask
 
-from holdfast import events
+from holdfast import App, events
 from holdfast.context import Context
 from holdfast.engines import open_engine
 from holdfast.errors import BlockingCall, EngineUnavailable, InvalidOption, UsageError
@@ -259,3 +260,26 @@ async def test_a_worker_that_cannot_reach_the_store_says_so_at_once() -> None:
     with pytest.raises(EngineUnavailable):
         await app.worker().arun()
     assert asyncio.get_running_loop().time() - began < 1.5
+
+
+async def test_a_worker_that_stops_logs_for_what_it_waits_and_what_it_releases(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    jobs: App[Any] = App("memory://")
+    running = asyncio.Event()
+
+    @jobs.task
+    async def sleeps() -> None:
+        running.set()
+        await asyncio.sleep(3600)
+
+    with caplog.at_level("INFO", "holdfast.worker"):
+        async with jobs, jobs.worker(grace=0.2, name="ada") as worker:
+            await sleeps.using(id="one").aenqueue()
+            await running.wait()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[1:] == [
+        f"Worker {worker.name} stops. It waits up to 0.2 s for its 1 running job.",
+        "Job one (sleeps) was stopped at attempt 1 and is released: it runs again, without the loss of an attempt.",
+        f"Worker {worker.name} has stopped.",
+    ]

@@ -129,3 +129,55 @@ async def test_jobs_of_other_queues_are_no_concern_of_it(jobs: App[Any]) -> None
         await works.aenqueue()
         worker = await work(jobs, queues=["default"])
         assert worker.left.total == 0
+
+
+async def test_blocked_jobs_that_cannot_go_on_are_left_while_another_queue_is_busy(jobs: App[Any]) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @jobs.task
+    async def works() -> None: ...
+
+    @jobs.task(queue="busy")
+    async def runs_long() -> None:
+        begun.set()
+        await end.wait()
+
+    async with jobs:
+        for _ in range(2):
+            await works.using(lane="paused").aenqueue()
+            await jobs.client.task("nobody").using(lane="unknown").aenqueue()
+        await jobs.control.apause("default", lane="paused")
+        await runs_long.aenqueue()
+        async with jobs.worker(queues=["busy"]):
+            await begun.wait()
+            try:
+                worker = await work(jobs, queues=["default"])
+            finally:
+                end.set()
+    assert (worker.left.blocked, worker.left.unknown) == (3, 1)
+
+
+async def test_it_waits_for_a_job_behind_one_of_another_worker(tmp_path: Path) -> None:
+    ours, theirs = (App[Any](f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @ours.task
+    async def works() -> None: ...
+
+    @theirs.task
+    async def runs_long() -> None:
+        begun.set()
+        await end.wait()
+
+    async with ours, theirs:
+        await runs_long.using(lane="a").aenqueue()
+        await works.using(lane="a").aenqueue()
+        async with theirs.worker():
+            await begun.wait()
+            waiting = asyncio.create_task(work(ours))
+            await asyncio.sleep(2)
+            assert not waiting.done()
+            end.set()
+            worker = await waiting
+        assert await states(ours) == {"succeeded": 2}
+    assert worker.left.total == 0

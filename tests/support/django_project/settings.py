@@ -26,6 +26,7 @@ def on_server(url: str) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": parts.port or "",
+        "CONN_MAX_AGE": int(os.environ.get("HOLDFAST_TEST_DJANGO_MAX_AGE_S", "0")),
     }
 
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.engines.sqlite.store import CommandResult
@@ -74,8 +74,12 @@ class CommandThread:
         """Held by the thread that uses the runner."""
         self._calling_thread = 0
         """The caller that runs a command in its own thread, while it does."""
+        self._must_recover = False
+        """A call has left the runner in disorder, maybe."""
         self._batch_waits = False
         """The thread has commands and waits for its turn."""
+        self._has_ended = False
+        """The thread takes no command any more."""
         self.runner: CommandRunner | None = None
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread = runtime.thread(self._main, name=name)
@@ -91,9 +95,8 @@ class CommandThread:
     def perform_now(self, command: Command[Any]) -> Any:
         """Block the calling thread until the command has its result."""
         idle = not (self._turn.locked() or self._batch_waits or self._closed) and self._pending.empty()
-        if idle and type(command) in self._short:
-            result = self._run_here(command)
-        else:
+        result = self._run_here(command) if idle and type(command) in self._short else None
+        if result is None:
             results: SimpleQueue[CommandResult] = SimpleQueue()
             self._submit(PendingCommand(command, results.put))
             result = results.get()  # no limit: the thread answers every command, and its waits have limits
@@ -101,21 +104,26 @@ class CommandThread:
             raise result.error
         return result.answer
 
-    def _run_here(self, command: Command[Any]) -> CommandResult:
+    def _run_here(self, command: Command[Any]) -> CommandResult | None:
+        """None: the thread of the connection has to run it, after what it has to do before."""
+        caller = self._runtime.thread_id()
         with self._turn:
-            if self._closed or self.runner is None:
-                raise closed_error()
+            if self._must_recover or self._closed or self.runner is None:
+                return None
+            self._calling_thread = caller  # no function is called before: a signal handler would wait for this thread
             complete = False
             try:
-                self._calling_thread = self._runtime.thread_id()
                 (result,) = self._run(self.runner, [command])
                 self._send(result.topics)
                 complete = result.error is None
                 return result
             finally:
-                self._calling_thread = 0
-                if not complete:
-                    self._pending.put(ThreadRequest.RECOVER)
+                try:
+                    if not complete:
+                        self._must_recover = True
+                        self._pending.put(ThreadRequest.RECOVER)
+                finally:
+                    self._calling_thread = 0
 
     def _submit(self, pending: PendingCommand) -> None:
         if self._closed:
@@ -126,6 +134,8 @@ class CommandThread:
                 "Nothing was written. Let the handler set a flag or an event, and use the store after that."
             )
         self._pending.put(pending)
+        if self._has_ended:
+            self._refuse_late_commands()
 
     def _is_inside_call(self) -> bool:
         """True if a call of this thread has been interrupted in the middle of its own command, and waits for us."""
@@ -160,12 +170,23 @@ class CommandThread:
             self._deliver(batch, results)
         with self._turn:
             runner.close()
+        self._has_ended = True
+        self._refuse_late_commands()
+
+    def _refuse_late_commands(self) -> None:
+        """Answer the commands of callers that looked before `close` and submitted after it. From any thread."""
+        with suppress(Empty):
+            while True:
+                pending = self._pending.get_nowait()
+                if isinstance(pending, PendingCommand):
+                    self._deliver([pending], [CommandResult(None, closed_error(), frozenset())])
 
     def _recover(self, runner: CommandRunner) -> None:
         try:
             runner.recover()
         except Exception:
             log.exception("A connection could not be brought back to order after an interrupted call.")
+        self._must_recover = False
         self._send(frozenset({EVERY_TOPIC}))  # its command may have been committed without notifications
 
     def _run(self, runner: CommandRunner, commands: list[Command[Any]]) -> list[CommandResult]:

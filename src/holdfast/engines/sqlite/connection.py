@@ -11,9 +11,10 @@ import sqlite3
 
 from holdfast import forks
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS, EngineConnection
+from holdfast.engines.sqlite.lock_holder import locked_for_too_long
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import identity_of
-from holdfast.engines.sqlite.write_lock import LockWait, is_busy, locked_for_too_long
+from holdfast.engines.sqlite.write_lock import LockWait, is_busy
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
 from holdfast.runtime import Runtime
 

@@ -81,17 +81,10 @@ class ConnectionsAtFork(forks.AtFork):
             if db in self._idle:
                 sqlite3.Connection.close(db)
             else:
-                keep_for_ever(db)
+                forks.keep_for_ever(db)
         busy_files = {identity_of(path) for db, (_, path) in self._open.items() if db not in self._idle}
         self._idle, self._open = [], WeakKeyDictionary()
         self._unusable = (self._unusable | busy_files | (files & _open_files())) - {None}
-
-
-def keep_for_ever(db: sqlite3.Connection) -> None:
-    """Never close this connection, not even when the interpreter ends."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 
 
 def _open_files() -> set[object]:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from holdfast.engines.sqlite.lock_holder import check_wait_can_end, gate_holder_waits, locked_for_too_long
 from holdfast.engines.sqlite.store_file import StoreFile
 from holdfast.errors import EngineUnavailable
 from holdfast.file_locks import Gate, gate_error
@@ -39,7 +40,10 @@ class StoreOptions:
     def gate_path(self) -> str:
         return self.path + "-gate"
 
-    def gate_error(self, reason: str) -> EngineUnavailable:
+    def gate_error(self, reason: str = "") -> EngineUnavailable:
+        """The error after a wait for the gate."""
+        if gate_holder_waits(self.path, self.gate_path):
+            return locked_for_too_long(self.path)
         return gate_error(self.gate_path, self.busy_timeout_s, reason)
 
     def with_durability(self, durability: str) -> "StoreOptions":
@@ -51,12 +55,15 @@ class StoreOptions:
     def open_gate(self, runtime: Runtime) -> Gate:
         """The gate of all writers of the file, in all processes. Each user of it opens it for itself."""
         try:
-            return runtime.fs.gate(self.gate_path, self.busy_timeout_s, guarded=self.path)
+            gate = runtime.fs.gate(self.gate_path, self.busy_timeout_s, guarded=self.path)
         except OSError as error:
             raise EngineUnavailable(
                 f"{self.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
                 "process may write to it."
             ) from error
+        gate.check_wait = lambda: check_wait_can_end(self.path)
+        gate.make_error = self.gate_error
+        return gate
 
 
 class EngineClock:
@@ -81,9 +88,9 @@ class EngineClock:
         """The earliest time of a transaction that has begun; `stored` is the time of the last commit in the file."""
         now = self.now()
         self._report(stored, now)
-        walls = [last for last in (stored.wall, self._last.wall) if last - now.wall <= MAX_LEAD_US]
-        leases = [last for last in (stored.lease, self._last.lease) if last - now.lease <= MAX_LEAD_US]
-        return At(max(walls, default=0), max(leases, default=0))  # TM3
+        last = self._last
+        wall = _latest(stored.wall, last.wall, now.wall + MAX_LEAD_US)
+        return At(wall, _latest(stored.lease, last.lease, now.lease + MAX_LEAD_US))  # TM3
 
     def answered(self, at: At) -> None:
         self._last = at
@@ -109,6 +116,13 @@ class EngineClock:
                 self._path,
                 step_us / SECOND,
             )
+
+
+def _latest(stored: int, last: int, limit: int) -> int:
+    """The later one of the two, without one that is after `limit`; 0 if both are."""
+    if stored > limit:
+        stored = 0
+    return last if stored < last <= limit else stored
 
 
 class CommandResult(NamedTuple):

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import translate
 from holdfast.engines.sqlite.gate_queue import GateQueue
+from holdfast.engines.sqlite.lock_holder import holder_of
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
 from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import EngineClock, StoreOptions
-from holdfast.engines.sqlite.write_lock import holder_of
 from holdfast.errors import Busy, CorruptRecord, UsageError, WrongDatabase
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, At

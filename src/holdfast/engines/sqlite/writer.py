@@ -238,8 +238,8 @@ class Writer:
     def _transaction(self, work: Callable[[], T]) -> T:
         with self._gate, self._in_use:
             self._check_files(log=self._log_file.was_lost)
-            begin_write(self.connection, self._store, self._runtime)
             try:
+                begin_write(self.connection, self._store, self._runtime)
                 result = work()
                 self._commit()
             except BaseException:

@@ -8,7 +8,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from holdfast.cli import main
 from holdfast.cli.target import TargetApp
-from holdfast.django.backend_apps import APPS, TASKS_MODULE, holdfast_aliases
+from holdfast.django.backend_apps import APPS, TASKS_MODULE, holdfast_aliases, task_settings
 from holdfast.django.tasks_api import task_backends
 
 OF_DJANGO = ("--settings", "--pythonpath")
@@ -27,6 +27,9 @@ class Command(BaseCommand):
     def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:
         autodiscover_modules(TASKS_MODULE)
         alias = self._alias(backend)
+        for path in task_settings(alias).keys() - APPS[alias].tasks.keys():
+            message = f'TASKS["{alias}"]["OPTIONS"]["TASKS"] names {path!r}, and there is no such task.'
+            self.stderr.write(self.style.WARNING(message))
         option = f" --backend {backend}" if backend else ""
         target = TargetApp(
             APPS[alias].app,
@@ -38,10 +41,11 @@ class Command(BaseCommand):
 
     def _alias(self, backend: str) -> str:
         aliases = holdfast_aliases()
-        if backend and backend not in aliases:
-            raise CommandError(f'TASKS["{backend}"] does not use holdfast.django.Backend.')
         if not aliases:
             raise CommandError("No entry of TASKS uses holdfast.django.Backend.")
+        if backend and backend not in aliases:
+            known = ", ".join(aliases)
+            raise CommandError(f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.')
         if backend:
             return backend
         if "default" not in aliases and len(aliases) > 1:

@@ -172,7 +172,7 @@ BEGIN
     v_topics := current_setting('holdfast.topics', true);
     IF p_sender IS NOT NULL AND strpos(v_topics, '"reply:') > 0 THEN
         -- A process waits for a result. Those that wait for room need no notification of every end.
-        v_topics := regexp_replace(v_topics, '"room:[^\n]*\n', '', 'g');
+        v_topics := regexp_replace(v_topics, '^"room:.*\n', '', 'gn');
         v_sent := notify_at_commit(p_sender, replace(rtrim(v_topics, E'\n'), E'\n', ','));
     END IF;
     v_answer.answer := reply(v_now, '"plain":' || v_plain || ',"settled":' || v_settled || ',"started":' || v_started

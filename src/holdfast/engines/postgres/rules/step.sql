@@ -54,7 +54,7 @@ DECLARE
     v_line text := to_json(p_topic)::text || E'\n';
     v_topics text := current_setting('holdfast.topics', true);
 BEGIN
-    IF strpos(v_topics, v_line) > 0 THEN
+    IF strpos(E'\n' || v_topics, E'\n' || v_line) > 0 THEN  -- a whole line: a name may contain quotes
         RETURN v_topics;
     END IF;
     RETURN set_config('holdfast.topics', v_topics || v_line, true);

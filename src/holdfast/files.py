@@ -58,8 +58,7 @@ class ReadFile(Descriptor):
         if sys.platform == "win32":
             os.lseek(self.fd, offset, os.SEEK_SET)
             return os.read(self.fd, count)
-        else:
-            return os.pread(self.fd, count, offset)
+        return os.pread(self.fd, count, offset)
 
     def identity(self) -> tuple[int, int]:
         """Device and inode."""

@@ -27,7 +27,8 @@ LOG_OUTAGE_EVERY_S = 60
 """Between two log lines while the store goes on failing."""
 CANCEL_WITHIN_S = 5.0
 """Time for a cancelled service to end: a library that swallows the cancellation must not keep the process alive."""
-
+MAINTENANCE_DELAY_S = 0.25
+"""Checks that can wait start this much later: the first claims need the processor and the connections."""
 RUN_THROUGH_TRIES = 3
 """How often a step that must be done is begun again after its task was cancelled."""
 
@@ -144,6 +145,8 @@ class Service(ABC):
     """Background work of a process. Subclasses set `name`, and may be woken at any time."""
 
     name: str
+    start_delay_s = 0.0
+    """The first tick comes after this time, or at the first wake."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -216,10 +219,13 @@ class Supervisor:
 
 async def run_service(service: Service) -> None:
     """Tick until the supervisor stops the service."""
-    failures, pause_s, store_failed = 0, 0.0, False
+    failures, pause_s, store_failed, start_delay_s = 0, 0.0, False, service.start_delay_s
     try:
         while not service.stopping:
             try:
+                if start_delay_s:
+                    await service.waker.wait(start_delay_s)
+                    start_delay_s = 0.0
                 if failures:
                     await (service.outage.pause(pause_s) if store_failed else service.runtime.sleep(pause_s))
                 delay = await service.tick()

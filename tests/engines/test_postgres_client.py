@@ -18,7 +18,7 @@ from postgres_stock import Store, fresh_namespace
 from postgres_stories import Stores, backends, made, opened, until_one_waits
 
 from holdfast.engines.postgres import failures
-from holdfast.engines.postgres.connect import STATEMENT_TIMEOUT_S, Connector
+from holdfast.engines.postgres.connect import ARRAY_TYPES, STATEMENT_TIMEOUT_S, Connector
 from holdfast.engines.postgres.durability import Durability
 from holdfast.errors import Busy, ConfigError, EngineUnavailable, InvalidArguments, OutcomeUnknown
 from holdfast.model.job import JobKey
@@ -43,6 +43,34 @@ async def lanes_locked(store: Store) -> AsyncIterator[None]:
             yield
     finally:
         await other.close()
+
+
+# Array types
+
+
+async def test_the_array_types_are_those_that_asyncpg_reads_from_the_server(store: Store) -> None:
+    connection = await asyncpg.connect(store.url)
+    try:
+        numbers = [array_type["oid"] for array_type in ARRAY_TYPES]
+        read, _ = await connection._introspect_types(numbers, 10)
+    finally:
+        await connection.close()
+    arrays = sorted((dict(row) for row in read if row["oid"] in numbers), key=lambda row: row["oid"])
+    assert arrays == list(ARRAY_TYPES)
+
+
+async def test_an_exchange_on_a_new_connection_does_not_read_types_from_the_server(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store) as engine:
+        await engine.enqueue(Group((new_job("a"),)))
+
+        async def read_types(*_: object) -> None:
+            raise AssertionError("asyncpg reads types from the server")
+
+        monkeypatch.setattr(asyncpg.Connection, "_introspect_types", read_types)
+        (lease,) = (await engine.claim(claim("1" * 32, limit=1))).leases
+        assert (await engine.settle(succeed(lease))).settled == (SettleStatus.APPLIED,)
 
 
 # Cancelled calls

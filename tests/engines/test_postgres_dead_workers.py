@@ -89,6 +89,18 @@ async def test_a_worker_without_session_is_disowned_after_two_heartbeats(
         assert await engine.audit() == ()
 
 
+async def test_a_later_heartbeat_over_another_connection_does_not_hide_the_session(
+    store: Store, postgres_server: PostgresServer
+) -> None:
+    async with opened(store) as engine:
+        async with session(engine):
+            await hold_a_job(engine)
+            await engine.heartbeat(RECORD)
+        await eventually(lambda: sessions(postgres_server, store) == 0)
+        engine.clock_offset = 2 * INTERVAL + SECOND
+        assert await engine.disown_silent(WATCHED) == {"w": 1}
+
+
 async def test_a_silent_worker_with_a_session_keeps_its_leases(store: Store) -> None:
     async with opened(store) as engine, session(engine):
         expires = await hold_a_job(engine)

@@ -17,7 +17,7 @@ from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.text import shown
 from holdfast.runtime import Runtime
-from holdfast.service import Service
+from holdfast.service import MAINTENANCE_DELAY_S, Service
 
 HOST_INTERVAL_S: Seconds = 0.25
 """Between two checks of the processes of this host. A check is cheap: it reads a few locks."""
@@ -37,6 +37,7 @@ class DeadWorkers(Service):
     """Disowns dead workers, and wakes the reaper."""
 
     name = "dead workers"
+    start_delay_s = MAINTENANCE_DELAY_S
 
     def __init__(self, runtime: Runtime, engine: Engine, reaper: Service) -> None:
         super().__init__(runtime)

@@ -16,7 +16,7 @@ from holdfast.model.states import JobState, Reason
 from holdfast.model.text import shown
 from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, TaskClaim
 from holdfast.runtime import Runtime
-from holdfast.service import Service
+from holdfast.service import MAINTENANCE_DELAY_S, Service
 from holdfast.telemetry import events
 from holdfast.telemetry.bus import Bus
 
@@ -36,6 +36,7 @@ class UnknownTasks(Service):
     """Searches the worker's queues from time to time, a bounded number of jobs each time."""
 
     name = "unknown_tasks"
+    start_delay_s = MAINTENANCE_DELAY_S
 
     def __init__(
         self,

@@ -214,6 +214,8 @@ async def test_a_task_without_a_live_worker_is_reported_behind_many_other_jobs()
         await app.enqueue("works")
     async with app.worker():
         await idle()
+        runtime.advance(1)
+        await idle()
     assert [event.task for event in seen.seen if isinstance(event, events.UnknownTask)] == ["resise"]
 
 
@@ -225,6 +227,8 @@ async def test_a_task_that_another_worker_has_is_not_reported() -> None:
     await app.engine.pause("default")
     await app.enqueue("elsewhere")
     async with other.worker(), app.worker():
+        await idle()
+        runtime.advance(1)
         await idle()
     assert seen.seen == []
 

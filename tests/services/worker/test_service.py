@@ -45,6 +45,21 @@ async def test_a_tick_follows_when_its_delay_has_passed() -> None:
     await supervisor.stop()
 
 
+async def test_the_first_tick_waits_for_the_start_delay_or_a_wake() -> None:
+    runtime = FrozenRuntime()
+    waits, woken = ScriptedService(runtime), ScriptedService(runtime)
+    waits.start_delay_s = woken.start_delay_s = 5.0
+    supervisor = Supervisor(runtime, [waits, woken])
+    supervisor.start()
+    await idle()
+    woken.wake()
+    await woken.ticks.calls(1)
+    assert len(waits.ticks.seen) == 0
+    runtime.advance(5.1)
+    await waits.ticks.calls(1)
+    await supervisor.stop()
+
+
 async def test_a_service_that_asks_for_no_delay_sleeps_until_it_is_woken() -> None:
     runtime = FrozenRuntime()
     service = ScriptedService(runtime, None)

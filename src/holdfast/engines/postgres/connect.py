@@ -205,7 +205,7 @@ def socket_of(connection: asyncpg.Connection) -> socket.socket | None:
 
 
 def _register_array_types(connection: asyncpg.Connection) -> None:
-    protocol: Any = connection._protocol  # asyncpg has no public name for it
+    protocol: Any = getattr(connection, "_protocol", None)  # asyncpg has no public name for it
     with suppress(AttributeError, LookupError):  # another version of asyncpg: it reads the types from the server
         protocol.get_settings().register_data_types(ARRAY_TYPES)
 

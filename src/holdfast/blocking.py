@@ -16,14 +16,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from inspect import isroutine
 from types import coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast import forks
 from holdfast.errors import BlockingCall, EngineUnavailable
-from holdfast.runtime import Runtime
+from holdfast.runtime import DeferredInterrupt, Runtime, signal_handlers_may_raise
 
 _logger = logging.getLogger("holdfast")
 
@@ -253,8 +253,9 @@ class CallerLoop:
             forks.keep_for_ever(loop)
 
     def reserve(self) -> bool:
-        """True: the caller has to call `run`. False: another thread runs the loop, or there is none."""
-        if self._closed or not self._lock.acquire(blocking=False):
+        """True: the caller has to call `run`. False: another thread runs the loop, or there is none; or an error of a
+        signal handler could appear inside a driver that is written in C, and crash the process."""
+        if self._closed or signal_handlers_may_raise() or not self._lock.acquire(blocking=False):
             return False
         try:
             if self._loop is None:
@@ -265,19 +266,19 @@ class CallerLoop:
         return True
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end in this thread."""
+        """Run a coroutine to its end in this thread. Ctrl-C cancels it, as on the loop thread."""
         loop = self._loop
         assert loop is not None
         try:
-            try:
-                return loop.run_until_complete(coroutine)
-            except BaseException:
-                begun = asyncio.all_tasks(loop)
-                if begun:  # Ctrl-C: end what the call has begun, as the loop thread does
-                    for task in begun:
-                        task.cancel()
-                    loop.run_until_complete(asyncio.wait(begun))
-                raise
+            with DeferredInterrupt() as interrupt:
+                interrupt.call(lambda: loop.call_soon_threadsafe(interrupt.if_in_block, partial(_cancel_all, loop)))
+                try:
+                    return loop.run_until_complete(coroutine)
+                except BaseException:
+                    begun = _cancel_all(loop)  # what the call has begun, as the loop thread does
+                    if begun:
+                        loop.run_until_complete(asyncio.wait(begun))
+                    raise
         finally:
             self._lock.release()
             if self._closed:
@@ -294,6 +295,14 @@ class CallerLoop:
                 loop.run_until_complete(loop.shutdown_asyncgens())
                 loop.close()
             self._lock.release()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> "set[asyncio.Task[Any]]":
+    """Cancel the tasks of a loop; they have not ended yet."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    return tasks
 
 
 async def _carry_out(call: _Call) -> None:

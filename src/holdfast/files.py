@@ -55,10 +55,10 @@ class ReadFile(Descriptor):
 
     def read_at(self, offset: int, count: int) -> bytes:
         """These bytes, or fewer where the file ends. Used by one thread at a time."""
-        if sys.platform != "win32":
-            return os.pread(self.fd, count, offset)
-        os.lseek(self.fd, offset, os.SEEK_SET)
-        return os.read(self.fd, count)
+        if sys.platform == "win32":
+            os.lseek(self.fd, offset, os.SEEK_SET)
+            return os.read(self.fd, count)
+        return os.pread(self.fd, count, offset)
 
     def identity(self) -> tuple[int, int]:
         """Device and inode."""

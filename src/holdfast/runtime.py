@@ -13,10 +13,12 @@ Instants and durations are int microseconds; an instant counts from 1970 UTC. Th
 `clock_offset` (microseconds) is added to `wall` and `boot`, so that a test can move an engine's time; 0 in production.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of its answers, ten times as slowly
 import asyncio
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -24,11 +26,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, Any, TypeVar, TypeVarTuple
+from typing import IO, Any, Self, TypeVar, TypeVarTuple
 
 from holdfast.errors import InvalidOption
 from holdfast.files import Files
@@ -203,6 +206,67 @@ def every_thread_waits(own_names: tuple[str, ...], waiting_in: Collection[str]) 
         ident == here or names.get(ident, "").startswith(own_names) or frame.f_globals.get("__name__") in waiting_in
         for ident, frame in sys._current_frames().items()
     )
+
+
+_SIGNALS_BESIDE_INTERRUPT = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
+
+
+def signal_handlers_may_raise() -> bool:
+    """True if a signal handler of the program can run in this thread: it is the main one. Python's own handler of
+    Ctrl-C does not count: see `DeferredInterrupt`."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return False
+    on_interrupt = _signal.getsignal(signal.SIGINT)
+    return (callable(on_interrupt) and on_interrupt is not signal.default_int_handler) or any(
+        map(callable, map(_signal.getsignal, _SIGNALS_BESIDE_INTERRUPT))
+    )
+
+
+class DeferredInterrupt:
+    """A block in which Ctrl-C calls a function, and raises KeyboardInterrupt at the end of the block.
+
+    Raised at any line, the error could appear inside a driver that is written in C and does not expect it, or inside an
+    event loop, which then cannot be used again. In other threads than the main one, and with another signal handler, it
+    has no effect.
+    """
+
+    def __init__(self) -> None:
+        self._installed = False
+        self._interrupted = False
+        self._callback: Callable[[], object] | None = None
+
+    def __enter__(self) -> Self:
+        if (
+            threading.get_ident() == threading.main_thread().ident
+            and _signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            with suppress(ValueError):  # a second interpreter in this process has no signals
+                _signal.signal(signal.SIGINT, self._handle)
+                self._installed = True
+        return self
+
+    def call(self, callback: Callable[[], object]) -> None:
+        """What Ctrl-C calls, from now on; at once, if it has come already."""
+        self._callback = callback
+        if self._interrupted:
+            callback()
+
+    def if_in_block(self, function: Callable[[], object]) -> None:
+        """Call a function, but not after the block."""
+        if self._callback is not None:
+            function()
+
+    def _handle(self, number: int, frame: object) -> None:
+        self._interrupted = True
+        if self._callback is not None:
+            self._callback()
+
+    def __exit__(self, *_: object) -> None:
+        self._callback = None
+        if self._installed:
+            _signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._interrupted:
+            raise KeyboardInterrupt
 
 
 class SystemRuntime(Runtime):

@@ -82,6 +82,12 @@ def test_a_metadata_filter_without_a_value_is_wrong_usage(shell: Shell) -> None:
     assert (answer.code, "'customer' is not KEY=VALUE." in answer.err) == (2, True)
 
 
+@pytest.mark.parametrize("verb", ["list", "delete"])
+def test_two_values_for_one_metadata_key_are_wrong_usage(shell: Shell, verb: str) -> None:
+    answer = shell("jobs", verb, "--metadata", "customer=7", "--metadata", "customer=8")
+    assert (answer.code, "The metadata key customer is given twice." in answer.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("verb", "state"), [("cancel", "cancelled"), ("trigger", "queued"), ("requeue", "queued"), ("delete", "")]
 )

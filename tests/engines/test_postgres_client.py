@@ -49,7 +49,7 @@ async def lanes_locked(store: Store) -> AsyncIterator[None]:
 
 
 async def test_the_array_types_are_those_that_asyncpg_reads_from_the_server(store: Store) -> None:
-    connection = await asyncpg.connect(store.url)
+    connection: Any = await asyncpg.connect(store.url)
     try:
         numbers = [array_type["oid"] for array_type in ARRAY_TYPES]
         read, _ = await connection._introspect_types(numbers, 10)

@@ -82,6 +82,9 @@ def filter_options(function: Function) -> Function:
     @wraps(function)
     def command(*args: Any, **options: Any) -> Any:
         chosen = Filter(**{item.name: options.pop(item.name) for item in fields(Filter)})
+        keys = [key for key, _ in chosen.metadata]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise click.UsageError(f"The metadata key {twice} is given twice.")
         return function(*args, chosen=chosen, **options)
 
     return command

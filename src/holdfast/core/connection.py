@@ -59,6 +59,8 @@ class StoreConnection:
         """Depth limits given in code, by queue; 0: none given."""
         self._epoch = 0
         self._processes: dict[tuple[int, int], Process] = {}
+        self.is_swapped = False
+        """True inside `swapped`: the address is not that of the store in use."""
         self._in_memory: dict[int, Engine] = {}
         finalize(self, _abandon, self._processes, self.runtime).atexit = False
 
@@ -239,6 +241,7 @@ class StoreConnection:
     def swapped(self, engine: Engine, runtime: Runtime) -> Iterator[None]:
         """Use another engine and another clock under the same App, until the end of the block."""
         before = self.runtime, self._processes, self._in_memory, self._epoch
+        self.is_swapped = True
         find_url, self._find_url = self._find_url, None
         feed, self.bus.feed = self.bus.feed, None
         process = Process(engine, runtime, self.bus)
@@ -252,6 +255,7 @@ class StoreConnection:
                 opened.caller_loop.close()
             self.runtime, self._processes, self._in_memory, self._epoch = before
             self._find_url = find_url
+            self.is_swapped = False
             self.bus.attach(feed)
 
 

@@ -93,7 +93,7 @@ async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "")
         head=head,
         pool=next((pool for pool in pools if pool.name == key.queue), None),
         workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
-        store=store.address,
+        store="the store of this test" if store.is_swapped else store.address,
         target="" if store.config.app else target,
         shared=engine.capabilities.shared_between_processes and not only_here,
     )

@@ -157,10 +157,11 @@ def _convert_model(kind: type, value: object) -> object:
 
 
 def _dump_model(value: object) -> object:
-    if not is_model(type(value)):
-        raise TypeError(f"{type(value).__qualname__} is not plain data")
-    dump: Any = value.model_dump  # type: ignore[attr-defined]  # asked one line above
-    return dump(mode="json", **_accepted(type(value), "model_dump", _ROUND_TRIP))
+    model: Any = value
+    kind: Any = type(value)
+    if not is_model(kind):
+        raise TypeError(f"{kind.__qualname__} is not plain data")
+    return model.model_dump(mode="json", **_accepted(kind, "model_dump", _ROUND_TRIP))
 
 
 _ROUND_TRIP = (("by_alias", False), ("round_trip", True))

@@ -1,6 +1,7 @@
 """Which values come back as another type if no type hint says what they are: a Decimal as text, a set as a list.
 
-A tuple comes back as a list, which is accepted: it is the same sequence.
+A tuple comes back as a list, which is accepted: it is the same sequence. A subclass of dict comes back as an equal
+dict.
 """
 
 from types import NoneType
@@ -28,9 +29,9 @@ def find_lost_type(given: Any, decoded: Any) -> LostType | None:
             continue
         if type(value) in (list, tuple) and type(arrived) is list and len(value) == len(arrived):
             waiting += [(f"{place}[{n}]", *pair) for n, pair in enumerate(zip(value, arrived, strict=True))]
-        elif type(value) is dict and type(arrived) is dict and value.keys() == arrived.keys():
+        elif isinstance(value, dict) and type(arrived) is dict and value.keys() == arrived.keys():
             waiting += [(f"{place}.{key}", value[key], arrived[key]) for key in value]
-        elif type(value) is dict and type(arrived) is dict:
+        elif isinstance(value, dict) and type(arrived) is dict:
             return LostType(place, "keys that are not text", "text")
         else:
             return LostType(place, type(value).__qualname__, type(arrived).__qualname__)

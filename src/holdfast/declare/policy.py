@@ -8,14 +8,14 @@ configuration when the task is first used, not at import, because that would rea
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from holdfast.codec import Codec
 from holdfast.context import Middleware
 from holdfast.declare.advice import advice_on_option
 from holdfast.declare.template import Source, Template
-from holdfast.durations import Duration
+from holdfast.durations import EXAMPLES, Duration, seconds_of
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.check import MAX_PRIORITY
 from holdfast.model.instants import SECOND, Instant, Micros
@@ -31,7 +31,7 @@ MIN_LEASE_US: Micros = 2 * SECOND
 """Shorter leases could expire between two renewals on a busy machine."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
-Scope = Literal["incomplete", "result", "forever"] | float | timedelta
+Scope = Literal["incomplete", "result", "forever"] | Duration
 
 
 class TaskOptions(TypedDict, total=False):
@@ -288,9 +288,9 @@ def _errors(value: Any, option: str) -> tuple[type[BaseException], ...]:
 
 
 def _scope(value: Any, option: str) -> tuple[KeyScope, Micros]:
-    if isinstance(value, str):
+    if isinstance(value, str) and seconds_of(value) is None:
         if value not in ("incomplete", "result", "forever"):
-            message = f"`{option}` must be 'incomplete', 'result', 'forever', seconds or a timedelta."
+            message = f"`{option}` must be 'incomplete', 'result', 'forever', seconds, a timedelta or {EXAMPLES}."
             raise InvalidOption(message, option=option)
         return KeyScope(value), 0
     return KeyScope.WINDOW, _longer_than(1)(value, option)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import AsyncToSync, sync_to_async
-from django.core.exceptions import SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import connections
 
 from holdfast.django.backend_apps import APPS, BackendApp
@@ -35,6 +35,11 @@ class Backend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        if isinstance(params.get("QUEUES"), str):  # Django would take each letter as a queue
+            raise ImproperlyConfigured(f'TASKS["{alias}"]["QUEUES"] must be a list of names, not text.')
+        super().__init__(alias, params)
 
     @property
     def _backend_app(self) -> BackendApp:

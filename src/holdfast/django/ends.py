@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast import events
+from holdfast.django.handler import old_connections_closed
 from holdfast.django.tasks_api import TaskResultDoesNotExist, task_backends, task_finished
 from holdfast.model.text import shown
 
@@ -29,7 +30,8 @@ def send_when_ended(backend_app: "BackendApp") -> None:
         except TaskResultDoesNotExist:  # its record is kept for no time, or its task is not declared any more
             _logger.info("Job %s: no task_finished signal, because the job cannot be read.", shown(event.job_id))
             return
-        await task_finished.asend_robust(type(backend), task_result=result)
+        async with old_connections_closed():
+            await task_finished.asend_robust(type(backend), task_result=result)
 
     for kind in (events.Failed, events.Cancelled):
         backend_app.app.on(kind)(ended)

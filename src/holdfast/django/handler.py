@@ -141,7 +141,7 @@ def _async_handler(task: Any) -> Callable[..., Any]:
 
 def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any], Next], Any]:
     async def around(ctx: Context[Any], proceed: Next) -> Any:
-        async with _old_connections_closed():
+        async with old_connections_closed():
             running = RunningResult(task, backend_app, ctx)
             token = RUNNING.set(running)
             try:
@@ -157,7 +157,8 @@ def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any
 
 
 @asynccontextmanager
-async def _old_connections_closed() -> AsyncIterator[None]:
+async def old_connections_closed() -> AsyncIterator[None]:
+    """In the thread in which Django runs the queries of async code, and the receivers that are plain functions."""
     await sync_to_async(close_old_connections)()
     try:
         yield

@@ -183,7 +183,7 @@ def _link_lines(error: BaseException | None) -> Iterable[str]:
     if error is None:
         return ("\n  ... left out ...\n\n",)
     kind = _type_of(error).removeprefix("builtins.")
-    return (*format_tb(_without_callers(error.__traceback__)), f"{kind}: {_message_of(error)}\n\n")
+    return (*format_tb(_frames_of(error)), f"{kind}: {_message_of(error)}\n\n")
 
 
 def _is_too_large(error: BaseException) -> bool:

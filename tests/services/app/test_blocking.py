@@ -4,6 +4,7 @@ import asyncio
 import errno
 import inspect
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -320,8 +321,11 @@ def test_closing_a_loop_thread_waits_a_limited_time_and_names_the_call(
 
 @pytest.fixture
 def caller_loop() -> Iterator[CallerLoop]:
+    others = tuple(set(signal.valid_signals()) - {signal.SIGINT, signal.SIGALRM})  # SIGALRM: the time limit of the test
     made = CallerLoop(SystemRuntime())
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.runtime._SIGNALS_BESIDE_INTERRUPT", others)
+        yield made
     made.close()
 
 
@@ -363,6 +367,78 @@ def test_an_interrupted_caller_ends_what_its_call_has_begun(caller_loop: CallerL
     assert ended == ["call"]
     assert caller_loop.reserve()  # it can be used again
     caller_loop.run(asyncio.sleep(0))
+
+
+def test_ctrl_c_raises_no_error_inside_a_call_of_the_main_thread(caller_loop: CallerLoop) -> None:
+    """It could appear inside a driver that is written in C, and crash the process."""
+    steps = []
+
+    async def call() -> None:
+        signal.raise_signal(signal.SIGINT)
+        steps.append("goes on")
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            raise
+
+    assert caller_loop.reserve()
+    with pytest.raises(KeyboardInterrupt):
+        caller_loop.run(call())
+    assert steps == ["goes on", "cancelled"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert caller_loop.reserve()  # it can be used again
+    caller_loop.run(asyncio.sleep(0))
+
+
+def test_ctrl_c_ends_a_call_of_the_main_thread_that_waits(caller_loop: CallerLoop) -> None:
+    assert caller_loop.reserve()
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        caller_loop.run(asyncio.sleep(3600))
+    timer.join(30)
+
+
+def test_a_second_ctrl_c_during_the_end_of_a_call_leaves_the_loop_usable(caller_loop: CallerLoop) -> None:
+    async def call() -> None:
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+
+    assert caller_loop.reserve()
+    with pytest.raises(KeyboardInterrupt):
+        caller_loop.run(call())
+    assert caller_loop.reserve()
+    assert caller_loop.run(asyncio.sleep(0.01, "the next answer")) == "the next answer"
+
+
+def test_ctrl_c_is_not_lost_if_the_call_has_its_answer(caller_loop: CallerLoop) -> None:
+    async def call() -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "answer"
+
+    assert caller_loop.reserve()
+    with pytest.raises(KeyboardInterrupt):
+        caller_loop.run(call())
+    assert caller_loop.reserve()
+    assert caller_loop.run(asyncio.sleep(0.01, "the next answer")) == "the next answer"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_main_thread_runs_no_loop_while_the_program_has_a_signal_handler(
+    caller_loop: CallerLoop, number: signal.Signals
+) -> None:
+    before = signal.signal(number, lambda *_: None)
+    try:
+        assert not caller_loop.reserve()
+        with ThreadPoolExecutor(1) as pool:  # handlers run in the main thread only
+            assert pool.submit(caller_loop.reserve).result(30)
+            pool.submit(caller_loop.run, asyncio.sleep(0)).result(30)
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -169,6 +170,15 @@ def test_options_take_durations_as_text(jobs: App[Any]) -> None:
     assert (fetch.policy.timeout, fetch.policy.lease) == (30 * SECOND, 60 * SECOND)
     assert fetch.using(delay="10m", expires="1h", timeout="5s").draft("news").job.delay == 600 * SECOND
     assert Snooze(delay="1m").delay == 60 * SECOND
+
+
+@pytest.mark.parametrize("unique_for", ["1d", 86_400, timedelta(days=1)])
+def test_a_key_may_be_taken_for_a_duration_as_text(jobs: App[Any], unique_for: Any) -> None:
+    @jobs.task(unique_key="k", unique_for=unique_for)
+    def remind() -> None: ...
+
+    for task in (remind, remind.using(unique_for=unique_for)):
+        assert task.draft().job.key_window == 86_400 * 1_000_000
 
 
 def test_text_that_is_no_duration_is_refused_with_examples(jobs: App[Any]) -> None:
@@ -350,6 +360,7 @@ def test_the_refusal_names_place_and_types_and_not_the_value(jobs: App[Any]) -> 
 
 
 UNCHANGED: list[Any] = [1, 1.5, True, None, "text", [1, [2.5]], {"a": [None, {"b": "c"}]}, (1, (2, 3)), Size.LARGE]
+UNCHANGED.append(defaultdict(list, a=[(1, 2)]))
 
 
 @pytest.mark.parametrize("value", UNCHANGED)

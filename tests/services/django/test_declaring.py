@@ -64,6 +64,15 @@ def test_a_queue_that_the_settings_do_not_name_is_refused_with_advice() -> None:
         tasks().add.using(queue_name="billing")
 
 
+def test_queues_that_are_one_text_are_refused() -> None:
+    from django.core.exceptions import ImproperlyConfigured
+
+    from holdfast.django import Backend
+
+    with pytest.raises(ImproperlyConfigured, match="list of names"):
+        Backend("default", {"QUEUES": "default"})
+
+
 @pytest.mark.parametrize(
     ("options", "advice"),
     [

@@ -1,5 +1,6 @@
 """`manage.py`, as a user runs it: migrate, check, worker, the command line, and Django's own test runner."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -48,6 +49,14 @@ def test_the_command_line_has_the_app_of_the_settings(manage: ManageProject) -> 
     shown = manage("holdfast", "jobs", "show", job)
     assert "django_project.shop.tasks.add" in shown.stdout
     assert manage("holdfast", "jobs", "show", "nothing").returncode == 4
+
+
+def test_an_argument_may_begin_with_a_dash(manage: ManageProject) -> None:
+    manage("migrate")
+    answer = manage("holdfast", "enqueue", "django_project.shop.tasks.add", "--json", "--", "-5")
+    assert answer.returncode == 0, answer.stderr
+    job = json.loads(answer.stdout)["id"]
+    assert manage.shell(f"print(add.get_result({job!r}).args)") == "[-5]"
 
 
 def test_a_backend_that_is_not_in_the_settings_is_refused(manage: ManageProject) -> None:

@@ -121,6 +121,7 @@ def test_a_transaction_that_is_marked_for_rollback_does_not_complete_the_job(bac
 
 def test_a_task_enqueues_in_its_own_transaction(backend: str) -> None:
     order = new_order(backend)
+    tasks().add.using(backend=backend)  # declares it there: a worker has the tasks that are declared when it starts
     tasks().ship_and_enqueue.using(backend=backend).enqueue(order.pk, backend, backend)
     run_worker(backend)
     follower = tasks().add.using(backend=backend).get_result(f"after-{order.pk}")
@@ -179,6 +180,27 @@ def test_a_failed_job_is_finished_once_after_its_last_attempt(backend: str) -> N
     with recorded() as seen:
         result = finished(backend, tasks().fail.using(backend=backend).enqueue("x"))
     assert seen == [("started", result.id, "RUNNING")] * 2 + [("finished", result.id, "FAILED")]
+
+
+def test_a_receiver_of_a_failure_gets_no_old_connection(backend: str) -> None:
+    from django.db import connections
+
+    from holdfast.django.tasks_api import task_finished
+
+    had_connection: list[bool] = []
+
+    def receive(**_: Any) -> None:
+        had_connection.append(connections[backend].connection is not None)
+        connections[backend].ensure_connection()
+
+    task_finished.connect(receive)
+    try:
+        for _ in range(2):
+            tasks().give_up.using(backend=backend).enqueue("x")
+            run_worker(backend)
+    finally:
+        task_finished.disconnect(receive)
+    assert had_connection == [False, False]
 
 
 def test_a_receiver_that_fails_does_not_fail_the_job(backend: str) -> None:

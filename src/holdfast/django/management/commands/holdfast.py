@@ -54,13 +54,18 @@ class Command(BaseCommand):
 
 
 def _without_django_options(arguments: list[str]) -> list[str]:
+    """Without the options of Django, and without a `--` at the beginning. What follows a later `--` is kept."""
+    own = list(arguments)
+    if own[:1] == ["--"]:
+        del own[0]
+    end = own.index("--") if "--" in own else len(own)
     kept: list[str] = []
     skip = False
-    for argument in arguments:
+    for argument in own[:end]:
         if skip:
             skip = False
         elif argument in OF_DJANGO:
             skip = True
-        elif argument != "--" and not argument.startswith(tuple(f"{option}=" for option in OF_DJANGO)):
+        elif not argument.startswith(tuple(f"{option}=" for option in OF_DJANGO)):
             kept.append(argument)
-    return kept
+    return kept + own[end:]

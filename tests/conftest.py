@@ -8,6 +8,7 @@ PostgreSQL is imported late, so that a run without it neither starts a server no
 
 import asyncio
 import inspect
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -31,6 +32,10 @@ BLOCKED_S = 10.0
 
 
 # --- How a test runs ---
+
+# A shell starts background jobs with SIGINT ignored, and child processes inherit that. Some tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def limit_of(item: pytest.Item) -> float:

@@ -145,19 +145,6 @@ def test_the_table_of_jobs_has_the_columns_of_the_model(
     assert {name for (name,) in found} == {*columns()}
 
 
-def test_a_lease_is_read_column_by_column(postgres_store: Stores, postgres_server: PostgresServer) -> None:
-    """Types and collations of a lease are those of the table: else the server builds a row for each of its columns."""
-    name = postgres_store().namespace
-    postgres_server.execute(f"SET search_path = {rules.schema_of(name)}, {name}")
-    try:
-        plan = postgres_server.execute("EXPLAIN (VERBOSE) SELECT (lease_of(j)).* FROM job AS j")
-    finally:
-        postgres_server.execute("RESET search_path")
-    text = "\n".join(line for (line,) in plan)
-    assert " payload," in text
-    assert "ROW(" not in text
-
-
 def test_predicates_of_indexes_have_the_sets_of_the_model() -> None:
     """They are literal: a table's file never changes."""
     text = "\n".join(migration.text for migration in migrations())

@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "a server that vanishes is not detected",
         "engines/postgres/connect.py",
-        "        _set_tcp_options(connection)\n        return connection",
-        "        return connection",
+        "        _set_tcp_options(connection)\n        _register",
+        "        _register",
         "A worker waits for an answer from a host that has no power.",
         ("tests/engines/test_postgres_bounds.py::test_every_connection_detects_a_server_that_has_vanished",),
     ),

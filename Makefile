@@ -12,8 +12,9 @@ INSTALLED := $(VENV)/.installed
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Three processes on two cores: tests wait a lot, for processes and for servers.
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # What may differ between versions of Python. PostgreSQL's tests use its server, and run on the first interpreter alone.
 SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres"

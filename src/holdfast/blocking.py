@@ -233,7 +233,7 @@ class LoopThread:
 class CallerLoop:
     """An event loop that a blocking caller runs in its own thread, for one call, while no other thread runs it.
 
-    To hand a call over to the loop thread and back costs as much as a third of a short call. Tasks that outlive the
+    To hand a call over to the loop thread and back takes time. Tasks that outlive the
     call that started them do not belong here: between two calls nothing runs the loop.
     """
 

@@ -99,7 +99,7 @@ def backoff_table(value: object) -> Backoff:
         import tomllib
 
         try:
-            value = tomllib.loads(f"value = {value}")["value"] if seconds_of(value) is None else seconds_of(value)
+            value = tomllib.loads(f"value = {value}")["value"] if (seconds := seconds_of(value)) is None else seconds
         except tomllib.TOMLDecodeError as error:
             raise ValueError("must be seconds, a list of seconds, or a table with a kind.") from error
     if not isinstance(value, dict):

@@ -173,8 +173,9 @@ class UntilEmpty(Service):
 
     async def _can_run_one(self, stats: QueueStats, now: Instant) -> bool:
         """True if this worker could come to run a job of this queue, now or soon."""
-        states = [*LEASED] if stats.paused else [*LEASED, JobState.QUEUED, JobState.RETRYING]
-        for state in states:
+        if not stats.paused and not self._tasks.isdisjoint(stats.ready_tasks):
+            return True
+        for state in [*LEASED] if stats.paused else [*LEASED, JobState.RETRYING]:
             if stats.counts.get(state) and await self._has_task_in(stats.queue, state):
                 return True
         return _due_soon(stats, now) and not stats.paused

@@ -28,6 +28,9 @@ OPENING_LIMIT_S = 5.0
 no_fork = threading.RLock()
 """While a thread holds it, no other thread forks. Held from the opening of a file until its object is registered."""
 
+_forking = threading.RLock()
+"""One thread forks at a time."""
+
 depth = 0
 """How many forks are between the process that loaded this module and this one. Code that calls a function of the user
 compares it before and after, to notice that it has returned in a child."""
@@ -36,7 +39,13 @@ compares it before and after, to notice that it has returned in a child."""
 class AtFork:
     """An object that lives as long as the process and takes part in every fork."""
 
-    def before_fork(self) -> None: ...
+    def before_fork(self) -> None:
+        """Take what no thread may hold at a fork. May be called again, for what is new since then."""
+
+    def is_ready(self) -> bool:
+        """True if nothing is new since `before_fork`."""
+        return True
+
     def after_fork_in_parent(self) -> None: ...
     def after_fork_in_child(self) -> None: ...
 
@@ -87,16 +96,27 @@ def call_around(participant: AtFork) -> None:
 
 
 def _before_fork() -> None:
-    no_fork.acquire(timeout=OPENING_LIMIT_S)
-    for participant in _around:
-        _call(participant.before_fork)
+    """A thread that uses something of a participant may open a file: `no_fork` is the second lock that it takes.
+
+    So it is the second one here, too. What another thread has opened between the two is new to its participant.
+    """
+    deadline_s = now_s() + OPENING_LIMIT_S
+    _forking.acquire(timeout=OPENING_LIMIT_S)
+    while True:
+        for participant in _around:
+            _call(participant.before_fork)
+        acquired = no_fork.acquire(timeout=max(0.0, deadline_s - now_s()))
+        if not acquired or now_s() >= deadline_s or all(participant.is_ready() for participant in _around):
+            return
+        no_fork.release()
 
 
 def _after_fork_in_parent() -> None:
     for participant in _around:
         _call(participant.after_fork_in_parent)
-    with suppress(RuntimeError):  # it was not acquired in time
-        no_fork.release()
+    for lock in (no_fork, _forking):
+        with suppress(RuntimeError):  # it was not acquired in time
+            lock.release()
 
 
 def end_child(error: BaseException | None = None) -> NoReturn:
@@ -117,7 +137,8 @@ def end_child(error: BaseException | None = None) -> NoReturn:
 def _after_fork_in_child() -> None:
     global depth  # noqa: PLW0603 - there is one process
     depth += 1
-    no_fork._at_fork_reinit()  # type: ignore[attr-defined]  # the standard library's own way: a dead thread may hold it
+    for lock in (no_fork, _forking):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # the standard library's own way: a dead thread may hold it
     methods = [reference() for reference in _in_child.copy()]  # all: one method may drop the object of another
     for participant in _around:
         _call(participant.after_fork_in_child)

@@ -6,6 +6,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from eventually import eventually
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
+from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.errors import EngineUnavailable, UsageError
 from holdfast.model.produce import Enqueue, Group, NewJob
 
@@ -187,6 +190,34 @@ def test_a_child_forked_inside_a_transaction_is_refused_the_file(tmp_path: Path)
     enqueue_now(engine, "parent")
     engine.close_now()
     assert read_ids(path) == {"parent"}
+
+
+def test_a_fork_waits_for_a_writer_that_opens_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.db"
+    engine = opened(path)
+    opening = threading.Event()
+    open_log = LogFile._open
+
+    def open_late(file: LogFile) -> None:
+        opening.set()
+        time.sleep(0.3)  # the fork begins meanwhile
+        open_log(file)
+
+    monkeypatch.setattr(LogFile, "_open", open_late)
+    writer = threading.Thread(target=enqueue_now, args=(engine, "parent"))
+    writer.start()
+    assert opening.wait(LIMIT_S)
+    child = os.fork()
+    if child == 0:
+        try:
+            enqueue_now(opened(path), "child")
+            os._exit(0)
+        except BaseException:
+            os._exit(5)
+    assert exit_code_of_child(child) == 0
+    writer.join()
+    engine.close_now()
+    assert read_ids(path) == {"parent", "child"}
 
 
 async def test_children_forked_from_a_busy_process_can_write(tmp_path: Path) -> None:

@@ -34,8 +34,10 @@ class ConnectionsAtFork(forks.AtFork):
 
     def __init__(self) -> None:
         self._open: WeakKeyDictionary[sqlite3.Connection, tuple[forks.Lock, str]] = WeakKeyDictionary()
-        self._idle: list[sqlite3.Connection] = []
-        """Between the beginning and the end of a fork: the connections that are not in use."""
+        self._idle: dict[sqlite3.Connection, forks.Lock] = {}
+        """Between the beginning and the end of a fork: the connections that are not in use, with their locks."""
+        self._waited_for: list[sqlite3.Connection] = []
+        """Between the beginning and the end of a fork: these, and those that were in use for too long."""
         self._unusable: set[object] = set()
         """In a forked child: files with a connection of the parent that could not be closed."""
 
@@ -65,15 +67,25 @@ class ConnectionsAtFork(forks.AtFork):
     # PF1, PF2
     def before_fork(self) -> None:
         deadline_s = forks.now_s() + FORK_PATIENCE_S
-        for db, (lock, _) in list(self._open.items()):
+        for db, lock in self._new():
             lent = not isinstance(db, EngineConnection)  # a handler has it, maybe the one that forks
             if lock.acquire(timeout=0 if lent else max(0.0, deadline_s - forks.now_s())):
-                self._idle.append(db)
+                self._idle[db] = lock
+            self._waited_for.append(db)
+
+    def is_ready(self) -> bool:
+        return not self._new()
+
+    def _new(self) -> list[tuple[sqlite3.Connection, forks.Lock]]:
+        """The connections that were opened since the beginning of the fork, with their locks."""
+        known = set(self._waited_for)
+        opened = [db for reference in self._open.keyrefs() if (db := reference()) is not None and db not in known]
+        return [(db, entry[0]) for db in opened if (entry := self._open.get(db)) is not None]
 
     def after_fork_in_parent(self) -> None:
-        idle, self._idle = self._idle, []
-        for db in idle:
-            self._open[db][0].release()
+        idle, self._idle, self._waited_for = self._idle, {}, []
+        for lock in idle.values():
+            lock.release()
 
     def after_fork_in_child(self) -> None:
         files = {identity_of(path) for _, path in self._open.values()}
@@ -83,7 +95,7 @@ class ConnectionsAtFork(forks.AtFork):
             else:
                 forks.keep_for_ever(db)
         busy_files = {identity_of(path) for db, (_, path) in self._open.items() if db not in self._idle}
-        self._idle, self._open = [], WeakKeyDictionary()
+        self._idle, self._waited_for, self._open = {}, [], WeakKeyDictionary()
         self._unusable = (self._unusable | busy_files | (files & _open_files())) - {None}
 
 

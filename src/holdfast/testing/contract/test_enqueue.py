@@ -153,7 +153,7 @@ async def test_a_group_with_jobs_of_several_queues_works_or_is_refused_as_unsupp
     group = (new_job("a", queue="red"), new_job("b", queue="blue"), new_job("a", queue="blue"))
 
     if not bench.engine.capabilities.cross_queue_atomic:
-        with pytest.raises(Unsupported, match="red.*blue"):
+        with pytest.raises(Unsupported, match=r"red.*blue"):
             await bench.offer(*group)
         assert (await bench.engine.stats()).queues == ()
         return

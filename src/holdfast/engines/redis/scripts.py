@@ -14,12 +14,12 @@ from hashlib import sha1
 from importlib.resources import files
 
 OUTSIDE = ("runtime", "history", "records", "fast_path")
-"""What every call needs. The files form one chunk in this order: a local of one is visible in those behind it."""
-INSIDE = ("state", "step", "rules", "schemas", "answers", "presence")
-"""What only the rules need."""
+"""What every call needs. The files form one text in this order: the table of one is visible in those behind it."""
+INSIDE = ("state", "step", "rules", "answers", "presence")
+"""What only the rules need. A part of `state`, such as `state_lanes`, comes after it."""
 LAST = "main"
 
-_COMMENT = re.compile(r"^ *--(?!\[\[).*\n|(?<=\s)--(?!\[\[) .*$", re.MULTILINE)
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 
 
 class Script:
@@ -28,3 +28,16 @@ class Script:
     def __init__(self, text: str) -> None:
         self.text = text.encode()
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+@cache
+def whole_script() -> Script:
+    """The script of this release."""
+    parts = {
+        file.name.removesuffix(".lua"): _COMMENT.sub("", file.read_text(encoding="utf-8"))
+        for file in files(__package__).joinpath("lua").iterdir()
+        if file.name.endswith(".lua")
+    }
+    inside = [name for first in INSIDE for name in sorted(parts) if name == first or name.startswith(f"{first}_")]
+    outside = "".join(parts[name] for name in OUTSIDE if name in parts)
+    return Script(f"{outside}local function rules()\n{''.join(parts[name] for name in inside)}{parts['dispatch']}end\n{parts[LAST]}")

@@ -88,8 +88,10 @@ def many_redis(count: int, *, fast_paths: bool = FAST_PATHS) -> list[Engine]:
     from redis_stores import fresh_namespace
 
     store = fresh_namespace(server())
-    options = {"namespace": store.namespace, "durability": "none"}
-    return [open_engine(store.url, fast_paths=fast_paths, **options) for _ in range(count)]
+    return [
+        open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=fast_paths)
+        for _ in range(count)
+    ]
 
 
 def many_sqlite(folder: Path, count: int) -> list[Engine]:

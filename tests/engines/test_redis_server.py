@@ -132,7 +132,7 @@ def test_the_keys_of_a_store_are_removed_and_no_others(
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[RedisServer]:
-    with private_server(**AOF_ALWAYS, maxmemory="100mb") as server:
+    with private_server(AOF_ALWAYS | {"maxmemory": "100mb"}) as server:
         yield server
 
 

@@ -220,14 +220,14 @@ def server(name: str | None = None) -> RedisServer:
     return found
 
 
-def private_server(name: str | None = None, **settings: object) -> RedisServer:
+def private_server(settings: Settings | None = None, *, name: str | None = None) -> RedisServer:
     """A new server. The caller closes it.
 
     Without settings it is as the program makes it: snapshots now and then, no AOF. See AOF_ALWAYS and AOF_EVERYSEC.
     """
     binary = find(name)
     folder = Path(tempfile.mkdtemp(prefix=f"{binary.name}-", dir=run_folder().path))
-    return start_new(binary, folder, {option.replace("_", "-"): value for option, value in settings.items()})
+    return start_new(binary, folder, settings or {})
 
 
 def start_new(binary: Binary, folder: Path, settings: Settings) -> RedisServer:

@@ -1,0 +1,1 @@
+"""The ledger over Redis or Valkey: the rules run in the server, as Lua that is generated from the ledger."""

@@ -45,7 +45,7 @@ _NAME_LENGTHS = Layout("<HH")
 
 _LOW_6_BYTES = 2**48 - 1
 _LOW_7_BYTES = 2**56 - 1
-_LAST_INSTANT = _LOW_7_BYTES
+_LAST_INSTANT = 2**55
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_metadata = msgspec.msgpack.Decoder(dict[str, str]).decode

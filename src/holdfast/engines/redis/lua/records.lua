@@ -45,7 +45,7 @@
 --   length of the rare fields, I4, if flag 4
 --   strings, in this order: task, lane, payload_hash, owner, token, settled_token, result, rare fields, tail
 --
--- An instant of 2^56-1 stands for FOREVER. A value that does not fit its place (a long lane name, a large number) stands
+-- An instant of 2^55 stands for FOREVER. A value that does not fit its place (a long lane name, a large number) stands
 -- among the rare fields, which win. These are a msgpack map by field name, and hold what most jobs do not have.
 -- The tail comes from the client and is not opened here, except by `records.metadata`: length of the metadata (H), the
 -- metadata as a msgpack map, the payload. A payload with a key of its own (flag 16) is not in the tail.
@@ -63,7 +63,7 @@ local records = {
     "result_too_large",
   },
   FOREVER = 4611686018427387904,
-  LAST_INSTANT = 72057594037927935,
+  LAST_INSTANT = 36028797018963968,
   NOTHING = {}, -- an empty tuple, and a `given` without values
 }
 

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
-from holdfast.engines.redis import calls, failures
+from holdfast.engines.redis import answers, calls, failures
 from holdfast.engines.redis.connect import Connector, parse
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.scripts import Script, whole_script
@@ -112,8 +112,8 @@ class RedisEngine(Engine):
         if numbers and numbers < OLDEST_SERVER:
             wanted = ".".join(map(str, OLDEST_SERVER))
             raise SchemaMismatch(
-                f"The server at {self.place} is too old: Redis {version}. Holdfast needs Redis {wanted}, Valkey 7.2, or "
-                "newer.",
+                f"The server at {self.place} is too old: Redis {version}. Holdfast needs Redis {wanted} or newer, or "
+                "Valkey.",
                 found=version,
                 wanted=wanted,
                 engine=self.scheme,
@@ -163,7 +163,7 @@ class RedisEngine(Engine):
             reply = await primary.call(self._root, calls.encode(command))
         except OutcomeUnknown as unknown:
             raise failures.with_ids(unknown, command) from unknown.__cause__
-        head, answer = calls.decode(command, reply.values)
+        head, answer = answers.decode(command, reply.values)
         self._note_time(head.wall, not_before_us)
         return answer
 

@@ -7,24 +7,24 @@ channel of its own, so that the server sends it only to processes that subscribe
 This process subscribes to the topics of its local subscriptions, to the announcements of the feed, and to the channel
 of each of its workers. The last one carries no messages: other processes count its subscribers (`presence.py`).
 
-On one primary there is one connection. In a cluster the channels of a queue belong to the primary of the queue, so there
-is one connection for each primary in use.
+On one primary there is one connection. In a cluster the channels of a queue belong to the primary of the queue, so
+there is one connection for each primary in use.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from holdfast.engines.redis.connect import Connector
 from holdfast.engines.redis.feed import FeedChannels
 from holdfast.engines.redis.subscriber import (
     PROBE_INTERVAL_S,
     REPLY_TIMEOUT_S,
     SHARDED,
     Subscriber,
-    SubscriberServer,
     Verbs,
 )
 from holdfast.engines.topics import EVERY_TOPIC, Topics
@@ -53,7 +53,8 @@ class Routes(Protocol):
     def prefixes(self, topic: str) -> Iterable[str]:
         """The first parts of the names of the channels in which a topic is published; the rest is the topic itself."""
 
-    def server_of(self, channel: str) -> SubscriberServer: ...
+    def connector_of(self, channel: str) -> Connector:
+        """Connects to the server of a channel. Two with the same `place` mean the same server."""
 
 
 class OnePrimary:
@@ -61,15 +62,15 @@ class OnePrimary:
 
     sharded = False
 
-    def __init__(self, server: SubscriberServer, prefix: str) -> None:
-        self._server = server
+    def __init__(self, connector: Connector, prefix: str) -> None:
+        self._connector = connector
         self.home = prefix
 
     def prefixes(self, topic: str) -> Iterable[str]:
         return (self.home,)
 
-    def server_of(self, channel: str) -> SubscriberServer:
-        return self._server
+    def connector_of(self, channel: str) -> Connector:
+        return self._connector
 
 
 class Watch(NamedTuple):
@@ -96,7 +97,8 @@ class Notifier:
         """For the steps "drop a channel that no subscription needs" and "look whether a channel is confirmed"."""
         self._waiters: list[Callable[[], None]] = []
         """Called when a channel was confirmed."""
-        self._subscribers: dict[Hashable, Subscriber] = {}
+        self._subscribers: dict[str, Subscriber] = {}
+        """By the place of their server."""
         self._closing = False
         self._first_try_done = runtime.event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -240,22 +242,22 @@ class Notifier:
 
     def _route(self) -> None:
         """Give each channel to the subscriber of its server. A subscriber without channels ends."""
-        by_server: dict[Hashable, dict[str, Callable[[bytes], None]]] = {}
-        servers: dict[Hashable, SubscriberServer] = {}
+        channels: dict[str, dict[str, Callable[[bytes], None]]] = {}
+        connectors: dict[str, Connector] = {}
         with self._lock:
             wanted = self._wanted()
             for channel in [channel for channel in self._confirmed if channel not in wanted]:
                 del self._confirmed[channel]
         for channel, receive in wanted.items():
-            server = self._routes.server_of(channel)
-            servers[server.name] = server
-            by_server.setdefault(server.name, {})[channel] = receive
-        for name in [name for name in self._subscribers if name not in servers]:
-            self._subscribers.pop(name).close()
-        for name, server in servers.items():
-            if name not in self._subscribers:
-                self._subscribers = {**self._subscribers, name: self._new_subscriber(server)}
-            self._subscribers[name].set_channels(by_server[name])
+            connector = self._routes.connector_of(channel)
+            connectors[connector.place] = connector
+            channels.setdefault(connector.place, {})[channel] = receive
+        for place in [place for place in self._subscribers if place not in connectors]:
+            self._subscribers.pop(place).close()
+        for place, connector in connectors.items():
+            if place not in self._subscribers:
+                self._subscribers = {**self._subscribers, place: self._new_subscriber(connector)}
+            self._subscribers[place].set_channels(channels[place])
 
     def _wanted(self) -> dict[str, Callable[[bytes], None]]:
         wanted = self.feed.channels
@@ -269,9 +271,9 @@ class Notifier:
     def _notify(self, topic: str, payload: bytes) -> None:
         self._topics.notify(frozenset({topic}))
 
-    def _new_subscriber(self, server: SubscriberServer) -> Subscriber:
+    def _new_subscriber(self, connector: Connector) -> Subscriber:
         return Subscriber(
-            server,
+            connector,
             self._runtime,
             self._verbs,
             self._confirmed,
@@ -284,7 +286,7 @@ class Notifier:
     @property
     def _home(self) -> Subscriber | None:
         try:
-            return self._subscribers.get(self._routes.server_of(self.feed.messages).name)
+            return self._subscribers.get(self._routes.connector_of(self.feed.messages).place)
         except EngineUnavailable:  # the nodes of the cluster are not known
             return None
 

@@ -91,6 +91,10 @@ class Notifier:
         self._verbs = SHARDED if routes.sharded else Verbs()
         self._confirmed: dict[str, Subscriber] = {}
         """The channels that a server has confirmed."""
+        self.sharded = routes.sharded
+        self.worker_prefix = f"{routes.home}alive:"
+        self.own_channel = f"{self.worker_prefix}{runtime.new_id()}"
+        """A channel to which this process alone is subscribed."""
         self._workers: dict[str, int] = {}
         """The workers of this process, each with the number of its renewal connections."""
         self._lock = runtime.lock()
@@ -128,7 +132,7 @@ class Notifier:
 
     @property
     def watch(self) -> Watch | None:
-        """How long the channels of workers could be watched. None: they cannot be now."""
+        """Since when this process has been subscribed where the channels of workers are. None: it is not now."""
         home = self._home
         since_s = None if home is None else home.since_s
         return None if home is None or since_s is None else Watch(since_s, home.connects == 1)
@@ -139,14 +143,12 @@ class Notifier:
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """There is a new local subscription to these topics: receive them from other processes."""
-        self._wait_confirmed(
-            [f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)], SUBSCRIBE_TIMEOUT_S
-        )
+        self._wait_confirmed([f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)])
 
-    def join_worker(self, worker: str, timeout_s: float = SUBSCRIBE_TIMEOUT_S) -> None:
+    def join_worker(self, worker: str) -> None:
         """Subscribe to the channel of a worker of this process, by which others see that it lives."""
         self._workers[worker] = self._workers.get(worker, 0) + 1
-        self._wait_confirmed([self._channel_of(worker)], timeout_s)
+        self._wait_confirmed([self._channel_of(worker)])
 
     def leave_worker(self, worker: str) -> None:
         count = self._workers.pop(worker, 0)
@@ -177,9 +179,9 @@ class Notifier:
             log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
 
     def _channel_of(self, worker: str) -> str:
-        return f"{self._routes.home}alive:{worker}"
+        return f"{self.worker_prefix}{worker}"
 
-    def _wait_confirmed(self, channels: list[str], timeout_s: float) -> None:
+    def _wait_confirmed(self, channels: list[str]) -> None:
         confirmed = self._runtime.event()
 
         def look() -> None:
@@ -192,7 +194,7 @@ class Notifier:
         if not confirmed.is_set():
             self.refresh()
             if self.receives:
-                confirmed.wait(timeout_s)
+                confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
 
     def _now_s(self) -> float:
@@ -260,7 +262,7 @@ class Notifier:
             self._subscribers[place].set_channels(channels[place])
 
     def _wanted(self) -> dict[str, Callable[[bytes], None]]:
-        wanted = self.feed.channels
+        wanted = {**self.feed.channels, self.own_channel: _ignore}
         for worker in tuple(self._workers):
             wanted[self._channel_of(worker)] = _ignore
         for topic in self._topics.topics:

@@ -185,7 +185,7 @@ class Connector:
         try:
             driver = self._driver(limit_s, protocol)
             async with asyncio.timeout(limit_s):
-                await driver.connect()
+                await driver.connect()  # type: ignore[no-untyped-call]  # redis-py is typed in part
         except BaseException as error:
             if driver is not None:
                 with suppress(Exception):

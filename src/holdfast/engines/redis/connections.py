@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from holdfast import forks
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError
 
-pack = hiredis.pack_command
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 """The bytes of a request. Takes a tuple of bytes, text and numbers."""
 
 RUN_CHARACTERS = 16  # of 40
@@ -70,6 +70,7 @@ class Connection(asyncio.Protocol):
         """Use the socket of a connection that redis-py has made. `driver` must not be used afterwards."""
         reader, writer = driver._reader, driver._writer  # redis-py has no public names for them
         driver._reader = driver._writer = None
+        assert writer is not None
         transport: Any = writer.transport
         connection = cls(transport, timeout_s, on_push)
         connection._streams = reader, writer  # asyncio closes the socket when they are collected

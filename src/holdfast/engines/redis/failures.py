@@ -136,8 +136,8 @@ def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
         )
     if code == "NOPERM":
         return EngineError(
-            f"The user that Holdfast has at {place} may not do this: {text}. Nothing was written. The guide \"Redis and "
-            "Valkey in production\" lists the rights that it needs.",
+            f'The user that Holdfast has at {place} may not do this: {text}. Nothing was written. The guide "Redis and '
+            'Valkey in production" lists the rights that it needs.',
             engine=SCHEME,
         )
     if code in ("MOVED", "ASK", "CROSSSLOT"):

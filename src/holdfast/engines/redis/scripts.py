@@ -14,12 +14,21 @@ from hashlib import sha1
 from importlib.resources import files
 
 OUTSIDE = ("runtime", "history", "records", "fast_path")
-"""What every call needs. The files form one chunk in this order: a local of one is visible in those behind it."""
-INSIDE = ("state", "step", "rules", "schemas", "answers", "presence")
+"""What every call needs. The files form one text in this order: the table of one is visible in those behind it."""
+INSIDE = (
+    "state_sets",
+    "state",
+    "state_lists",
+    "state_unfinished",
+    "step",
+    "rules",
+    "presence",
+    "answers",
+)
 """What only the rules need."""
 LAST = "main"
 
-_COMMENT = re.compile(r"^ *--(?!\[\[).*\n|(?<=\s)--(?!\[\[) .*$", re.MULTILINE)
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 
 
 class Script:
@@ -28,3 +37,16 @@ class Script:
     def __init__(self, text: str) -> None:
         self.text = text.encode()
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+@cache
+def whole_script() -> Script:
+    """The script of this release."""
+    parts = {
+        file.name.removesuffix(".lua"): _COMMENT.sub("", file.read_text(encoding="utf-8"))
+        for file in files(__package__).joinpath("lua").iterdir()
+        if file.name.endswith(".lua")
+    }
+    outside = "".join(parts[name] for name in OUTSIDE)
+    inside = "".join(parts[name] for name in INSIDE)
+    return Script(f"{outside}local function rules()\n{inside}return A\nend\n{parts[LAST]}")

@@ -11,7 +11,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         self._child_copy = forks.ChildCopy(self._socket.fileno)
 
     @classmethod
-    def take_over(cls, driver: AbstractConnection, timeout_s: float, on_push: OnPush | None = None) -> "Connection":
+    def take_over(cls, driver: AbstractConnection, timeout_s: float, on_push: OnPush | None = None) -> Self:
         """Use the socket of a connection that redis-py has made. `driver` must not be used afterwards."""
         reader, writer = driver._reader, driver._writer  # redis-py has no public names for them
         driver._reader = driver._writer = None

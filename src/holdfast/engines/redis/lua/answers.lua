@@ -38,6 +38,8 @@ do
     command.worker.kind = "WorkerRecord"
   end
 
+  complete.session_heartbeat = complete.heartbeat
+
   function complete.put_schedule(command)
     command.schedule.kind = "ScheduleRecord"
     command.schedule.payload = ARGV[command.schedule.payload]
@@ -127,11 +129,12 @@ do
       complete[verb](command)
     end
     local step = T.new(call.at.wall, call.at.lease)
-    local answer = R[verb](step, command)
+    local answer = (P[verb] or R[verb])(step, command)
     T.close(step)
     if S.flush() then
       call.tip = H.advance(call.root, call.tip)
     end
+    P.flush()
     blobs = { false }
     answer.at = nil
     if convert[verb] then

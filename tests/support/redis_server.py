@@ -335,5 +335,8 @@ def started_once(folder: Path) -> Iterator[tuple[Any, Callable[[Any], None]]]:
     noted = folder / "server.json"
     with (folder / "start").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = json.loads(noted.read_text()) if noted.exists() else None
-        yield found, lambda note: noted.write_text(json.dumps(note)) and None
+
+        def note(facts: Any) -> None:
+            noted.write_text(json.dumps(facts))
+
+        yield json.loads(noted.read_text()) if noted.exists() else None, note

@@ -1,63 +1,35 @@
-"""Commands out, answers in: what the arguments of a call and its reply mean.
+"""Commands become the arguments of a call; `answers.py` reads the reply.
 
 A command goes out as a msgpack map with the fields of its class, by name, because the rules read names. A field that is
 None is left out. Every byte string is an argument of its own, and the map has its number: the msgpack of Redis does not
 know byte strings. In the arguments the verb is the first, the options are the second (`Primary` adds them), the command
 is the third, so the byte strings begin with the fourth.
 
-A reply is a list: `[wall, lease, born, tip, answer]` as msgpack, then byte strings. A job or a lease in the answer is the
-number of its byte string, the record as it is stored (`records.py`).
+A reply is a list: `[wall, lease, born, tip, answer]` as msgpack, then byte strings. A job or a lease in the answer is
+the number of its byte string, the record as it is stored (`records.py`).
 
 What occurs for every job is written by hand here: enqueue, exchange, renew, get. Everything else is converted field by
 field.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.engines.redis import records
-from holdfast.model.command import A, Answer, Command
+from holdfast.model.command import Command
 from holdfast.model.hashing import key_hash
-from holdfast.model.instants import At
-from holdfast.model.job import NOTHING_GIVEN, Given
-from holdfast.model.observe import Find, FindAnswer, Get, GetAnswer
-from holdfast.model.operate import DropSchedule, PutSchedule, Schedules, SchedulesAnswer
-from holdfast.model.produce import (
-    Accepted,
-    Enqueue,
-    EnqueueAnswer,
-    EnqueueStatus,
-    GroupAccepted,
-    GroupConflict,
-    GroupFull,
-    GroupOrphan,
-    NewJob,
-)
+from holdfast.model.job import NOTHING_GIVEN
+from holdfast.model.observe import Get
+from holdfast.model.produce import Enqueue, NewJob
 from holdfast.model.reads import READS
-from holdfast.model.records import ScheduleRecord
 from holdfast.model.states import JobState
-from holdfast.model.work import (
-    Claim,
-    Exchange,
-    ExchangeAnswer,
-    Expired,
-    LaneName,
-    Renew,
-    RenewAnswer,
-    RenewResult,
-    Settlement,
-    SettleStatus,
-    StartStatus,
-)
-
-FIRST_BYTES = 4
-"""The number of the first byte string among the arguments."""
+from holdfast.model.work import Claim, Exchange, Expired, Renew, Settlement
 
 encode_map: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
@@ -247,199 +219,4 @@ _ENCODERS: dict[type[Command[Any]], Callable[[Any], list[bytes]]] = {
     Renew: _renew,
     Get: _get,
     Expired: _expired,
-}
-
-
-# Answers
-
-
-class Head(NamedTuple):
-    """What every reply begins with."""
-
-    wall: int
-    lease: int
-    born: str
-    tip: int
-    answer: msgspec.Raw
-
-
-_decode_head = msgspec.msgpack.Decoder(Head).decode
-
-
-def decode(command: Command[A], values: Sequence[Any]) -> tuple[Head, A]:
-    """The head of a reply, and the answer to the command."""
-    head = _decode_head(values[0])
-    at = At(head.wall, head.lease)
-    hand_written = _DECODERS.get(type(command))
-    if hand_written is not None:
-        return head, hand_written(at, head.answer, values)
-    body_type, answer_type = _types(type(command))
-    body = _decoder(body_type)(head.answer)
-    answer: A = answer_type(at=at, **{name: getattr(body, name) for name in body.__struct_fields__})  # type: ignore[assignment]
-    return head, answer
-
-
-@cache
-def _types(command: type[Command[Any]]) -> tuple[type[Struct], type[Answer]]:
-    """The answer that a command's type names, without and with its time."""
-    (base,) = command.__orig_bases__  # type: ignore[attr-defined]  # every command is generic in its answer
-    answer: type[Answer] = base.__args__[0]
-    fields = [
-        (field.encode_name, field.type, msgspec.field(default=field.default, default_factory=field.default_factory))
-        for field in msgspec.structs.fields(answer)
-        if field.name != "at"
-    ]
-    return msgspec.defstruct(f"{answer.__name__}Body", fields, frozen=True, gc=False, kw_only=True), answer
-
-
-@cache
-def _decoder(of_type: Any) -> Callable[[Any], Any]:
-    return msgspec.msgpack.Decoder(of_type).decode
-
-
-# Answers by hand. A class here has the fields of an answer, with the numbers of byte strings in place of these.
-
-
-class ExchangeBody(Struct, frozen=True, gc=False):
-    settled: tuple[SettleStatus, ...] = ()
-    started: tuple[StartStatus, ...] = ()
-    emptied: tuple[LaneName, ...] = ()
-    leases: tuple[int, ...] = ()
-    next_due: int | None = None
-
-
-def _exchange_answer(at: At, body: Any, values: Sequence[Any]) -> ExchangeAnswer:
-    read: ExchangeBody = _decoder(ExchangeBody)(body)
-    unpack = records.unpack_lease
-    return ExchangeAnswer(
-        at=at,
-        settled=read.settled,
-        started=read.started,
-        emptied=read.emptied,
-        leases=tuple([unpack(values[number]) for number in read.leases]),
-        next_due=read.next_due,
-    )
-
-
-class AcceptedBody(Struct, frozen=True, gc=False):
-    status: EnqueueStatus
-    id: str
-    state: JobState
-    arrival: int
-    generation: int
-    position: int | None = None
-    depth: int | None = None
-    result: int | None = None
-    codec: str = "json"
-
-
-class GroupAcceptedBody(Struct, frozen=True, gc=False, tag="accepted"):
-    jobs: tuple[AcceptedBody, ...]
-
-
-class EnqueueBody(Struct, frozen=True, gc=False):
-    groups: tuple[GroupAcceptedBody | GroupFull | GroupConflict | GroupOrphan, ...]
-
-
-def _enqueue_answer(at: At, body: Any, values: Sequence[Any]) -> EnqueueAnswer:
-    read: EnqueueBody = _decoder(EnqueueBody)(body)
-    return EnqueueAnswer(
-        at=at,
-        groups=tuple(
-            [
-                GroupAccepted(tuple([_accepted(job, values) for job in group.jobs]))
-                if type(group) is GroupAcceptedBody
-                else group
-                for group in read.groups
-            ]
-        ),  # type: ignore[arg-type]
-    )
-
-
-def _accepted(job: AcceptedBody, values: Sequence[Any]) -> Accepted:
-    return Accepted(
-        status=job.status,
-        id=job.id,
-        state=job.state,
-        arrival=job.arrival,
-        generation=job.generation,
-        position=job.position,
-        depth=job.depth,
-        result=None if job.result is None else values[job.result],
-        codec=job.codec,
-    )
-
-
-class JobsBody(Struct, frozen=True, gc=False):
-    """Of `get` and `find`. In an answer to `get`, 0 stands for a job that does not exist."""
-
-    jobs: tuple[int, ...] = ()
-    cursor: int | None = None
-
-
-def _get_answer(at: At, body: Any, values: Sequence[Any]) -> GetAnswer:
-    numbers = _decoder(JobsBody)(body).jobs
-    return GetAnswer(
-        at=at, jobs=tuple([records.unpack_job(values[number]) if number else None for number in numbers])
-    )
-
-
-def _find_answer(at: At, body: Any, values: Sequence[Any]) -> FindAnswer:
-    read: JobsBody = _decoder(JobsBody)(body)
-    jobs = tuple([records.unpack_job(values[number]) for number in read.jobs])
-    return FindAnswer(at=at, jobs=jobs, cursor=read.cursor)
-
-
-class RenewBody(Struct, frozen=True, gc=False):
-    jobs: tuple[RenewResult, ...] = ()
-
-
-def _renew_answer(at: At, body: Any, values: Sequence[Any]) -> RenewAnswer:
-    return RenewAnswer(at=at, jobs=_decoder(RenewBody)(body).jobs)
-
-
-class ScheduleBody(Struct, frozen=True, gc=False):
-    name: str
-    queue: str
-    task: str
-    when: str
-    payload: int
-    codec: str = "json"
-    paused: bool = False
-    options: dict[str, str] = {}
-
-
-class SchedulesBody(Struct, frozen=True, gc=False):
-    schedules: tuple[ScheduleBody, ...] = ()
-
-
-def _schedules_answer(at: At, body: Any, values: Sequence[Any]) -> SchedulesAnswer:
-    read: SchedulesBody = _decoder(SchedulesBody)(body)
-    return SchedulesAnswer(
-        at=at,
-        schedules=tuple(
-            ScheduleRecord(
-                name=one.name,
-                queue=one.queue,
-                task=one.task,
-                when=one.when,
-                payload=values[one.payload],
-                codec=one.codec,
-                paused=one.paused,
-                options=one.options,
-            )
-            for one in read.schedules
-        ),
-    )
-
-
-_DECODERS: dict[type[Command[Any]], Callable[[At, Any, Sequence[Any]], Any]] = {
-    Enqueue: _enqueue_answer,
-    Exchange: _exchange_answer,
-    Renew: _renew_answer,
-    Get: _get_answer,
-    Find: _find_answer,
-    Schedules: _schedules_answer,
-    PutSchedule: _schedules_answer,
-    DropSchedule: _schedules_answer,
 }

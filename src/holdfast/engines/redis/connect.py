@@ -185,7 +185,7 @@ class Connector:
         try:
             driver = self._driver(limit_s, protocol)
             async with asyncio.timeout(limit_s):
-                await driver.connect()
+                await driver.connect()  # type: ignore[no-untyped-call]  # redis-py is typed in part
         except BaseException as error:
             if driver is not None:
                 with suppress(Exception):
@@ -214,7 +214,11 @@ class Connector:
             return TcpConnection(**options)
         driver = SSLConnection(**address.tls, **options)
         if self._ssl_context is None:
-            self._ssl_context = driver.ssl_context  # it reads the certificates once
+            try:
+                driver.ssl_context.get()  # reads the certificates, once
+            except OSError as error:
+                raise ConfigError(f"The options for TLS of Redis at {self.place}: {error}.", key="url") from error
+            self._ssl_context = driver.ssl_context
         driver.ssl_context = self._ssl_context
         return driver
 

@@ -11,7 +11,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection
@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from holdfast import forks
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError
 
-pack = hiredis.pack_command
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 """The bytes of a request. Takes a tuple of bytes, text and numbers."""
 
 RUN_CHARACTERS = 16  # of 40
@@ -66,12 +66,11 @@ class Connection(asyncio.Protocol):
         self._child_copy = forks.ChildCopy(self._socket.fileno)
 
     @classmethod
-    def take_over(
-        cls, driver: AbstractConnection, timeout_s: float, on_push: OnPush | None = None
-    ) -> "Connection":
+    def take_over(cls, driver: AbstractConnection, timeout_s: float, on_push: OnPush | None = None) -> Self:
         """Use the socket of a connection that redis-py has made. `driver` must not be used afterwards."""
         reader, writer = driver._reader, driver._writer  # redis-py has no public names for them
         driver._reader = driver._writer = None
+        assert writer is not None
         transport: Any = writer.transport
         connection = cls(transport, timeout_s, on_push)
         connection._streams = reader, writer  # asyncio closes the socket when they are collected

@@ -14,6 +14,7 @@ process receives its own messages as well.
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+
 import msgspec
 
 from holdfast.model.instants import SECOND

@@ -7,24 +7,24 @@ channel of its own, so that the server sends it only to processes that subscribe
 This process subscribes to the topics of its local subscriptions, to the announcements of the feed, and to the channel
 of each of its workers. The last one carries no messages: other processes count its subscribers (`presence.py`).
 
-On one primary there is one connection. In a cluster the channels of a queue belong to the primary of the queue, so there
-is one connection for each primary in use.
+On one primary there is one connection. In a cluster the channels of a queue belong to the primary of the queue, so
+there is one connection for each primary in use.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from holdfast.engines.redis.connect import Connector
 from holdfast.engines.redis.feed import FeedChannels
 from holdfast.engines.redis.subscriber import (
     PROBE_INTERVAL_S,
     REPLY_TIMEOUT_S,
     SHARDED,
     Subscriber,
-    SubscriberServer,
     Verbs,
 )
 from holdfast.engines.topics import EVERY_TOPIC, Topics
@@ -53,7 +53,8 @@ class Routes(Protocol):
     def prefixes(self, topic: str) -> Iterable[str]:
         """The first parts of the names of the channels in which a topic is published; the rest is the topic itself."""
 
-    def server_of(self, channel: str) -> SubscriberServer: ...
+    def connector_of(self, channel: str) -> Connector:
+        """Connects to the server of a channel. Two with the same `place` mean the same server."""
 
 
 class OnePrimary:
@@ -61,15 +62,15 @@ class OnePrimary:
 
     sharded = False
 
-    def __init__(self, server: SubscriberServer, prefix: str) -> None:
-        self._server = server
+    def __init__(self, connector: Connector, prefix: str) -> None:
+        self._connector = connector
         self.home = prefix
 
     def prefixes(self, topic: str) -> Iterable[str]:
         return (self.home,)
 
-    def server_of(self, channel: str) -> SubscriberServer:
-        return self._server
+    def connector_of(self, channel: str) -> Connector:
+        return self._connector
 
 
 class Watch(NamedTuple):
@@ -90,13 +91,18 @@ class Notifier:
         self._verbs = SHARDED if routes.sharded else Verbs()
         self._confirmed: dict[str, Subscriber] = {}
         """The channels that a server has confirmed."""
+        self.sharded = routes.sharded
+        self.worker_prefix = f"{routes.home}alive:"
+        self.own_channel = f"{self.worker_prefix}{runtime.new_id()}"
+        """A channel to which this process alone is subscribed."""
         self._workers: dict[str, int] = {}
         """The workers of this process, each with the number of its renewal connections."""
         self._lock = runtime.lock()
         """For the steps "drop a channel that no subscription needs" and "look whether a channel is confirmed"."""
         self._waiters: list[Callable[[], None]] = []
         """Called when a channel was confirmed."""
-        self._subscribers: dict[Hashable, Subscriber] = {}
+        self._subscribers: dict[str, Subscriber] = {}
+        """By the place of their server."""
         self._closing = False
         self._first_try_done = runtime.event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,7 +132,7 @@ class Notifier:
 
     @property
     def watch(self) -> Watch | None:
-        """How long the channels of workers could be watched. None: they cannot be now."""
+        """Since when this process has been subscribed where the channels of workers are. None: it is not now."""
         home = self._home
         since_s = None if home is None else home.since_s
         return None if home is None or since_s is None else Watch(since_s, home.connects == 1)
@@ -137,14 +143,12 @@ class Notifier:
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """There is a new local subscription to these topics: receive them from other processes."""
-        self._wait_confirmed(
-            [f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)], SUBSCRIBE_TIMEOUT_S
-        )
+        self._wait_confirmed([f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)])
 
-    def join_worker(self, worker: str, timeout_s: float = SUBSCRIBE_TIMEOUT_S) -> None:
+    def join_worker(self, worker: str) -> None:
         """Subscribe to the channel of a worker of this process, by which others see that it lives."""
         self._workers[worker] = self._workers.get(worker, 0) + 1
-        self._wait_confirmed([self._channel_of(worker)], timeout_s)
+        self._wait_confirmed([self._channel_of(worker)])
 
     def leave_worker(self, worker: str) -> None:
         count = self._workers.pop(worker, 0)
@@ -175,9 +179,9 @@ class Notifier:
             log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
 
     def _channel_of(self, worker: str) -> str:
-        return f"{self._routes.home}alive:{worker}"
+        return f"{self.worker_prefix}{worker}"
 
-    def _wait_confirmed(self, channels: list[str], timeout_s: float) -> None:
+    def _wait_confirmed(self, channels: list[str]) -> None:
         confirmed = self._runtime.event()
 
         def look() -> None:
@@ -190,7 +194,7 @@ class Notifier:
         if not confirmed.is_set():
             self.refresh()
             if self.receives:
-                confirmed.wait(timeout_s)
+                confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
 
     def _now_s(self) -> float:
@@ -240,25 +244,25 @@ class Notifier:
 
     def _route(self) -> None:
         """Give each channel to the subscriber of its server. A subscriber without channels ends."""
-        by_server: dict[Hashable, dict[str, Callable[[bytes], None]]] = {}
-        servers: dict[Hashable, SubscriberServer] = {}
+        channels: dict[str, dict[str, Callable[[bytes], None]]] = {}
+        connectors: dict[str, Connector] = {}
         with self._lock:
             wanted = self._wanted()
             for channel in [channel for channel in self._confirmed if channel not in wanted]:
                 del self._confirmed[channel]
         for channel, receive in wanted.items():
-            server = self._routes.server_of(channel)
-            servers[server.name] = server
-            by_server.setdefault(server.name, {})[channel] = receive
-        for name in [name for name in self._subscribers if name not in servers]:
-            self._subscribers.pop(name).close()
-        for name, server in servers.items():
-            if name not in self._subscribers:
-                self._subscribers = {**self._subscribers, name: self._new_subscriber(server)}
-            self._subscribers[name].set_channels(by_server[name])
+            connector = self._routes.connector_of(channel)
+            connectors[connector.place] = connector
+            channels.setdefault(connector.place, {})[channel] = receive
+        for place in [place for place in self._subscribers if place not in connectors]:
+            self._subscribers.pop(place).close()
+        for place, connector in connectors.items():
+            if place not in self._subscribers:
+                self._subscribers = {**self._subscribers, place: self._new_subscriber(connector)}
+            self._subscribers[place].set_channels(channels[place])
 
     def _wanted(self) -> dict[str, Callable[[bytes], None]]:
-        wanted = self.feed.channels
+        wanted = {**self.feed.channels, self.own_channel: _ignore}
         for worker in tuple(self._workers):
             wanted[self._channel_of(worker)] = _ignore
         for topic in self._topics.topics:
@@ -269,9 +273,9 @@ class Notifier:
     def _notify(self, topic: str, payload: bytes) -> None:
         self._topics.notify(frozenset({topic}))
 
-    def _new_subscriber(self, server: SubscriberServer) -> Subscriber:
+    def _new_subscriber(self, connector: Connector) -> Subscriber:
         return Subscriber(
-            server,
+            connector,
             self._runtime,
             self._verbs,
             self._confirmed,
@@ -284,7 +288,7 @@ class Notifier:
     @property
     def _home(self) -> Subscriber | None:
         try:
-            return self._subscribers.get(self._routes.server_of(self.feed.messages).name)
+            return self._subscribers.get(self._routes.connector_of(self.feed.messages).place)
         except EngineUnavailable:  # the nodes of the cluster are not known
             return None
 

@@ -97,7 +97,7 @@ class Primary:
             raise failures.of_reply(value, self.place, verb.decode()) from value
 
     async def _send(
-        self, connection: Connection, request: tuple[bytes | str, ...], wait: tuple[int, int] | None
+        self, connection: Connection, request: tuple[Any, ...], wait: tuple[int, int] | None
     ) -> tuple[Any, int]:
         if wait is None:
             return await connection.send(pack(request)), 0
@@ -161,11 +161,7 @@ class OneConnection:
             opening = self._opening = asyncio.get_running_loop().create_future()
             failure: HoldfastError | None = None
             try:
-                connection = await self._connect()
-                if self._closed:
-                    connection.close()
-                else:
-                    self._replace(connection)
+                self._replace(await self._connect())
             except HoldfastError as error:
                 failure = error
                 raise
@@ -177,6 +173,8 @@ class OneConnection:
         before, self.connection = self.connection, connection
         if before is not None:
             before.close()
+        if self._closed:  # while it was opened
+            connection.close()
 
     def close(self) -> None:
         self._closed = True

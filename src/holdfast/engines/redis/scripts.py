@@ -15,8 +15,17 @@ from importlib.resources import files
 
 OUTSIDE = ("runtime", "history", "records", "fast_path")
 """What every call needs. The files form one text in this order: the table of one is visible in those behind it."""
-INSIDE = ("state", "step", "rules", "answers", "presence")
-"""What only the rules need. A part of `state`, such as `state_lanes`, comes after it."""
+INSIDE = (
+    "state_sets",
+    "state",
+    "state_lists",
+    "state_unfinished",
+    "step",
+    "rules",
+    "presence",
+    "answers",
+)
+"""What only the rules need."""
 LAST = "main"
 
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
@@ -38,6 +47,6 @@ def whole_script() -> Script:
         for file in files(__package__).joinpath("lua").iterdir()
         if file.name.endswith(".lua")
     }
-    inside = [name for first in INSIDE for name in sorted(parts) if name == first or name.startswith(f"{first}_")]
-    outside = "".join(parts[name] for name in OUTSIDE if name in parts)
-    return Script(f"{outside}local function rules()\n{''.join(parts[name] for name in inside)}{parts['dispatch']}end\n{parts[LAST]}")
+    outside = "".join(parts[name] for name in OUTSIDE)
+    inside = "".join(parts[name] for name in INSIDE)
+    return Script(f"{outside}local function rules()\n{inside}return A\nend\n{parts[LAST]}")

@@ -9,12 +9,13 @@ seconds. If the reply does not come in time, it connects again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from holdfast.engines.redis.connect import Connector
 from holdfast.engines.redis.failures import ReplyError
-from holdfast.engines.redis.subscriber_connection import OnMessage, SubscriberConnection
+from holdfast.engines.redis.subscriber_connection import SubscriberConnection
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
@@ -30,26 +31,13 @@ CHANNELS_PER_CALL = 500
 log = logging.getLogger("holdfast")
 
 
-class SubscriberServer(Protocol):
-    """A server at which channels are subscribed."""
-
-    @property
-    def name(self) -> Hashable:
-        """Two objects with one name mean the same server."""
-
-    async def subscriber(
-        self, timeout_s: float, on_message: OnMessage, on_end: Callable[[], object]
-    ) -> SubscriberConnection:
-        """A new connection. `timeout_s`: the limit for a reply."""
-
-
 class Verbs(NamedTuple):
     """The commands of publish and subscribe. In a cluster that has them, those that stay in the channel's slot."""
 
     subscribe: str = "SUBSCRIBE"
     unsubscribe: str = "UNSUBSCRIBE"
     publish: str = "PUBLISH"
-    count: str = "NUMSUB"
+    numsub: str = "NUMSUB"
 
 
 SHARDED = Verbs("SSUBSCRIBE", "SUNSUBSCRIBE", "SPUBLISH", "SHARDNUMSUB")
@@ -61,14 +49,14 @@ Channels = Mapping[str, Callable[[bytes], None]]
 class Subscriber:
     """All work is done on the notifier's loop.
 
-    `confirmed` has the channels that a server has confirmed, each with its subscriber. `on_change` is called when it has
-    changed, `on_connect` with every new connection, `after_wake` after every wake, `after_try` after every try to
+    `confirmed` has the channels that a server has confirmed, each with its subscriber. `on_change` is called when it
+    has changed, `on_connect` with every new connection, `after_wake` after every wake, `after_try` after every try to
     connect.
     """
 
     def __init__(
         self,
-        server: SubscriberServer,
+        connector: Connector,
         runtime: Runtime,
         verbs: Verbs,
         confirmed: dict[str, "Subscriber"],
@@ -78,7 +66,7 @@ class Subscriber:
         after_wake: Callable[["Subscriber"], Awaitable[None]],
         after_try: Callable[["Subscriber"], None],
     ) -> None:
-        self.server = server
+        self._connector = connector
         self._runtime = runtime
         self._verbs = verbs
         self._confirmed = confirmed
@@ -98,7 +86,7 @@ class Subscriber:
         self._warned = False
         self._closing = False
         self._wake = asyncio.Event()
-        self.task = runtime.spawn(self._run(), name=f"holdfast subscriber {server.name}")
+        self.task = runtime.spawn(self._run(), name=f"holdfast subscriber {connector.place}")
 
     def set_channels(self, channels: Channels) -> None:
         self.channels = channels
@@ -118,7 +106,7 @@ class Subscriber:
 
     async def count_subscribers(self, channel: str) -> int:
         assert self._connection is not None
-        reply = await self._connection.command("PUBSUB", self._verbs.count, channel)
+        reply = await self._connection.command("PUBSUB", self._verbs.numsub, channel)
         return int(reply[1])
 
     # Connecting
@@ -153,8 +141,8 @@ class Subscriber:
         if not self._warned:
             self._warned = True
             log.warning(
-                "The user that Holdfast has at Redis may not subscribe to its channels (%s). Workers poll instead, four "
-                'times a second. The guide "Redis and Valkey in production" lists the rights that it needs.',
+                "The user that Holdfast has at Redis may not subscribe to its channels (%s). Workers poll instead, "
+                'four times a second. The guide "Redis and Valkey in production" lists the rights that it needs.',
                 error.text,
             )
 
@@ -179,7 +167,9 @@ class Subscriber:
     # Serving one connection
 
     async def _connect_and_serve(self) -> None:
-        self._connection = connection = await self.server.subscriber(REPLY_TIMEOUT_S, self._receive, self._wake.set)
+        self._connection = connection = await SubscriberConnection.open(
+            self._connector, REPLY_TIMEOUT_S, self._receive, self._wake.set
+        )
         try:
             await self._change_subscriptions(connection)
             self.since_s = self._now_s()

@@ -6,13 +6,15 @@ when all its channels are confirmed.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-import hiredis
 from redis.asyncio.connection import AbstractConnection
 
-from holdfast.engines.redis.connections import NO_REPLY, Connection
-from holdfast.engines.redis.failures import ConnectionLost, ReplyError
+from holdfast.engines.redis.connect import CLIENT_NAME, Connector
+from holdfast.engines.redis.connections import Connection
+from holdfast.engines.redis.failures import ConnectionLost
+
+RESP3 = 3
 
 _MESSAGES = frozenset({b"message", b"smessage"})
 _CONFIRMATIONS = frozenset({b"subscribe", b"unsubscribe", b"ssubscribe", b"sunsubscribe"})
@@ -24,33 +26,26 @@ OnMessage = Callable[[bytes, bytes], object]
 class SubscriberConnection(Connection):
     """Carries one command at a time."""
 
-    on_message: OnMessage
-    on_end: Callable[[], object]
-    """Called when the connection has ended."""
+    _on_message: OnMessage
     _unconfirmed = 0
     """Channels that the request under way subscribes or unsubscribes, and that are not confirmed yet."""
 
     @classmethod
-    def subscriber(
-        cls, driver: AbstractConnection, timeout_s: float, on_message: OnMessage, on_end: Callable[[], object]
-    ) -> "SubscriberConnection":
-        """`driver` speaks RESP3. It must not be used afterwards."""
+    async def open(
+        cls, connector: Connector, timeout_s: float, on_message: OnMessage, on_end: Callable[[], object]
+    ) -> Self:
+        """`timeout_s`: seconds that a reply may take. `on_end` is called when the connection has ended."""
+        driver: AbstractConnection = await connector.open_driver(protocol=RESP3)
         connection = cls.take_over(driver, timeout_s)
-        assert isinstance(connection, SubscriberConnection)
-        connection.on_message, connection.on_end = on_message, on_end
+        connection._on_message, connection._on_push = on_message, connection._receive_push
+        connection.closed.add_done_callback(lambda _: on_end())
+        connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too
         return connection
 
     @property
     def error(self) -> ConnectionLost | None:
         """Why the connection has ended."""
         return self._error
-
-    async def command(self, *args: bytes | str | int) -> Any:
-        """The reply. Raises ReplyError, ConnectionLost."""
-        reply = await self.request(*args)
-        if isinstance(reply, ReplyError):
-            raise reply
-        return reply
 
     async def change(self, verb: str, channels: list[str]) -> None:
         """SUBSCRIBE or UNSUBSCRIBE, or their forms for a cluster; returns when the server has done it."""
@@ -60,38 +55,20 @@ class SubscriberConnection(Connection):
         finally:
             self._unconfirmed = 0
 
-    def _end(self, error: ConnectionLost) -> None:
-        is_first = self._error is None
-        super()._end(error)
-        if is_first:
-            self.on_end()
-
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        try:
-            while (value := self._reader.gets()) is not NO_REPLY:
-                if isinstance(value, hiredis.PushNotification):
-                    self._receive_push(value)
-                else:
-                    self._resolve(value)
-        except ConnectionLost as error:  # the bytes are no reply
-            self._end(error)
-
     def _receive_push(self, push: list[Any]) -> None:
         kind = push[0]
         if kind in _MESSAGES:
-            self.on_message(push[1], push[2])
+            self._on_message(push[1], push[2])
         elif kind in _CONFIRMATIONS:
             if not self._unconfirmed:  # the slot of the channel has moved to another node of the cluster
                 raise ConnectionLost("the server ended a subscription")
             self._unconfirmed -= 1
             if not self._unconfirmed:
-                self._resolve(None)
+                self._confirm()
 
-    def _resolve(self, value: Any) -> None:
-        if not self._replies:
-            raise ConnectionLost("the server sent what was not requested")
-        reply = self._replies.popleft()
+    def _confirm(self) -> None:
+        """The request under way has what it wants. It has no reply."""
         self._sent_s.popleft()
+        reply = self._replies.popleft()
         if not reply.done():  # else its caller was cancelled
-            reply.set_result(value)
+            reply.set_result(None)

@@ -18,7 +18,7 @@ from holdfast.engines.redis.connect import Connector, parse
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.roots import root_of_queue
 from holdfast.engines.redis.scripts import Script
-from holdfast.engines.redis.slots import Node, SlotMap, slot_of
+from holdfast.engines.redis.slots import Node, SlotMap, Topology, slot_of
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.runtime import SystemRuntime
 
@@ -70,7 +70,8 @@ async def calling(
     def primary_at(node: Node) -> Primary:
         return Primary(connect.at(*node), str(node), SCRIPT, runtime, lambda root, run: b"")
 
-    primaries = ClusterPrimaries([Node(address.host, address.port)], primary_at, runtime, "the tests", wait_s)
+    topology = Topology([Node(address.host, address.port)])
+    primaries = ClusterPrimaries(topology, primary_at, runtime, "the tests", wait_s)
     try:
         yield primaries
     finally:
@@ -108,7 +109,7 @@ async def test_a_moved_slot_is_followed_and_remembered(cluster: RedisCluster) ->
         await asyncio.to_thread(cluster.migrate_slot, SLOT, target)
 
         assert await add(primaries, "y") == (2, 2)
-        assert primaries.node_of(ROOT) == Node("127.0.0.1", target.port)
+        assert primaries.topology.slots.primary_of(SLOT) == Node("127.0.0.1", target.port)
 
 
 async def test_a_call_waits_while_keys_move_and_goes_on_with_all_of_them(cluster: RedisCluster) -> None:
@@ -231,7 +232,7 @@ async def test_a_replica_takes_over_from_a_killed_and_from_a_frozen_primary(repl
             await asyncio.to_thread(getattr(old, stop))
             try:
                 await asyncio.wait_for(add_once_known(primaries, stop), 30)  # the time limit of a call is 60 s
-                assert primaries.node_of(ROOT) != Node("127.0.0.1", old.port)
+                assert primaries.topology.slots.primary_of(SLOT) != Node("127.0.0.1", old.port)
             finally:
                 await asyncio.to_thread(getattr(old, goes_on))
         members = await primaries.command("SMEMBERS", f"{ROOT}b")

@@ -22,13 +22,13 @@ step (Valkey 9) answer MOVED at its end.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.engines.redis.failures import SCHEME, ReplyError, of_reply
 from holdfast.engines.redis.primary import Primary, Reply
-from holdfast.engines.redis.slots import Node, SlotMap, read_redirect, read_slots, slot_of
+from holdfast.engines.redis.slots import Node, SlotMap, Topology, read_redirect, read_slots, slot_of
 from holdfast.engines.redis.slow_calls import watched
 from holdfast.errors import EngineUnavailable, HoldfastError
 from holdfast.model.instants import SECOND, Seconds
@@ -48,25 +48,26 @@ _logger = logging.getLogger("holdfast.redis")
 
 
 class ClusterPrimaries:
-    """Used from any thread and event loop, like `Primary`. `seeds`: nodes that are asked for the map first.
+    """Used from any thread and event loop, like `Primary`.
 
     `primary_at` makes the object that calls one node. `wait_s`: the longest wait of a call, in seconds.
     """
 
+    what = "cluster"
+
     def __init__(
         self,
-        seeds: Iterable[Node],
+        topology: Topology,
         primary_at: Callable[[Node], Primary],
         runtime: Runtime,
         place: str,
         wait_s: Seconds = LONGEST_WAIT_S,
     ) -> None:
-        self._seeds = tuple(seeds)
+        self.topology = topology
         self._primary_at = primary_at
         self._runtime = runtime
         self.place = place
         self._wait_s = wait_s
-        self._map = SlotMap()
         self._primaries: dict[Node, Primary] = {}
         self._is_reading = False
         self._closed = False
@@ -87,21 +88,20 @@ class ClusterPrimaries:
 
     async def server(self) -> dict[str, str]:
         """What one of the nodes says about itself (INFO server)."""
-        return await self._primary((await self.nodes())[0]).server()
+        nodes = await self.nodes()
+        if not nodes:
+            raise self._unavailable("no node answers.")
+        return await self._primary(nodes[0]).server()
 
     async def nodes(self) -> tuple[Node, ...]:
         """All primaries."""
-        if not self._map.primaries:
+        if not self.topology.slots.primaries:
             await self.read_map()
-        return self._map.primaries
+        return self.topology.slots.primaries
 
     async def each(self) -> list[Primary]:
         """The objects that call the primaries, one for each."""
         return [self._primary(node) for node in await self.nodes()]
-
-    def node_of(self, key: str) -> Node | None:
-        """The primary of a key, as far as this process knows."""
-        return self._map.primary_of(slot_of(key))
 
     async def close(self) -> None:
         self._closed = True
@@ -125,10 +125,10 @@ class ClusterPrimaries:
         pauses = _Pauses(self._runtime, self._wait_s)
         moves = 0
         while True:
-            node = self._map.primary_of(slot)
+            node = self.topology.slots.primary_of(slot)
             if node is None:
                 await self.read_map()
-                node = self._map.primary_of(slot)
+                node = self.topology.slots.primary_of(slot)
             if node is None:
                 error = self._unavailable(f"no node has slot {slot}. Look at CLUSTER INFO.")
             else:
@@ -144,7 +144,7 @@ class ClusterPrimaries:
                 elif reply.code == "MOVED":
                     redirect = read_redirect(reply.text, node)
                     error = self._unavailable(f"{node} says that slot {slot} is at {redirect.node}, which has it not.")
-                    self._map = self._map.moved(slot, redirect.node)
+                    self.topology.learn(self.topology.slots.moved(slot, redirect.node))
                     moves += 1
                     if moves == 1:
                         await self.read_map(first=redirect.node)
@@ -168,7 +168,8 @@ class ClusterPrimaries:
     async def _look_for_successor(self, node: Node) -> None:
         """The node does not answer. If others say that it is no primary any more, close the connections to it."""
         await self.read_map(but=node)
-        if self._map.primaries and node not in self._map.primaries:
+        now = self.topology.slots.primaries
+        if now and node not in now:
             primary = self._primaries.pop(node, None)
             if primary is not None:
                 primary.close_now()
@@ -181,7 +182,7 @@ class ClusterPrimaries:
 
     def _unavailable(self, why: str) -> HoldfastError:
         return EngineUnavailable(
-            f"The cluster at {self.place}: {why} Waited {self._wait_s:g} s. Nothing was written. Try again later.",
+            f"The {self.what} at {self.place}: {why} Waited {self._wait_s:g} s. Nothing was written. Try again later.",
             engine=SCHEME,
         )
 
@@ -194,24 +195,28 @@ class ClusterPrimaries:
     # The map
 
     async def read_map(self, *, first: Node | None = None, but: Node | None = None) -> None:
-        """Read the map of slots from any node that answers, `but` that one. If none does, the map stays as it is."""
+        """Learn which node has which slot. If no node answers, everything stays as it is."""
         if self._is_reading:
             return
         self._is_reading = True
         try:
-            nodes = () if first is None else (first,)
-            for node in dict.fromkeys((*nodes, *self._map.primaries, *self._seeds)):
-                if node == but:
-                    continue
-                try:
-                    reply = await self._primary(node).command("CLUSTER", "SLOTS")
-                except (HoldfastError, ReplyError) as error:
-                    _logger.debug("The node %s did not say where the slots are: %s", node, error)
-                    continue
-                self._map = read_slots(reply, node)
-                return
+            slots = await self._ask_for_map(first, but)
         finally:
             self._is_reading = False
+        if slots is not None:
+            self.topology.learn(slots)
+
+    async def _ask_for_map(self, first: Node | None, but: Node | None) -> SlotMap | None:
+        """Ask one node after the other, `first` that one, `but` never that one."""
+        nodes = () if first is None else (first,)
+        for node in dict.fromkeys((*nodes, *self.topology.slots.primaries, *self.topology.seeds)):
+            if node == but:
+                continue
+            try:
+                return read_slots(await self._primary(node).command("CLUSTER", "SLOTS"), node)
+            except (HoldfastError, ReplyError) as error:
+                _logger.debug("The node %s did not say where the slots are: %s", node, error)
+        return None
 
 
 class _Pauses:

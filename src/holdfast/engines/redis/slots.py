@@ -6,10 +6,10 @@ is a hint: a node that does not have a slot answers MOVED with the address of th
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.crc import key_slot
 
 
 class Node(NamedTuple):
@@ -37,6 +37,9 @@ class Redirect(NamedTuple):
     node: Node
 
 
+SLOTS = 16_384
+
+
 def slot_of(key: str | bytes) -> int:
     return key_slot(key if isinstance(key, bytes) else key.encode())
 
@@ -47,6 +50,12 @@ class SlotMap:
     def __init__(self, ranges: Iterable[SlotRange] = ()) -> None:
         self._ranges = sorted(ranges)
         self._firsts = [one.first for one in self._ranges]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SlotMap) and self._ranges == other._ranges
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._ranges))
 
     def primary_of(self, slot: int) -> Node | None:
         """None: no node has the slot, as far as this map says."""
@@ -60,11 +69,6 @@ class SlotMap:
         """Every primary once, by the first of its slots."""
         return tuple(dict.fromkeys(one.primary for one in self._ranges))
 
-    @property
-    def is_complete(self) -> bool:
-        """True if every slot has a primary."""
-        return sum(one.last - one.first + 1 for one in self._ranges) == REDIS_CLUSTER_HASH_SLOTS
-
     def moved(self, slot: int, primary: Node) -> "SlotMap":
         """The same map, but this slot has another primary."""
         ranges = []
@@ -75,6 +79,23 @@ class SlotMap:
             else:
                 ranges.append(one)
         return SlotMap([*ranges, SlotRange(slot, slot, primary)])
+
+
+class Topology:
+    """What this process knows of the primaries: shared by all connections of an engine, used from any thread."""
+
+    def __init__(self, seeds: Iterable[Node] = ()) -> None:
+        self.seeds = tuple(seeds)
+        """Servers that are asked first."""
+        self.slots = SlotMap()
+        self.on_change: Callable[[], object] | None = None
+        """Called, on any thread, when slots have another primary than before."""
+
+    def learn(self, slots: SlotMap) -> None:
+        if slots != self.slots:
+            self.slots = slots
+            if self.on_change is not None:
+                self.on_change()
 
 
 def read_slots(reply: Iterable[Any], sender: Node) -> SlotMap:

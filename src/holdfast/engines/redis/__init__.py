@@ -1,0 +1,1 @@
+"""The engine of Redis and Valkey. Start with `engine.py`."""

@@ -1,1 +1,1 @@
-"""The engine of Redis and Valkey. Start with `engine.py`."""
+"""The Redis and Valkey engine: the rules run in the server, as one script. `engine.py` is where to start."""

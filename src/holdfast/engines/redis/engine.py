@@ -19,6 +19,8 @@ from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscriptio
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import answers, calls, failures
 from holdfast.engines.redis.connect import Connector, parse
+from holdfast.engines.redis.durability import Durability
+from holdfast.engines.redis.history import History
 from holdfast.engines.redis.notifier import Notifier, OnePrimary
 from holdfast.engines.redis.presence import Presence
 from holdfast.engines.redis.primary import Connect, Primary
@@ -29,7 +31,11 @@ from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, EngineUnavailable, OutcomeUnknown, SchemaMismatch
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, Micros
+from holdfast.model.observe import Prune
+from holdfast.model.reads import READS
+from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
+from holdfast.telemetry.events import StoreEvent
 
 _logger = logging.getLogger("holdfast.redis")
 
@@ -37,6 +43,8 @@ OLDEST_SERVER = (6, 2)
 LONGEST_LEAD_US = 5 * SECOND
 """A client may have seen a later time than the server's clock has: after a failover, or a step of the clock. Up to this
 lead the answers to this client do not go back. A longer lead was a wrong time, and is dropped (TM3)."""
+WITHOUT_REPLICAS = READS | {Renew, Heartbeat}
+"""Commands after which replicas are not waited for. A renewal that gets lost is sent again in time."""
 
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
@@ -73,6 +81,14 @@ class RedisEngine(Engine):
         self._root = f"{namespace}:"
         self._channel_prefix = f"{namespace}:{address.database}:"
         self._notify = settings.notify
+        self._durability = Durability(
+            durability,
+            self.place,
+            replicas=settings.replicas,
+            replica_timeout_s=settings.replica_timeout,
+            allow_eviction=settings.allow_eviction,
+        )
+        self._history = History(self.place, runtime.wall)
         self._fast = fast_paths
         self._script = script
         self._offset = 0
@@ -87,7 +103,14 @@ class RedisEngine(Engine):
 
     def _new_primary(self, connect: Connect | None = None) -> Primary:
         script = whole_script() if self._script is None else self._script
-        return Primary(connect or self._connect, self.place, script, self._runtime, self._options)
+        return Primary(connect or self._connect, self.place, script, self._runtime, self._options, self._history.lost)
+
+    @property
+    def found_durability(self) -> tuple[str, str]:
+        return self._durability.found, self._durability.promise
+
+    def report_to(self, emit: Callable[[StoreEvent], None]) -> None:
+        self._history.emit = emit
 
     @property
     def capabilities(self) -> Capabilities:
@@ -109,6 +132,7 @@ class RedisEngine(Engine):
             self._leave_to_parent()
         try:
             await self._check_server()
+            await self._durability.check(self._primary.command)
         except BaseException:
             await self._primary.close()
             self._primary = self._new_primary()
@@ -186,17 +210,24 @@ class RedisEngine(Engine):
     async def perform_on(self, primary: Primary, command: Command[A]) -> A:
         """Carry out a command over these connections."""
         not_before_us = self._not_before_us
+        wait = None if type(command) in WITHOUT_REPLICAS else self._durability.wait
         try:
-            reply = await primary.call(self._root, calls.encode(command))
+            reply = await primary.call(self._root, calls.encode(command), wait)
         except OutcomeUnknown as unknown:
             raise failures.with_ids(unknown, command) from unknown.__cause__
         head, answer = answers.decode(command, reply.values)
         self._note_time(head.wall, not_before_us)
+        self._history.note(self._root, head.born, head.tip, reply.run)
+        if wait is not None:
+            self._durability.check_replicas(reply.replicas, calls.verb_of(type(command)), failures.ids_of(command))
+        if type(command) is Prune:
+            await self._durability.check_again(primary.command, self._runtime.monotonic())
         return answer
 
     def _options(self, root: str, run: str) -> bytes:
         """The second argument of a call."""
-        options: dict[str, Any] = {"format": failures.FORMAT, "channel": self._channel_prefix}
+        options: dict[str, Any] = self._history.options(root, run)
+        options["format"], options["channel"] = failures.FORMAT, self._channel_prefix
         if self._offset:
             options["offset"] = self._offset
         if self._not_before_us:

@@ -36,6 +36,7 @@ _OF_SCRIPT = re.compile(r" ?script: [0-9a-f]{40}, on @?\w+:\d+\.$")
 
 # Codes of error replies
 NO_SCRIPT = "NOSCRIPT"
+OF_SCRIPT = "HOLDFAST"  # our own script refuses the call
 ENDS_CONNECTION = frozenset({"READONLY", "NOAUTH", "MASTERDOWN"})
 """Another server, or another login, may answer a new connection."""
 _WRONG_LOGIN = frozenset({"WRONGPASS", "NOAUTH"})
@@ -111,7 +112,7 @@ def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> Hol
 
 def with_ids(unknown: OutcomeUnknown, command: Command[Any]) -> OutcomeUnknown:
     """The same error with the ids of the jobs that the command names."""
-    ids = tuple(_ids(command))
+    ids = tuple(ids_of(command))
     if not ids or unknown.job_ids:
         return unknown
     more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
@@ -145,7 +146,7 @@ def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
             f"Redis at {place} is a node of a cluster ({code} {text}). Nothing was written. Set `[redis] cluster`.",
             key="redis.cluster",
         )
-    if code == "HOLDFAST":
+    if code == OF_SCRIPT:
         return _of_script(text, place, verb)
     return EngineError(f"Redis at {place} refused {verb}: {code} {text}. Nothing was written.", engine=SCHEME)
 
@@ -168,7 +169,8 @@ FORMAT = 1
 """The number of the format in which jobs are stored. A release that stores them otherwise has another number."""
 
 
-def _ids(command: Command[Any]) -> Iterable[str]:
+def ids_of(command: Command[Any]) -> Iterable[str]:
+    """The ids of the jobs that the command names."""
     if isinstance(command, Enqueue):
         return [job.id for group in command.groups for job in group.jobs]
     return list(getattr(command, "ids", ()))

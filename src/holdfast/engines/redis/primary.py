@@ -18,6 +18,7 @@ from holdfast.engines.redis import failures
 from holdfast.engines.redis.calls import READ_VERBS
 from holdfast.engines.redis.connections import Connection, pack
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError
+from holdfast.engines.redis.history import HISTORY
 from holdfast.engines.redis.scripts import Script
 from holdfast.errors import EngineUnavailable, HoldfastError
 from holdfast.runtime import Runtime
@@ -40,6 +41,7 @@ class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
     `options(root, run)` gives the second argument of a call: what the script must know besides the command.
+    `history_lost(root, text, run)` gives the error for a call that the script has refused because of its history.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Primary:
         script: Script,
         runtime: Runtime,
         options: Callable[[str, str], bytes],
+        history_lost: Callable[[str, str, str], HoldfastError],
     ) -> None:
         self._connect = connect
         self.place = place
         self._script = script
         self._runtime = runtime
         self._options = options
+        self._history_lost = history_lost
         self._by_loop = ByLoop(runtime, lambda: LoopConnections(connect))
 
     async def call(self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None) -> Reply:
@@ -86,6 +90,8 @@ class Primary:
                 return Reply(value, connection.run, replicas)
             if value.code in failures.ENDS_CONNECTION:
                 connection.close()
+            if value.code == failures.OF_SCRIPT and value.text.startswith(HISTORY):
+                raise self._history_lost(root, value.text, connection.run) from value
             raise failures.of_reply(value, self.place, verb.decode()) from value
 
     async def _send(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from holdfast.errors import ConfigError, InvalidOption
-from holdfast.readers import boolean, seconds
+from holdfast.readers import boolean, seconds, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,12 @@ class RedisSettings:
     """Seconds for a new connection, login included."""
     notify: Annotated[bool, boolean] = True
     """Receive notifications. False: this process polls."""
+    replicas: Annotated[int, whole(0, 100)] = 0
+    """How many replicas must confirm a write before it is acknowledged. 0: none."""
+    replica_timeout: Annotated[float, seconds(0.001)] = 1.0
+    """Seconds to wait for them. Then the outcome counts as unknown."""
+    allow_eviction: Annotated[bool, boolean] = False
+    """Accept a server that deletes keys when its memory is full. It may delete jobs."""
 
 
 def read_options(options: Mapping[str, str], place: str) -> dict[str, Any]:

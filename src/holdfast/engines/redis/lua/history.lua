@@ -11,7 +11,7 @@
 --
 -- The check comes before anything is written: a call that relies on a lost history is refused and changes nothing. If
 -- the name is still the same, it is replaced, so that every other process is refused once, too.
-H = {}
+local H = {}
 
 local function same_history(options, born, tip, run_tip)
   if options.born ~= born or options.tip > tip then
@@ -20,17 +20,21 @@ local function same_history(options, born, tip, run_tip)
   return options.seen_run == nil or options.tip <= run_tip
 end
 
--- Returns the name and the tip of the history, and true if it is not the one that the caller has seen.
+-- Returns the name and the tip of the history, true if it is not the one that the caller has seen, and the format in
+-- which jobs are stored here; a new history gets the caller's. Where the format is another one, nothing is changed.
 -- `now_us` is a number: the name of a new history is made from it. `may_fill`: the call is refused at maxmemory.
 function H.read(root, options, now_us, may_fill)
   local meta = root .. "meta"
-  local stored = redis.call("HMGET", meta, "born", "tip", "run", "run_tip")
-  local born, tip = stored[1], tonumber(stored[2] or 0)
-  local same_run = options.run == stored[3] or options.run == ""
+  local stored = redis.call("HMGET", meta, "born", "tip", "format", "run", "run_tip")
+  local born, tip, format = stored[1], tonumber(stored[2] or 0), stored[3]
+  local same_run = options.run == stored[4] or options.run == ""
   if born and same_run and options.born == born and options.tip <= tip and not options.seen_run then
-    return born, tip, false
+    return born, tip, false, format
   end
-  local run, run_tip = stored[3], tonumber(stored[4] or 0)
+  if format and tonumber(format) ~= options.format then
+    return born, tip, false, format
+  end
+  local run, run_tip = stored[4], tonumber(stored[5] or 0)
   local changes = {}
   if not same_run then
     run, run_tip = options.run, tip
@@ -42,13 +46,18 @@ function H.read(root, options, now_us, may_fill)
     table.insert(changes, "born")
     table.insert(changes, born)
   end
+  if not format then
+    format = string.format("%.0f", options.format)
+    table.insert(changes, "format")
+    table.insert(changes, format)
+  end
   if #changes > 0 then
     if not may_fill then
       redis.call("ZREM", root .. "leases", "") -- a first write that frees memory: the server refuses no later one
     end
     redis.call("HSET", meta, unpack(changes))
   end
-  return born, tip, lost
+  return born, tip, lost, format
 end
 
 -- Counts a call that writes. Returns the new tip.

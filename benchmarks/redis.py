@@ -5,6 +5,7 @@ with each write, and is not rewritten while something is measured. A measure sta
 """
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
     from holdfast.engine import Engine
 
+SERVER_VARIABLE = "HOLDFAST_BENCH_REDIS"
+"""Chooses one of the servers on this machine, such as redis62; see `redis_binaries` in tests/support."""
 MODES = ("everysec", "always")
 """Values of `appendfsync`. Every bar is about the first."""
 LANES = 500
@@ -57,11 +60,12 @@ class Stores:
         """The address of an empty server."""
         if mode not in self._servers:
             sys.path.append(str(ROOT / "tests" / "support"))
-            from redis_server import private_server
+            from redis_server import AOF_EVERYSEC, private_server
 
-            self._servers[mode] = private_server(
-                appendonly="yes", appendfsync=mode, auto_aof_rewrite_percentage=0, save=""
-            )
+            settings = {"appendfsync": mode, "auto-aof-rewrite-percentage": 0}
+            started = private_server(AOF_EVERYSEC | settings, name=os.environ.get(SERVER_VARIABLE))
+            print(f"\n    {started.name}, appendfsync {mode}", end="", file=sys.stderr, flush=True)
+            self._servers[mode] = started
         self.client(mode).flushall(asynchronous=False)
         return self._servers[mode].url()
 
@@ -71,7 +75,7 @@ class Stores:
         return url
 
     def client(self, mode: str = MODES[0]) -> "Redis":
-        return self._servers[mode].client()
+        return self._servers[mode].client
 
     def cpu_s(self, mode: str = MODES[0]) -> float:
         """Seconds of CPU that the server has used."""

@@ -14,7 +14,6 @@ from redis_tls import make_certificate, tls_server
 from holdfast.engines.redis.connect import Address, Connector, parse
 from holdfast.engines.redis.connections import Connection
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError, of_reply
-from holdfast.engines.redis.history import History
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.scripts import Script
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
@@ -40,8 +39,7 @@ async def connected(url: str, *, timeout_s: float = 30.0) -> AsyncIterator[Conne
 @asynccontextmanager
 async def primary_at(url: str, script: Script = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
     connect = connector(url, timeout_s=timeout_s)
-    history = History(connect.place, SystemRuntime().wall)
-    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run: b"", history.lost)
+    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run: b"")
     try:
         yield primary
     finally:

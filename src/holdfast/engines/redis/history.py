@@ -18,9 +18,6 @@ from holdfast.errors import HistoryLost
 from holdfast.model.instants import Instant
 from holdfast.telemetry import events
 
-HISTORY = "HISTORY "
-"""The beginning of the error with which the script refuses a call; the new `born` and `tip` follow."""
-
 _logger = logging.getLogger("holdfast.redis")
 
 
@@ -65,9 +62,9 @@ class History:
         elif (root, born) not in self._ended:
             self._seen[root] = Seen(born, tip, run)
 
-    def lost(self, root: str, message: str, run: str) -> HistoryLost:
-        """The error for a call that the script refused with `message`."""
-        born, _, tip = message.removeprefix(HISTORY).partition(" ")
+    def lost(self, root: str, found: str, run: str) -> HistoryLost:
+        """The error for a call that the script has refused. `found`: the new `born` and `tip`, as it sent them."""
+        born, _, tip = found.partition(" ")
         before = self._seen.get(root)
         self._seen[root] = Seen(born, int(tip), run)
         self._ended.discard((root, born))

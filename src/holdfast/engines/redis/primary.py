@@ -18,7 +18,6 @@ from holdfast.engines.redis import failures
 from holdfast.engines.redis.calls import READ_VERBS
 from holdfast.engines.redis.connections import Connection, pack
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError
-from holdfast.engines.redis.history import HISTORY
 from holdfast.engines.redis.scripts import Script
 from holdfast.errors import EngineUnavailable, HoldfastError
 from holdfast.runtime import Runtime
@@ -41,7 +40,7 @@ class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
     `options(root, run)` gives the second argument of a call: what the script must know besides the command.
-    `history_lost(root, text, run)` gives the error for a call that the script has refused because of its history.
+    `refusal(error, root, run)` gives the error for a call that our own script has refused.
     """
 
     def __init__(
@@ -51,14 +50,14 @@ class Primary:
         script: Script,
         runtime: Runtime,
         options: Callable[[str, str], bytes],
-        history_lost: Callable[[str, str, str], HoldfastError],
+        refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
     ) -> None:
         self._connect = connect
         self.place = place
         self._script = script
         self._runtime = runtime
         self._options = options
-        self._history_lost = history_lost
+        self._refusal = refusal
         self._by_loop = ByLoop(runtime, lambda: LoopConnections(connect))
 
     async def call(self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None) -> Reply:
@@ -90,8 +89,8 @@ class Primary:
                 return Reply(value, connection.run, replicas)
             if value.code in failures.ENDS_CONNECTION:
                 connection.close()
-            if value.code == failures.OF_SCRIPT and value.text.startswith(HISTORY):
-                raise self._history_lost(root, value.text, connection.run) from value
+            if value.code == failures.OWN_ERROR and self._refusal is not None:
+                raise self._refusal(value, root, connection.run) from value
             raise failures.of_reply(value, self.place, verb.decode()) from value
 
     async def _send(

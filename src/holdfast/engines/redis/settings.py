@@ -21,11 +21,11 @@ class RedisSettings:
     notify: Annotated[bool, boolean] = True
     """Receive notifications. False: this process polls."""
     replicas: Annotated[int, whole(0, 100)] = 0
-    """How many replicas must confirm a write before it is acknowledged. 0: none."""
+    """Replicas that must have confirmed a write before the call returns."""
     replica_timeout: Annotated[float, seconds(0.001)] = 1.0
-    """Seconds to wait for them. Then the outcome counts as unknown."""
+    """Seconds to wait for them. If they are late, the call raises OutcomeUnknown."""
     allow_eviction: Annotated[bool, boolean] = False
-    """Accept a server that deletes keys when its memory is full. It may delete jobs."""
+    """Accept a server that may delete jobs when its memory is full."""
 
 
 def read_options(options: Mapping[str, str], place: str) -> dict[str, Any]:

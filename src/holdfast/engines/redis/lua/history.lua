@@ -13,43 +13,40 @@
 -- the name is still the same, it is replaced, so that every other process is refused once, too.
 local H = {}
 
-local function same_history(options, born, tip, run_tip)
+-- True if the caller has seen no write that this server does not have.
+function H.is_same(options, born, tip, run_tip)
   if options.born ~= born or options.tip > tip then
     return false
   end
   return options.seen_run == nil or options.tip <= run_tip
 end
 
--- Returns the name and the tip of the history, true if it is not the one that the caller has seen, and the format in
--- which jobs are stored here; a new history gets the caller's. Where the format is another one, nothing is changed.
+-- Returns the name and the tip of the history, and true if it is not the one that the caller has seen. If the jobs are
+-- stored in another format than the caller's, that is the fourth value, and nothing was written.
 -- `now_us` is a number: the name of a new history is made from it. `may_fill`: the call is refused at maxmemory.
 function H.read(root, options, now_us, may_fill)
   local meta = root .. "meta"
-  local stored = redis.call("HMGET", meta, "born", "tip", "format", "run", "run_tip")
-  local born, tip, format = stored[1], tonumber(stored[2] or 0), stored[3]
-  local same_run = options.run == stored[4] or options.run == ""
+  local stored = redis.call("HMGET", meta, "born", "tip", "run", "run_tip", "format")
+  local born, tip = stored[1], tonumber(stored[2] or 0)
+  if stored[5] and tonumber(stored[5]) ~= options.format then
+    return born, tip, false, stored[5]
+  end
+  local same_run = options.run == stored[3] or options.run == ""
   if born and same_run and options.born == born and options.tip <= tip and not options.seen_run then
-    return born, tip, false, format
+    return born, tip, false
   end
-  if format and tonumber(format) ~= options.format then
-    return born, tip, false, format
-  end
-  local run, run_tip = stored[4], tonumber(stored[5] or 0)
+  local run, run_tip = stored[3], tonumber(stored[4] or 0)
   local changes = {}
   if not same_run then
     run, run_tip = options.run, tip
     changes = { "run", run, "run_tip", string.format("%.0f", run_tip) }
   end
-  local lost = options.born ~= nil and not same_history(options, born, tip, run_tip)
+  local lost = options.born ~= nil and not H.is_same(options, born, tip, run_tip)
   if not born or (lost and options.born == born) then
     born = string.sub(redis.sha1hex(string.format("%s %.0f %.0f", run or "", now_us, tip)), 1, 16)
-    table.insert(changes, "born")
-    table.insert(changes, born)
-  end
-  if not format then
-    format = string.format("%.0f", options.format)
-    table.insert(changes, "format")
-    table.insert(changes, format)
+    for _, word in ipairs({ "born", born, "format", options.format }) do
+      table.insert(changes, word)
+    end
   end
   if #changes > 0 then
     if not may_fill then
@@ -57,7 +54,7 @@ function H.read(root, options, now_us, may_fill)
     end
     redis.call("HSET", meta, unpack(changes))
   end
-  return born, tip, lost, format
+  return born, tip, lost
 end
 
 -- Counts a call that writes. Returns the new tip.

@@ -214,7 +214,11 @@ class Connector:
             return TcpConnection(**options)
         driver = SSLConnection(**address.tls, **options)
         if self._ssl_context is None:
-            self._ssl_context = driver.ssl_context  # it reads the certificates once
+            try:
+                driver.ssl_context.get()  # reads the certificates, once
+            except OSError as error:
+                raise ConfigError(f"The options for TLS of Redis at {self.place}: {error}.", key="url") from error
+            self._ssl_context = driver.ssl_context
         driver.ssl_context = self._ssl_context
         return driver
 

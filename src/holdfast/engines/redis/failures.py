@@ -86,8 +86,8 @@ def of_connecting(error: BaseException, place: str, *, login_worked: bool = Fals
             return ConfigError(f"Redis at {place} refused the login: {text}.", key="url")
         if "DB index is out of range" in text or "invalid DB index" in text:
             return ConfigError(f"Redis at {place} has no such database: {text}.", key="url")
-        if isinstance(error, FileNotFoundError | PermissionError) or "CERTIFICATE_VERIFY_FAILED" in text:
-            return ConfigError(f"The address of Redis at {place} cannot be used: {text}.", key="url")
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return ConfigError(f"The certificate of Redis at {place} cannot be trusted: {text}.", key="url")
     if "max number of clients" in text:
         text = f"{text}. Raise its maxclients, or run fewer processes"
     return EngineUnavailable(f"Redis at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from eventually import eventually
@@ -275,10 +276,11 @@ def test_a_message_is_not_sent_before_the_write_is_in_the_file() -> None:
     script = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('PUBLISH', 'n', '') return 1"
     with private_server(AOF_ALWAYS) as server:
         for number in range(5):
-            messages = server.client.pubsub()
+            client: Any = server.client
+            messages = client.pubsub()
             messages.subscribe("n")
             assert messages.get_message(timeout=30)["type"] == "subscribe"
-            connection = server.client.connection_pool.get_connection()
+            connection = client.connection_pool.get_connection()
             connection.send_command("EVAL", script, 1, "key", number)
             assert messages.get_message(timeout=30)["type"] == "message"
             server.kill()

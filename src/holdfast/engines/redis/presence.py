@@ -30,6 +30,8 @@ BETWEEN_LOOKS_S: Seconds = 1.0
 """A worker that is subscribed again within this time loses nothing."""
 GRACE_S: Seconds = 10.0
 """After an outage the workers have this long to subscribe again."""
+MIN_UPTIME_S = 10
+"""The same after a start of the server."""
 SLOW_LOOK_S: Seconds = 1.0
 """A look that takes longer may have waited for the end of an outage."""
 
@@ -118,7 +120,7 @@ class Presence:
                     prefix=notifier.worker_prefix,
                     own_channel=notifier.own_channel,
                     sharded=notifier.sharded,
-                    min_uptime_s=round(GRACE_S),
+                    min_uptime_s=MIN_UPTIME_S,
                 )
             )
         except BaseException:  # also if the caller did not wait any longer

@@ -297,7 +297,7 @@ async def test_a_renewal_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
             server.freeze()
             try:
                 for _ in range(2):  # over the old connection, then over a new one
-                    with pytest.raises(Exception, match="no reply|reached"):
+                    with pytest.raises(Exception, match=r"no reply|reached"):
                         await asyncio.wait_for(asyncio.to_thread(connection.heartbeat, RECORD), 20)
             finally:
                 server.thaw()

@@ -25,7 +25,7 @@ local born, tip, lost, format = H.read(root, options, clock, verb == "enqueue" o
 if lost then
   return redis.error_reply("HOLDFAST HISTORY " .. born .. " " .. string.format("%.0f", tip))
 end
-if format and tonumber(format) ~= options.format then
+if format then
   return redis.error_reply("HOLDFAST FORMAT " .. format)
 end
 

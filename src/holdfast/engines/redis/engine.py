@@ -246,7 +246,7 @@ class RedisEngine(Engine):
                     piece = await self.perform_on(primary, ContinueWork(name=name))
                 except EngineError as error:
                     raise OutcomeUnknown(
-                        f"A part of the jobs has been changed; the next claim or prune of any process continues. {error}",
+                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
                         verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
                         engine=self.scheme,
                     ) from error

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 import redis
 import redis_binaries
+import redis_tls
 from eventually import eventually_now
 from redis_server import AOF_ALWAYS, RUN_VARIABLE, URL_VARIABLE, RedisServer, names, private_server, server
 from redis_stores import Store, keys_of, remove_all
@@ -165,3 +166,19 @@ def test_a_frozen_server_does_not_answer_until_it_is_thawed(private: RedisServer
         client.ping()
     private.thaw()
     assert private.execute("PING")
+
+
+@pytest.mark.parametrize("has_tls", [True, False], ids=["server", "proxy"])
+def test_a_server_with_tls_shows_the_certificate_of_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    if not has_tls:
+        monkeypatch.setattr(redis_tls, "find_all", lambda: ())
+    client_certificate = redis_tls.make_certificate(tmp_path, "client")
+    with redis_tls.tls_server(tmp_path, client_authority=client_certificate.certificate) as tls:
+        options = {"ssl_ca_certs": str(tls.certificate.certificate)}
+        with redis.Redis.from_url(tls.url(), **options) as stranger, pytest.raises(redis.ConnectionError):
+            stranger.ping()
+        options |= {"ssl_certfile": str(client_certificate.certificate), "ssl_keyfile": str(client_certificate.key)}
+        with redis.Redis.from_url(tls.url(), **options) as client:
+            assert client.ping()

@@ -18,7 +18,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,9 @@ START_LIMIT_S = 60.0
 Settings = dict[str, object]
 """Lines of the server's configuration. A list stands for several lines of one name."""
 
+DATABASES = 64
+"""One for each xdist worker."""
+SETTINGS: Settings = {"bind": "127.0.0.1", "unixsocketperm": 700, "daemonize": "no", "pidfile": ""}
 WITHOUT_PERSISTENCE: Settings = {"save": "", "appendonly": "no"}
 AOF_ALWAYS: Settings = {"save": "", "appendonly": "yes", "appendfsync": "always"}
 AOF_EVERYSEC: Settings = {"save": "", "appendonly": "yes", "appendfsync": "everysec"}
@@ -50,9 +54,17 @@ AOF_EVERYSEC: Settings = {"save": "", "appendonly": "yes", "appendfsync": "every
 class RedisServer:
     """One server. All that starts or stops it works only on a server that the tests started."""
 
-    def __init__(self, address: str, *, binary: Binary | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        binary: Binary | None = None,
+        folder: Path | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self._address = address
         self._folder = folder
+        self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
         self._client: redis.Redis | None = None
         self.binary = binary
@@ -136,7 +148,8 @@ class RedisServer:
     def start(self) -> None:
         """Start it (again), with the same port and data."""
         assert self.binary is not None
-        self._process = start_server([str(self.binary.program), str(self.folder / "redis.conf")], self.folder)
+        command = [str(self.binary.program), str(self.folder / "redis.conf"), *self._arguments]
+        self._process = start_server(command, self.folder)
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:
@@ -226,28 +239,28 @@ def private_server(settings: Settings | None = None, *, name: str | None = None)
     Without settings it is as the program makes it: snapshots now and then, no AOF. See AOF_ALWAYS and AOF_EVERYSEC.
     """
     binary = find(name)
-    folder = Path(tempfile.mkdtemp(prefix=f"{binary.name}-", dir=run_folder().path))
-    return start_new(binary, folder, settings or {})
+    return start_new(binary, new_folder(binary), settings or {})
 
 
-def start_new(binary: Binary, folder: Path, settings: Settings) -> RedisServer:
-    """Configure a server in this empty folder and start it."""
+def start_new(
+    binary: Binary,
+    folder: Path,
+    settings: Settings,
+    *,
+    password: str | None = None,
+    port: Callable[[], int] = free_port,
+    arguments: Sequence[str] = (),
+) -> RedisServer:
+    """Configure a server in this folder and start it. None: with a new password."""
+    password = secrets.token_hex(16) if password is None else password
     for last in (False, False, True):
-        port, password = free_port(), secrets.token_hex(16)
-        own: Settings = {
-            "bind": "127.0.0.1",
-            "port": port,
-            "unixsocket": folder / "socket",
-            "unixsocketperm": 700,
-            "requirepass": password,
-            "masterauth": password,
-            "dir": folder,
-            "databases": 64,
-            "daemonize": "no",
-            "pidfile": "",
-        }
+        own = SETTINGS | {"port": port(), "dir": folder, "unixsocket": folder / "socket", "requirepass": password}
+        if "--sentinel" not in arguments:
+            own |= {"masterauth": password, "databases": DATABASES}
         write_settings(folder / "redis.conf", own | settings)
-        made = RedisServer(f"redis://:{password}@127.0.0.1:{port}/0", binary=binary, folder=folder)
+        login = f":{password}@" if password else ""
+        address = f"redis://{login}127.0.0.1:{own['port']}/0"
+        made = RedisServer(address, binary=binary, folder=folder, arguments=arguments)
         try:
             made.start()
         except RuntimeError as error:
@@ -266,6 +279,11 @@ def write_settings(file: Path, settings: Settings) -> None:
         for each in value if isinstance(value, list) else [value]:
             lines.append(f"{name} {each}\n" if str(each) else f'{name} ""\n')
     file.write_text("".join(lines))
+
+
+def new_folder(binary: Binary) -> Path:
+    """An empty folder for a server, removed at the end of the run at the latest."""
+    return Path(tempfile.mkdtemp(prefix=f"{binary.name}-", dir=run_folder().path))
 
 
 @cache
@@ -299,16 +317,26 @@ def _server_at(address: str) -> RedisServer:
 def _shared_server(binary: Binary) -> RedisServer:
     folder = run_folder().path / binary.name
     folder.mkdir(exist_ok=True)
-    place = folder / "server.json"
-    with (folder / "start").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if place.exists():
-            address = json.loads(place.read_text())
-            shared = RedisServer(address, binary=binary, folder=folder)
-        else:
+    with started_once(folder) as (address, note):
+        if address is None:
             shared = start_new(binary, folder, WITHOUT_PERSISTENCE)
-            place.write_text(json.dumps(shared.url()))
+            note(shared.url())
+        else:
+            shared = RedisServer(address, binary=binary, folder=folder)
     shared.disconnect()
     worker = os.environ.get(WORKER_VARIABLE, "")
     shared._address = shared.url(int(worker.lstrip("gw") or 0) + 1)
     return shared
+
+
+@contextmanager
+def started_once(folder: Path) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+    """For one process at a time: what the process noted that started the servers in this folder; None: none did."""
+    noted = folder / "server.json"
+    with (folder / "start").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def note(facts: Any) -> None:
+            noted.write_text(json.dumps(facts))
+
+        yield json.loads(noted.read_text()) if noted.exists() else None, note

@@ -1,1 +1,1 @@
-"""The ledger over Redis or Valkey: the rules run in the server, as Lua that is generated from the ledger."""
+"""The Redis and Valkey engine: the rules run in the server, as one script. `engine.py` is where to start."""

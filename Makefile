@@ -48,7 +48,7 @@ demo: $(INSTALLED) ## Run the demo: a few thousand jobs on one SQLite file, and 
 bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes build/bench.json
 	$(BIN)/python -m benchmarks.quick
 
-bench-backlog: $(INSTALLED) ## Drain 1k to 200k queued jobs with each kind of statistics; fails when one is out of line
+bench-backlog: $(INSTALLED) ## Drain 1k to 200k queued jobs with each kind of statistics; a million on Redis; fails when one is out of line
 	$(BIN)/python -m benchmarks.backlog
 
 long: $(INSTALLED) ## Run the long proofs: the differential machine at full length, the suites without fast paths

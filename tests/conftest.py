@@ -1,9 +1,9 @@
-"""What tests of every folder share: how a test runs, the run's PostgreSQL server, and empty stores on it.
+"""What tests of every folder share: how a test runs, the run's PostgreSQL and Redis servers, and empty stores on them.
 
 An `async def` test runs on an event loop of its own. A test that needs the same loop for its fixtures asks for the
 fixture `runner`. Every test has a time limit; `@pytest.mark.time_limit(seconds)` gives it another one.
 
-PostgreSQL is imported late, so that a run without it neither starts a server nor loads a driver.
+Servers are imported late, so that a run without them neither starts one nor loads a driver.
 """
 
 import asyncio
@@ -20,8 +20,10 @@ from time_limit import time_limit
 from holdfast.testing.async_tests import run_async_test
 
 if TYPE_CHECKING:
+    import redis_stores
     from postgres import PostgresServer
     from postgres_stock import Store
+    from redis_server import RedisServer
 
 LIMIT_S = 120.0
 """Seconds for each phase of a test (set-up, call, teardown). Generous: the machine may be busy with other things."""
@@ -102,11 +104,32 @@ def postgres_store(postgres_server: "PostgresServer") -> "Callable[[], Store]":
     return lambda: fresh_namespace(postgres_server)
 
 
+# --- Redis and Valkey ---
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> "RedisServer":
+    """A server of this run, for tests that need any one: shared, without persistence, not to be stopped."""
+    from redis_server import server
+
+    return server()
+
+
+@pytest.fixture
+def redis_store(redis_server: "RedisServer") -> "Callable[[], redis_stores.Store]":
+    """Answers an empty store, as often as it is called: address and namespace. It takes `durability="none"` alone."""
+    from redis_stores import fresh_namespace
+
+    return lambda: fresh_namespace(redis_server)
+
+
 @pytest.fixture(autouse=True)
 def _stores_are_given_back() -> Iterator[None]:
     yield
     if (stocks := sys.modules.get("postgres_stock")) is not None:
         stocks.give_back_all()
+    if (stores := sys.modules.get("redis_stores")) is not None:
+        stores.remove_all()
 
 
 @pytest.fixture(scope="session", autouse=True)

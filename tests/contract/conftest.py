@@ -9,6 +9,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+import redis_server
+import redis_stores
 from fast_paths import FAST_PATHS, SHORT
 from postgres import server
 from postgres_roles import app_role
@@ -87,6 +89,16 @@ def postgres_transaction(engine: Engine) -> UserTransaction:
     return transaction
 
 
+def redis_engine(name: str | None = None, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    """On the server of this name; None: on one."""
+    store = redis_stores.fresh_namespace(redis_server.server(name))
+    return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=fast_paths)
+
+
+def redis_maker(name: str) -> Maker:
+    return Maker(name, lambda folder: redis_engine(name))
+
+
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
     # What is tested here is behaviour; that commits are synced is tested in tests/engines.
@@ -112,6 +124,9 @@ ENGINES = (
         transaction=postgres_transaction,
         only=SHORT,
     ),
+    # Each version found on this machine: redis62 and valkey91 come with the tests, redis70 with Debian.
+    *map(redis_maker, redis_server.names()),
+    Maker("redis-general", lambda folder: redis_engine(fast_paths=False), only=SHORT),
 )
 
 

@@ -37,6 +37,11 @@ def general_postgres() -> Engine:
     return KeptPostgres(fast_paths=False)
 
 
+def redis(*, fast_paths: bool = FAST_PATHS) -> Engine:
+    """Its clock is the server's, as PostgreSQL's."""
+    return many_redis(1, fast_paths=fast_paths)[0]
+
+
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
     "sqlite": sqlite,
@@ -44,6 +49,8 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "postgres": lambda folder: postgres(),
     "still-postgres": lambda folder: still_postgres(),
     "postgres-general": lambda folder: general_postgres(),
+    "redis": lambda folder: redis(),
+    "redis-general": lambda folder: redis(fast_paths=False),
 }
 
 
@@ -60,6 +67,8 @@ PACES = {
     "postgres": Pace(30, 600, 5),
     "still-postgres": Pace(42, 900, 5),
     "postgres-general": Pace(12, 600, 5),
+    "redis": Pace(30, 600, 5),
+    "redis-general": Pace(12, 600, 5),
 }
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
@@ -74,6 +83,17 @@ def many_postgres(count: int) -> list[Engine]:
     ]
 
 
+def many_redis(count: int, *, fast_paths: bool = FAST_PATHS) -> list[Engine]:
+    from redis_server import server
+    from redis_stores import fresh_namespace
+
+    store = fresh_namespace(server())
+    return [
+        open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=fast_paths)
+        for _ in range(count)
+    ]
+
+
 def many_sqlite(folder: Path, count: int) -> list[Engine]:
     url = f"sqlite:///{folder}/jobs.db"
     return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
@@ -83,6 +103,7 @@ SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {
     "memory": lambda folder, count: [open_engine("memory://")],
     "sqlite": many_sqlite,
     "postgres": lambda folder, count: many_postgres(count),
+    "redis": lambda folder, count: many_redis(count),
 }
 """Engines on one store, for callers that go at once."""
 

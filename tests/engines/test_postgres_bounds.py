@@ -187,7 +187,7 @@ def test_connections_of_a_loop_that_was_closed_are_dropped_when_the_next_loop_co
     by_loop = ConnectionsByLoop(SystemRuntime(), make)
 
     async def use() -> None:
-        by_loop.of_running_loop().end_of_loop = None
+        by_loop.of_running_loop()
 
     for _ in range(3):
         loop = asyncio.new_event_loop()

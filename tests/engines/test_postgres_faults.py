@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+from load import Load
 from postgres import PostgresServer, private_server
-from postgres_load import Load
 from postgres_stock import Store, fresh_namespace
 from postgres_stories import Stores, opened, until_one_waits
 

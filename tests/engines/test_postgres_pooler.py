@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 from bouncer import PROGRAM, WHY_NOT, Bouncer
+from load import Load
 from postgres import PostgresServer
-from postgres_load import Load
 from postgres_stock import Store, drop_namespace
 from postgres_stories import Stores, opened
 

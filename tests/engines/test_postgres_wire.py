@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from load import Load
 from postgres import PostgresServer
-from postgres_load import Load
 from postgres_stock import Store
 from postgres_stories import Stores, opened
 from proxy import Cut, Direction, Proxy

@@ -1,13 +1,18 @@
 """The proxy between an engine and its server: it cuts connections exactly where a test says."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+import redis
 from postgres import PostgresServer
 from postgres_stock import unused_name
-from proxy import Cut, Direction, Proxy
+from proxy import Cut, Direction, Proxy, RedisWire
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis_server import RedisServer
+from redis_stores import Store
 
 Connection = psycopg.Connection[tuple[int]]
 
@@ -177,3 +182,44 @@ def test_new_connections_are_refused_and_open_ones_stay(
 def test_delayed_bytes_arrive(proxy: Proxy, client: Connection) -> None:
     proxy.delay(0.01)
     assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+# Redis
+
+
+@pytest.fixture
+def redis_proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(redis_server.port, RedisWire) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def redis_client(redis_proxy: Proxy, redis_server: RedisServer) -> Iterator[redis.Redis]:
+    url = redis_server.url(port=redis_proxy.port)
+    with redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), single_connection_client=True) as client:
+        yield client
+
+
+def run_script(client: redis.Redis, key: str, number: int = 1) -> None:
+    client.eval("redis.call('RPUSH', KEYS[1], ARGV[1])", 1, key, number)
+
+
+@pytest.mark.parametrize(
+    ("where", "carried_out"), [(Cut.BEFORE_REQUEST, False), (Cut.BEFORE_REPLY, True), (Cut.IN_REPLY, True)]
+)
+def test_the_place_of_a_cut_decides_whether_redis_ran_the_script(
+    redis_proxy: Proxy,
+    redis_client: redis.Redis,
+    redis_server: RedisServer,
+    redis_store: Callable[[], Store],
+    where: Cut,
+    carried_out: bool,
+) -> None:
+    key = redis_store().namespace
+    redis_proxy.cut_at(where, nth=2)
+    run_script(redis_client, key)
+    assert redis_client.ping()  # only scripts count
+    with pytest.raises(redis.ConnectionError):
+        run_script(redis_client, key, 2)
+    redis_proxy.wait_until_cut()
+    assert redis_server.execute("LRANGE", key, 0, -1) == ([b"1", b"2"] if carried_out else [b"1"])

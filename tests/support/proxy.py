@@ -1,21 +1,23 @@
-"""A TCP proxy that fails on command, between a client and a PostgreSQL server.
+"""A TCP proxy that fails on command, between a client and a PostgreSQL or Redis server.
 
 It runs on a thread of its own, so both async and blocking tests can control it. It reads enough of the protocol to
-know where a request begins and where its reply ends (`ReadyForQuery`: by then the server has committed). So a test can
-cut a connection exactly before a request reaches the server, after the server has carried it out, or in the middle of
-the reply.
+know where a request begins and where its reply ends (PostgreSQL's `ReadyForQuery`: by then the server has committed; on
+Redis the reply to a script). So a test can cut a connection exactly before a request reaches the server, after the
+server has carried it out, or in the middle of the reply.
 """
 
 import asyncio
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
+import hiredis
 from postgres_cluster import free_port
 
 T = TypeVar("T")
@@ -42,58 +44,109 @@ class Cut(Enum):
     IN_REPLY = "the server has carried out the request, half of the reply reaches the client"
 
 
-class ReplyCounter:
-    """Counts the complete replies in the bytes that the server sends."""
+class Wire(Protocol):
+    """What the bytes of one connection mean."""
+
+    def begins_request(self, data: bytes) -> bool:
+        """The client has sent this. True: with it begins a request that may be cut."""
+
+    def mark(self) -> None:
+        """The request that has just begun will be cut."""
+
+    def ends_reply(self, data: bytes) -> bool:
+        """The server has sent this. True: with it ends the reply to a request, the marked one if there is one."""
+
+
+class PostgresWire:
+    """One request at a time. Login and farewell are no requests."""
 
     def __init__(self) -> None:
+        self._established = self._in_request = False
         self._incomplete = b""
         self._single_bytes = 0
         self._last_messages = frozenset({READY_FOR_QUERY})
 
-    def expect_single_byte(self) -> None:
-        """The next answer is one byte: whether the server encrypts."""
-        self._single_bytes += 1
+    def begins_request(self, data: bytes) -> bool:
+        if not self._established:
+            if len(data) == 8 and struct.unpack("!i", data[4:])[0] in ENCRYPTION_REQUESTS:
+                self._single_bytes += 1  # the next answer is one byte: whether the server encrypts
+            return False
+        if self._in_request or data == TERMINATE:
+            return False
+        self._in_request = True
+        # A request that ends with a flush prepares a statement: its reply ends with a description.
+        described = END_OF_DESCRIPTION if data.endswith(FLUSH) else frozenset()
+        self._last_messages = frozenset({READY_FOR_QUERY}) | described
+        return True
 
-    def begin(self, request: bytes) -> None:
-        """A request that ends with a flush prepares a statement: its reply ends with a description."""
-        self._last_messages = (
-            frozenset({READY_FOR_QUERY}) | END_OF_DESCRIPTION
-            if request.endswith(FLUSH)
-            else frozenset({READY_FOR_QUERY})
-        )
+    def mark(self) -> None: ...
 
-    def count(self, data: bytes) -> int:
+    def ends_reply(self, data: bytes) -> bool:
         data = self._incomplete + data
-        position = complete = 0
+        position, complete = 0, False
         while self._single_bytes and position < len(data):
             position, self._single_bytes = position + 1, self._single_bytes - 1
         while position + 5 <= len(data):
             length = 1 + int.from_bytes(data[position + 1 : position + 5], "big")
             if position + length > len(data):
                 break
-            complete += data[position] in self._last_messages
+            complete = complete or data[position] in self._last_messages
             position += length
         self._incomplete = data[position:]
+        if complete:
+            self._established, self._in_request = True, False
+        return complete
+
+
+class RedisWire:
+    """Many requests at a time, answered in order. Only scripts count: no login, no subscription."""
+
+    def __init__(self) -> None:
+        self._requests, self._replies = hiredis.Reader(), hiredis.Reader()
+        self._unanswered: deque[bool] = deque()
+        """In order; True: a script."""
+        self._until_marked: int | None = None
+        """How many replies come up to that of the marked request."""
+
+    def begins_request(self, data: bytes) -> bool:
+        self._requests.feed(data)
+        begins = False
+        while (request := self._requests.gets()) is not False:
+            name = request[0].upper()
+            if name.endswith(b"SUBSCRIBE"):
+                continue  # answered by messages
+            self._unanswered.append(name.startswith((b"EVAL", b"FCALL")))
+            begins = begins or self._unanswered[-1]
+        return begins
+
+    def mark(self) -> None:
+        self._until_marked = len(self._unanswered)
+
+    def ends_reply(self, data: bytes) -> bool:
+        self._replies.feed(data)
+        complete = False
+        while (reply := self._replies.gets()) is not False:
+            if isinstance(reply, hiredis.PushNotification) or not self._unanswered:
+                continue
+            was_script = self._unanswered.popleft()
+            if self._until_marked is None:
+                complete = complete or was_script
+            else:
+                self._until_marked -= 1
+                complete = self._until_marked == 0 or complete
         return complete
 
 
 class ProxiedConnection:
     """One client's connection, and the proxy's connection to the server."""
 
-    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter, wire: Wire) -> None:
         self.client = client
         self.server = server
-        self.replies = ReplyCounter()
-        self.established = False
-        self.in_request = False
+        self.wire = wire
         self.cut: Cut | None = None
         self.withheld = bytearray()
         self.pumps: list[asyncio.Future[None]] = []
-
-    def before_login(self, data: bytes) -> None:
-        """The client has sent this before the server accepted its login."""
-        if len(data) == 8 and struct.unpack("!i", data[4:])[0] in ENCRYPTION_REQUESTS:
-            self.replies.expect_single_byte()
 
     def abort(self) -> None:
         for writer in (self.client, self.server):
@@ -109,8 +162,9 @@ class ProxiedConnection:
 class Proxy:
     """Forwards `port` to the server's port. A context manager."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, wire: Callable[[], Wire] = PostgresWire) -> None:
         self._target = server_port
+        self._wire = wire
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._connections: set[ProxiedConnection] = set()
@@ -240,7 +294,7 @@ class Proxy:
         connection = None
         try:
             from_server, to_server = await asyncio.open_connection(LOOPBACK, self._target)
-            connection = ProxiedConnection(writer, to_server)
+            connection = ProxiedConnection(writer, to_server, self._wire())
             self._connections.add(connection)
             both = (self._to_server(connection, reader), self._to_client(connection, from_server))
             connection.pumps = [asyncio.ensure_future(pump) for pump in both]
@@ -260,22 +314,18 @@ class Proxy:
 
     async def _to_server(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(READ_BYTES):
-            if not connection.established:
-                connection.before_login(data)
-            elif not connection.in_request and data != TERMINATE:
-                connection.in_request = True
-                connection.replies.begin(data)
+            if connection.wire.begins_request(data) and connection.cut is None:
                 connection.cut = self._planned_cut()
                 if connection.cut is Cut.BEFORE_REQUEST:
                     self._end(connection)
                     return
+                if connection.cut is not None:
+                    connection.wire.mark()
             await self._forward(Direction.TO_SERVER, connection.server, data)
 
     async def _to_client(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(READ_BYTES):
-            complete = connection.replies.count(data) > 0
-            if complete:
-                connection.established, connection.in_request = True, False
+            complete = connection.wire.ends_reply(data)
             if connection.cut is None:
                 await self._forward(Direction.TO_CLIENT, connection.client, data)
                 continue

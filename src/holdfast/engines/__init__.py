@@ -32,6 +32,11 @@ _POSTGRES = EngineEntry(
     settings="holdfast.engines.postgres.settings:PostgresSettings",
     extra="postgres",
 )
+_REDIS = EngineEntry(
+    engine="holdfast.engines.redis.engine:RedisEngine",
+    settings="holdfast.engines.redis.settings:RedisSettings",
+    extra="redis",
+)
 ENGINES: dict[str, EngineEntry] = {
     "memory": EngineEntry("holdfast.engines.memory:MemoryEngine"),
     "sqlite": EngineEntry(
@@ -43,6 +48,11 @@ ENGINES: dict[str, EngineEntry] = {
     "postgresql+psycopg": _POSTGRES,
     "postgresql+asyncpg": _POSTGRES,
     "postgresql+psycopg2": _POSTGRES,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
+    "unix": _REDIS,
 }
 """By the scheme of an address."""
 

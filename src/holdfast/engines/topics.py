@@ -26,6 +26,11 @@ class Topics:
         """True if a subscription waits for a notification right now."""
         return any(subscription.waits for subscription in self._subscriptions)
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have a subscription."""
+        return frozenset().union(*(subscription.topics for subscription in self._subscriptions))
+
     def subscribe(self, *topics: str) -> Subscription:
         subscription = TopicSubscription(self, frozenset(topics))
         # Replaced, not changed in place: `notify` may be iterating over the set in another thread.

@@ -23,7 +23,6 @@ class TransactionSupport:
     """A base class of every engine. A method that is not overridden raises `Unsupported`."""
 
     scheme: ClassVar[str]
-    capabilities: ClassVar[Any]
     transaction_budget_s: ClassVar[float | None] = None
     """Seconds for which a `transaction` may be open before other writers have waited too long. None: no limit."""
     transactions_before_open: ClassVar[bool] = False
@@ -45,7 +44,7 @@ class TransactionSupport:
 
     async def in_transaction(self, command: Command[A], transaction: object) -> A:
         """Carry out an enqueue or a settlement in a user's transaction: `perform_in` or `aperform_in`."""
-        capabilities: _Capabilities = self.capabilities
+        capabilities: _Capabilities = self.capabilities  # type: ignore[attr-defined]  # every engine has them
         if not capabilities.user_transactions:
             raise self._no_user_transactions()
         connection = adapt(transaction)

@@ -176,7 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         "the connections of a closed loop stay",
-        "engines/postgres/loop_connections.py",
+        "engines/by_loop.py",
         "            self._by_loop.pop(other, None)\n        added",
         "            pass\n        added",
         "A program that makes a new event loop for each request keeps the connections of all.",

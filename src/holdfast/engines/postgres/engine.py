@@ -20,6 +20,7 @@ import asyncpg
 from msgspec.structs import replace
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
+from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.postgres import failures, renewal_connection
 from holdfast.engines.postgres.calls import Caller
 from holdfast.engines.postgres.connect import Connector
@@ -32,7 +33,7 @@ from holdfast.engines.postgres.rules import LONGEST_LEAD_US
 from holdfast.engines.postgres.schema import Schema
 from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
-from holdfast.engines.postgres.worker_sessions import DisownSilent, EndedProcesses
+from holdfast.engines.postgres.worker_sessions import DisownSilent
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
@@ -116,7 +117,7 @@ class PostgresEngine(Engine):
         )
         self._pool_size = pool_size
         self._by_loop = ConnectionsByLoop(runtime, self._new_loop_connections)
-        self._ended_processes = EndedProcesses(runtime)
+        self._ended_processes = EndedProcesses(self.scheme, runtime)
         self._inherited: list[object] = []
 
     @property
@@ -125,7 +126,7 @@ class PostgresEngine(Engine):
         return _place(self._url)
 
     @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]  # `push` depends on the connection
+    def capabilities(self) -> Capabilities:  # `push` depends on the connection
         notifier = self._notifier
         receives = not self._connect_notifier.pooled if notifier is None else notifier.receives
         return CAPABILITIES if receives and self._notify else WITHOUT_PUSH
@@ -169,7 +170,7 @@ class PostgresEngine(Engine):
     def _leave_to_parent(self) -> None:
         """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
         self._inherited += [self._by_loop, self._notifier, self._topics, self._ended_processes]
-        self._ended_processes = EndedProcesses(self._runtime)
+        self._ended_processes = EndedProcesses(self.scheme, self._runtime)
         self._pid = 0
         self._notifier = None
         self._topics = Topics()

@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
-
-from postgres_stock import Store
+from typing import Any, Literal, Protocol, Self
 
 from holdfast import App, Context
 from holdfast.engines import open_engine
@@ -20,19 +18,35 @@ QUEUE = "load"
 TIMEOUT_S = 60.0  # generous: the machine may be slow
 
 
+class Store(Protocol):
+    """Of any engine."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+
+
 class Load:
     """An async context manager. Each producer repeats the enqueue of a job, under the same id, until it succeeds."""
 
     def __init__(
-        self, store: Store, *, producers: int = 3, concurrency: int = 10, options: Mapping[str, Any] | None = None
+        self,
+        store: Store,
+        *,
+        producers: int = 3,
+        concurrency: int = 10,
+        durability: Literal["none"] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        chosen: dict[str, Any] = {} if durability is None else {"durability": durability}
         self.acknowledged: list[str] = []
         self.unknown = self.refused = 0
         self.runs: Counter[str] = Counter()
         self._ran = asyncio.Event()
         self._stopping = False
-        self._engine = open_engine(store.url, namespace=store.namespace, **(options or {}))
-        self._app: App[Any] = App(store.url, namespace=store.namespace)
+        self._engine = open_engine(store.url, namespace=store.namespace, **chosen, **(options or {}))
+        self._app: App[Any] = App(store.url, namespace=store.namespace, durability=durability)
         self._app.task(name="work", queue=QUEUE)(self._work)
         self._producers = producers
         self._concurrency = concurrency

@@ -1,0 +1,239 @@
+"""Addresses, and connections to them: login, TLS, timeouts, and the error when a connection cannot be made.
+
+redis-py makes a connection: it resolves the name, encrypts, logs in and selects the database. Then our own protocol
+(`connections.py`) takes over its socket.
+
+An address is `redis://`, or `rediss://` for TLS, with `valkey://` and `valkeys://` as other names of the same, or
+`unix://` with the path of a socket. Its options are those of TLS, as redis-py calls them, and every setting of the
+table `[redis]`. A password appears in no message.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.asyncio.connection import (
+    AbstractConnection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.asyncio.connection import (
+    Connection as TcpConnection,
+)
+
+from holdfast.engines.redis import failures
+from holdfast.engines.redis.connections import Connection, OnPush
+from holdfast.errors import ConfigError
+from holdfast.model.address import has_unencoded_login, mask_password, without_login
+
+CLIENT_NAME = "holdfast"
+DEFAULT_PORT = 6379
+TCP_OPTIONS = {
+    "TCP_KEEPIDLE": 15,  # seconds
+    "TCP_KEEPINTVL": 5,  # seconds
+    "TCP_KEEPCNT": 3,  # probes
+    "TCP_USER_TIMEOUT": 30_000,  # milliseconds
+}
+"""Set where the system has them. A server that vanishes without closing its socket is detected within 30 seconds."""
+
+_TLS_SCHEMES = frozenset({"rediss", "valkeys"})
+_TLS_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_TLS_TEXT = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_ciphers"})
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One server, and how to log in there."""
+
+    host: str = "localhost"
+    port: int = DEFAULT_PORT
+    path: str = ""
+    """Of a unix socket; then host and port do not count."""
+    database: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Options of redis-py's TLS connection. None: no TLS."""
+
+    @property
+    def place(self) -> str:
+        """For messages: without user name and password."""
+        if self.path:
+            return f"{self.path} database {self.database}" if self.database else self.path
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}/{self.database}"
+
+    def at(self, host: str, port: int) -> "Address":
+        """Another server with the same login."""
+        return replace(self, host=host, port=port, path="")
+
+
+def parse(url: str) -> tuple[Address, dict[str, str]]:
+    """The server that an address names, and the options that are settings of the engine, as text."""
+    if has_unencoded_login(url):
+        raise ConfigError(
+            f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
+        )
+    shown = without_login(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"The address {shown} cannot be read: {error}.", key="url") from None
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    scheme = parts.scheme.lower()
+    tls: dict[str, Any] | None = None
+    if scheme in _TLS_SCHEMES:
+        tls = {name: _tls_option(name, options.pop(name)) for name in tuple(options) if name.startswith("ssl_")}
+    elif any(name.startswith("ssl_") for name in options):
+        raise ConfigError(f"The address {shown} has options for TLS. Write rediss:// for TLS.", key="url")
+    is_socket = scheme == "unix"
+    if is_socket and not parts.path:
+        raise ConfigError(f"The address {shown} names no socket. Write unix:///path/of/the/socket.", key="url")
+    database = options.pop("db", "") or ("" if is_socket else parts.path.strip("/"))
+    if database and not (database.isascii() and database.isdigit()):
+        raise ConfigError(f"The database in {shown} must be a number, such as /0.", key="url")
+    address = Address(
+        host=parts.hostname or "localhost",
+        port=port or DEFAULT_PORT,
+        path=unquote(parts.path) if is_socket else "",
+        database=int(database or 0),
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        tls=tls,
+    )
+    return address, options
+
+
+def _tls_option(name: str, value: str) -> Any:
+    if name in _TLS_TEXT:
+        return value
+    choices: Mapping[str, Any] = {}
+    match name:
+        case "ssl_cert_reqs":
+            choices = {word: word for word in ("required", "optional", "none")}
+        case "ssl_check_hostname":
+            choices = _BOOLEANS
+        case "ssl_min_version":
+            choices = _TLS_VERSIONS
+    if value.lower() in choices:
+        return choices[value.lower()]
+    if choices:
+        raise ConfigError(f"The option `{name}` of the address must be one of {', '.join(choices)}.", key="url")
+    known = ", ".join(sorted({*_TLS_TEXT, "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version"}))
+    raise ConfigError(f"The address has an unknown option `{name}`. Those of TLS are {known}.", key="url")
+
+
+class Connector:
+    """Connects to one server. Every connection of the engine is made here."""
+
+    def __init__(self, address: Address, *, timeout_s: float, connect_timeout_s: float) -> None:
+        self.address = address
+        self.place = address.place
+        self.timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self.login_worked = False
+        """True: this login was accepted before. A refusal is then a fault of the server, not a wrong setting."""
+        self._ssl_context: Any = None
+
+    def at(self, host: str, port: int) -> "Connector":
+        """Connects to another server with the same login, options and limits."""
+        other = Connector(
+            self.address.at(host, port), timeout_s=self.timeout_s, connect_timeout_s=self._connect_timeout_s
+        )
+        other.login_worked = self.login_worked
+        return other
+
+    async def __call__(self) -> Connection:
+        """A pipelined connection that belongs to the running event loop."""
+        return await self.connect(self.timeout_s)
+
+    async def connect(
+        self,
+        timeout_s: float,
+        connect_timeout_s: float | None = None,
+        *,
+        protocol: int = 2,
+        on_push: OnPush | None = None,
+    ) -> Connection:
+        """The same, with other limits in seconds: for a reply, and for the connection."""
+        driver = await self.open_driver(connect_timeout_s, protocol=protocol)
+        connection = Connection.take_over(driver, timeout_s, on_push)
+        connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too
+        try:
+            await connection.read_server()
+        except failures.ConnectionLost as error:
+            raise failures.of_connecting(error, self.place, login_worked=self.login_worked) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def open_driver(self, connect_timeout_s: float | None = None, *, protocol: int = 2) -> AbstractConnection:
+        """A connection of redis-py, logged in. `protocol`: version 2 or 3.
+
+        Raises ConfigError if the address or the login is wrong, EngineUnavailable if the server cannot be reached.
+        """
+        limit_s = self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s
+        driver: AbstractConnection | None = None
+        try:
+            driver = self._driver(limit_s, protocol)
+            async with asyncio.timeout(limit_s):
+                await driver.connect()  # type: ignore[no-untyped-call]  # redis-py is typed in part
+        except BaseException as error:
+            if driver is not None:
+                with suppress(Exception):
+                    await driver.disconnect(nowait=True)
+            if isinstance(error, (*failures.FAILURES, ValueError)):
+                raise failures.of_connecting(error, self.place, login_worked=self.login_worked) from error
+            raise
+        self.login_worked = True
+        _set_tcp_options(socket_of(driver))
+        return driver
+
+    def _driver(self, limit_s: float, protocol: int) -> AbstractConnection:
+        address = self.address
+        options: dict[str, Any] = {
+            "db": address.database,
+            "username": address.username,
+            "password": address.password,
+            "socket_connect_timeout": limit_s,
+            "socket_timeout": limit_s,
+            "protocol": protocol,
+        }
+        if address.path:
+            return UnixDomainSocketConnection(path=address.path, **options)
+        options |= {"host": address.host, "port": address.port}
+        if address.tls is None:
+            return TcpConnection(**options)
+        driver = SSLConnection(**address.tls, **options)
+        if self._ssl_context is None:
+            try:
+                driver.ssl_context.get()  # reads the certificates, once
+            except OSError as error:
+                raise ConfigError(f"The options for TLS of Redis at {self.place}: {error}.", key="url") from error
+            self._ssl_context = driver.ssl_context
+        driver.ssl_context = self._ssl_context
+        return driver
+
+
+def socket_of(driver: AbstractConnection) -> socket.socket | None:
+    writer: asyncio.StreamWriter | None = driver._writer  # redis-py has no public name for it
+    found = None if writer is None else writer.get_extra_info("socket")
+    return None if found is None or found.fileno() < 0 else found
+
+
+def _set_tcp_options(found: socket.socket | None) -> None:
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with suppress(OSError, AttributeError):  # the connection works without them
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in TCP_OPTIONS.items():
+            if hasattr(socket, name):
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

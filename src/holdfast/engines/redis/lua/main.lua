@@ -1,0 +1,59 @@
+-- The beginning and the end of every call.
+--
+-- KEYS[1] is the root: the first part of the name of every key. ARGV[1] is the verb, ARGV[2] the options, ARGV[3] the
+-- command; byte strings follow (`calls.py`). The reply is a list: the packed head with the answer, then byte strings.
+local LONGEST_LEAD_US = 5000000
+
+local root, verb = KEYS[1], ARGV[1]
+local options = cmsgpack.unpack(ARGV[2])
+
+-- TM4: the only place where time is read.
+local clock = options.at
+if not clock then
+  local time = redis.call("TIME")
+  clock = time[1] * 1000000 + time[2] + (options.offset or 0)
+end
+-- TM3: an answer does not go back behind the last one that the caller has seen, up to a lead that was a wrong time.
+-- PF4: leases use the clock alone.
+local wall = clock
+if options.last and options.last > clock and options.last - clock <= LONGEST_LEAD_US then
+  wall = options.last
+end
+local at = { wall = wall, lease = clock }
+
+local born, tip, lost, format = H.read(root, options, clock, verb == "enqueue" or verb == "requeue")
+if lost then
+  return redis.error_reply("HOLDFAST HISTORY " .. born .. " " .. string.format("%.0f", tip))
+end
+if format then
+  return redis.error_reply("HOLDFAST FORMAT " .. format)
+end
+
+local command = cmsgpack.unpack(ARGV[3])
+local call = { root = root, at = at, options = options, born = born, tip = tip }
+
+function call.publish(topics)
+  if options.channel then
+    local publish = options.sharded and "SPUBLISH" or "PUBLISH"
+    for topic in pairs(topics) do
+      redis.call(publish, options.channel .. topic, "")
+    end
+  end
+end
+
+-- `blobs`: false, which the head replaces, then byte strings.
+function call.reply(answer, blobs)
+  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, answer, call.begun })
+  return blobs
+end
+
+if options.fast ~= false and F[verb] then
+  local done = F[verb](command, call)
+  if done then
+    return done
+  end
+end
+
+local answer, blobs, topics = rules().run(verb, command, call)
+call.publish(topics)
+return call.reply(answer, blobs)

@@ -1,0 +1,381 @@
+-- How a job is stored: one byte string per job. `records.py` reads and writes the same format.
+--
+-- All numbers have the lowest byte first. Offsets are counted from 1, as `struct.unpack` counts them.
+--
+--   base part, 32 bytes at offset 1, format records.BASE
+--     1  B   flags: 1 lease part, 2 end part, 4 rare fields, 8 cancel_asked, 16 the payload has a key of its own
+--     2  B   state: its place in records.STATES
+--     3  h   priority
+--     5  B   hold
+--     6  B   key_scope: its place in records.SCOPES
+--     7  B   codec: its place in records.CODECS; 0: among the rare fields
+--     8  B   length of payload_hash
+--     9  I6  arrival
+--    15  H   length of task
+--    17  I7  created
+--    24  B   generation
+--    25  I7  due
+--    32  B   length of lane; 0: no lane
+--   lease part, 48 bytes at offset 33 if flag 1, format records.LEASE
+--     0  H   attempt
+--     2  B   losses
+--     3  B   max_losses
+--     4  I4  max_attempts
+--     8  I7  fence
+--    15  B   0
+--    16  I7  lease_expires; 0: none
+--    23  B   length of owner
+--    24  I6  lease_len
+--    30  B   length of token; 0: none
+--    31  B   length of settled_token; 0: none
+--    32  I7  started; 0: none
+--    39  B   0
+--    40  I7  last_started; 0: none
+--    47  B   0
+--   end part, 36 bytes if flag 2, format records.ENDED
+--     0  I7  finished; 0: none
+--     7  B   reason: its place in records.REASONS; 0: none
+--     8  I7  visible_until
+--    15  B   0
+--    16  I7  result_until
+--    23  B   0
+--    24  I7  key_until
+--    31  B   0
+--    32  I4  length of result + 1; 0: no result
+--   length of the rare fields, I4, if flag 4
+--   strings, in this order: task, lane, payload_hash, owner, token, settled_token, result, rare fields, tail
+--
+-- An instant of 2^55 stands for FOREVER. A value that does not fit its place (a long lane name, a large number) stands
+-- among the rare fields, which win. These are a msgpack map by field name, and hold what most jobs do not have.
+-- The tail comes from the client and is not opened here, except by `records.metadata`: length of the metadata (H), the
+-- metadata as a msgpack map, the payload. A payload with a key of its own (flag 16) is not in the tail.
+
+local records = {
+  BASE = "<BBhBBBBI6HI7BI7B",
+  LEASE = "<HBBI4I7BI7BI6BBI7BI7B",
+  ENDED = "<I7BI7BI7BI7BI4",
+  STATES = { "scheduled", "blocked", "queued", "assigned", "running", "retrying", "succeeded", "failed", "cancelled" },
+  SCOPES = { "incomplete", "result", "window", "forever" },
+  CODECS = { "json", "msgpack" },
+  REASONS = {
+    "error", "timeout", "gave_up", "exhausted", "retry_window", "worker_lost", "asked", "expired", "cleared",
+    "parent_failed", "snoozed", "retry_asked", "released", "unknown_task", "undecodable", "unstorable",
+    "result_too_large",
+  },
+  FOREVER = 4611686018427387904,
+  LAST_INSTANT = 36028797018963968,
+  NOTHING = {}, -- an empty tuple, and a `given` without values
+}
+
+do
+  local struct_pack, struct_unpack, sub = struct.pack, struct.unpack, string.sub
+  local msgpack, msgunpack = cmsgpack.pack, cmsgpack.unpack
+  local BASE, LEASE, ENDED = records.BASE, records.LEASE, records.ENDED
+  local STATES, SCOPES, CODECS, REASONS = records.STATES, records.SCOPES, records.CODECS, records.REASONS
+  local FOREVER, LAST, NOTHING = records.FOREVER, records.LAST_INSTANT, records.NOTHING
+
+  local function numbers_of(names)
+    local numbers = {}
+    for number, name in ipairs(names) do
+      numbers[name] = number
+    end
+    return numbers
+  end
+  local STATE_NUMBERS, SCOPE_NUMBERS = numbers_of(STATES), numbers_of(SCOPES)
+  local CODEC_NUMBERS, REASON_NUMBERS = numbers_of(CODECS), numbers_of(REASONS)
+  records.STATE_NUMBERS = STATE_NUMBERS
+
+  local rare -- the rare fields of the record that is being packed
+
+  local function set_rare(name, value)
+    rare = rare or {}
+    rare[name] = value
+  end
+
+  -- An instant that is always there.
+  local function instant(value, name)
+    if value >= 0 and value < LAST then
+      return value
+    elseif value == FOREVER then
+      return LAST
+    end
+    set_rare(name, value)
+    return 0
+  end
+
+  -- An instant that may be nil.
+  local function optional(value, name)
+    if value == nil then
+      return 0
+    elseif value > 0 and value < LAST then
+      return value
+    elseif value == FOREVER then
+      return LAST
+    end
+    set_rare(name, value)
+    return 0
+  end
+
+  local function bounded(value, most, name)
+    if value >= 0 and value <= most then
+      return value
+    end
+    set_rare(name, value)
+    return 0
+  end
+
+  -- A string that may be nil, as it stands among the strings.
+  local function short(value, name)
+    if value == nil then
+      return ""
+    elseif #value > 0 and #value <= 255 then
+      return value
+    end
+    set_rare(name, value)
+    return ""
+  end
+
+  local function collect_rare(job)
+    if job.unique_key ~= nil then set_rare("unique_key", job.unique_key) end
+    if job.key_window ~= 0 then set_rare("key_window", job.key_window) end
+    if job.expires ~= nil then set_rare("expires", job.expires) end
+    if job.reply[1] ~= nil then set_rare("reply", job.reply) end
+    if next(job.given) ~= nil then set_rare("given", job.given) end
+    if job.parents_left ~= 0 then set_rare("parents_left", job.parents_left) end
+    if job.progress ~= nil then set_rare("progress", job.progress) end
+    if job.cancel_note ~= "" then set_rare("cancel_note", job.cancel_note) end
+    if job.note ~= "" then set_rare("note", job.note) end
+    if job.last_error ~= nil then set_rare("last_error", job.last_error) end
+    if job.history[1] ~= nil then set_rare("history", job.history) end
+    if job.epoch ~= 0 then set_rare("epoch", job.epoch) end
+    if job.pool_key ~= nil then
+      local hash = rt.key_hash[job.pool_key]
+      set_rare("pool_key", job.pool_key)
+      set_rare("pool_hash_hi", hash[1])
+      set_rare("pool_hash_lo", hash[2])
+    end
+    if job.reaped_token ~= nil then set_rare("reaped_token", job.reaped_token) end
+  end
+
+  -- The stored form of a job.
+  function records.pack(job)
+    rare = nil
+    collect_rare(job)
+    local flags = 0
+    local codec = CODEC_NUMBERS[job.codec]
+    if codec == nil then
+      set_rare("codec", job.codec)
+    end
+    local lane = short(job.lane, "lane")
+    local hash = job.payload_hash
+    local lease, ended, owner, token, settled, result = "", "", "", "", "", ""
+    if
+      job.attempt ~= 0 or job.fence ~= 0 or job.owner ~= "" or job.losses ~= 0 or job.token ~= nil
+      or job.settled_token ~= nil or job.max_losses ~= 0 or job.max_attempts ~= 0 or job.lease_len ~= 0
+      or job.started ~= nil or job.last_started ~= nil or job.lease_expires ~= nil
+    then
+      flags = 1
+      owner = job.owner
+      if owner ~= "" then
+        owner = short(owner, "owner")
+      end
+      token, settled = short(job.token, "token"), short(job.settled_token, "settled_token")
+      lease = struct_pack(
+        LEASE,
+        bounded(job.attempt, 65535, "attempt"),
+        bounded(job.losses, 255, "losses"),
+        bounded(job.max_losses, 255, "max_losses"),
+        bounded(job.max_attempts, 4294967295, "max_attempts"),
+        instant(job.fence, "fence"),
+        0,
+        optional(job.lease_expires, "lease_expires"),
+        #owner,
+        bounded(job.lease_len, 281474976710655, "lease_len"),
+        #token,
+        #settled,
+        optional(job.started, "started"),
+        0,
+        optional(job.last_started, "last_started"),
+        0
+      )
+    end
+    if
+      job.finished ~= nil or job.reason ~= nil or job.result ~= nil
+      or job.visible_until ~= 0 or job.result_until ~= 0 or job.key_until ~= 0
+    then
+      flags = flags + 2
+      result = job.result or ""
+      ended = struct_pack(
+        ENDED,
+        optional(job.finished, "finished"),
+        REASON_NUMBERS[job.reason] or 0,
+        instant(job.visible_until, "visible_until"),
+        0,
+        instant(job.result_until, "result_until"),
+        0,
+        instant(job.key_until, "key_until"),
+        0,
+        job.result and #result + 1 or 0
+      )
+    end
+    local created, due = instant(job.created, "created"), instant(job.due, "due")
+    local generation = bounded(job.generation, 255, "generation")
+    local blob, blob_length = "", ""
+    if rare then
+      flags = flags + 4
+      blob = msgpack(rare)
+      blob_length = struct_pack("<I4", #blob)
+    end
+    if job.cancel_asked then
+      flags = flags + 8
+    end
+    if job.payload_apart then
+      flags = flags + 16
+    end
+    local task = job.task
+    return struct_pack(
+      BASE, flags, STATE_NUMBERS[job.state], job.priority, job.hold, SCOPE_NUMBERS[job.key_scope], codec or 0, #hash,
+      job.arrival, #task, created, generation, due, #lane
+    ) .. lease .. ended .. blob_length .. task .. lane .. hash .. owner .. token .. settled .. result .. blob .. job.tail
+  end
+
+  local function forever(value)
+    if value == LAST then
+      return FOREVER
+    end
+    return value
+  end
+
+  local function none(value)
+    if value == 0 then
+      return nil
+    elseif value == LAST then
+      return FOREVER
+    end
+    return value
+  end
+
+  -- The job of a stored form. Its payload and metadata stay packed in `tail`.
+  function records.unpack(raw, queue, id)
+    local flags, state, priority, hold, scope, codec, hash_length, arrival, task_length, created, generation, due,
+      lane_length = struct_unpack(BASE, raw)
+    local at = 33
+    local attempt, losses, max_losses, max_attempts, fence, lease_len = 0, 0, 0, 0, 0, 0
+    local lease_expires, started, last_started, token, settled_token, result, finished, reason, _
+    local owner, owner_length, token_length, settled_length = "", 0, 0, 0
+    local visible_until, result_until, key_until, result_length = 0, 0, 0, 0
+    if flags % 2 == 1 then
+      attempt, losses, max_losses, max_attempts, fence, _, lease_expires, owner_length, lease_len, token_length,
+        settled_length, started, _, last_started = struct_unpack(LEASE, raw, at)
+      at = at + 48
+      fence, lease_expires = forever(fence), none(lease_expires)
+      started, last_started = none(started), none(last_started)
+    end
+    if flags % 4 >= 2 then
+      finished, reason, visible_until, _, result_until, _, key_until, _, result_length = struct_unpack(ENDED, raw, at)
+      at = at + 36
+      finished = none(finished)
+      visible_until, result_until, key_until = forever(visible_until), forever(result_until), forever(key_until)
+      reason = REASONS[reason]
+    end
+    local rare_length = 0
+    if flags % 8 >= 4 then
+      rare_length = struct_unpack("<I4", raw, at)
+      at = at + 4
+    end
+    local task, lane, hash = sub(raw, at, at + task_length - 1), nil, ""
+    at = at + task_length
+    if lane_length > 0 then
+      lane = sub(raw, at, at + lane_length - 1)
+      at = at + lane_length
+    end
+    if hash_length > 0 then
+      hash = sub(raw, at, at + hash_length - 1)
+      at = at + hash_length
+    end
+    if owner_length > 0 then
+      owner = sub(raw, at, at + owner_length - 1)
+      at = at + owner_length
+    end
+    if token_length > 0 then
+      token = sub(raw, at, at + token_length - 1)
+      at = at + token_length
+    end
+    if settled_length > 0 then
+      settled_token = sub(raw, at, at + settled_length - 1)
+      at = at + settled_length
+    end
+    if result_length > 0 then
+      result = sub(raw, at, at + result_length - 2)
+      at = at + result_length - 1
+    end
+    local job = {
+      queue = queue,
+      id = id,
+      task = task,
+      codec = CODECS[codec],
+      payload_hash = hash,
+      priority = priority,
+      lane = lane,
+      key_scope = SCOPES[scope],
+      key_window = 0,
+      reply = NOTHING,
+      given = NOTHING,
+      state = STATES[state],
+      hold = hold,
+      generation = generation,
+      arrival = arrival,
+      created = forever(created),
+      due = forever(due),
+      parents_left = 0,
+      attempt = attempt,
+      losses = losses,
+      owner = owner,
+      token = token,
+      fence = fence,
+      lease_expires = lease_expires,
+      lease_len = lease_len,
+      max_attempts = max_attempts,
+      max_losses = max_losses,
+      started = started,
+      last_started = last_started,
+      cancel_asked = flags % 16 >= 8,
+      cancel_note = "",
+      settled_token = settled_token,
+      finished = finished,
+      reason = reason,
+      note = "",
+      result = result,
+      history = NOTHING,
+      visible_until = visible_until,
+      result_until = result_until,
+      key_until = key_until,
+      epoch = 0,
+      payload_apart = flags >= 16 or nil,
+      tail = sub(raw, at + rare_length),
+    }
+    if rare_length > 0 then
+      for name, value in pairs(msgunpack(sub(raw, at, at + rare_length - 1))) do
+        job[name] = value
+      end
+      if job.pool_key ~= nil then
+        rt.know_key(job.pool_key, job.pool_hash_hi, job.pool_hash_lo)
+      end
+    end
+    return job
+  end
+
+  -- The metadata of a job, out of its tail.
+  function records.metadata(job)
+    local length = struct_unpack("<H", job.tail)
+    if length == 0 then
+      return NOTHING
+    end
+    return msgunpack(sub(job.tail, 3, 2 + length))
+  end
+
+  -- A job in an answer: the stored form, the payload if it has a key of its own, queue, id, and the lengths of these two.
+  function records.blob(raw, payload, queue, id)
+    return raw .. (payload or "") .. queue .. id .. struct_pack("<HH", #queue, #id)
+  end
+end

@@ -1,0 +1,320 @@
+"""Notifications between processes, by publish and subscribe: on a thread and an event loop of their own.
+
+The script that carries out a command publishes its topics itself, in the same step: the server sends the messages with
+the replies, after the write is as durable as the server makes it (N5). A message has no content: each topic has a
+channel of its own, so that the server sends it only to processes that subscribe to this topic.
+
+This process subscribes to the topics of its local subscriptions, to the announcements of the feed, and to the channel
+of each of its workers. The last one carries no messages: other processes count its subscribers (`presence.py`).
+
+On one primary there is one connection. In a cluster the channels of a queue belong to the primary of the queue, so
+there is one connection for each primary in use.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from holdfast.engines.redis.connect import Connector
+from holdfast.engines.redis.feed import FeedChannels
+from holdfast.engines.redis.subscriber import (
+    PROBE_INTERVAL_S,
+    REPLY_TIMEOUT_S,
+    SHARDED,
+    Subscriber,
+    Verbs,
+)
+from holdfast.engines.topics import EVERY_TOPIC, Topics
+from holdfast.errors import EngineUnavailable
+from holdfast.model.instants import SECOND
+from holdfast.runtime import Runtime
+
+SUBSCRIBE_TIMEOUT_S = 0.2  # for the confirmation of a new subscription; what comes before it is found by polling
+START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
+CLOSE_TIMEOUT_S = 1.0  # for the messages that are pending when the engine is closed
+
+log = logging.getLogger("holdfast")
+
+
+class Routes(Protocol):
+    """Which channels there are, and which server each belongs to."""
+
+    @property
+    def home(self) -> str:
+        """The first part of the names of the feed's and the workers' channels."""
+
+    @property
+    def sharded(self) -> bool:
+        """True: a cluster that keeps a channel at the node that its name belongs to."""
+
+    def prefixes(self, topic: str) -> Iterable[str]:
+        """The first parts of the names of the channels in which a topic is published; the rest is the topic itself."""
+
+    def connector_of(self, channel: str) -> Connector:
+        """Connects to the server of a channel. Two with the same `place` mean the same server."""
+
+
+class OnePrimary:
+    """The routes of a store on one primary: all channels have one prefix, and one server."""
+
+    sharded = False
+
+    def __init__(self, connector: Connector, prefix: str) -> None:
+        self._connector = connector
+        self.home = prefix
+
+    def prefixes(self, topic: str) -> Iterable[str]:
+        return (self.home,)
+
+    def connector_of(self, channel: str) -> Connector:
+        return self._connector
+
+
+class Watch(NamedTuple):
+    """A time in which the subscriptions of this process were in force without a break."""
+
+    since_s: float
+    is_first: bool
+    """False: there were others before it, and a break."""
+
+
+class Notifier:
+    """All work is done on the notifier's own loop. The public methods may be called from any thread."""
+
+    def __init__(self, routes: Routes, topics: Topics, runtime: Runtime) -> None:
+        self._routes = routes
+        self._topics = topics
+        self._runtime = runtime
+        self._verbs = SHARDED if routes.sharded else Verbs()
+        self._confirmed: dict[str, Subscriber] = {}
+        """The channels that a server has confirmed."""
+        self.sharded = routes.sharded
+        self.worker_prefix = f"{routes.home}alive:"
+        self.own_channel = f"{self.worker_prefix}{runtime.new_id()}"
+        """A channel to which this process alone is subscribed."""
+        self._workers: dict[str, int] = {}
+        """The workers of this process, each with the number of its renewal connections."""
+        self._lock = runtime.lock()
+        """For the steps "drop a channel that no subscription needs" and "look whether a channel is confirmed"."""
+        self._waiters: list[Callable[[], None]] = []
+        """Called when a channel was confirmed."""
+        self._subscribers: dict[str, Subscriber] = {}
+        """By the place of their server."""
+        self._closing = False
+        self._first_try_done = runtime.event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._wake_requested = False
+        self.feed = FeedChannels(routes.home, runtime, self.refresh)
+        ready = runtime.event()
+        self._failures: list[OSError] = []
+        """Why the thread could not start."""
+        self._thread = runtime.thread(lambda: self._main(ready.set), name="holdfast-redis-notifier")
+        # PF1
+        if not ready.wait(START_TIMEOUT_S) or self._failures:
+            self._closing = True
+            why = self._failures[0] if self._failures else f"it waited for {START_TIMEOUT_S:.0f} s"
+            raise EngineUnavailable(
+                f"The thread for notifications could not start: {why}. Nothing was written. Try again."
+            ) from next(iter(self._failures), None)
+
+    # From any thread
+
+    @property
+    def receives(self) -> bool:
+        """False: notifications do not arrive, so callers must poll."""
+        subscribers = tuple(self._subscribers.values())
+        return bool(subscribers) and all(subscriber.since_s is not None for subscriber in subscribers)
+
+    @property
+    def watch(self) -> Watch | None:
+        """Since when this process has been subscribed where the channels of workers are. None: it is not now."""
+        home = self._home
+        since_s = None if home is None else home.since_s
+        return None if home is None or since_s is None else Watch(since_s, home.connects == 1)
+
+    def wait_ready(self) -> None:
+        """Wait until notifications arrive, or until the first try to connect has failed."""
+        self._first_try_done.wait(2 * REPLY_TIMEOUT_S)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """There is a new local subscription to these topics: receive them from other processes."""
+        self._wait_confirmed([f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)])
+
+    def join_worker(self, worker: str) -> None:
+        """Subscribe to the channel of a worker of this process, by which others see that it lives."""
+        self._workers[worker] = self._workers.get(worker, 0) + 1
+        self._wait_confirmed([self._channel_of(worker)])
+
+    def leave_worker(self, worker: str) -> None:
+        count = self._workers.pop(worker, 0)
+        if count > 1:
+            self._workers[worker] = count - 1
+        self.refresh()
+
+    def has_session(self, worker: str) -> bool:
+        """True if the server knows that this worker of this process lives."""
+        return self._channel_of(worker) in self._confirmed
+
+    def refresh(self) -> None:
+        """There are new channels, or messages to send."""
+        if not self._wake_requested:
+            self._wake_requested = True
+            self._on_loop(self._wake.set)
+
+    def close(self) -> None:
+        """Send what is pending, then end. A call that hangs is cancelled."""
+        self._closing = True
+        self._on_loop(self._wake.set)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        task = self._task
+        if task is not None and self._thread.is_alive():
+            self._on_loop(task.cancel)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
+
+    def _channel_of(self, worker: str) -> str:
+        return f"{self.worker_prefix}{worker}"
+
+    def _wait_confirmed(self, channels: list[str]) -> None:
+        confirmed = self._runtime.event()
+
+        def look() -> None:
+            if all(channel in self._confirmed for channel in channels):
+                confirmed.set()
+
+        self._waiters.append(look)
+        with self._lock:
+            look()
+        if not confirmed.is_set():
+            self.refresh()
+            if self.receives:
+                confirmed.wait(SUBSCRIBE_TIMEOUT_S)
+        self._waiters.remove(look)
+
+    def _now_s(self) -> float:
+        return self._runtime.monotonic() / SECOND
+
+    def _on_loop(self, function: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop was closed in the meantime
+                loop.call_soon_threadsafe(function)
+
+    # On the notifier's loop
+
+    def _main(self, ready: Callable[[], None]) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                self._loop = runner.get_loop()
+                ready()
+                with suppress(asyncio.CancelledError):
+                    runner.run(self._run())
+                self._loop = None
+        except OSError as error:  # no file descriptor is left for the event loop
+            self._failures.append(error)
+        finally:
+            ready()
+
+    async def _run(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            announce_at_s = self._now_s() + PROBE_INTERVAL_S
+            while not self._closing:
+                if self._now_s() >= announce_at_s:
+                    self.feed.announce()
+                    announce_at_s = self._now_s() + PROBE_INTERVAL_S
+                self._route()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, announce_at_s - self._now_s())):
+                        await self._wake.wait()
+                self._wake.clear()
+                self._wake_requested = False  # before the next look at what is wanted: later changes wake it again
+            for subscriber in self._subscribers.values():
+                subscriber.close()
+            await asyncio.gather(*(subscriber.task for subscriber in self._subscribers.values()))
+        finally:
+            self._subscribers = {}
+            self._first_try_done.set()
+
+    def _route(self) -> None:
+        """Give each channel to the subscriber of its server. A subscriber without channels ends."""
+        channels: dict[str, dict[str, Callable[[bytes], None]]] = {}
+        connectors: dict[str, Connector] = {}
+        with self._lock:
+            wanted = self._wanted()
+            for channel in [channel for channel in self._confirmed if channel not in wanted]:
+                del self._confirmed[channel]
+        for channel, receive in wanted.items():
+            connector = self._routes.connector_of(channel)
+            connectors[connector.place] = connector
+            channels.setdefault(connector.place, {})[channel] = receive
+        for place in [place for place in self._subscribers if place not in connectors]:
+            self._subscribers.pop(place).close()
+        for place, connector in connectors.items():
+            if place not in self._subscribers:
+                self._subscribers = {**self._subscribers, place: self._new_subscriber(connector)}
+            self._subscribers[place].set_channels(channels[place])
+
+    def _wanted(self) -> dict[str, Callable[[bytes], None]]:
+        wanted = {**self.feed.channels, self.own_channel: _ignore}
+        for worker in tuple(self._workers):
+            wanted[self._channel_of(worker)] = _ignore
+        for topic in self._topics.topics:
+            for prefix in self._routes.prefixes(topic):
+                wanted[f"{prefix}{topic}"] = partial(self._notify, topic)
+        return wanted
+
+    def _notify(self, topic: str, payload: bytes) -> None:
+        self._topics.notify(frozenset({topic}))
+
+    def _new_subscriber(self, connector: Connector) -> Subscriber:
+        return Subscriber(
+            connector,
+            self._runtime,
+            self._verbs,
+            self._confirmed,
+            on_change=self._on_confirmed,
+            on_connect=self._on_connect,
+            after_wake=self._send_pending,
+            after_try=lambda subscriber: self._first_try_done.set() if subscriber is self._home else None,
+        )
+
+    @property
+    def _home(self) -> Subscriber | None:
+        try:
+            return self._subscribers.get(self._routes.connector_of(self.feed.messages).place)
+        except EngineUnavailable:  # the nodes of the cluster are not known
+            return None
+
+    def _on_confirmed(self) -> None:
+        for look in tuple(self._waiters):
+            look()
+
+    async def _on_connect(self, subscriber: Subscriber) -> None:
+        is_home = subscriber is self._home
+        if subscriber.connects > 1:
+            self._topics.notify(frozenset({EVERY_TOPIC}))  # notifications were lost before it was subscribed
+        if is_home:
+            self.feed.announce()
+            if subscriber.connects > 1:
+                self.feed.request_announcements()
+            elif await subscriber.count_subscribers(self.feed.messages) > 0:
+                self.feed.request_announcements()
+                await self._send_pending(subscriber)
+                await self.feed.wait_for_announcement()
+
+    async def _send_pending(self, subscriber: Subscriber) -> None:
+        if subscriber is self._home:
+            while self.feed.has_pending:
+                for channel, payload in self.feed.take_pending():
+                    await subscriber.publish(channel, payload)
+
+
+def _ignore(payload: bytes) -> None:
+    """The channel of a worker carries no messages."""

@@ -1,0 +1,145 @@
+"""Which workers have ended, on any host: those whose channel has no subscriber any more (WK3).
+
+Each worker is subscribed to a channel of its own, over the connection of its process's notifier. When the process ends,
+however it ends, its kernel closes the connection, and the server drops the subscription. The other workers ask the
+server every 1.5 seconds which workers have none.
+
+A living worker loses its subscription too when its connection is cut. Its notifier connects again at once. So a worker
+has ended if it had no subscriber twice, at least a second apart, and sent no heartbeat in between.
+
+After an outage of the server or of the network all workers look silent. So a look counts only if this process was
+subscribed at the same server all the time, if the server is the same run as before and started more than ten seconds
+ago, and if ten seconds have passed since this process had to connect again or could not look.
+
+A host that loses its power or its network closes no connection: there the leases have to expire, or the server's
+`tcp-keepalive` ends the connection.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from holdfast.engines.redis.notifier import Notifier
+from holdfast.model.command import Answer, Command
+from holdfast.model.instants import SECOND, Instant, Micros, Seconds
+from holdfast.model.work import Heartbeat
+from holdfast.runtime import Runtime
+
+BETWEEN_LOOKS_S: Seconds = 1.0
+"""A worker that is subscribed again within this time loses nothing."""
+GRACE_S: Seconds = 10.0
+"""After an outage the workers have this long to subscribe again."""
+SLOW_LOOK_S: Seconds = 1.0
+"""A look that takes longer may have waited for the end of an outage."""
+
+
+class SessionHeartbeat(Heartbeat, frozen=True, gc=False, kw_only=True):
+    """A heartbeat that says whether the worker is subscribed to its channel."""
+
+    session: bool
+
+
+class SilentWorker(Struct, frozen=True, gc=False):
+    worker: str
+    seen: Instant
+    """The time of its last heartbeat."""
+
+
+class DisownSilentAnswer(Answer, frozen=True, gc=False, kw_only=True):
+    leases: tuple[tuple[str, int], ...] = ()
+    """The workers that have ended, and how many leases of each expire now."""
+    silent: tuple[tuple[str, Instant], ...] = ()
+    """The other workers without a subscriber, each with the time of its last heartbeat."""
+    run_id: str
+    """Empty: this user may not read it."""
+    is_watching: bool
+    """False: this process is not subscribed at the server that has answered."""
+
+
+class DisownSilent(Command[DisownSilentAnswer], frozen=True, gc=False, kw_only=True):
+    """Disown and forget the workers in `ended` that are still silent. See `lua/presence.lua`."""
+
+    ended: tuple[SilentWorker, ...]
+    run_id: str
+    """The run of the server at which they were silent before."""
+    prefix: str
+    """The first part of the names of the workers' channels."""
+    own_channel: str
+    """A channel to which this process is subscribed."""
+    sharded: bool
+
+
+class FirstLook(NamedTuple):
+    """When a worker was silent for the first time, on the monotonic clock, and its last heartbeat then."""
+
+    at_s: float
+    seen: Instant
+
+
+class Presence:
+    """Which workers of the store were silent at the last look of this process."""
+
+    def __init__(
+        self, perform: Callable[[DisownSilent], Awaitable[DisownSilentAnswer]], notifier: Notifier, runtime: Runtime
+    ) -> None:
+        self._perform = perform
+        self._notifier = notifier
+        self._runtime = runtime
+        self._run_id = ""
+        self._silent: dict[str, FirstLook] = {}
+        self._not_before_s = 0.0
+        """A worker that was silent before this time may only not be back yet."""
+
+    async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
+        """See `Engine.disown_silent`. None: the server does not say which run it is."""
+        notifier, began_s = self._notifier, self._now_s()
+        watch = notifier.watch
+        if watch is None:
+            self._silent = {}
+            return {}
+        not_before_s = max(
+            self._not_before_s,
+            began_s - watched_us / SECOND,
+            watch.since_s if watch.is_first else watch.since_s + GRACE_S,
+        )
+        ended = tuple(
+            SilentWorker(worker, look.seen)
+            for worker, look in self._silent.items()
+            if look.at_s >= not_before_s and began_s - look.at_s >= BETWEEN_LOOKS_S
+        )
+        try:
+            answer = await self._perform(
+                DisownSilent(
+                    ended=ended,
+                    run_id=self._run_id,
+                    prefix=notifier.worker_prefix,
+                    own_channel=notifier.own_channel,
+                    sharded=notifier.sharded,
+                )
+            )
+        except BaseException:  # also if the caller did not wait any longer
+            self._note_outage()
+            raise
+        if not answer.run_id:
+            return None
+        self._note(answer, took_s=self._now_s() - began_s)
+        return dict(answer.leases)
+
+    def _note(self, answer: DisownSilentAnswer, took_s: float) -> None:
+        if took_s > SLOW_LOOK_S or not answer.is_watching or (self._run_id and answer.run_id != self._run_id):
+            self._note_outage()
+        self._run_id = answer.run_id
+        now_s, before = self._now_s(), self._silent
+        self._silent = {}
+        for worker, seen in answer.silent:
+            first = before.get(worker)
+            is_same = first is not None and first.seen == seen and first.at_s >= self._not_before_s
+            self._silent[worker] = first if first is not None and is_same else FirstLook(now_s, seen)
+
+    def _note_outage(self) -> None:
+        self._silent = {}
+        self._not_before_s = self._now_s() + GRACE_S
+
+    def _now_s(self) -> float:
+        return self._runtime.monotonic() / SECOND

@@ -92,15 +92,11 @@ class Engine(TransactionSupport, EventSupport, ABC):
 
     scheme: ClassVar[str]
     """The first part of its address, and its name in messages."""
+    capabilities: Capabilities  # one value for all engines of a class, or each engine's own
     settings: ClassVar[type[EngineSettings] | None] = None
     """Its table of settings. The fields are keyword arguments of its constructor."""
 
     # What an engine implements
-
-    @property
-    @abstractmethod
-    def capabilities(self) -> Capabilities:
-        """What it can do. A class may have one value for all its engines, or each engine its own."""
 
     @abstractmethod
     async def perform(self, command: Command[A]) -> A:

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
-from holdfast.engines.redis import answers, calls, failures
+from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.connect import Connector, parse
 from holdfast.engines.redis.durability import Durability
 from holdfast.engines.redis.history import History
@@ -27,6 +29,7 @@ from holdfast.engines.redis.primary import Connect, Primary
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
 from holdfast.engines.redis.scripts import Script, whole_script
 from holdfast.engines.redis.settings import RedisSettings, read_options
+from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.engines.topics import Topics
 from holdfast.errors import (
     ConfigError,
@@ -38,7 +41,8 @@ from holdfast.errors import (
 )
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, Micros
-from holdfast.model.observe import Now, Prune
+from holdfast.model.observe import Audit, AuditAnswer, Now, Prune
+from holdfast.model.operate import ScopeAnswer
 from holdfast.model.reads import READS
 from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
@@ -120,7 +124,7 @@ class RedisEngine(Engine):
         self.history.emit = emit
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # it depends on the server
         return Capabilities(
             durable=self.durability.found != "none",
             shared_between_processes=True,
@@ -221,6 +225,8 @@ class RedisEngine(Engine):
 
     async def perform_on(self, primary: Primary, command: Command[A]) -> A:
         """Carry out a command over these connections."""
+        if isinstance(command, Audit):
+            return await self._audit(primary)  # type: ignore[return-value]  # the type that belongs to the command
         root, not_before_us = self._root, self._not_before_us
         wait = self.durability.wait
         if wait is not None and type(command) in _WITHOUT_REPLICAS:
@@ -234,8 +240,33 @@ class RedisEngine(Engine):
         head, answer = answers.decode(command, reply.values)
         self.history.note(root, head.born, head.tip, reply.run)
         self._note_time(head.wall, not_before_us)
+        if head.begun:
+            answer = await self._finish(primary, head.begun, answer)
         if type(command) is Prune:
             await self.durability.check_again(primary.command, head.wall)
+        return answer
+
+    async def _audit(self, primary: Primary) -> AuditAnswer:
+        now = await self.perform_on(primary, Now())
+        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, self._root, now.at.wall))
+
+    async def _finish(self, primary: Primary, begun: tuple[str, ...], answer: A) -> A:
+        """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""
+        count = 0
+        for name in begun:
+            more = True
+            while more:
+                try:
+                    piece = await self.perform_on(primary, ContinueWork(name=name))
+                except EngineError as error:
+                    raise OutcomeUnknown(
+                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
+                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
+                        engine=self.scheme,
+                    ) from error
+                count, more = count + piece.count, piece.more
+        if isinstance(answer, ScopeAnswer):
+            return replace(answer, count=answer.count + count)
         return answer
 
     def _refusal(self, error: failures.ReplyError, root: str, run: str) -> HoldfastError:

@@ -45,7 +45,7 @@ do
     return q.record or nil
   end
 
-  local function swap_queue(record, there)
+  function S.swap_queue(record, there)
     local q = S.of(record.queue)
     read_queue(q)
     q.record = there and record
@@ -115,8 +115,16 @@ do
     end
   end
 
+  function S.last_arrival()
+    if S.arrival == nil then
+      S.arrival = tonumber(call("HGET", S.root .. "meta", "arrival") or 0)
+      S.stored_arrival = S.arrival
+    end
+    return S.arrival
+  end
+
   function S.new_arrival()
-    S.arrival = S.arrival + 1
+    S.arrival = S.last_arrival() + 1
     return S.arrival
   end
 
@@ -160,7 +168,7 @@ do
     return record or nil
   end
 
-  local function swap_lane(record, there)
+  function S.swap_lane(record, there)
     local q, lane = S.of(record.queue), record.lane
     if q.stored_lanes[lane] == nil then
       q.stored_lanes[lane] = S.lane(record.queue, lane) or false

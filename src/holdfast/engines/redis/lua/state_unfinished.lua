@@ -25,7 +25,6 @@ do
     end
     return works
   end
-  S.read_unfinished = unfinished
 
   local function put(work)
     unfinished()[work.name] = work
@@ -151,7 +150,7 @@ do
   -- stays, so that the next claim or prune continues, too.
   function S.continue_abandoned(step)
     local abandoned = {}
-    for _, work in pairs(works or {}) do
+    for _, work in pairs(unfinished()) do
       if math.abs(step.now - work.changed_us) > ABANDONED_AFTER_US then
         abandoned[#abandoned + 1] = work
       end

@@ -46,6 +46,7 @@ from holdfast.model.operate import ScopeAnswer
 from holdfast.model.reads import READS
 from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
+from holdfast.telemetry.events import StoreEvent
 
 _logger = logging.getLogger("holdfast.redis")
 
@@ -114,6 +115,13 @@ class RedisEngine(Engine):
     def _new_primary(self, connect: Connect | None = None) -> Primary:
         script = whole_script() if self._script is None else self._script
         return Primary(connect or self._connect, self.place, script, self._runtime, self._options, self._refusal)
+
+    @property
+    def found_durability(self) -> tuple[str, str]:
+        return self.durability.found, self.durability.promise
+
+    def report_to(self, emit: Callable[[StoreEvent], None]) -> None:
+        self.history.emit = emit
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # it depends on the server

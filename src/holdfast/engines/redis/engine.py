@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import answers, calls, failures
@@ -27,6 +29,7 @@ from holdfast.engines.redis.primary import Connect, Primary
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
 from holdfast.engines.redis.scripts import Script, whole_script
 from holdfast.engines.redis.settings import RedisSettings, read_options
+from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.engines.topics import Topics
 from holdfast.errors import (
     ConfigError,
@@ -39,6 +42,7 @@ from holdfast.errors import (
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, Micros
 from holdfast.model.observe import Now, Prune
+from holdfast.model.operate import ScopeAnswer
 from holdfast.model.reads import READS
 from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
@@ -226,8 +230,22 @@ class RedisEngine(Engine):
         head, answer = answers.decode(command, reply.values)
         self.history.note(root, head.born, head.tip, reply.run)
         self._note_time(head.wall, not_before_us)
+        if head.begun:
+            answer = await self._finish(primary, head.begun, answer)
         if type(command) is Prune:
             await self.durability.check_again(primary.command, head.wall)
+        return answer
+
+    async def _finish(self, primary: Primary, begun: tuple[str, ...], answer: A) -> A:
+        """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""
+        count = 0
+        for name in begun:
+            more = True
+            while more:
+                piece = await self.perform_on(primary, ContinueWork(name=name))
+                count, more = count + piece.count, piece.more
+        if isinstance(answer, ScopeAnswer):
+            return replace(answer, count=answer.count + count)
         return answer
 
     def _refusal(self, error: failures.ReplyError, root: str, run: str) -> HoldfastError:

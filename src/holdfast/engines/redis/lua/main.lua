@@ -43,7 +43,7 @@ end
 
 -- `blobs`: false, which the head replaces, then byte strings.
 function call.reply(answer, blobs)
-  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, answer })
+  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, answer, call.begun })
   return blobs
 end
 

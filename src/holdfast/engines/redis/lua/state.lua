@@ -115,8 +115,16 @@ do
     end
   end
 
+  function S.last_arrival()
+    if S.arrival == nil then
+      S.arrival = tonumber(call("HGET", S.root .. "meta", "arrival") or 0)
+      S.stored_arrival = S.arrival
+    end
+    return S.arrival
+  end
+
   function S.new_arrival()
-    S.arrival = S.arrival + 1
+    S.arrival = S.last_arrival() + 1
     return S.arrival
   end
 

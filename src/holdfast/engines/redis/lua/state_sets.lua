@@ -6,7 +6,7 @@
 -- difference: first what is removed, then what is added. So an error in a rule leaves no trace.
 --
 -- Keys of a root (Q, T, L, ID stand for encoded names):
---   meta               hash  format, born, tip, arrival (the last one in use)
+--   meta               hash  format, arrival (the last one in use); born, tip and others: see history.lua
 --   queues             zset  score 0, member queue
 --   queue:Q            hash  paused, emptied_at, total:STATE, and per state the number of jobs
 --   jobs:Q             hash  id → record
@@ -58,13 +58,10 @@ do
   S.opened = queues
   S.claim_changes = claims
 
-  -- Begin a call. `verb` decides what happens when the server has no memory left.
-  function S.begin(new_root, verb)
-    root, S.root = new_root, new_root
-    S.first_write_passes = verb ~= "enqueue" and verb ~= "requeue"
-    local meta = call("HMGET", root .. "meta", "born", "tip", "arrival")
-    S.born, S.tip, S.arrival = meta[1] or nil, tonumber(meta[2] or 0), tonumber(meta[3] or 0)
-    S.stored_arrival = S.arrival
+  -- Begin a call at `now`. `verb` decides what happens when the server has no memory left.
+  function S.begin(new_root, verb, now)
+    root, S.root, S.now = new_root, new_root, now
+    S.may_fill = verb == "enqueue" or verb == "requeue"
   end
 
   local encoded = {}

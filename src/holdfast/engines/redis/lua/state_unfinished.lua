@@ -111,14 +111,14 @@ do
     return jobs
   end
 
-  local function do_piece(step, work, keep_time)
+  local function do_piece(step, rules, work, keep_time)
     local jobs, following
     if work.kind == "clear" then
       jobs, following = live_piece(work.queue, work.lane, work.next)
-      R.clear_some(step, jobs)
+      rules.clear_some(step, jobs)
     else
       jobs, following = epoch_piece(work.queue, work.number, work.next)
-      R.release_held(step, jobs)
+      rules.release_held(step, jobs)
     end
     step.close()
     if following then
@@ -139,17 +139,17 @@ do
   end
 
   -- Do the next piece of this work: the number of jobs, and whether there is more.
-  function S.continue_work(step, name)
+  function S.continue_work(step, rules, name)
     local work = unfinished()[name]
     if work == nil then
       return 0, false
     end
-    return do_piece(step, work, false)
+    return do_piece(step, rules, work, false)
   end
 
   -- At the end of a claim or prune: one piece of every work that its client has left. The time of its last change
   -- stays, so that the next claim or prune continues, too.
-  function S.continue_abandoned(step)
+  function S.continue_abandoned(step, rules)
     local abandoned = {}
     for _, work in pairs(works or {}) do
       if math.abs(step.now - work.changed_us) > ABANDONED_AFTER_US then
@@ -157,7 +157,7 @@ do
       end
     end
     for _, work in ipairs(abandoned) do
-      do_piece(step, work, true)
+      do_piece(step, rules, work, true)
     end
   end
 end

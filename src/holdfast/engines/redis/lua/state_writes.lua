@@ -218,18 +218,14 @@ do
       write_queue(q)
     end
     S.write_small_records()
-    local meta = S.root .. "meta"
-    if S.first_write_passes then
+    if not S.may_fill then
       -- It removes nothing. After a first write that is never refused, a server without memory refuses no later one.
-      call("ZREM", S.root .. "nothing", "")
+      call("ZREM", S.root .. "leases", "")
     end
-    S.tip = S.tip + 1
-    if S.born == nil then
-      -- The address of a table and the time: another value in every life of the store.
-      S.born = redis.sha1hex(tostring(S) .. table.concat(call("TIME"), "."))
-      call("HSET", meta, "born", S.born)
+    if S.may_fill or S.arrival ~= S.stored_arrival then
+      -- Without memory for an enqueue or a requeue, the server refuses this first write, and nothing is written.
+      call("HSET", S.root .. "meta", "arrival", S.text_of(S.last_arrival()))
     end
-    call("HSET", meta, "tip", S.tip, "arrival", S.arrival)
     send(removals, 1)
     for _, q in pairs(S.opened) do
       for _, key in ipairs(q.gone_payloads) do

@@ -134,9 +134,19 @@ class RedisServer:
         for name, value in settings.items():
             self.execute("CONFIG", "SET", name.replace("_", "-"), value)
 
-    def kill_clients(self, kind: str = "normal") -> int:
-        """End the connections of a kind (normal, pubsub) but that of `execute`; return their number."""
-        return int(self.execute("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"))
+    def clients(self, *, subscribed: bool | None = None) -> set[int]:
+        """Ids of the connections of engines to this database: all, or those with or without subscriptions."""
+        found = set()
+        for line in self.client.client_list():
+            is_engine = line["name"] == "holdfast" and int(line["db"]) == self.database
+            if is_engine and subscribed in (None, any(line.get(kind, "0") != "0" for kind in ("sub", "ssub"))):
+                found.add(int(line["id"]))
+        return found
+
+    def kill_clients(self, *, subscribed: bool | None = None) -> int:
+        """End these connections; return their number."""
+        ids = self.clients(subscribed=subscribed)
+        return sum(self.execute("CLIENT", "KILL", "ID", each) for each in ids)
 
     # Processes
 

@@ -134,19 +134,19 @@ class RedisServer:
         for name, value in settings.items():
             self.execute("CONFIG", "SET", name.replace("_", "-"), value)
 
-    def clients(self, *, subscribed: bool | None = None) -> set[int]:
-        """Ids of the connections of engines to this database: all, or those with or without subscriptions."""
+    def clients(self, kind: str | None = None) -> set[int]:
+        """Ids of the connections of engines to this database: all, those that subscribe (pubsub) or the others."""
         found = set()
         for line in self.client.client_list():
-            is_engine = line["name"] == "holdfast" and int(line["db"]) == self.database
-            if is_engine and subscribed in (None, any(line.get(kind, "0") != "0" for kind in ("sub", "ssub"))):
-                found.add(int(line["id"]))
+            if line["name"] == "holdfast" and int(line["db"]) == self.database:
+                subscribes = any(int(line.get(field, 0)) for field in ("sub", "psub", "ssub"))
+                if kind in (None, "pubsub" if subscribes else "normal"):
+                    found.add(int(line["id"]))
         return found
 
-    def kill_clients(self, *, subscribed: bool | None = None) -> int:
+    def kill_clients(self, kind: str | None = None) -> int:
         """End these connections; return their number."""
-        ids = self.clients(subscribed=subscribed)
-        return sum(self.execute("CLIENT", "KILL", "ID", each) for each in ids)
+        return sum(self.execute("CLIENT", "KILL", "ID", each) for each in self.clients(kind))
 
     # Processes
 

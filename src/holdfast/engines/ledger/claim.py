@@ -62,7 +62,8 @@ A plain tuple, because each claimed job makes one. The arrival is in the order, 
 
 def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -> None:
     # C2: the limits of queue and task cap running and assigned jobs together.
-    left = request.limit + request.prefetch - len(leases)
+    first = step.state.first_rank()
+    left = request.limit + request.prefetch - first - len(leases)
     if wanted.limit is not None:
         left = min(left, wanted.limit)
     if left <= 0:
@@ -81,7 +82,7 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
             if expired == MOST_EXPIRED:
                 return
             continue
-        leases.append(_grant(step, job, request, wanted.tasks[task], len(leases)))
+        leases.append(_grant(step, job, request, wanted.tasks[task], first + len(leases)))
         left -= 1
         shares[task] -= 1
         head = _head(task, following) if shares[task] > 0 and left > 0 else None

@@ -119,6 +119,10 @@ class State(ABC):
     def held_by(self, claim_id: str) -> list[JobRecord]:
         """The jobs that a claim still holds."""
 
+    def first_rank(self) -> int:
+        """The rank of the next lease of a claim. Above 0 in a store that splits a claim into one call per queue."""
+        return 0
+
     @abstractmethod
     def leases_until(self, instant: int) -> list[JobRecord]:
         """Leased jobs whose lease expires then or before, on the lease clock."""

@@ -40,6 +40,7 @@ class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
     `options(root, run)` gives the second argument of a call: what the script must know besides the command.
+    `refusal(error, root, run)` gives the error for a call that our own script has refused.
     """
 
     def __init__(
@@ -49,16 +50,22 @@ class Primary:
         script: Script,
         runtime: Runtime,
         options: Callable[[str, str], bytes],
+        refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
     ) -> None:
         self._connect = connect
         self.place = place
         self._script = script
         self._runtime = runtime
         self._options = options
+        self._refusal = refusal
         self._by_loop = ByLoop(runtime, lambda: LoopConnections(connect))
 
-    async def call(self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None) -> Reply:
+    async def call(
+        self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None, *, asking: bool = False
+    ) -> Reply:
         """Run the script. `argv`: verb, command, byte strings. `wait`: (replicas, milliseconds) to wait for afterwards.
+
+        `asking`: a node of a cluster carries out the call although it does not have the slot yet (`cluster.py`).
 
         Raises EngineUnavailable if certainly nothing happened, OutcomeUnknown if it may have.
         """
@@ -73,7 +80,11 @@ class Primary:
                 connection = await one.open()
             arguments = (b"1", root, verb, self._options(root, connection.run), *argv[1:])
             try:
-                value, replicas = await self._send(connection, (b"EVALSHA", self._script.sha, *arguments), wait)
+                if asking:  # for one request: without the text, a second one might be needed
+                    connection.request(b"ASKING")
+                    value, replicas = await self._send(connection, (b"EVAL", self._script.text, *arguments), wait)
+                else:
+                    value, replicas = await self._send(connection, (b"EVALSHA", self._script.sha, *arguments), wait)
                 if type(value) is ReplyError and value.code == failures.NO_SCRIPT:
                     value, replicas = await self._send(connection, (b"EVAL", self._script.text, *arguments), wait)
             except ConnectionLost as error:
@@ -86,6 +97,8 @@ class Primary:
                 return Reply(value, connection.run, replicas)
             if value.code in failures.ENDS_CONNECTION:
                 connection.close()
+            if value.code == failures.OWN_ERROR and self._refusal is not None:
+                raise self._refusal(value, root, connection.run) from value
             raise failures.of_reply(value, self.place, verb.decode()) from value
 
     async def _send(
@@ -98,13 +111,15 @@ class Primary:
         confirmed = await replicas
         return await value, confirmed if isinstance(confirmed, int) else 0
 
-    async def command(self, *args: bytes | str | float) -> Any:
+    async def command(self, *args: bytes | str | float, asking: bool = False) -> Any:
         """Send any other command. Raises `ReplyError`, or EngineUnavailable: use it for commands that only read."""
         one = self._by_loop.of_running_loop().others
         connection = one.connection
         if connection is None or not connection.is_usable:
             connection = await one.open()
         try:
+            if asking:
+                connection.request(b"ASKING")
             return await connection.command(*args)
         except ConnectionLost as error:
             raise failures.of_lost(error, self.place, str(args[0]), reads=True) from error

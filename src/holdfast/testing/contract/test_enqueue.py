@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from holdfast.errors import Unsupported
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope
 from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted, GroupConflict, GroupFull, GroupOrphan
@@ -146,10 +147,17 @@ async def test_a_thousand_jobs_go_in_one_group(bench: Bench) -> None:
     assert await bench.take_ids(1_000) == ids
 
 
+# S4
 @guarantee(Guarantee.WHOLE_GROUPS)
-async def test_one_group_may_contain_jobs_of_several_queues(bench: Bench) -> None:
-    await bench.put(new_job("a", queue="red"), new_job("b", queue="blue"), new_job("a", queue="blue"))
+async def test_a_group_with_jobs_of_several_queues_works_or_is_refused_as_unsupported(bench: Bench) -> None:
+    group = (new_job("a", queue="red"), new_job("b", queue="blue"), new_job("a", queue="blue"))
 
+    if not bench.engine.capabilities.cross_queue_atomic:
+        with pytest.raises(Unsupported, match=r"red.*blue"):
+            await bench.offer(*group)
+        assert (await bench.engine.stats()).queues == ()
+        return
+    await bench.put(*group)
     assert await bench.take_ids(queue="red") == ["a"]
     assert await bench.take_ids(queue="blue") == ["b", "a"]
 

@@ -11,21 +11,26 @@
 --
 -- The check comes before anything is written: a call that relies on a lost history is refused and changes nothing. If
 -- the name is still the same, it is replaced, so that every other process is refused once, too.
-H = {}
+local H = {}
 
-local function same_history(options, born, tip, run_tip)
+-- True if the caller has seen no write that this server does not have.
+function H.is_same(options, born, tip, run_tip)
   if options.born ~= born or options.tip > tip then
     return false
   end
   return options.seen_run == nil or options.tip <= run_tip
 end
 
--- Returns the name and the tip of the history, and true if it is not the one that the caller has seen.
+-- Returns the name and the tip of the history, and true if it is not the one that the caller has seen. If the jobs are
+-- stored in another format than the caller's, that is the fourth value, and nothing was written.
 -- `now_us` is a number: the name of a new history is made from it. `may_fill`: the call is refused at maxmemory.
 function H.read(root, options, now_us, may_fill)
   local meta = root .. "meta"
-  local stored = redis.call("HMGET", meta, "born", "tip", "run", "run_tip")
+  local stored = redis.call("HMGET", meta, "born", "tip", "run", "run_tip", "format")
   local born, tip = stored[1], tonumber(stored[2] or 0)
+  if stored[5] and tonumber(stored[5]) ~= options.format then
+    return born, tip, false, stored[5]
+  end
   local same_run = options.run == stored[3] or options.run == ""
   if born and same_run and options.born == born and options.tip <= tip and not options.seen_run then
     return born, tip, false
@@ -36,11 +41,12 @@ function H.read(root, options, now_us, may_fill)
     run, run_tip = options.run, tip
     changes = { "run", run, "run_tip", string.format("%.0f", run_tip) }
   end
-  local lost = options.born ~= nil and not same_history(options, born, tip, run_tip)
+  local lost = options.born ~= nil and not H.is_same(options, born, tip, run_tip)
   if not born or (lost and options.born == born) then
     born = string.sub(redis.sha1hex(string.format("%s %.0f %.0f", run or "", now_us, tip)), 1, 16)
-    table.insert(changes, "born")
-    table.insert(changes, born)
+    for _, word in ipairs({ "born", born, "format", options.format }) do
+      table.insert(changes, word)
+    end
   end
   if #changes > 0 then
     if not may_fill then

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-short test-others check long chaos mutants bench-quick bench-backlog format clean
+.PHONY: help demo test test-short test-others check long chaos mutants lua bench-quick bench-backlog format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,10 +16,10 @@ help: ## Show this list
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-# What may differ between versions of Python. PostgreSQL's tests use its server, and run on the first interpreter alone.
-SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres"
+# What may differ between versions of Python. Tests that use a server run on the first interpreter alone.
+SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres and not redis and not valkey"
 
-test-short: $(INSTALLED) ## Run the tests that need no PostgreSQL server and no long time
+test-short: $(INSTALLED) ## Run the tests that need no server and no long time
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SHORT)
 
 # Looked for on the PATH and among pyenv's versions. One that is missing, or cannot make virtual environments, is skipped.
@@ -48,7 +48,7 @@ demo: $(INSTALLED) ## Run the demo: a few thousand jobs on one SQLite file, and 
 bench-quick: $(INSTALLED) ## Measure beside bare loops on this machine; writes build/bench.json
 	$(BIN)/python -m benchmarks.quick
 
-bench-backlog: $(INSTALLED) ## Drain 1k to 200k queued jobs with each kind of statistics; fails when one is out of line
+bench-backlog: $(INSTALLED) ## Drain 1k to 200k queued jobs with each kind of statistics; a million on Redis; fails when one is out of line
 	$(BIN)/python -m benchmarks.backlog
 
 long: $(INSTALLED) ## Run the long proofs: the differential machine at full length, the suites without fast paths
@@ -61,6 +61,9 @@ chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backen
 # ONLY="the gate, claim.sql" runs those whose name, file or part contains one of these texts.
 mutants: $(INSTALLED) ## Plant bugs in a copy of the source, one at a time, and see that the tests notice them
 	$(BIN)/python tests/support/run_mutants.py "$(ONLY)"
+
+lua: $(INSTALLED) ## Generate the Lua rules of the Redis engine from the ledger
+	$(BIN)/python -m tools.lua.build
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes
 	$(BIN)/python -m ruff check --fix .

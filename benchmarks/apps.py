@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast import App
@@ -61,6 +62,14 @@ def make_tasks(url: str, tasks: int, queues: int) -> App[Any]:
 def drain(url: str) -> None:
     """A worker process that drains the queue and prints what it cost."""
     _drain(make(url), QUEUES[:1])
+
+
+def drain_general(url: str) -> None:
+    """The same without the engine's fast paths."""
+    from holdfast import engines
+
+    engines.open_engine = partial(engines.open_engine, fast_paths=False)  # an App looks it up when it opens its engine
+    drain(url)
 
 
 def drain_tasks(url: str, tasks: str, queues: str) -> None:
@@ -157,6 +166,7 @@ def _status(name: str) -> int:
 
 PROGRAMS: dict[str, Callable[..., None]] = {
     "drain": drain,
+    "drain_general": drain_general,
     "drain_tasks": drain_tasks,
     "drain_counted": drain_counted,
     "share": share,

@@ -6,6 +6,8 @@ no kind of statistics may fall out of line. A drain below half of one of its nei
 statistics, the other statistics at the same size) is repeated once. If it is below half again, the program ends with 1.
 The share of the bare loop has a bar, which is printed.
 
+Redis has no planner: there the cost of a claimed job with a million queued ones is compared with that of a thousand.
+
 `python -m benchmarks.backlog sqlite` measures one engine.
 """
 
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import asyncpg
 
+from benchmarks import quick, redis
 from benchmarks.limits import postgres_loop, sqlite_loop
 from benchmarks.measure import RAW, build, fill, finish, start
 from benchmarks.postgres import Stores
@@ -49,6 +52,8 @@ def main(engines: list[str]) -> int:
         ):
             if not engines or engine in engines:
                 failed += measure(engine, drains, bare)
+    if not engines or "redis" in engines:
+        failed += measure_redis()
     return 1 if failed else 0
 
 
@@ -73,6 +78,14 @@ def measure(engine: str, drains: Callable[[int, str], tuple[float, float]], bare
     low = [drain for drain, rate in rates.items() if rate / limits[drain[0]] < BARS[engine]]
     print(f"bar {'NOT MET' if low else 'met'} in {len(low) or len(rates)} of {len(rates)} drains\n", flush=True)
     return len(found)
+
+
+def measure_redis() -> int:
+    """Measure and print Redis; return how many figures grow with the backlog."""
+    with redis.Stores() as stores:
+        figures = redis.flatness(stores)
+    quick.show(figures)
+    return sum(not quick.BARS[name].met(figure) for name, figure in figures.items() if name in quick.BARS)
 
 
 def row(engine: str, size: int, limit: float, rates: Rates) -> str:

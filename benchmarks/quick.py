@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks import huey_peer, postgres
+from benchmarks import huey_peer, postgres, redis
 from benchmarks.apps import PAYLOAD, make
 from benchmarks.limits import asyncio_loop, sqlite_loop
 from benchmarks.measure import (
@@ -41,10 +41,11 @@ from benchmarks.measure import (
 
 def main(chosen: list[str]) -> None:
     figures: Figures = {}
-    with tempfile.TemporaryDirectory(dir=build()) as folder, postgres.Stores() as stores:
+    with tempfile.TemporaryDirectory(dir=build()) as folder, postgres.Stores() as stores, redis.Stores() as servers:
         measures: dict[str, Callable[[], Figures]] = {
             **{measure.__name__: partial(measure, Path(folder)) for measure in LOCAL},
             **{measure.__name__: partial(measure, stores) for measure in postgres.MEASURES},
+            **{measure.__name__: partial(measure, servers) for measure in redis.MEASURES},
         }
         for name, measure in measures.items():
             if not chosen or any(name == word or (word not in measures and name.startswith(word)) for word in chosen):
@@ -241,10 +242,12 @@ class Bar(NamedTuple):
     limit: float
     goal: float | None = None
 
+    def met(self, figure: float) -> bool:
+        return figure >= self.limit if self.sign == ">=" else figure <= self.limit
+
     def verdict(self, figure: float) -> str:
-        met = figure >= self.limit if self.sign == ">=" else figure <= self.limit
         goal = "" if self.goal is None else f", goal {self.goal:g}"
-        return f"{'met' if met else 'NOT MET'} ({self.sign} {self.limit:g}{goal})"
+        return f"{'met' if self.met(figure) else 'NOT MET'} ({self.sign} {self.limit:g}{goal})"
 
 
 BARS = {
@@ -274,6 +277,22 @@ BARS = {
     "postgres.workers.nothing_two_to_one": Bar(">=", 0.9),
     "postgres.workers.ten_ms_two_to_one": Bar(">=", 1.8),
     "postgres.old_snapshot.lowest_ratio_after_6s": Bar(">=", 2),
+    "redis.drain.ratio_to_bare": Bar(">=", 0.25),
+    "redis.drain.jobs_s": Bar(">=", 20_000, goal=25_000),
+    "redis.drain_always.to_everysec": Bar(">=", 0.70),
+    "redis.drain_general.jobs_s": Bar(">=", 10_000),
+    "redis.drain_lanes.jobs_s": Bar(">=", 6_000),
+    "redis.exchange.server_cpu_us_per_job": Bar("<=", 30),
+    "redis.enqueue.batch_jobs_s": Bar(">=", 60_000),
+    "redis.enqueue.one_caller_s": Bar(">=", 3_500),
+    "redis.request.round_trip_p50_ms": Bar("<=", 2.5),
+    "redis.request.hundred_in_flight_s": Bar(">=", 3_000),
+    "redis.start.idle_p50_ms": Bar("<=", 1.5),
+    "redis.start.after_quiet_p50_ms": Bar("<=", 1.5),
+    "redis.flat.calls_to_few": Bar("<=", 1.3),
+    "redis.flat.server_cpu_to_few": Bar("<=", 1.3),
+    "redis.memory.queued_bytes": Bar("<=", 600),
+    "redis.memory.finished_bytes": Bar("<=", 750),
     "worker.idle_mb": Bar("<=", 60),
 }
 KNOWN_GAPS = {"huey.enqueue.ratio_to_huey": 1.0}

@@ -317,6 +317,7 @@ class OutcomeUnknown(EngineError):
     """The answer was lost: the call may or may not have taken effect."""
 
     standard = "The answer was lost. Look the jobs up by id, or repeat the call with the same ids: that is safe."
+    found_by_reading: ClassVar[bool] = True  # False: the write can be read, and may still get lost in a failover
 
     def __init__(self, message: str = "", *, verb: str, job_ids: Iterable[str] = (), engine: str = "") -> None:
         self.verb, self.job_ids = verb, tuple(job_ids)

@@ -21,6 +21,7 @@ from holdfast.engine import Engine
 from holdfast.errors import (
     EngineError,
     EngineUnavailable,
+    HistoryLost,
     IdConflict,
     JobNotFound,
     OutcomeUnknown,
@@ -255,7 +256,7 @@ class EnqueueMerger:
     async def _write_batch(self, batch: list[_WaitingGroup]) -> None:
         try:
             answers = (await self._engine.perform(Enqueue(groups=tuple(group for group, _ in batch)))).groups
-        except EngineUnavailable as error:
+        except (EngineUnavailable, HistoryLost) as error:  # nothing was written, whatever is in the batch
             for _, answer in batch:
                 _fail(answer, copy(error))
         except OutcomeUnknown as unknown:
@@ -311,6 +312,8 @@ async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> Grou
 
     A generated id is in the store only if this write wrote it. An id given by the caller may have been there before.
     """
+    if not unknown.found_by_reading:
+        raise unknown
     ids = [job.id for job in group.jobs]
     try:
         records = (await engine.get(*(JobKey(job.queue, job.id) for job in group.jobs))).jobs

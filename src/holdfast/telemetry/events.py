@@ -189,3 +189,18 @@ class UnknownTask(QueueEvent, frozen=True, kw_only=True):
 
     task: str
     job_id: str = ""
+
+
+# The store
+
+
+class StoreEvent(Event, frozen=True, kw_only=True):
+    """Something happened to the store. `store` is its address without the login."""
+
+    store: str
+
+
+class HistoryLost(StoreEvent, frozen=True, kw_only=True):
+    """It has lost jobs that it had acknowledged, under the names `keys`. Each process that used it emits this once."""
+
+    keys: str = ""

@@ -106,9 +106,11 @@ def existing_id(step: Step, job: NewJob, planned: Planned) -> str | GroupConflic
         return GroupConflict(JobKey(*name)) if _differs(job, record.task, record.payload_hash) else job.id
     if job.unique_key is not None:
         key = (job.queue, job.task, job.unique_key)
-        holder = planned.keys.get(key) or key_holder(step.state, job.queue, job.task, job.unique_key, step.now)
-        if holder is not None and planned.keys.get(key) != holder and (job.queue, holder) in planned.ids:
-            holder = None  # this group replaces that job, and frees its key
+        holder = planned.keys.get(key)
+        if holder is None:
+            holder = key_holder(step.state, job.queue, job.task, job.unique_key, step.now)
+            if holder is not None and (job.queue, holder) in planned.ids:
+                holder = None  # this group replaces that job, and frees its key
         if holder is not None:
             return holder
     # P1: a parent exists, or stands earlier in the group.

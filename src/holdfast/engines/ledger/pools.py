@@ -7,7 +7,7 @@ A new size starts a new epoch. Keyed jobs of it are held until every job of the 
 may have moved to another lane. A pool whose resize is not done cannot be resized again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -37,18 +37,21 @@ def lane_ahead(pool: PoolRecord, key: str | None, before: int = 0) -> str:
     return str((pool.turn + before) % pool.lanes if key is None else pool.lane_of(key))
 
 
-def lanes_ahead(step: Step, jobs: list[NewJob]) -> Iterator[str]:
+def lanes_ahead(step: Step, jobs: list[NewJob]) -> list[str]:
     """The lanes that new jobs of one queue will get, in their order, without jobs that get none."""
     # E8: a pool that is not stored yet has the lanes of its first job.
     pool = step.state.pool(jobs[0].queue)
+    ahead: list[str] = []
     keyless = 0
     for job in jobs:
         if job.pool is not None:
             pool = pool or PoolRecord(name=job.queue, lanes=job.pool.lanes)
-            yield lane_ahead(pool, job.pool.key, keyless)
-            keyless += job.pool.key is None
+            ahead.append(lane_ahead(pool, job.pool.key, keyless))
+            if job.pool.key is None:
+                keyless += 1
         elif job.lane is not None:
-            yield job.lane
+            ahead.append(job.lane)
+    return ahead
 
 
 def place_again(step: Step, job: JobRecord) -> JobRecord:
@@ -127,4 +130,4 @@ def pools(step: Step, command: Pools) -> PoolsAnswer:
 
 def is_pool_lane(step: Step, queue: str, lane: str) -> bool:
     pool = step.state.pool(queue)
-    return pool is not None and lane.isdecimal() and int(lane) < pool.lanes
+    return pool is not None and lane.isascii() and lane.isdecimal() and int(lane) < pool.lanes

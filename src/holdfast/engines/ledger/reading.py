@@ -82,12 +82,15 @@ def queue_stats(step: Step, name: str) -> QueueStats:
     counts = dict(state.counts(name))
     fallen, since = state.count_due(name, step.now)
     ready = state.first_ready(name)
+    oldest = min(ready.values(), default=None)
+    if since is not None and (oldest is None or since < oldest):
+        oldest = since
     return QueueStats(
         queue=name,
         paused=record.paused,
         counts=counts,
         due=counts.get(JobState.QUEUED, 0) + fallen,
-        oldest_due=min([*ready.values(), *([] if since is None else [since])], default=None),
+        oldest_due=oldest,
         next_due=state.next_due(name),
         totals=record.totals,
         ready_tasks=tuple(sorted(ready)),

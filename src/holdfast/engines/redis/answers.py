@@ -48,6 +48,8 @@ class Head(NamedTuple):
     born: str
     tip: int
     answer: msgspec.Raw
+    begun: tuple[str, ...] = ()
+    """Names of the work that this call has begun and left unfinished (`unfinished.py`)."""
 
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode

@@ -15,21 +15,38 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
-from holdfast.engines.redis import answers, calls, failures
+from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.connect import Connector, parse
+from holdfast.engines.redis.durability import Durability
+from holdfast.engines.redis.history import History
 from holdfast.engines.redis.notifier import Notifier, OnePrimary
-from holdfast.engines.redis.presence import Presence
+from holdfast.engines.redis.presence import Presence, SessionHeartbeat
 from holdfast.engines.redis.primary import Connect, Primary
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
 from holdfast.engines.redis.scripts import Script, whole_script
 from holdfast.engines.redis.settings import RedisSettings, read_options
+from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.engines.topics import Topics
-from holdfast.errors import ConfigError, EngineUnavailable, OutcomeUnknown, SchemaMismatch
+from holdfast.errors import (
+    ConfigError,
+    EngineError,
+    EngineUnavailable,
+    HoldfastError,
+    OutcomeUnknown,
+    SchemaMismatch,
+)
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, Micros
+from holdfast.model.observe import Audit, AuditAnswer, Now, Prune
+from holdfast.model.operate import ScopeAnswer
+from holdfast.model.reads import READS
+from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
+from holdfast.telemetry.events import StoreEvent
 
 _logger = logging.getLogger("holdfast.redis")
 
@@ -38,6 +55,8 @@ LONGEST_LEAD_US = 5 * SECOND
 """A client may have seen a later time than the server's clock has: after a failover, or a step of the clock. Up to this
 lead the answers to this client do not go back. A longer lead was a wrong time, and is dropped (TM3)."""
 
+_WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SessionHeartbeat}
+"""Commands that do not wait for replicas. If a failover loses a renewal, the job may run again sooner."""
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -82,17 +101,32 @@ class RedisEngine(Engine):
         self._notifier: Notifier | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
+        self.durability = Durability(
+            durability,
+            self.place,
+            replicas=settings.replicas,
+            replica_timeout_s=settings.replica_timeout,
+            allow_eviction=settings.allow_eviction,
+        )
+        self.history = History(self.place, runtime.wall)
         self._primary = self._new_primary()
         self._inherited: list[object] = []
 
     def _new_primary(self, connect: Connect | None = None) -> Primary:
         script = whole_script() if self._script is None else self._script
-        return Primary(connect or self._connect, self.place, script, self._runtime, self._options)
+        return Primary(connect or self._connect, self.place, script, self._runtime, self._options, self._refusal)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def found_durability(self) -> tuple[str, str]:
+        return self.durability.found, self.durability.promise
+
+    def report_to(self, emit: Callable[[StoreEvent], None]) -> None:
+        self.history.emit = emit
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # it depends on the server
         return Capabilities(
-            durable=True,
+            durable=self.durability.found != "none",
             shared_between_processes=True,
             shared_between_hosts=True,
             push=self._notify if self._notifier is None else self._notifier.receives,
@@ -135,6 +169,8 @@ class RedisEngine(Engine):
                 wanted=wanted,
                 engine=self.scheme,
             )
+        await self.durability.check(self._primary.command)
+        await self.perform_on(self._primary, Now())
 
     def _leave_to_parent(self) -> None:
         """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
@@ -169,9 +205,13 @@ class RedisEngine(Engine):
             self._ended_processes.close()
 
     async def migrate(self) -> tuple[str, ...]:
-        """A new namespace gets its format with the first call. There is no older format to migrate from."""
-        await self.open()
-        return ()
+        """Write the number of the format, which the first call does. There is no older format to migrate from."""
+        is_new = await self._primary.command("HEXISTS", f"{self._root}meta", "format") == 0
+        await self._check_server()
+        if self._pid != os.getpid():
+            await self._primary.close()
+            self._primary = self._new_primary()
+        return (f"format {failures.FORMAT}",) if is_new else ()
 
     # Commands
 
@@ -185,18 +225,64 @@ class RedisEngine(Engine):
 
     async def perform_on(self, primary: Primary, command: Command[A]) -> A:
         """Carry out a command over these connections."""
-        not_before_us = self._not_before_us
+        if isinstance(command, Audit):
+            return await self._audit(primary)  # type: ignore[return-value]  # the type that belongs to the command
+        root, not_before_us = self._root, self._not_before_us
+        wait = self.durability.wait
+        if wait is not None and type(command) in _WITHOUT_REPLICAS:
+            wait = None
         try:
-            reply = await primary.call(self._root, calls.encode(command))
+            reply = await primary.call(root, calls.encode(command), wait)
+            if wait is not None and reply.replicas < wait[0]:
+                self.durability.check_replicas(reply.replicas, calls.verb_of(type(command)), failures.ids_of(command))
         except OutcomeUnknown as unknown:
             raise failures.with_ids(unknown, command) from unknown.__cause__
         head, answer = answers.decode(command, reply.values)
+        self.history.note(root, head.born, head.tip, reply.run)
         self._note_time(head.wall, not_before_us)
+        if head.begun:
+            answer = await self._finish(primary, head.begun, answer)
+        if type(command) is Prune:
+            await self.durability.check_again(primary.command, head.wall)
         return answer
+
+    async def _audit(self, primary: Primary) -> AuditAnswer:
+        now = await self.perform_on(primary, Now())
+        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, self._root, now.at.wall))
+
+    async def _finish(self, primary: Primary, begun: tuple[str, ...], answer: A) -> A:
+        """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""
+        count = 0
+        for name in begun:
+            more = True
+            while more:
+                try:
+                    piece = await self.perform_on(primary, ContinueWork(name=name))
+                except EngineError as error:
+                    raise OutcomeUnknown(
+                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
+                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
+                        engine=self.scheme,
+                    ) from error
+                count, more = count + piece.count, piece.more
+        if isinstance(answer, ScopeAnswer):
+            return replace(answer, count=answer.count + count)
+        return answer
+
+    def _refusal(self, error: failures.ReplyError, root: str, run: str) -> HoldfastError:
+        """The error for a call that the script has refused: `HISTORY born tip`, or `FORMAT number`."""
+        kind, _, rest = error.text.partition(" ")
+        if kind == "HISTORY":
+            return self.history.lost(root, rest, run)
+        if kind == "FORMAT":
+            return failures.of_format(rest, self.place)
+        return EngineError(f"Redis at {self.place}: {error.text}.", engine=self.scheme)
 
     def _options(self, root: str, run: str) -> bytes:
         """The second argument of a call."""
-        options: dict[str, Any] = {"format": failures.FORMAT, "channel": self._channel_prefix}
+        options: dict[str, Any] = self.history.options(root, run)
+        options["format"] = failures.FORMAT
+        options["channel"] = self._channel_prefix
         if self._offset:
             options["offset"] = self._offset
         if self._not_before_us:

@@ -36,6 +36,8 @@ _OF_SCRIPT = re.compile(r" ?script: [0-9a-f]{40}, on @?\w+:\d+\.$")
 
 # Codes of error replies
 NO_SCRIPT = "NOSCRIPT"
+OWN_ERROR = "HOLDFAST"
+"""Of our own script."""
 ENDS_CONNECTION = frozenset({"READONLY", "NOAUTH", "MASTERDOWN"})
 """Another server, or another login, may answer a new connection."""
 _WRONG_LOGIN = frozenset({"WRONGPASS", "NOAUTH"})
@@ -111,8 +113,8 @@ def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> Hol
 
 def with_ids(unknown: OutcomeUnknown, command: Command[Any]) -> OutcomeUnknown:
     """The same error with the ids of the jobs that the command names."""
-    ids = tuple(_ids(command))
-    if not ids or unknown.job_ids:
+    ids = tuple(ids_of(command))
+    if not ids or unknown.job_ids or type(unknown) is not OutcomeUnknown:
         return unknown
     more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
     of = f"{unknown.verb} of {', '.join(map(shown, ids[:3]))}{more} may or may not"
@@ -145,30 +147,26 @@ def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
             f"Redis at {place} is a node of a cluster ({code} {text}). Nothing was written. Set `[redis] cluster`.",
             key="redis.cluster",
         )
-    if code == "HOLDFAST":
-        return _of_script(text, place, verb)
     return EngineError(f"Redis at {place} refused {verb}: {code} {text}. Nothing was written.", engine=SCHEME)
 
 
-def _of_script(text: str, place: str, verb: str) -> HoldfastError:
-    """The error when our own script answered with one: `FORMAT number`, or a sentence."""
-    kind, _, rest = text.partition(" ")
-    if kind == "FORMAT":
-        return SchemaMismatch(
-            f"The jobs at {place} are stored in format {rest}; this release of Holdfast has format {FORMAT}. Nothing "
-            "was written. Use the release that wrote them, or a later one.",
-            found=rest,
-            wanted=str(FORMAT),
-            engine=SCHEME,
-        )
-    return EngineError(f"Redis at {place} refused {verb}: {text}.", engine=SCHEME)
+def of_format(found: str, place: str) -> SchemaMismatch:
+    """The error when the jobs are stored in another format than that of this release."""
+    return SchemaMismatch(
+        f"The jobs at {place} are stored in format {found}; this release of Holdfast has format {FORMAT}. Nothing was "
+        "written. Use the release that stored them, or a later one.",
+        found=found,
+        wanted=str(FORMAT),
+        engine=SCHEME,
+    )
 
 
 FORMAT = 1
 """The number of the format in which jobs are stored. A release that stores them otherwise has another number."""
 
 
-def _ids(command: Command[Any]) -> Iterable[str]:
+def ids_of(command: Command[Any]) -> Iterable[str]:
+    """The jobs that a command names."""
     if isinstance(command, Enqueue):
         return [job.id for group in command.groups for job in group.jobs]
     return list(getattr(command, "ids", ()))

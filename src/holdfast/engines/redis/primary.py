@@ -40,6 +40,7 @@ class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
     `options(root, run)` gives the second argument of a call: what the script must know besides the command.
+    `refusal(error, root, run)` gives the error for a call that our own script has refused.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Primary:
         script: Script,
         runtime: Runtime,
         options: Callable[[str, str], bytes],
+        refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
     ) -> None:
         self._connect = connect
         self.place = place
         self._script = script
         self._runtime = runtime
         self._options = options
+        self._refusal = refusal
         self._by_loop = ByLoop(runtime, lambda: LoopConnections(connect))
 
     async def call(
@@ -94,6 +97,8 @@ class Primary:
                 return Reply(value, connection.run, replicas)
             if value.code in failures.ENDS_CONNECTION:
                 connection.close()
+            if value.code == failures.OWN_ERROR and self._refusal is not None:
+                raise self._refusal(value, root, connection.run) from value
             raise failures.of_reply(value, self.place, verb.decode()) from value
 
     async def _send(

@@ -20,6 +20,7 @@ from holdfast.model.job import (
     ProgressRecord,
 )
 from holdfast.model.produce import NewJob
+from holdfast.model.records import LaneRecord, Totals
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Lease, lease_of
@@ -292,3 +293,21 @@ def _add_rare(fields: dict[str, Any], rare: RareFields) -> None:
     if rare.progress is not None:
         fields["progress"] = ProgressRecord(rare.progress.fraction, rare.progress.note)
     fields["history"] = tuple(AttemptRecord(*msgspec.structs.astuple(entry)) for entry in rare.history)
+
+
+def unpack_lane(raw: bytes, queue: str, lane: str) -> LaneRecord:
+    """A lane as it stands in the store: see `lua/state.lua`."""
+
+    def number(first: int, length: int) -> int:
+        return int.from_bytes(raw[first : first + length], "little")
+
+    return LaneRecord(
+        queue=queue,
+        lane=lane,
+        head=raw[37:].decode() or None,
+        depth=number(1, 4),
+        paused=bool(raw[0]),
+        totals=Totals(number(5, 6), number(11, 6), number(17, 6)),
+        fence=number(23, 7),
+        emptied=number(30, 7),
+    )

@@ -17,11 +17,14 @@ OUTSIDE = ("runtime", "history", "records", "fast_path")
 """What every call needs. The files form one text in this order: the table of one is visible in those behind it."""
 INSIDE = (
     "state_sets",
+    "state_writes",
     "state",
+    "state_edges",
     "state_lists",
-    "state_unfinished",
+    "state_scopes",
     "step",
     "rules",
+    "state_unfinished",
     "presence",
     "answers",
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from holdfast.errors import ConfigError, InvalidOption
-from holdfast.readers import boolean, seconds
+from holdfast.readers import boolean, seconds, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,12 @@ class RedisSettings:
     """Seconds for a new connection, login included."""
     notify: Annotated[bool, boolean] = True
     """Receive notifications. False: this process polls."""
+    replicas: Annotated[int, whole(0, 100)] = 0
+    """Replicas that must have confirmed a write before the call returns."""
+    replica_timeout: Annotated[float, seconds(0.001)] = 1.0
+    """Seconds to wait for them. If they are late, the call raises OutcomeUnknown."""
+    allow_eviction: Annotated[bool, boolean] = False
+    """Accept a server that may delete jobs when its memory is full."""
 
 
 def read_options(options: Mapping[str, str], place: str) -> dict[str, Any]:

@@ -121,15 +121,24 @@ do
   convert.put_schedule = convert.schedules
   convert.drop_schedule = convert.schedules
 
+  local function continue_work(step, command)
+    local count, more = S.continue_work(step, command.name)
+    return { count = count, more = more }
+  end
+
   -- Runs the rule of a verb. Nothing is written before the rule has ended. Returns the answer, the byte strings that
   -- belong to it, and the topics.
   function A.run(verb, command, call)
-    S.begin(call.root, verb, call.at)
+    S.begin(call.root, verb, call.at.wall)
     if complete[verb] then
       complete[verb](command)
     end
     local step = T.new(call.at.wall, call.at.lease)
-    local answer = (P[verb] or R[verb])(step, command)
+    local rule = verb == "continue_work" and continue_work or P[verb] or R[verb]
+    local answer = rule(step, command)
+    if verb == "prune" or (verb == "exchange" and command.claim) then
+      S.continue_abandoned(step)
+    end
     T.close(step)
     if S.flush() then
       call.tip = H.advance(call.root, call.tip)
@@ -140,6 +149,7 @@ do
     if convert[verb] then
       answer = convert[verb](answer)
     end
+    call.begun = S.begun[1] and S.begun
     return answer, blobs, step.topics
   end
 end

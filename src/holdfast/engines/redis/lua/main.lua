@@ -25,7 +25,7 @@ local born, tip, lost, format = H.read(root, options, clock, verb == "enqueue" o
 if lost then
   return redis.error_reply("HOLDFAST HISTORY " .. born .. " " .. string.format("%.0f", tip))
 end
-if format and tonumber(format) ~= options.format then
+if format then
   return redis.error_reply("HOLDFAST FORMAT " .. format)
 end
 
@@ -43,7 +43,7 @@ end
 
 -- `blobs`: false, which the head replaces, then byte strings.
 function call.reply(answer, blobs)
-  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, answer })
+  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, answer, call.begun })
   return blobs
 end
 

@@ -149,9 +149,10 @@ do
     if job.history[1] ~= nil then set_rare("history", job.history) end
     if job.epoch ~= 0 then set_rare("epoch", job.epoch) end
     if job.pool_key ~= nil then
+      local hash = rt.key_hash[job.pool_key]
       set_rare("pool_key", job.pool_key)
-      set_rare("pool_hash_hi", job.pool_hash_hi)
-      set_rare("pool_hash_lo", job.pool_hash_lo)
+      set_rare("pool_hash_hi", hash[1])
+      set_rare("pool_hash_lo", hash[2])
     end
     if job.reaped_token ~= nil then set_rare("reaped_token", job.reaped_token) end
   end
@@ -356,6 +357,9 @@ do
     if rare_length > 0 then
       for name, value in pairs(msgunpack(sub(raw, at, at + rare_length - 1))) do
         job[name] = value
+      end
+      if job.pool_key ~= nil then
+        rt.know_key(job.pool_key, job.pool_hash_hi, job.pool_hash_lo)
       end
     end
     return job

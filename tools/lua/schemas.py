@@ -12,9 +12,9 @@ from tools.lua.value_types import Type, fields_of, of_hint
 
 HEADER = """\
 -- The fields of commands and answers, and of what is in them. Generated from the classes in src/holdfast/model by
--- `make lua`. A type: `code` is "value" (text, number, boolean), "bytes", "record" (a stored job or lease), "struct" (of the
--- class `of`), "list" (of the type `of`), "dict" (names to values) or "union" (a table whose `kind` is its class). An item
--- of a list that is `optional` may be false, which stands for None. `at` of an answer is left out.
+-- `make lua`. A type: `code` is "value" (text, number, boolean), "bytes", "record" (a stored job or lease), "struct"
+-- (of the class `of`), "list" (of the type `of`), "dict" (names to values) or "union" (a table whose `kind` is its
+-- class). An item of a list that is `optional` may be false, which stands for None. `at` of an answer is left out.
 -- The tables make their entries when they are read, because every call of the script runs this file.
 """
 

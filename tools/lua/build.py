@@ -1,4 +1,4 @@
-"""Writes rules.lua and schemas.lua."""
+"""Writes rules.lua."""
 
 import sys
 from collections.abc import Mapping
@@ -8,11 +8,10 @@ from holdfast.model.states import TRANSITIONS
 from tools.lua.emitter import literal
 from tools.lua.program import Program
 from tools.lua.refusal import Refused
-from tools.lua.schemas import make_schemas
 from tools.lua.sources import find_functions
 from tools.lua.statements import translate
 
-FOLDER = Path(__file__).parents[2] / "src/holdfast/engines/redis/lua"
+RULES = Path(__file__).parents[2] / "src/holdfast/engines/redis/lua/rules.lua"
 
 HEADER = """\
 -- The rules of Holdfast. Generated from src/holdfast/engines/ledger by `make lua`: change the ledger, not this file.
@@ -48,12 +47,11 @@ def make_rules(texts: Mapping[str, str] | None = None) -> str:
 
 def main() -> int:
     try:
-        texts = {"rules.lua": make_rules(), "schemas.lua": make_schemas()}
+        text = make_rules()
     except DialectError as error:
         print(error, file=sys.stderr)
         return 1
-    for name, text in texts.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    RULES.write_text(text, encoding="utf-8")
     return 0
 
 

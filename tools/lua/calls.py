@@ -170,14 +170,15 @@ class Calls(Expressions):
         record = self.value(node.args[0])
         if record.type.kind != "struct" or record.type.cls is None:
             raise Refused(node, f"`{ast.unparse(node.args[0])}`: `replace` needs a record whose class is known")
-        fields = fields_of(record.type.cls)
+        cls = record.type.cls
+        fields = fields_of(cls)
         if not record.stable:
             record = self.spill(record, "record")
         codes = self.in_order([lambda one=one: self.value(one.value) for one in node.keywords])  # type: ignore[misc]
         self.emit(f"local {name} = rt.copy({record.text})")
         for keyword, code in zip(node.keywords, codes, strict=True):
             if keyword.arg not in fields:
-                raise Refused(node, f"{record.type.cls.__name__} has no field `{keyword.arg}`")
+                raise Refused(node, f"{cls.__name__} has no field `{keyword.arg}`")
             comment = self.function.comments.get(keyword.value.end_lineno or 0)
             after = f"  -- {comment}" if comment else ""
             self.emit(f"{field_of(name, keyword.arg)} = {code.text}{after}")
@@ -187,9 +188,7 @@ class Calls(Expressions):
         codes = self.values(node.args)
         item = codes[0].type.item
         if item.kind != "tuple" or item.item.kind != "tuple" or any(one.kind != "int" for one in item.item.args):
-            raise Refused(
-                node, "a heap has tuples whose first part is a tuple of numbers, and no two of these are equal"
-            )
+            raise Refused(node, "a heap has tuples whose first part is a tuple of numbers, no two of them equal")
         return Code(f"rt.{name}({', '.join(code.text for code in codes)})", item)
 
     # Builtins

@@ -20,52 +20,18 @@ KINDS = frozenset(
 """Classes whose tables have the field `kind`."""
 
 _KEYWORDS = frozenset(
-    [
-        "and",
-        "break",
-        "do",
-        "else",
-        "elseif",
-        "end",
-        "false",
-        "for",
-        "function",
-        "if",
-        "in",
-        "local",
-        "nil",
-        "not",
-        "or",
-        "repeat",
-        "return",
-        "then",
-        "true",
-        "until",
-        "while",
-    ]
+    {
+        *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not"),
+        *("or", "repeat", "return", "then", "true", "until", "while"),
+    }
 )
 _TAKEN = frozenset(
-    [
-        "R",
-        "S",
-        "T",
-        "rt",
-        "bit",
-        "math",
-        "string",
-        "table",
-        "next",
-        "ipairs",
-        "pairs",
-        "type",
-        "assert",
-        "redis",
-        "tonumber",
-        "Hold",
-        "a",
-        "b",
-    ]
+    {
+        *("R", "S", "T", "rt", "Hold", "a", "b", "item", "bit", "math", "string", "table", "next", "ipairs", "pairs"),
+        *("type", "assert", "tonumber", "redis"),
+    }
 )
+"""Names that generated code uses for itself."""
 
 WIDTH = 110
 

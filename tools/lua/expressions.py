@@ -19,7 +19,8 @@ from tools.lua.value_types import ANY, BOOL, INT, STR, Type, fields_of, join, li
 MISSING = object()
 
 _COMPARE: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==", ast.NotEq: "~=", ast.Is: "==", ast.IsNot: "~=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.Eq: "==", ast.NotEq: "~=", ast.Is: "==", ast.IsNot: "~=",
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
 }  # fmt: skip
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Lt: ast.GtE, ast.GtE: ast.Lt,
@@ -534,7 +535,7 @@ class Expressions(Emitter):
 
     @contextmanager
     def loop(self, target: ast.expr, iterable: ast.expr, *, unordered: bool = False) -> Iterator[None]:
-        """`for target in iterable`: a list, an iterator of the state, `enumerate`, `.items()` where order is no matter."""
+        """`for target in iterable`: a list, an iterator of the state, `enumerate`; a dict where order is no matter."""
         inside = self._open_loop(target, iterable, unordered=unordered)
         with self.indented():
             for line in inside:

@@ -35,7 +35,7 @@ class Statements(Calls):
         """How many values the function returns; 0 for one or none."""
 
     def run(self) -> None:
-        node, module = self.function.node, self.module
+        node = self.function.node
         hints = self._hints()
         arguments = [*node.args.args, *node.args.kwonlyargs]
         if node.args.vararg or node.args.kwarg or node.args.posonlyargs:
@@ -65,7 +65,7 @@ class Statements(Calls):
 
     def _hints(self) -> dict[str, object]:
         """The evaluated annotations, also of a text that is not on the disk."""
-        node, scope = self.function.node, vars(self.module)
+        node = self.function.node
         found: dict[str, object] = {}
         for argument in [*node.args.args, *node.args.kwonlyargs]:
             if argument.annotation is not None:

@@ -1,7 +1,7 @@
 """The types of values, as the translator needs them: read from annotations and msgspec classes.
 
-The types decide what a truth test, a comparison or `in` becomes. `0`, `""` and an empty list are true in Lua, `nil` ends
-a list, and a table is equal only to itself; so an expression whose type is not known is refused where this matters.
+The types decide what a truth test, a comparison or `in` becomes. `0`, `""` and an empty list are true in Lua, `nil`
+ends a list, and a table is equal only to itself; so an expression of unknown type is refused where this matters.
 """
 
 import collections
@@ -13,7 +13,7 @@ from enum import IntFlag, StrEnum
 from functools import cache
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct, structs
 
 from holdfast.engines.ledger.state import State
 from holdfast.engines.ledger.step import Step
@@ -142,7 +142,7 @@ def _more_exact(one: Type, known: list[Type]) -> bool:
 def fields_of(cls: type) -> dict[str, Type]:
     """The fields of a record class in their order, with their types."""
     hints = typing.get_type_hints(cls)
-    names: tuple[str, ...] = getattr(cls, "__struct_fields__", None) or getattr(cls, "_fields", ())
+    names: tuple[str, ...] = getattr(cls, "__struct_fields__" if issubclass(cls, Struct) else "_fields")
     return {name: of_hint(hints[name]) for name in names}
 
 
@@ -150,8 +150,6 @@ def fields_of(cls: type) -> dict[str, Type]:
 def defaults_of(cls: type) -> dict[str, Any]:
     """The fields of a record class that have a default, with it."""
     if issubclass(cls, Struct):
-        from msgspec import NODEFAULT, structs
-
         found: dict[str, Any] = {}
         for field in structs.fields(cls):
             if field.default is not NODEFAULT:

@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.engines.audit import problems_of_queue
 from holdfast.engines.ledger.state import claim_of
-from holdfast.engines.redis.keys import encode_name, full_name, split_full_name
 from holdfast.engines.redis.records import APART_FLAG, unpack_lane, unpack_stored
+from holdfast.engines.redis.roots import encode_name
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord
 from holdfast.model.states import BY_DUE, TERMINAL, Hold, JobState
@@ -271,6 +271,16 @@ class Stored:
         for job in self._jobs():
             if job.hold & Hold.PARENTS and left[job.queue, job.id] != job.parents_left:
                 yield f"job {job.id!r} of queue {job.queue!r}: {job.parents_left} parents left, edges say otherwise"
+
+
+def full_name(queue: str, name: str) -> bytes:
+    """A job or lane in a set of the whole root."""
+    return f"{queue}\0{name}".encode()
+
+
+def split_full_name(name: bytes) -> Name:
+    queue, _, rest = name.decode().partition("\0")
+    return queue, rest
 
 
 def _arrival_member(job: JobRecord) -> bytes:

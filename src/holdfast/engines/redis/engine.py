@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
-from holdfast.engines.redis import answers, calls, failures
+from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.connect import Connector, parse
 from holdfast.engines.redis.durability import Durability
 from holdfast.engines.redis.history import History
@@ -41,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, Micros
-from holdfast.model.observe import Now, Prune
+from holdfast.model.observe import Audit, AuditAnswer, Now, Prune
 from holdfast.model.operate import ScopeAnswer
 from holdfast.model.reads import READS
 from holdfast.model.work import Heartbeat, Renew
@@ -217,6 +217,8 @@ class RedisEngine(Engine):
 
     async def perform_on(self, primary: Primary, command: Command[A]) -> A:
         """Carry out a command over these connections."""
+        if isinstance(command, Audit):
+            return await self._audit(primary)  # type: ignore[return-value]  # the type that belongs to the command
         root, not_before_us = self._root, self._not_before_us
         wait = self.durability.wait
         if wait is not None and type(command) in _WITHOUT_REPLICAS:
@@ -235,6 +237,10 @@ class RedisEngine(Engine):
         if type(command) is Prune:
             await self.durability.check_again(primary.command, head.wall)
         return answer
+
+    async def _audit(self, primary: Primary) -> AuditAnswer:
+        now = await self.perform_on(primary, Now())
+        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, self._root, now.at.wall))
 
     async def _finish(self, primary: Primary, begun: tuple[str, ...], answer: A) -> A:
         """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""

@@ -1013,7 +1013,8 @@ end
 -- engines/ledger/claim.py: _take
 function R._take(step, request, wanted, leases)
   -- C2: the limits of queue and task cap running and assigned jobs together.
-  local left = request.limit + request.prefetch - #leases
+  local first = S.first_rank()
+  local left = request.limit + request.prefetch - first - #leases
   if wanted.limit ~= nil then
     left = math.min(left, wanted.limit)
   end
@@ -1040,7 +1041,7 @@ function R._take(step, request, wanted, leases)
         return
       end
     else
-      leases[#leases + 1] = R._grant(step, job, request, wanted.tasks[task + 1], #leases)
+      leases[#leases + 1] = R._grant(step, job, request, wanted.tasks[task + 1], first + #leases)
       left = left - 1
       shares[task + 1] = shares[task + 1] - 1
       local head = shares[task + 1] > 0 and left > 0 and R._head(task, following) or nil

@@ -45,7 +45,7 @@ do
     return q.record or nil
   end
 
-  local function swap_queue(record, there)
+  function S.swap_queue(record, there)
     local q = S.of(record.queue)
     read_queue(q)
     q.record = there and record
@@ -168,7 +168,7 @@ do
     return record or nil
   end
 
-  local function swap_lane(record, there)
+  function S.swap_lane(record, there)
     local q, lane = S.of(record.queue), record.lane
     if q.stored_lanes[lane] == nil then
       q.stored_lanes[lane] = S.lane(record.queue, lane) or false

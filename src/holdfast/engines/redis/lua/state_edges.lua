@@ -192,9 +192,9 @@ do
   function S.swap(record, there)
     local kind = record.kind
     if kind == "QueueRecord" then
-      swap_queue(record, there)
+      S.swap_queue(record, there)
     elseif kind == "LaneRecord" then
-      swap_lane(record, there)
+      S.swap_lane(record, there)
     elseif kind == "Edge" then
       swap_edge(record, there)
     else

@@ -25,7 +25,6 @@ do
     end
     return works
   end
-  S.read_unfinished = unfinished
 
   local function put(work)
     unfinished()[work.name] = work
@@ -111,14 +110,14 @@ do
     return jobs
   end
 
-  local function do_piece(step, rules, work, keep_time)
+  local function do_piece(step, work, keep_time)
     local jobs, following
     if work.kind == "clear" then
       jobs, following = live_piece(work.queue, work.lane, work.next)
-      rules.clear_some(step, jobs)
+      R.clear_some(step, jobs)
     else
       jobs, following = epoch_piece(work.queue, work.number, work.next)
-      rules.release_held(step, jobs)
+      R.release_held(step, jobs)
     end
     step.close()
     if following then
@@ -139,25 +138,25 @@ do
   end
 
   -- Do the next piece of this work: the number of jobs, and whether there is more.
-  function S.continue_work(step, rules, name)
+  function S.continue_work(step, name)
     local work = unfinished()[name]
     if work == nil then
       return 0, false
     end
-    return do_piece(step, rules, work, false)
+    return do_piece(step, work, false)
   end
 
   -- At the end of a claim or prune: one piece of every work that its client has left. The time of its last change
   -- stays, so that the next claim or prune continues, too.
-  function S.continue_abandoned(step, rules)
+  function S.continue_abandoned(step)
     local abandoned = {}
-    for _, work in pairs(works or {}) do
+    for _, work in pairs(unfinished()) do
       if math.abs(step.now - work.changed_us) > ABANDONED_AFTER_US then
         abandoned[#abandoned + 1] = work
       end
     end
     for _, work in ipairs(abandoned) do
-      do_piece(step, rules, work, true)
+      do_piece(step, work, true)
     end
   end
 end

@@ -128,10 +128,10 @@ class Presence:
             raise
         if not answer.run_id:
             return None
-        self._note(answer, took_s=self._now_s() - began_s)
+        self._note(answer, not_before_s, took_s=self._now_s() - began_s)
         return dict(answer.leases)
 
-    def _note(self, answer: DisownSilentAnswer, took_s: float) -> None:
+    def _note(self, answer: DisownSilentAnswer, not_before_s: float, took_s: float) -> None:
         if took_s > SLOW_LOOK_S or not answer.is_subscribed or (self._run_id and answer.run_id != self._run_id):
             self._note_outage()
         self._run_id = answer.run_id
@@ -139,8 +139,9 @@ class Presence:
         self._silent = {}
         for worker, seen in answer.silent:
             first = before.get(worker)
-            is_same = first is not None and first.seen == seen and first.at_s >= self._not_before_s
-            self._silent[worker] = first if first is not None and is_same else FirstLook(now_s, seen)
+            if first is None or first.seen != seen or first.at_s < not_before_s:
+                first = FirstLook(now_s, seen)
+            self._silent[worker] = first
 
     def _note_outage(self) -> None:
         self._silent = {}

@@ -1,21 +1,15 @@
 """The client of the PostgreSQL engine: connections, event loops, forks, and the errors it raises."""
 
 import asyncio
-import gc
-import os
-import threading
-import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
 import pytest
-from eventually import eventually_now
-from opened_engine import opened_engine
 from postgres import PostgresServer, private_server
 from postgres_stock import Store, fresh_namespace
-from postgres_stories import Stores, backends, made, opened, until_one_waits
+from postgres_stories import Stores, made, opened, until_one_waits
 
 from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.connect import ARRAY_TYPES, STATEMENT_TIMEOUT_S, Connector
@@ -127,134 +121,6 @@ async def test_settings_of_a_handler_s_connection_are_reset_for_the_next_handler
         async with engine.transaction() as connection:
             assert await connection.fetchval("SELECT pg_backend_pid()") == first
             assert await connection.fetchval("SHOW work_mem") != "1MB"
-
-
-# Event loops and processes
-
-
-def test_an_engine_works_after_the_event_loop_that_opened_it_has_ended(
-    store: Store, postgres_server: PostgresServer
-) -> None:
-    before = backends(postgres_server)
-    engine = made(store, notify=False)
-
-    async def first() -> None:
-        await engine.open()
-        await engine.enqueue(Group((new_job("a"),)))
-
-    async def second() -> None:
-        assert (await engine.get(JobKey(QUEUE, "a"))).jobs[0] is not None
-
-    asyncio.run(first())
-    eventually_now(lambda: backends(postgres_server) <= before)  # its connections are closed with the loop
-    asyncio.run(second())
-    asyncio.run(engine.close())
-    eventually_now(lambda: backends(postgres_server) <= before)
-
-
-def test_a_loop_closed_without_shutting_down_leaves_no_connection_open(
-    store: Store, postgres_server: PostgresServer
-) -> None:
-    before = backends(postgres_server)
-    engine = made(store, notify=False)
-
-    async def use(name: str) -> None:
-        await engine.open()
-        await engine.enqueue(Group((new_job(name),)))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # expected: the loop does not close its connections
-        for name in ("a", "b", "c"):
-            loop = asyncio.new_event_loop()
-            loop.run_until_complete(use(name))
-            loop.close()
-            del loop
-        asyncio.run(engine.close())
-        gc.collect()
-        eventually_now(lambda: backends(postgres_server) <= before)
-
-
-def test_an_engine_can_be_closed_from_another_loop(store: Store, postgres_server: PostgresServer) -> None:
-    before = backends(postgres_server)
-    engine = made(store)
-    used, ended = threading.Event(), threading.Event()
-
-    async def use() -> None:
-        await engine.enqueue(Group((new_job("a"),)))
-        used.set()
-        await asyncio.to_thread(ended.wait)
-
-    asyncio.run(engine.open())
-    user = threading.Thread(target=lambda: asyncio.run(use()))
-    user.start()
-    used.wait(30)
-    asyncio.run(engine.close())
-    eventually_now(lambda: backends(postgres_server) <= before)
-    ended.set()
-    user.join()
-
-
-async def test_a_closed_engine_refuses_calls_and_can_be_opened_again(store: Store) -> None:
-    async with opened(store) as engine:
-        await engine.close()
-        with pytest.raises(EngineUnavailable, match="Nothing was written"):
-            await engine.enqueue(Group((new_job("a"),)))
-        await engine.open()
-        await engine.enqueue(Group((new_job("a"),)))
-
-
-def in_forked_child(function: Callable[[], str]) -> str:
-    """What the function returns in a forked child."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads, which is tested here
-        pid = os.fork()
-    if pid == 0:
-        result = "it did not end"
-        try:
-            result = function()
-        except BaseException as error:
-            result = repr(error)
-        finally:
-            os.write(writer, result.encode())
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        result = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return result
-
-
-async def test_a_forked_child_opens_its_own_connections_and_does_not_touch_its_parent_s(store: Store) -> None:
-    async with opened(store) as engine:
-
-        async def open_and_enqueue() -> None:
-            async with opened_engine(engine):
-                await engine.enqueue(Group((new_job("b"),)))
-
-        def child() -> str:
-            try:
-                asyncio.run(engine.enqueue(Group((new_job("b"),))))
-            except EngineUnavailable as error:
-                message = str(error)
-            asyncio.run(open_and_enqueue())
-            return message
-
-        await engine.enqueue(Group((new_job("a"),)))
-        assert "not open in this process" in await asyncio.to_thread(in_forked_child, child)
-        found = (await engine.get(JobKey(QUEUE, "a"), JobKey(QUEUE, "b"))).jobs
-        assert [record is not None for record in found] == [True, True]
-        with engine.subscribe(f"queue:{QUEUE}") as subscription:
-            await engine.enqueue(Group((new_job("c"),)))
-            assert await subscription.wait(30)
-
-
-def test_an_engine_can_be_closed_without_a_loop(store: Store, postgres_server: PostgresServer) -> None:
-    before = backends(postgres_server)
-    engine = made(store)
-    asyncio.run(engine.open())
-    engine.close_now()
-    eventually_now(lambda: backends(postgres_server) <= before)
 
 
 # Errors

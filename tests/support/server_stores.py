@@ -1,6 +1,6 @@
 """Empty stores on a server, for tests that PostgreSQL and Redis share."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +16,8 @@ class ServerStore(NamedTuple):
     url: str
     namespace: str
     port: int
+    connections: Callable[[], set[int]]
+    """Ids of the connections that engines have to this server, in the database of this process."""
     durability: Literal["none"] | None = None
     """None: what the engine finds or takes by itself."""
 

@@ -134,7 +134,7 @@ do
         members = {}
         ready[task] = members
       end
-      members[#members + 1] = -job.priority
+      members[#members + 1] = 0 - job.priority -- not -0
       members[#members + 1] = struct_pack(">I7I6", now, arrival) .. id
     end
     write("HSET", root .. "jobs:" .. name, stored)
@@ -373,13 +373,12 @@ do
   local function next_page(task)
     local last = task.read + task.page - 1
     task.members = call("ZRANGE", task.key, task.read, last, "WITHSCORES")
-    task.read = last + 1
-    task.place = 1
+    task.read, task.place, task.has_more = last + 1, 1, #task.members == 2 * task.page
   end
 
   -- The first ready job of a task that the claim has not taken: priority, due and arrival.
   local function look_at_head(task)
-    if task.place > #task.members and #task.members == 2 * task.page then
+    if task.place > #task.members and task.has_more then
       next_page(task)
     end
     local member = task.members[task.place]
@@ -450,6 +449,7 @@ do
         read = 0,
         members = {},
         place = 1,
+        has_more = true,
         taken = 0,
         leases = {},
         assigned_leases = {},
@@ -463,8 +463,8 @@ do
   end
 
   -- The jobs that a claim takes from one queue; nil: the rules must decide. `leases` are those of the queues before.
-  local function plan_queue(root, claim, wanted, leases, at)
-    local left = claim.limit + claim.prefetch - #leases
+  local function plan_queue(root, claim, wanted, leases, first_rank, at)
+    local left = claim.limit + claim.prefetch - first_rank - #leases
     if wanted.limit and wanted.limit < left then
       left = wanted.limit
     end
@@ -484,7 +484,7 @@ do
     end
     local prefix, owner = wanted.queue .. "\0", claim.worker
     for place, raw in ipairs(read(root .. "jobs:" .. wanted.queue, ids)) do
-      local rank = #leases
+      local rank = first_rank + #leases
       local runs = rank < claim.limit
       local terms, id, token = of[place], ids[place], claim.claim_id .. "." .. rank
       local after = raw and leased_record(raw, token, terms, at, runs, owner)
@@ -495,7 +495,7 @@ do
       plan.stored[even - 1], plan.stored[even] = id, after
       plan.members[even - 1], plan.members[even] = terms.lease_expires, prefix .. id
       plan.running = plan.running + (runs and 1 or 0)
-      leases[rank + 1] = after .. wanted.queue .. id .. struct_pack("<HH", #wanted.queue, #id)
+      leases[#leases + 1] = after .. wanted.queue .. id .. struct_pack("<HH", #wanted.queue, #id)
     end
     return plan
   end
@@ -503,7 +503,7 @@ do
   -- What a claim takes; nil: the rules must decide.
   -- S3, C1, C4, C5, U1, T2: queues in the order given; a paused one gives nothing; due jobs and a claim that was sent
   -- before are left to the rules.
-  local function plan_claim(root, claim, at)
+  local function plan_claim(root, claim, first_rank, at)
     if
       #claim.claim_id > LONGEST_NAME - 12 or #claim.worker > LONGEST_NAME or #claim.worker == 0
       or call("HEXISTS", root .. "claims", claim.claim_id) == 1
@@ -526,7 +526,7 @@ do
           end
           next_due = math.min(next_due or first_due, first_due)
         end
-        local plan = plan_queue(root, claim, wanted, leases, at)
+        local plan = plan_queue(root, claim, wanted, leases, first_rank, at)
         if plan == nil then
           return nil
         end
@@ -582,7 +582,7 @@ do
     end
     local claimed
     if claim then
-      claimed = plan_claim(root, claim, this.at)
+      claimed = plan_claim(root, claim, this.options.first_rank or 0, this.at)
       if claimed == nil then
         return nil
       end

@@ -16,10 +16,10 @@ help: ## Show this list
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-# What may differ between versions of Python. PostgreSQL's tests use its server, and run on the first interpreter alone.
-SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres"
+# What may differ between versions of Python. Tests that use a server run on the first interpreter alone.
+SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres and not redis and not valkey"
 
-test-short: $(INSTALLED) ## Run the tests that need no PostgreSQL server and no long time
+test-short: $(INSTALLED) ## Run the tests that need no server and no long time
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SHORT)
 
 # Looked for on the PATH and among pyenv's versions. One that is missing, or cannot make virtual environments, is skipped.

@@ -116,10 +116,15 @@ def redis_server() -> "RedisServer":
 
 
 @pytest.fixture
-def redis_store(redis_server: "RedisServer") -> "Callable[[], redis_stores.Store]":
-    """Answers an empty store, as often as it is called: address and namespace. It takes `durability="none"` alone."""
+def redis_store(redis_server: "RedisServer", monkeypatch: pytest.MonkeyPatch) -> "Callable[[], redis_stores.Store]":
+    """Answers an empty store, as often as it is called: address and namespace.
+
+    The server keeps nothing. So an engine on it must be given `durability="none"`; Apps of the test and of its child
+    processes read that from the environment.
+    """
     from redis_stores import fresh_namespace
 
+    monkeypatch.setenv("HOLDFAST_DURABILITY", "none")
     return lambda: fresh_namespace(redis_server)
 
 

@@ -9,7 +9,7 @@ returns its answer; the methods below name the verbs and check their arguments. 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar, Protocol, Self
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.instants import At, Instant, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.telemetry.contract import EventSupport
 from holdfast.transactions.contract import TransactionSupport
 
 
@@ -83,20 +84,19 @@ class RenewalConnection(ABC):
     def close(self) -> None: ...
 
 
-class Engine(TransactionSupport, ABC):
-    """Storage for jobs, leases and what belongs to them. `TransactionSupport` is its part in users' transactions."""
+class Engine(TransactionSupport, EventSupport, ABC):
+    """Storage for jobs, leases and what belongs to them.
+
+    `TransactionSupport` is its part in users' transactions, `EventSupport` its part in events.
+    """
 
     scheme: ClassVar[str]
     """The first part of its address, and its name in messages."""
+    capabilities: Capabilities  # one value for all engines of a class, or each engine's own
     settings: ClassVar[type[EngineSettings] | None] = None
     """Its table of settings. The fields are keyword arguments of its constructor."""
 
     # What an engine implements
-
-    @property
-    @abstractmethod
-    def capabilities(self) -> Capabilities:
-        """What it can do. A class may have one value for all its engines, or each engine its own."""
 
     @abstractmethod
     async def perform(self, command: Command[A]) -> A:
@@ -165,27 +165,15 @@ class Engine(TransactionSupport, ABC):
         """What keeps every write of every process waiting, in words for an operator. Empty: nothing that is known."""
         return ""
 
+    @property
+    def found_durability(self) -> tuple[str, str] | None:
+        """The durability class that the open store was found to have, and how. None: the class of the settings."""
+        return None
+
     @classmethod
     def shown_address(cls, url: str) -> str:
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""
         return mask_password(url)
-
-    # The feed: events for other processes that listen. It may lose messages; nothing depends on it
-
-    @property
-    def feed_kinds(self) -> frozenset[str]:
-        """The kinds of messages for which another process is known to listen. Cheap; callable from any thread."""
-        return frozenset()
-
-    def publish(self, message: bytes) -> None:
-        """Send UTF-8 text of at most 7,000 bytes to all listeners, or lose it. Never waits, never raises."""
-
-    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
-        """Call `on_message`, on any thread, with messages of other processes.
-
-        A second call replaces the first; without kinds the process stops listening. Other processes see `kinds` in
-        their `feed_kinds`; messages of other kinds may come too. `on_message` must neither wait nor raise.
-        """
 
     # Producing
 

@@ -135,6 +135,11 @@ class Runtime(ABC):
         return self.token_bytes(16).hex()
 
 
+def call_later(seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+    """Call a function on the running event loop after this time. For the limits of network calls, on real time."""
+    return asyncio.get_running_loop().call_later(seconds, callback)
+
+
 class DaemonThreads(ThreadPoolExecutor):
     """An executor with one thread for each call that runs at the same time. Threads are reused and never waited for.
 

@@ -10,14 +10,14 @@ import pytest
 from holdfast import App
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def jobs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App[Any]]:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
         monkeypatch.delenv(name)
     app: App[Any]
-    if request.param == "postgres":
-        url, namespace = request.getfixturevalue("postgres_store")()
+    if request.param in ("postgres", "redis"):
+        url, namespace = request.getfixturevalue(f"{request.param}_store")()
         app = App(url, namespace=namespace)
     else:
         app = App("memory://") if request.param == "memory" else App("sqlite:///jobs.db", durability="none")

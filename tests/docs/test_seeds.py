@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "contributing" / "seeds.md").read_text(encoding="utf-8")
 
 NAMED = re.compile(r"`((?:\w+/)+\w+\.py)::(test_\w+)`")
-EVERY = 'params=["memory", "sqlite", "postgres"]'
+EVERY = 'params=["memory", "sqlite", "postgres", "redis"]'
 
 ROWS = [
     *(f"2.{n}" for n in range(1, 8)),
@@ -40,7 +40,7 @@ def found_in(file: Path) -> frozenset[str]:
 
 @cache
 def on_every_engine(name: str) -> bool:
-    """Whether the tests of a file run on memory, SQLite and PostgreSQL."""
+    """Whether the tests of a file run on memory, SQLite, PostgreSQL and Redis."""
     if name.startswith("contract/"):
         return True
     fixtures = [file_of(name), file_of(name).parent / "conftest.py"]

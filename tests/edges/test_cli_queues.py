@@ -61,6 +61,7 @@ def test_objects_of_a_status_have_the_fields_of_their_classes(shell: Shell) -> N
         "engine": "sqlite",
         "place": str(shell.path),
         "durability": "durable",
+        "promise": "durable (every commit synced)",
         "blocked_by": "",
     }
     assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus) | {"unserved", "unserved_tasks"})

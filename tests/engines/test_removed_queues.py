@@ -28,13 +28,16 @@ from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, SettleStat
 Open = Callable[[], Engine]
 
 
-@pytest.fixture(params=["sqlite", "sqlite-general", "postgres"])
+@pytest.fixture(params=["sqlite", "sqlite-general", "postgres", "redis"])
 def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Makes engines on one store."""
     if request.param == "postgres":
         stores: Stores = request.getfixturevalue("postgres_store")
         store = stores()
         return lambda: made(store)
+    if request.param == "redis":
+        url, namespace = request.getfixturevalue("redis_store")()
+        return lambda: open_engine(url, namespace=namespace, durability="none")
     fast = request.param == "sqlite"
     return lambda: open_engine(f"sqlite:///{tmp_path}/jobs.db", durability="none", fast_paths=fast)
 

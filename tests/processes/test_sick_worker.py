@@ -24,6 +24,7 @@ from holdfast.model.states import TERMINAL, JobState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import redis_stores
     from postgres import PostgresServer
     from postgres_stock import Store
 
@@ -57,7 +58,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[Engine]:
 
 
 def environment(options: dict[str, Any]) -> dict[str, str]:
-    return {"HOLDFAST_NAMESPACE": options["namespace"]} if options else {}
+    return {f"HOLDFAST_{name.upper()}": value for name, value in options.items()}
 
 
 async def enqueue(engine: Engine, task: str, *ids: str, payload: bytes = b"[[],{}]") -> None:
@@ -103,15 +104,35 @@ async def test_no_lease_is_lost_on_postgresql_when_the_descriptors_of_a_worker_a
     await use_up_descriptors(store.url, tmp_path, namespace=store.namespace)
 
 
+async def test_no_lease_is_lost_on_redis_when_the_descriptors_of_a_worker_are_used_up(
+    tmp_path: Path, redis_store: "Callable[[], redis_stores.Store]"
+) -> None:
+    store = redis_store()
+    await use_up_descriptors(store.url, tmp_path, namespace=store.namespace, durability="none")
+
+
 # A8
 async def test_a_worker_that_was_stopped_past_its_lease_takes_the_loss_back(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    async with opened(url) as engine:
+    await stop_past_lease(url, tmp_path, lambda pid: pause_process(pid, tmp_path / "jobs.db"))
+
+
+async def test_a_worker_on_redis_that_was_stopped_past_its_lease_takes_the_loss_back(
+    tmp_path: Path, redis_store: "Callable[[], redis_stores.Store]"
+) -> None:
+    url, namespace = redis_store()
+    options = {"namespace": namespace, "durability": "none"}
+    await stop_past_lease(url, tmp_path, lambda pid: os.kill(pid, signal.SIGSTOP), **options)
+
+
+async def stop_past_lease(url: str, tmp_path: Path, stop: "Callable[[int], None]", **options: Any) -> None:
+    names = environment(options)
+    async with opened(url, **options) as engine:
         await enqueue(engine, "waiting", "a")
-        with sick_worker(url, tmp_path, "none", 0) as first:
+        with sick_worker(url, tmp_path, "none", 0, **names) as first:
             await eventually((tmp_path / f"a-1-{first.pid}").exists, "the first attempt", limit_s=60)
-            pause_process(first.pid, tmp_path / "jobs.db")
-            with sick_worker(url, tmp_path, "none", 0) as second:
+            stop(first.pid)
+            with sick_worker(url, tmp_path, "none", 0, **names) as second:
                 await eventually((tmp_path / f"a-2-{second.pid}").exists, "the second attempt", limit_s=60)
                 assert [job.losses for job in await records(engine, "a")] == [1]
                 (tmp_path / "end-1").touch()

@@ -67,11 +67,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     url, namespace = f"sqlite:///{tmp_path}/jobs.db", "holdfast"
-    if request.param == "postgres":
-        url, namespace = request.getfixturevalue("postgres_store")()
+    if request.param != "sqlite":
+        url, namespace = request.getfixturevalue(f"{request.param}_store")()
     (tmp_path / "program.py").write_text(PROGRAM)
     return {"FORK_URL": url, "FORK_NAMESPACE": namespace, "FORK_LOG": str(tmp_path / "log")}
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 
 from holdfast import App, Context
 from holdfast.engines import open_engine
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.errors import EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
@@ -41,7 +41,7 @@ class Load:
     ) -> None:
         chosen: dict[str, Any] = {} if durability is None else {"durability": durability}
         self.acknowledged: list[str] = []
-        self.unknown = self.refused = 0
+        self.unknown = self.refused = self.full = 0
         self.runs: Counter[str] = Counter()
         self._ran = asyncio.Event()
         self._stopping = False
@@ -77,6 +77,8 @@ class Load:
             self.refused += 1
         except OutcomeUnknown:
             self.unknown += 1
+        except StorageFull:
+            self.full += 1
         else:
             return True
         return False

@@ -248,6 +248,11 @@ class Proxy:
 
         self._do(accept)
 
+    def redirect(self, server_port: int) -> None:
+        """Forward new connections to another server, and reset the open ones: a failover."""
+        self._target = server_port
+        self.cut()
+
     @property
     def connections(self) -> int:
         return len(self._connections)

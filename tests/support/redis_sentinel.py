@@ -75,7 +75,7 @@ class SentinelGroup:
     def _is_ready(self) -> bool:
         wanted = len(self.servers) - 1
         connected = [
-            server.execute("INFO", "replication").get("master_link_status") == "up" for server in self.servers[1:]
+            server.execute("INFO", "replication").get("master_link_status") == "up" for server in self.replicas
         ]
         try:
             # Answers an error until a majority can be reached.

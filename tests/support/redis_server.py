@@ -134,9 +134,19 @@ class RedisServer:
         for name, value in settings.items():
             self.execute("CONFIG", "SET", name.replace("_", "-"), value)
 
-    def kill_clients(self, kind: str = "normal") -> int:
-        """End the connections of a kind (normal, pubsub) but that of `execute`; return their number."""
-        return int(self.execute("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"))
+    def clients(self, kind: str | None = None) -> set[int]:
+        """Ids of the connections of engines to this database: all, those that subscribe (pubsub) or the others."""
+        found = set()
+        for line in self.client.client_list():
+            if line["name"] == "holdfast" and int(line["db"]) == self.database:
+                subscribes = any(int(line.get(field, 0)) for field in ("sub", "psub", "ssub"))
+                if kind in (None, "pubsub" if subscribes else "normal"):
+                    found.add(int(line["id"]))
+        return found
+
+    def kill_clients(self, kind: str | None = None) -> int:
+        """End these connections; return their number."""
+        return sum(self.execute("CLIENT", "KILL", "ID", each) for each in self.clients(kind))
 
     # Processes
 

@@ -243,11 +243,11 @@ class StoreFacts:
     engine: str
     place: str
     durability: str
-
-    @property
-    def promise(self) -> str:
-        return DURABILITY[self.durability]
+    promise: str
+    """The durability class in words."""
 
 
 def store_facts(app: App[Any]) -> StoreFacts:
-    return StoreFacts(app.engine.scheme, app.address, app.durability)
+    found = app.engine.found_durability
+    promise = DURABILITY[app.durability] if found is None else found[1]
+    return StoreFacts(app.engine.scheme, app.address, app.durability, promise)

@@ -178,8 +178,11 @@ class StoreConnection:
 
     @property
     def durability(self) -> str:
-        """The durability in use: the chosen one, else the best that the engine offers."""
-        if not self.process.engine.capabilities.durable:
+        """The durability in use: what the store was found to have, else the chosen one, else the best of the engine."""
+        engine = self.process.engine
+        if engine.found_durability is not None:
+            return engine.found_durability[0]
+        if not engine.capabilities.durable:
             return "none"
         chosen: str | None = self._options.get("durability") or self.config.durability
         return chosen or "durable"

@@ -7,8 +7,9 @@ own, which are dropped with the loop.
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from holdfast.blocking import CallerLoop, LoopThread
 from holdfast.core.enqueue import EnqueueMerger
@@ -16,6 +17,7 @@ from holdfast.core.waiting import EndListener
 from holdfast.engine import Engine
 from holdfast.runtime import Runtime
 from holdfast.telemetry.bus import Bus
+from holdfast.telemetry.events import StoreEvent
 from holdfast.telemetry.feed import Feed
 
 
@@ -36,6 +38,7 @@ class Process:
         self.open = False
         self._needs_close_now = type(engine).close_now is not Engine.close_now
         self._feed = Feed(engine, runtime, bus)
+        engine.report_to(_emit_to(bus))
         self._runtime = runtime
         self._name = runtime.new_id()
         self._lock = runtime.lock()
@@ -110,6 +113,18 @@ class Process:
                 self.engine.close_now()
             self.caller_loop.close()
             self.close_loop_thread(wait=True)
+
+
+def _emit_to(bus: Bus) -> Callable[[StoreEvent], None]:
+    """Emits on the bus of an App. The threads of an engine must not keep that App alive."""
+    weak_bus = ref(bus)
+
+    def emit(event: StoreEvent) -> None:
+        target = weak_bus()
+        if target is not None and target.wants(type(event)):
+            target.emit(event)
+
+    return emit
 
 
 class _Opening:

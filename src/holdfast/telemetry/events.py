@@ -201,6 +201,6 @@ class StoreEvent(Event, frozen=True, kw_only=True):
 
 
 class HistoryLost(StoreEvent, frozen=True, kw_only=True):
-    """It has lost jobs that it had acknowledged. Each process that used it emits this once. `keys`: which part of it."""
+    """It has lost jobs that it had acknowledged, under the names `keys`. Each process that used it emits this once."""
 
     keys: str = ""

@@ -50,11 +50,11 @@ class Place(NamedTuple):
     namespace: str
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
         return Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "holdfast")
-    url, namespace = request.getfixturevalue("postgres_store")()
+    url, namespace = request.getfixturevalue(f"{request.param}_store")()
     return Place(tmp_path, url, namespace)
 
 

@@ -40,10 +40,10 @@ async def stream(numbers: Queue[int]) -> None:
         await leases.aclose()  # type: ignore[attr-defined]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def pulled(request: pytest.FixtureRequest, tmp_path: Path) -> App[Any]:
-    if request.param == "postgres":
-        url, namespace = request.getfixturevalue("postgres_store")()
+    if request.param in ("postgres", "redis"):
+        url, namespace = request.getfixturevalue(f"{request.param}_store")()
         return App(url, namespace=namespace)
     return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
 

@@ -12,14 +12,14 @@ from holdfast.worker import Worker
 PATIENCE_S = 60
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[Any]:
     match request.param:
         case "memory":
             return App("memory://")
         case "sqlite":
             return App(f"sqlite:///{tmp_path}/jobs.db")
-    url, namespace = request.getfixturevalue("postgres_store")()
+    url, namespace = request.getfixturevalue(f"{request.param}_store")()
     return App(url, namespace=namespace)
 
 

@@ -5,7 +5,7 @@ from code_mutants.mutant import Mutant
 CLIENT = "tests/engines/test_postgres_client.py"
 FAULTS = "tests/engines/test_postgres_faults.py"
 NOTIFICATIONS = "tests/engines/test_postgres_notifications.py"
-WIRE = "tests/engines/test_postgres_wire.py"
+WIRE = "tests/engines/test_server_wire.py"
 SCHEMA = "tests/engines/test_postgres_schema.py"
 CURSOR = "tests/engines/test_postgres_plans.py"
 
@@ -138,7 +138,7 @@ MUTANTS = (
         "            progress.may_have_committed = True\n            rows = await",
         "            rows = await",
         "A write whose answer was lost is sent again, or reported as not written.",
-        ("tests/engines/test_postgres_wire.py::test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat",),
+        ("tests/engines/test_server_wire.py::test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat",),
     ),
     Mutant(
         "a deadlock is not tried again",

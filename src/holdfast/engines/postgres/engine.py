@@ -126,7 +126,7 @@ class PostgresEngine(Engine):
         return _place(self._url)
 
     @property
-    def capabilities(self) -> Capabilities:  # `push` depends on the connection
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # `push` depends on the connection
         notifier = self._notifier
         receives = not self._connect_notifier.pooled if notifier is None else notifier.receives
         return CAPABILITIES if receives and self._notify else WITHOUT_PUSH

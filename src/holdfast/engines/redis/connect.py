@@ -215,7 +215,7 @@ class Connector:
         driver = SSLConnection(**address.tls, **options)
         if self._ssl_context is None:
             try:
-                driver.ssl_context.get()  # reads the certificates, once
+                driver.ssl_context.get()  # no limit: it reads the certificates, once
             except OSError as error:
                 raise ConfigError(f"The options for TLS of Redis at {self.place}: {error}.", key="url") from error
             self._ssl_context = driver.ssl_context

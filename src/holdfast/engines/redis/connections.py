@@ -18,6 +18,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from holdfast import forks
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError
+from holdfast.runtime import call_later
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 """The bytes of a request. Takes a tuple of bytes, text and numbers."""
@@ -117,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._replies.append(reply)
         self._sent_s.append(self._loop.time())
         if self._timer is None:
-            self._timer = self._loop.call_later(self._timeout_s, self._check_time)
+            self._timer = call_later(self._timeout_s, self._check_time)
         self._transport.write(packed)
         return reply
 
@@ -127,7 +128,7 @@ class Connection(asyncio.Protocol):
         if self._sent_s:
             left_s = self._sent_s[0] + self._timeout_s - self._loop.time()
             if left_s > 0:
-                self._timer = self._loop.call_later(left_s, self._check_time)
+                self._timer = call_later(left_s, self._check_time)
             else:
                 self._end(CallTimeout(f"no reply within {self._timeout_s:g} s"))
 

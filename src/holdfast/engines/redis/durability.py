@@ -10,8 +10,8 @@ On Redis the server decides how durable a write is, not the client. So the class
 | the same, and each write waits for `replicas` | fast |
 
 `durability=` of the user is what must be in force at least. A stronger class than the server has is refused; `none` is
-accepted only if the user asks for it. A class that was found is never changed. Where a service forbids CONFIG, INFO says
-whether the append-only file is on, and the user's word counts for the rest: "stated, not checked".
+accepted only if the user asks for it. Where a service forbids CONFIG, INFO says whether the append-only file is on. The
+user may state the class there; it is then shown as "stated, not checked".
 
 A server that evicts keys when its memory is full would delete jobs. So `maxmemory-policy` must be `noeviction`, unless
 the user allows another one. Both are checked again while the engine runs (`check_again`): a change is logged.
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from holdfast.errors import ConfigError, OutcomeUnknown
+from holdfast.errors import ConfigError, EngineError, OutcomeUnknown
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 
 CLASSES = ("none", "fast", "durable")  # from the weakest to the strongest
@@ -225,8 +225,11 @@ class Durability:
         if now - self._checked_at < CHECK_EVERY_US:
             return
         self._checked_at = now
-        before, self._settings = self._settings, await read_settings(send)
-        after = self._settings
+        try:
+            after = await read_settings(send)
+        except EngineError:  # the next calls say what is wrong with the server
+            return
+        before, self._settings = self._settings, after
         if after.eviction != before.eviction and after.eviction is not None and not self._allow_eviction:
             if after.eviction == NO_EVICTION:
                 _logger.warning("The server at %s has maxmemory-policy %s again.", self._place, NO_EVICTION)

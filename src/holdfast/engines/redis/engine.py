@@ -46,6 +46,7 @@ from holdfast.model.operate import ScopeAnswer
 from holdfast.model.reads import READS
 from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
+from holdfast.telemetry.events import StoreEvent
 
 _logger = logging.getLogger("holdfast.redis")
 
@@ -116,7 +117,14 @@ class RedisEngine(Engine):
         return Primary(connect or self._connect, self.place, script, self._runtime, self._options, self._refusal)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def found_durability(self) -> tuple[str, str]:
+        return self.durability.found, self.durability.promise
+
+    def report_to(self, emit: Callable[[StoreEvent], None]) -> None:
+        self.history.emit = emit
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # it depends on the server
         return Capabilities(
             durable=self.durability.found != "none",
             shared_between_processes=True,
@@ -248,7 +256,14 @@ class RedisEngine(Engine):
         for name in begun:
             more = True
             while more:
-                piece = await self.perform_on(primary, ContinueWork(name=name))
+                try:
+                    piece = await self.perform_on(primary, ContinueWork(name=name))
+                except EngineError as error:
+                    raise OutcomeUnknown(
+                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
+                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
+                        engine=self.scheme,
+                    ) from error
                 count, more = count + piece.count, piece.more
         if isinstance(answer, ScopeAnswer):
             return replace(answer, count=answer.count + count)

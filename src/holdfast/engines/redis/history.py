@@ -3,9 +3,8 @@
 A server may lose acknowledged writes: FLUSHALL, a restart without persistence, a failover to a replica that was behind.
 Every answer carries the name of the history (`born`) and the number of writes so far (`tip`). `History` remembers both
 for each root and sends them with the next call. The script compares them before it writes anything
-(`lua/history.lua`): a call that was sent under the old history is refused, and raises `HistoryLost` here. The comparison
-is made by the server in the order of the calls, so it does not matter in which order answers are read from several
-connections.
+(`lua/history.lua`): a call that was sent under the old history is refused, and raises `HistoryLost` here. The server
+compares, in the order of the calls. So it does not matter in which order answers are read from several connections.
 
 The error ends the call, not the engine. The engine emits the event `HistoryLost` once for each lost history, remembers
 the new one, and the next call is carried out. Leases from before are refused by their tokens (decision 0028).
@@ -18,10 +17,6 @@ from typing import NamedTuple
 from holdfast.errors import HistoryLost
 from holdfast.model.instants import Instant
 from holdfast.telemetry import events
-
-ERROR_PREFIX = "HOLDFAST HISTORY "
-"""The beginning of the error with which the script refuses a call; the new `born` and `tip` follow."""
-RUN_LENGTH = 16  # characters of `run_id` (40) that are sent with every call: enough to tell two server processes apart
 
 _logger = logging.getLogger("holdfast.redis")
 
@@ -46,7 +41,7 @@ class History:
         self._seen: dict[str, Seen] = {}
         self._ended: set[tuple[str, str]] = set()
         """Root and name of histories that are lost."""
-        self.emit: Callable[[events.Event], None] | None = None
+        self.emit: Callable[[events.StoreEvent], None] | None = None
         """Gets the event of each loss, on the thread of the call that was refused."""
 
     def options(self, root: str, run: str) -> dict[str, str | int]:
@@ -67,9 +62,9 @@ class History:
         elif (root, born) not in self._ended:
             self._seen[root] = Seen(born, tip, run)
 
-    def lost(self, root: str, message: str, run: str) -> HistoryLost:
-        """The error for a call that the script refused with `message`."""
-        born, _, tip = message.removeprefix(ERROR_PREFIX).partition(" ")
+    def lost(self, root: str, found: str, run: str) -> HistoryLost:
+        """The error for a call that the script has refused. `found`: the new `born` and `tip`, as it sent them."""
+        born, _, tip = found.partition(" ")
         before = self._seen.get(root)
         self._seen[root] = Seen(born, int(tip), run)
         self._ended.discard((root, born))

@@ -30,6 +30,8 @@ BETWEEN_LOOKS_S: Seconds = 1.0
 """A worker that is subscribed again within this time loses nothing."""
 GRACE_S: Seconds = 10.0
 """After an outage the workers have this long to subscribe again."""
+MIN_UPTIME_S = 10
+"""The same after a start of the server."""
 SLOW_LOOK_S: Seconds = 1.0
 """A look that takes longer may have waited for the end of an outage."""
 
@@ -53,7 +55,7 @@ class DisownSilentAnswer(Answer, frozen=True, gc=False, kw_only=True):
     """The other workers without a subscriber, each with the time of its last heartbeat."""
     run_id: str
     """Empty: this user may not read it."""
-    is_watching: bool
+    is_subscribed: bool
     """False: this process is not subscribed at the server that has answered."""
 
 
@@ -68,6 +70,8 @@ class DisownSilent(Command[DisownSilentAnswer], frozen=True, gc=False, kw_only=T
     own_channel: str
     """A channel to which this process is subscribed."""
     sharded: bool
+    min_uptime_s: int
+    """Since its start the server must have run for longer."""
 
 
 class FirstLook(NamedTuple):
@@ -116,6 +120,7 @@ class Presence:
                     prefix=notifier.worker_prefix,
                     own_channel=notifier.own_channel,
                     sharded=notifier.sharded,
+                    min_uptime_s=MIN_UPTIME_S,
                 )
             )
         except BaseException:  # also if the caller did not wait any longer
@@ -127,7 +132,7 @@ class Presence:
         return dict(answer.leases)
 
     def _note(self, answer: DisownSilentAnswer, took_s: float) -> None:
-        if took_s > SLOW_LOOK_S or not answer.is_watching or (self._run_id and answer.run_id != self._run_id):
+        if took_s > SLOW_LOOK_S or not answer.is_subscribed or (self._run_id and answer.run_id != self._run_id):
             self._note_outage()
         self._run_id = answer.run_id
         now_s, before = self._now_s(), self._silent

@@ -6,7 +6,6 @@
 local P = {}
 
 do
-  local MIN_UPTIME_S = 10 -- after a start of the server its clients need time to come back
   local CHANNELS_PER_CALL = 1000
 
   local pending = {}
@@ -32,8 +31,9 @@ do
   end
 
   -- WK3: disown and forget the workers in `command.ended` that have sent no heartbeat since and are still silent, if
-  -- the caller is subscribed at this server and the server is the one that the caller has watched. Test and effect are
-  -- one step. Answers all workers that are silent now, each with the time of its last heartbeat.
+  -- the caller is subscribed at this server, and the server is the one that the caller has watched and has run for long
+  -- enough. Test and effect are one step. Answers all workers that are silent now, each with the time of its last
+  -- heartbeat.
   function P.disown_silent(step, command)
     local info = redis.pcall("INFO", "server")
     info = type(info) == "string" and info or "" -- else the user may not read it
@@ -45,8 +45,8 @@ do
       channels[index + 1] = command.prefix .. name
     end
     local counts = count_subscribers(channels, command.sharded)
-    local is_watching = counts[command.own_channel] > 0
-      and uptime_s > MIN_UPTIME_S
+    local may_disown = counts[command.own_channel] > 0
+      and uptime_s > command.min_uptime_s
       and run_id ~= ""
       and run_id == command.run_id
     local seen_at = {}
@@ -55,20 +55,18 @@ do
     end
     local leases, silent = {}, {}
     for _, name in ipairs(names) do
-      local record = S.worker(name)
-      if record == nil then
+      local record = counts[command.prefix .. name] == 0 and S.worker(name)
+      if record == nil then -- its record was removed
         pending[#pending + 1] = { "SREM", name }
-      elseif counts[command.prefix .. name] == 0 then
-        if is_watching and seen_at[name] == record.seen then
-          leases[#leases + 1] = { name, #R.disown(step, { workers = { name } }).leases }
-          R.forget_worker(step, { worker = name })
-          pending[#pending + 1] = { "SREM", name }
-        else
-          silent[#silent + 1] = { name, record.seen }
-        end
+      elseif record and may_disown and seen_at[name] == record.seen then
+        leases[#leases + 1] = { name, #R.disown(step, { workers = { name } }).leases }
+        R.forget_worker(step, { worker = name })
+        pending[#pending + 1] = { "SREM", name }
+      elseif record then
+        silent[#silent + 1] = { name, record.seen }
       end
     end
-    return { leases = leases, silent = silent, run_id = run_id, is_watching = counts[command.own_channel] > 0 }
+    return { leases = leases, silent = silent, run_id = run_id, is_subscribed = counts[command.own_channel] > 0 }
   end
 
   -- Write what these verbs have changed. Called after the rules' own changes are written.

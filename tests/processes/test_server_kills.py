@@ -1,4 +1,4 @@
-"""Worker processes on PostgreSQL that are killed, or stopped for longer than their lease.
+"""Worker processes on PostgreSQL and Redis that are killed, or stopped for longer than their lease.
 
 A death is seen at once, because the processes are on one host. A process that is stopped has not died: there only the
 lease tells, so the jobs have short ones.
@@ -8,12 +8,11 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from eventually import eventually
-from postgres_stock import Store
 from worker_processes import Run, WorkerProcesses
 
 from holdfast.engine import Engine
@@ -28,12 +27,17 @@ QUEUE = "default"
 LEASE = 3 * SECOND
 
 
-@pytest.fixture
-def store(postgres_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch) -> Store:
+class Store(NamedTuple):
+    url: str
+    options: dict[str, Any]
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Store:
     """An empty store; the worker processes learn its namespace from the environment."""
-    made = postgres_store()
-    monkeypatch.setenv("HOLDFAST_NAMESPACE", made.namespace)
-    return made
+    url, namespace = request.getfixturevalue(f"{request.param}_store")()
+    monkeypatch.setenv("HOLDFAST_NAMESPACE", namespace)
+    return Store(url, {"namespace": namespace} | ({"durability": "none"} if request.param == "redis" else {}))
 
 
 async def enqueue(engine: Engine, task: str, ids: list[str], payload: bytes) -> None:
@@ -67,7 +71,7 @@ def check_runs(records: list[JobRecord], runs: list[Run]) -> None:
 
 async def storm(store: Store, log: Path, *, jobs: int, kills: int, processes: int) -> int:
     """Kill workers while they work through jobs; return how many runs were lost."""
-    engine = open_engine(store.url, namespace=store.namespace)
+    engine = open_engine(store.url, **store.options)
     await engine.open()
     ids = [f"job-{number}" for number in range(jobs)]
     with (
@@ -111,7 +115,7 @@ async def test_twenty_thousand_jobs_survive_twenty_kills(store: Store, tmp_path:
 async def pause(store: Store, log: Path, *, times: int) -> int:
     """Stop the process that holds a job for longer than its lease, and let it go on; answers the late settlements
     that were refused."""
-    engine = open_engine(store.url, namespace=store.namespace)
+    engine = open_engine(store.url, **store.options)
     await engine.open()
     refused = 0
     with engine.subscribe(f"room:{QUEUE}") as ended, WorkerProcesses(store.url, log, size=2, concurrency=2) as workers:

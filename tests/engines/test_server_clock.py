@@ -3,10 +3,9 @@
 import logging
 
 import pytest
-from postgres_stock import Store
-from postgres_stories import Stores, opened
+from server_stores import ServerStore
 
-from holdfast.engines.postgres.engine import PostgresEngine
+from holdfast.engine import Engine
 from holdfast.engines.postgres.rules import LONGEST_LEAD_US
 from holdfast.model.instants import HOUR, SECOND
 from holdfast.model.job import JobKey
@@ -17,19 +16,14 @@ from holdfast.model.work import Claim, Lease, QueueClaim, Renewal, RenewStatus, 
 LEASE = 60 * SECOND
 
 
-@pytest.fixture
-def store(postgres_store: Stores) -> Store:
-    return postgres_store()
-
-
-async def take(engine: PostgresEngine, id: str) -> Lease:
+async def take(engine: Engine, id: str) -> Lease:
     await engine.enqueue(Group((NewJob(queue="q", id=id, task="t"),)))
     queues = (QueueClaim("q", (TaskClaim(task="t", lease_len=LEASE),)),)
     (lease,) = (await engine.exchange(claim=Claim(claim_id=f"c-{id}", worker="w", queues=queues, limit=1))).leases
     return lease
 
 
-async def see_later_time(engine: PostgresEngine, lead_us: int) -> int:
+async def see_later_time(engine: Engine, lead_us: int) -> int:
     """An answer gives this process a time that is ahead; then the clock is right again."""
     engine.clock_offset = lead_us
     later = (await engine.now()).wall
@@ -37,9 +31,11 @@ async def see_later_time(engine: PostgresEngine, lead_us: int) -> int:
     return later
 
 
-async def test_a_process_that_has_seen_a_later_time_leaves_the_leases_of_others_alone(store: Store) -> None:
+async def test_a_process_that_has_seen_a_later_time_leaves_the_leases_of_others_alone(
+    server_store: ServerStore,
+) -> None:
     # PF4
-    async with opened(store, notify=False) as owner, opened(store, notify=False) as misled:
+    async with server_store.opened(notify=False) as owner, server_store.opened(notify=False) as misled:
         lease = await take(owner, "a")
         await see_later_time(misled, HOUR)
         assert (await misled.expired("reaper")).leases == ()
@@ -56,9 +52,11 @@ async def test_a_process_that_has_seen_a_later_time_leaves_the_leases_of_others_
 
 
 @pytest.mark.parametrize("lead_us", [HOUR, LONGEST_LEAD_US // 2], ids=["an hour", "seconds"])
-async def test_leases_of_a_process_that_has_seen_a_later_time_have_their_own_length(store: Store, lead_us: int) -> None:
+async def test_leases_of_a_process_that_has_seen_a_later_time_have_their_own_length(
+    server_store: ServerStore, lead_us: int
+) -> None:
     # PF4
-    async with opened(store, notify=False) as engine, opened(store, notify=False) as other:
+    async with server_store.opened(notify=False) as engine, server_store.opened(notify=False) as other:
         await see_later_time(engine, lead_us)
         lease = await take(engine, "a")
         await see_later_time(engine, lead_us)
@@ -72,21 +70,22 @@ async def test_leases_of_a_process_that_has_seen_a_later_time_have_their_own_len
         assert [lost.id for lost in (await other.expired("reaper")).leases] == ["a"]
 
 
-async def test_a_lead_of_seconds_keeps_the_time_of_answers_from_going_back(store: Store) -> None:
+async def test_a_lead_of_seconds_keeps_the_time_of_answers_from_going_back(server_store: ServerStore) -> None:
     # TM3
-    async with opened(store, notify=False) as engine:
+    async with server_store.opened(notify=False) as engine:
         later = await see_later_time(engine, LONGEST_LEAD_US // 2)
         assert (await engine.now()).wall >= later
 
 
-async def test_a_long_lead_is_dropped_and_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_lead_is_dropped_and_logged(server_store: ServerStore, caplog: pytest.LogCaptureFixture) -> None:
     # TM3
-    async with opened(store, notify=False) as engine, opened(store, notify=False) as other:
+    async with server_store.opened(notify=False) as engine, server_store.opened(notify=False) as other:
         later = await see_later_time(engine, HOUR)
-        with caplog.at_level(logging.WARNING, "holdfast.postgres"):
+        logger = f"holdfast.{server_store.kind}"
+        with caplog.at_level(logging.WARNING, logger):
             answers = [(await engine.now()).wall for _ in range(3)]
         assert all(wall < later - HOUR // 2 for wall in answers)
-        assert [record.name for record in caplog.records] == ["holdfast.postgres"]  # once
+        assert [record.name for record in caplog.records] == [logger]  # once
         assert "behind a time that this process has seen" in caplog.text
         job = NewJob(queue="q", id="now", task="t", delay=SECOND)
         await engine.enqueue(Group((job,)))

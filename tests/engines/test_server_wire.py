@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from load import Load
-from postgres import PostgresServer
-from postgres_stock import Store
-from postgres_stories import Stores, opened
-from proxy import Cut, Direction, Proxy
+from proxy import Cut, Direction, PostgresWire, Proxy, RedisWire
+from server_stores import ServerStore
 
 from holdfast import App
 from holdfast.engine import Engine
@@ -29,14 +27,14 @@ Story = Callable[[Engine], Awaitable[Any]]
 
 
 @pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server.port) as made:
+def proxy(server_store: ServerStore) -> Iterator[Proxy]:
+    with Proxy(server_store.port, PostgresWire if server_store.kind == "postgres" else RedisWire) as made:
         yield made
 
 
 @pytest.fixture
-def by_proxy(postgres_server: PostgresServer, postgres_store: Stores, proxy: Proxy) -> Store:
-    return postgres_store()._replace(url=postgres_server.url(port=proxy.port))
+def by_proxy(server_store: ServerStore, proxy: Proxy) -> ServerStore:
+    return server_store._replace(url=server_store.url.replace(f":{server_store.port}/", f":{proxy.port}/"))
 
 
 def statuses(answer: EnqueueAnswer) -> list[EnqueueStatus]:
@@ -47,9 +45,9 @@ def statuses(answer: EnqueueAnswer) -> list[EnqueueStatus]:
 @pytest.mark.parametrize("where", Cut)
 @pytest.mark.parametrize("fresh", [True, False])
 async def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
-    by_proxy: Store, proxy: Proxy, where: Cut, fresh: bool
+    by_proxy: ServerStore, proxy: Proxy, where: Cut, fresh: bool
 ) -> None:
-    async with opened(by_proxy, notify=False) as engine:
+    async with by_proxy.opened(notify=False) as engine:
         await engine.enqueue(Group((new_job("first", fresh_id=fresh),)))
         proxy.cut_at(where)
         with pytest.raises(OutcomeUnknown) as unknown:
@@ -62,13 +60,13 @@ async def test_an_enqueue_that_is_cut_off_is_unknown_and_safe_to_repeat(
         assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 2}
 
 
-async def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, proxy: Proxy) -> None:
-    app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace)
+async def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: ServerStore, proxy: Proxy) -> None:
+    app: App[Any] = App(by_proxy.url, namespace=by_proxy.namespace, durability=by_proxy.durability)
 
     @app.task
     async def work() -> None: ...
 
-    async with app, opened(by_proxy, notify=False) as engine:
+    async with app, by_proxy.opened(notify=False) as engine:
         await work.aenqueue()
         await engine.stats()
         proxy.cut_at(Cut.BEFORE_REPLY)
@@ -79,9 +77,9 @@ async def test_an_app_resolves_a_lost_answer_by_the_job_s_id(by_proxy: Store, pr
 
 @pytest.mark.parametrize("where", Cut)
 async def test_an_exchange_that_is_cut_off_is_repeated_and_nothing_happens_twice(
-    by_proxy: Store, proxy: Proxy, where: Cut
+    by_proxy: ServerStore, proxy: Proxy, where: Cut
 ) -> None:
-    async with opened(by_proxy, notify=False) as engine:
+    async with by_proxy.opened(notify=False) as engine:
         await engine.enqueue(Group(tuple(new_job(f"j{number}") for number in range(6))))
         first = (await engine.claim(claim("a" * 32, limit=2))).leases
         proxy.cut_at(where)
@@ -120,8 +118,8 @@ WRITES: dict[str, Story] = {
 
 
 @pytest.mark.parametrize("verb", READS)
-async def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Proxy, verb: str) -> None:
-    async with opened(by_proxy, notify=False) as engine:
+async def test_a_read_that_is_cut_off_is_asked_again(by_proxy: ServerStore, proxy: Proxy, verb: str) -> None:
+    async with by_proxy.opened(notify=False) as engine:
         whole = await READS[verb](engine)
         for where in Cut:
             proxy.cut_at(where)
@@ -131,8 +129,8 @@ async def test_a_read_that_is_cut_off_is_asked_again(by_proxy: Store, proxy: Pro
 
 
 @pytest.mark.parametrize("verb", WRITES)
-async def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy, verb: str) -> None:
-    async with opened(by_proxy, notify=False) as engine:
+async def test_a_write_that_is_cut_off_is_unknown(by_proxy: ServerStore, proxy: Proxy, verb: str) -> None:
+    async with by_proxy.opened(notify=False) as engine:
         await engine.enqueue(Group((new_job("a"),)))
         await WRITES[verb](engine)
         for where in Cut:
@@ -143,8 +141,10 @@ async def test_a_write_that_is_cut_off_is_unknown(by_proxy: Store, proxy: Proxy,
         assert await engine.audit() == ()
 
 
-async def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(by_proxy: Store, proxy: Proxy) -> None:
-    async with opened(by_proxy, notify=False) as engine:
+async def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(
+    by_proxy: ServerStore, proxy: Proxy
+) -> None:
+    async with by_proxy.opened(notify=False) as engine:
         await engine.enqueue(Group((new_job("a"),)))
         proxy.refuse()
         proxy.cut()
@@ -155,8 +155,8 @@ async def test_a_server_that_cannot_be_reached_is_said_to_have_written_nothing(b
         await engine.enqueue(Group((new_job("b"),)))
 
 
-async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
-    async with Load(store) as load:
+async def cuts(store: ServerStore, proxy: Proxy, times: int) -> Load:
+    async with Load(store, durability=store.durability) as load:
         for number in range(times):
             for where in Cut:
                 proxy.cut_at(where, nth=1 + number % 7)
@@ -166,22 +166,23 @@ async def cuts(store: Store, proxy: Proxy, times: int) -> Load:
     return load
 
 
-async def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: Store, proxy: Proxy) -> None:
+async def test_a_worker_cut_off_again_and_again_loses_nothing(by_proxy: ServerStore, proxy: Proxy) -> None:
     load = await cuts(by_proxy, proxy, 3)
     assert load.refused == 0  # the server could be reached all the time
 
 
 @pytest.mark.chaos
-async def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: Store, proxy: Proxy) -> None:
+async def test_nothing_is_lost_in_three_hundred_cuts_under_load(by_proxy: ServerStore, proxy: Proxy) -> None:
     await cuts(by_proxy, proxy, 100)
 
 
 async def test_a_wire_that_hangs_does_not_hold_up_a_renewal_for_ever(
-    by_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    by_proxy: ServerStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.renewal_connection.STATEMENT_TIMEOUT_S", 0.5)
+    limits = {"postgres": "postgres.renewal_connection.STATEMENT_TIMEOUT_S", "redis": "redis.engine.CALL_TIMEOUT_S"}
+    monkeypatch.setattr(f"holdfast.engines.{limits[by_proxy.kind]}", 0.5)
 
-    async with opened(by_proxy, notify=False) as engine:
+    async with by_proxy.opened(notify=False) as engine:
         line = engine.renewal_connection()
         record = WorkerRecord(worker="w", host="h", pid=1, interval=SECOND)
         await asyncio.to_thread(line.heartbeat, record)

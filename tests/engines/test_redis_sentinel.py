@@ -1,0 +1,133 @@
+"""Servers that Sentinels watch: the primary is found, and found again after a failover."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
+from redis_server import names
+
+from holdfast.engines.redis.connect import Connector
+from holdfast.engines.redis.primary import Primary
+from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.sentinel import SentinelPrimaries, parse_sentinels
+from holdfast.engines.redis.slots import Node, Topology
+from holdfast.errors import ConfigError, EngineUnavailable, OutcomeUnknown
+from holdfast.runtime import SystemRuntime
+
+ADD = Script('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call("SCARD", KEYS[1] .. "set")}')
+SENTINEL_PASSWORD = "of-the-sentinels"
+
+
+def every_server() -> list[Any]:
+    """All servers found: the first one in `make test`, the others in `make chaos`."""
+    first, *others = names()
+    return [first, *(pytest.param(name, marks=pytest.mark.chaos) for name in others)]
+
+
+@pytest.fixture(scope="module", params=every_server())
+def group(request: pytest.FixtureRequest) -> Iterator[SentinelGroup]:
+    with private_sentinels(request.param, sentinel_password=SENTINEL_PASSWORD) as made:
+        yield made
+
+
+def address_of(group: SentinelGroup, service: str = SERVICE) -> str:
+    return f"redis+sentinel://:{group.password}@{group.places}/{service}?sentinel_password={SENTINEL_PASSWORD}"
+
+
+@asynccontextmanager
+async def calling(url: str, wait_s: float = 30.0) -> AsyncIterator[SentinelPrimaries]:
+    runtime = SystemRuntime()
+    sentinels, address, _ = parse_sentinels(url)
+    connect = Connector(address, timeout_s=60, connect_timeout_s=10)
+
+    def primary_at(node: Node) -> Primary:
+        return Primary(connect.at(*node), str(node), ADD, runtime, lambda root, run: b"")
+
+    primaries = SentinelPrimaries(sentinels, Topology(), primary_at, runtime, wait_s)
+    try:
+        yield primaries
+    finally:
+        await primaries.close()
+
+
+async def add(primaries: SentinelPrimaries, value: str) -> int:
+    """Add a value to a set; a call whose outcome is unknown is made again."""
+    while True:
+        try:
+            return int((await primaries.call("root:", [b"add", value.encode()])).values[0])
+        except OutcomeUnknown:
+            continue
+
+
+async def test_the_primary_is_found_again_after_each_kind_of_failover(group: SentinelGroup) -> None:
+    async with calling(address_of(group)) as primaries:
+        await add(primaries, "first")
+        for value, fail in (("asked", SentinelGroup.fail_over), ("killed", kill_primary), ("frozen", freeze_primary)):
+            old = group.primary
+            failing = asyncio.ensure_future(asyncio.to_thread(fail, group))
+            while not failing.done():  # calls go on meanwhile
+                await add(primaries, value)
+            await failing
+            await asyncio.to_thread(bring_back, group, old)
+            await add(primaries, value)
+            assert await primaries.nodes() == (Node("127.0.0.1", group.primary.port),)
+            assert group.primary is not old
+
+
+def kill_primary(group: SentinelGroup) -> None:
+    old = group.primary
+    old.kill()
+    group.wait_for_other_primary(old)
+
+
+def freeze_primary(group: SentinelGroup) -> None:
+    """It answers nothing, and its connections stay open."""
+    old = group.primary
+    old.freeze()
+    group.wait_for_other_primary(old)
+
+
+def bring_back(group: SentinelGroup, old: Any) -> None:
+    """The old primary becomes a replica."""
+    if old.pid is None:
+        old.start()
+    old.thaw()
+    group.wait_until_ready()
+
+
+async def test_a_call_without_any_sentinel_fails_after_the_longest_wait() -> None:
+    async with calling("redis+sentinel://127.0.0.1:1,127.0.0.1:2/service", wait_s=0.2) as primaries:
+        with pytest.raises(EngineUnavailable, match=r"127.0.0.1:1,127.0.0.1:2/service.*Nothing was written"):
+            await add(primaries, "x")
+
+
+async def test_an_unknown_service_is_a_wrong_setting(group: SentinelGroup) -> None:
+    async with calling(address_of(group, "unknown")) as primaries:
+        with pytest.raises(ConfigError, match="no service of that name"):
+            await add(primaries, "x")
+
+
+async def test_a_wrong_password_of_the_sentinels_is_a_wrong_setting(group: SentinelGroup) -> None:
+    async with calling(address_of(group).replace(SENTINEL_PASSWORD, "wrong")) as primaries:
+        with pytest.raises(ConfigError, match="login") as refused:
+            await add(primaries, "x")
+    assert "wrong" not in str(refused.value)
+
+
+def test_an_address_names_sentinels_service_and_database() -> None:
+    sentinels, address, settings = parse_sentinels(
+        "rediss+sentinel://ada:se%2Fcret@one,two:5000,[::1]:6000/mail/3?timeout=5&sentinel_password=x&ssl_ca_certs=/ca"
+    )
+    assert sentinels.place == "one:26379,two:5000,::1:6000/mail"
+    assert (address.username, address.password, address.database) == ("ada", "se/cret", 3)
+    assert address.tls == {"ssl_ca_certs": "/ca"}
+    assert settings == {"timeout": "5"}
+
+
+@pytest.mark.parametrize("rest", ["one:1,two:2", "one:1/", "/mail", ":x@/mail"])
+def test_an_address_without_sentinels_or_service_is_refused(rest: str) -> None:
+    with pytest.raises(ConfigError, match=r"redis\+sentinel://host"):
+        parse_sentinels(f"redis+sentinel://{rest}")

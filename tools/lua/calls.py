@@ -14,7 +14,8 @@ from holdfast.model.job import JobRecord
 from holdfast.model.records import PoolRecord
 from holdfast.model.work import lease_of
 from tools.lua.emitter import NIL, Code, Level, field_of, kind_of, literal, table
-from tools.lua.expressions import MISSING, OPENED_BY_STATE, Expressions
+from tools.lua.expressions import MISSING, OPENED_BY_STATE
+from tools.lua.loops import Loops
 from tools.lua.refusal import Refused
 from tools.lua.value_types import (
     ANY,
@@ -33,7 +34,7 @@ from tools.lua.value_types import (
 HEAP = {heapq.heapify: "heapify", heapq.heappop: "heappop", heapq.heapreplace: "heapreplace"}
 
 
-class Calls(Expressions):
+class Calls(Loops):
     def call(self, node: ast.Call) -> Code:
         found = self.static(node.func)
         if found is MISSING:

@@ -130,6 +130,9 @@ do
   -- belong to it, and the topics.
   function A.run(verb, command, call)
     S.begin(call.root, verb, call.at.wall)
+    function S.first_rank()
+      return call.options.first_rank or 0
+    end
     if complete[verb] then
       complete[verb](command)
     end

@@ -96,6 +96,8 @@ class Calls(Expressions):
         return ordered
 
     def spread(self, argument: ast.Starred) -> list[Callable[[], Code]]:
+        if isinstance(argument.value, ast.Name) and argument.value.id in self.tuples:
+            return [lambda one=one: one for one in self.tuples[argument.value.id]]  # type: ignore[misc]
         code = self.value(argument.value)
         if code.type.kind != "tuple" or not code.stable:
             raise Refused(argument, "`*` is translated for a variable that is a tuple of known length")
@@ -128,7 +130,7 @@ class Calls(Expressions):
         found = getattr(cls, name)
         if found is PoolRecord.lane_of:
             return Code(f"rt.key_lane({self.value(node.args[0]).text}, {field_of(owner.text, 'lanes')})", INT)
-        function = self.program.method(node, cls, name)
+        function = self.program.method(node, cls, name).name
         text = self.arguments(node, _parameters(found)[1:], first=owner.text)
         return Code(f"R.{function}({text})", returned_by(found))
 

@@ -51,6 +51,8 @@ class Expressions(Emitter):
         """Other names in Lua than in Python."""
         self.present: frozenset[str] = frozenset()
         """Variables and fields, as Python text, that are known not to be None here."""
+        self.tuples: dict[str, list[Code]] = {}
+        """Variables that are a tuple, by its parts: they need no table."""
         self.returning = False
         """True in the expression of a `return`."""
 
@@ -108,6 +110,9 @@ class Expressions(Emitter):
         match node:
             case ast.Constant(value=int() | str() | bytes() | None as value):
                 return Code(literal(value), value_of(value), stable=True)
+            case ast.Name() if node.id in self.tuples:
+                text = "{" + ", ".join(code.text for code in self.tuples[node.id]) + "}"
+                return Code(text, self.types[node.id], fresh=True)
             case ast.Name() if node.id in self.types:
                 return Code(self.name_in_lua(node.id), self.types[node.id], stable=True)
             case ast.Name() | ast.Attribute() if (found := self.static(node)) is not MISSING:
@@ -175,8 +180,7 @@ class Expressions(Emitter):
                     return self.field(owner, member.cls, name, fields[name])
                 found = getattr(member.cls, name, None)
                 if isinstance(found, property):
-                    function = self.program.method(node, member.cls, name)
-                    return Code(f"R.{function}({owner.text})", returned_by(found.fget))
+                    return self.property(node, owner, member.cls)
         raise Refused(node, f"`{ast.unparse(node)}`: the type of `{ast.unparse(node.value)}` is not known; annotate it")
 
     def field(self, owner: Code, cls: type, name: str, type_: Type) -> Code:
@@ -185,6 +189,21 @@ class Expressions(Emitter):
         if name == "payload" and "payload_hash" in fields_of(cls):
             name = "tail"
         return Code(field_of(owner.within(Level.ATOM), name), type_, stable=owner.stable)
+
+    def property(self, node: ast.Attribute, owner: Code, cls: type) -> Code:
+        """A property that is one expression stands where it is read."""
+        function = self.program.method(node, cls, node.attr)
+        body = [one for one in function.node.body if not isinstance(one, ast.Expr)]
+        type_ = returned_by(getattr(cls, node.attr).fget)
+        if len(body) == 1 and isinstance(body[0], ast.Return) and body[0].value is not None and owner.stable:
+            saved = self.module, self.types, self.names, self.tuples
+            self.module, self.types, self.names = function.module, {"self": of_hint(cls)}, {"self": owner.text}
+            with self.tried() as lines:
+                code = self.value(body[0].value)
+            self.module, self.types, self.names, self.tuples = saved
+            if not lines:
+                return code.typed(type_)
+        return Code(f"R.{function.name}({owner.text})", type_)
 
     def subscript(self, node: ast.Subscript) -> Code:
         if isinstance(node.slice, ast.Slice):
@@ -216,8 +235,9 @@ class Expressions(Emitter):
 
     def key(self, node: ast.expr) -> Code:
         """A key of a dict or a member of a set: a tuple of names is one text."""
-        if isinstance(node, ast.Tuple):
-            codes = self.values(node.elts)
+        parts = self.tuples.get(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Tuple) or parts is not None:
+            codes = parts if parts is not None else self.values(getattr(node, "elts", []))
             if any(code.type.present().kind not in ("str", "enum") for code in codes):
                 raise Refused(node, "a tuple as key has texts only")
             return Code(' .. "\\0" .. '.join(code.within(Level.ADD) for code in codes), STR, Level.CONCAT)
@@ -536,12 +556,18 @@ class Expressions(Emitter):
     @contextmanager
     def loop(self, target: ast.expr, iterable: ast.expr, *, unordered: bool = False) -> Iterator[None]:
         """`for target in iterable`: a list, an iterator of the state, `enumerate`; a dict where order is no matter."""
+        before = dict(self.types)
         inside = self._open_loop(target, iterable, unordered=unordered)
         with self.indented():
             for line in inside:
                 self.emit(line)
             yield
         self.emit("end")
+        for node in ast.walk(target):  # its variables end with the loop
+            if isinstance(node, ast.Name):
+                self.types.pop(node.id, None)
+                if node.id in before:
+                    self.types[node.id] = before[node.id]
 
     def _open_loop(self, target: ast.expr, iterable: ast.expr, *, unordered: bool) -> list[str]:
         match iterable:

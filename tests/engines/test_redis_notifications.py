@@ -16,7 +16,8 @@ from redis_server import AOF_ALWAYS, RedisServer, private_server
 from holdfast.engine import Subscription
 from holdfast.engines.redis import subscriber
 from holdfast.engines.redis.connect import Connector, parse
-from holdfast.engines.redis.notifier import Notifier, OnePrimary
+from holdfast.engines.redis.notifier import Notifier
+from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable
 from holdfast.runtime import SystemRuntime

@@ -33,7 +33,7 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, Level]] = {
     ast.Mod: ("%", Level.MULTIPLY),
 }
 _BY_IDENTITY = ("int", "float", "bool", "str", "bytes", "enum", "flag", "none")
-OPENED_BY_STATE = ("codec", "metadata")
+OPENED_BY_STATE = ("metadata",)
 """Fields of a stored job that are in its `tail`; the state opens it."""
 
 

@@ -23,10 +23,11 @@ from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.connect import Connector, parse
 from holdfast.engines.redis.durability import Durability
 from holdfast.engines.redis.history import History
-from holdfast.engines.redis.notifier import Notifier, OnePrimary
+from holdfast.engines.redis.notifier import Notifier
 from holdfast.engines.redis.presence import Presence, SessionHeartbeat
 from holdfast.engines.redis.primary import Connect, Primary
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
+from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.redis.scripts import Script, whole_script
 from holdfast.engines.redis.settings import RedisSettings, read_options
 from holdfast.engines.redis.unfinished import ContinueWork

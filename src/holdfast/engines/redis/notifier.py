@@ -16,10 +16,11 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from holdfast.engines.redis.connect import Connector
 from holdfast.engines.redis.feed import FeedChannels
+from holdfast.engines.redis.routes import Routes
 from holdfast.engines.redis.subscriber import (
     PROBE_INTERVAL_S,
     REPLY_TIMEOUT_S,
@@ -37,40 +38,6 @@ START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
 CLOSE_TIMEOUT_S = 1.0  # for the messages that are pending when the engine is closed
 
 log = logging.getLogger("holdfast")
-
-
-class Routes(Protocol):
-    """Which channels there are, and which server each belongs to."""
-
-    @property
-    def home(self) -> str:
-        """The first part of the names of the feed's and the workers' channels."""
-
-    @property
-    def sharded(self) -> bool:
-        """True: a cluster that keeps a channel at the node that its name belongs to."""
-
-    def prefixes(self, topic: str) -> Iterable[str]:
-        """The first parts of the names of the channels in which a topic is published; the rest is the topic itself."""
-
-    def connector_of(self, channel: str) -> Connector:
-        """Connects to the server of a channel. Two with the same `place` mean the same server."""
-
-
-class OnePrimary:
-    """The routes of a store on one primary: all channels have one prefix, and one server."""
-
-    sharded = False
-
-    def __init__(self, connector: Connector, prefix: str) -> None:
-        self._connector = connector
-        self.home = prefix
-
-    def prefixes(self, topic: str) -> Iterable[str]:
-        return (self.home,)
-
-    def connector_of(self, channel: str) -> Connector:
-        return self._connector
 
 
 class Watch(NamedTuple):
@@ -103,6 +70,8 @@ class Notifier:
         """Called when a channel was confirmed."""
         self._subscribers: dict[str, Subscriber] = {}
         """By the place of their server."""
+        self._has_unrouted = False
+        """There is a channel whose server is not known."""
         self._closing = False
         self._first_try_done = runtime.event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,7 +97,8 @@ class Notifier:
     def receives(self) -> bool:
         """False: notifications do not arrive, so callers must poll."""
         subscribers = tuple(self._subscribers.values())
-        return bool(subscribers) and all(subscriber.since_s is not None for subscriber in subscribers)
+        is_complete = bool(subscribers) and not self._has_unrouted
+        return is_complete and all(subscriber.since_s is not None for subscriber in subscribers)
 
     @property
     def watch(self) -> Watch | None:
@@ -159,6 +129,10 @@ class Notifier:
     def has_session(self, worker: str) -> bool:
         """True if the server knows that this worker of this process lives."""
         return self._channel_of(worker) in self._confirmed
+
+    def subscribe_again(self) -> None:
+        """The routes have changed: wait until the local subscriptions are in force on the new ones."""
+        self.subscribe(self._topics.topics)
 
     def refresh(self) -> None:
         """There are new channels, or messages to send."""
@@ -244,6 +218,7 @@ class Notifier:
 
     def _route(self) -> None:
         """Give each channel to the subscriber of its server. A subscriber without channels ends."""
+        self._has_unrouted = False
         channels: dict[str, dict[str, Callable[[bytes], None]]] = {}
         connectors: dict[str, Connector] = {}
         with self._lock:
@@ -251,7 +226,12 @@ class Notifier:
             for channel in [channel for channel in self._confirmed if channel not in wanted]:
                 del self._confirmed[channel]
         for channel, receive in wanted.items():
-            connector = self._routes.connector_of(channel)
+            try:
+                connector = self._routes.connector_of(channel)
+            except EngineUnavailable as error:  # the next look may know it
+                log.debug("A channel has no server: %s", error)
+                self._has_unrouted = True
+                continue
             connectors[connector.place] = connector
             channels.setdefault(connector.place, {})[channel] = receive
         for place in [place for place in self._subscribers if place not in connectors]:

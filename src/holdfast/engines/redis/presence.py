@@ -16,14 +16,14 @@ A host that loses its power or its network closes no connection: there the lease
 """
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from holdfast.engines.redis.notifier import Notifier
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
-from holdfast.model.work import Heartbeat
+from holdfast.model.work import Disown, Heartbeat
 from holdfast.runtime import Runtime
 
 BETWEEN_LOOKS_S: Seconds = 1.0
@@ -74,6 +74,9 @@ class DisownSilent(Command[DisownSilentAnswer], frozen=True, gc=False, kw_only=T
     """Since its start the server must have run for longer."""
 
 
+Perform = Callable[[Command[Any]], Awaitable[Any]]
+
+
 class FirstLook(NamedTuple):
     """When a worker was silent for the first time, on the monotonic clock, and its last heartbeat then."""
 
@@ -84,10 +87,10 @@ class FirstLook(NamedTuple):
 class Presence:
     """Which workers of the store were silent at the last look of this process."""
 
-    def __init__(
-        self, perform: Callable[[DisownSilent], Awaitable[DisownSilentAnswer]], notifier: Notifier, runtime: Runtime
-    ) -> None:
+    def __init__(self, perform: Perform, notifier: Notifier, runtime: Runtime, *, queues_apart: bool = False) -> None:
+        """`queues_apart`: the leases are not where the workers are, so they expire in a second step."""
         self._perform = perform
+        self._queues_apart = queues_apart
         self._notifier = notifier
         self._runtime = runtime
         self._run_id = ""
@@ -113,7 +116,7 @@ class Presence:
             if look.at_s >= not_before_s and began_s - look.at_s >= BETWEEN_LOOKS_S
         )
         try:
-            answer = await self._perform(
+            answer: DisownSilentAnswer = await self._perform(
                 DisownSilent(
                     ended=ended,
                     run_id=self._run_id,
@@ -129,7 +132,11 @@ class Presence:
         if not answer.run_id:
             return None
         self._note(answer, not_before_s, took_s=self._now_s() - began_s)
-        return dict(answer.leases)
+        leases = dict(answer.leases)
+        if self._queues_apart:
+            for worker in leases:
+                leases[worker] = len((await self._perform(Disown(workers=(worker,)))).leases)
+        return leases
 
     def _note(self, answer: DisownSilentAnswer, not_before_s: float, took_s: float) -> None:
         if took_s > SLOW_LOOK_S or not answer.is_subscribed or (self._run_id and answer.run_id != self._run_id):

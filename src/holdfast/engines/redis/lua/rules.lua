@@ -845,6 +845,7 @@ function R.record_of(step, new, old, arrival, hold, parents_left)
     id = new.id,
     task = new.task,
     tail = new.tail,
+    codec = new.codec,
     payload_hash = new.payload_hash,
     priority = new.priority,
     lane = new.lane,
@@ -966,7 +967,7 @@ function R.answer_existing(step, new, job_id, inserted)
     arrival = job.arrival,
     generation = job.generation,
     result = completed and job.result or nil,
-    codec = S.codec(job),
+    codec = job.codec,
   }
 end
 

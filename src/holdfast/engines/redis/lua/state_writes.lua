@@ -11,7 +11,7 @@ do
   local function text_of(number)
     local text = texts[number]
     if text == nil then
-      text = string.format("%.0f", number)
+      text = string.format("%.0f", number + 0) -- not -0
       texts[number] = text
     end
     return text

@@ -8,7 +8,9 @@ do
   -- Lists of a NewJob, and other defaults that the client does not send.
   local function complete_job(job)
     job.tail = ARGV[job.tail]
-    job.payload = job.payload and ARGV[job.payload]
+    if job.payload then -- it gets a key of its own
+      job.tail = { job.tail, ARGV[job.payload] }
+    end
     job.payload_hash = job.payload_hash and ARGV[job.payload_hash] or ""
     job.key_window = job.key_window or 0
     job.parents = job.parents or {}
@@ -130,9 +132,7 @@ do
   -- belong to it, and the topics.
   function A.run(verb, command, call)
     S.begin(call.root, verb, call.at.wall)
-    function S.first_rank()
-      return call.options.first_rank or 0
-    end
+    S.worker_crc, S.claim_rank = command.worker_crc, call.options.first_rank or 0
     if complete[verb] then
       complete[verb](command)
     end

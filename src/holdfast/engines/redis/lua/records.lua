@@ -229,14 +229,17 @@ do
     if job.cancel_asked then
       flags = flags + 8
     end
+    local tail = job.tail
     if job.payload_apart then
       flags = flags + 16
+    elseif type(tail) == "table" then -- a new job: its tail, and its payload
+      flags, tail = flags + 16, tail[1]
     end
     local task = job.task
     return struct_pack(
       BASE, flags, STATE_NUMBERS[job.state], job.priority, job.hold, SCOPE_NUMBERS[job.key_scope], codec or 0, #hash,
       job.arrival, #task, created, generation, due, #lane
-    ) .. lease .. ended .. blob_length .. task .. lane .. hash .. owner .. token .. settled .. result .. blob .. job.tail
+    ) .. lease .. ended .. blob_length .. task .. lane .. hash .. owner .. token .. settled .. result .. blob .. tail
   end
 
   local function forever(value)
@@ -367,11 +370,12 @@ do
 
   -- The metadata of a job, out of its tail.
   function records.metadata(job)
-    local length = struct_unpack("<H", job.tail)
+    local tail = job.tail
+    local length = struct_unpack("<H", tail)
     if length == 0 then
       return NOTHING
     end
-    return msgunpack(sub(job.tail, 3, 2 + length))
+    return msgunpack(sub(tail, 3, 2 + length))
   end
 
   -- A job in an answer: the stored form, the payload if it has a key of its own, queue, id, and the lengths of these two.

@@ -185,12 +185,15 @@ do
   end
 
   S.job_of_fresh_id = S.job
+  S.metadata = records.metadata
 
   -- A job of an answer, after the flush: its record, payload, queue and id.
   function S.blob(job)
     local q = queues[job.queue]
-    local payload = job.payload
-    if job.payload_apart then
+    local payload
+    if type(job.tail) == "table" then
+      payload = job.tail[2]
+    elseif job.payload_apart then
       payload = call("GET", S.payload_key(q, job.id)) or ""
     end
     local raw = q.jobs[job.id] == job and q.raw[job.id] or pack(job)

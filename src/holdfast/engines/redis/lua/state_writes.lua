@@ -11,7 +11,7 @@ do
   local function text_of(number)
     local text = texts[number]
     if text == nil then
-      text = string.format("%.0f", number)
+      text = string.format("%.0f", number + 0) -- not -0
       texts[number] = text
     end
     return text
@@ -135,11 +135,10 @@ do
   end
 
   local function write_payload(q, id, before, after)
-    local was, is = before and before.payload_apart, after and (after.payload_apart or after.payload)
-    if was and not is then
+    if after and type(after.tail) == "table" then
+      q.new_payloads[#q.new_payloads + 1] = { S.payload_key(q, id), after.tail[2] }
+    elseif not (after and after.payload_apart) then
       q.gone_payloads[#q.gone_payloads + 1] = S.payload_key(q, id)
-    elseif after and after.payload then
-      q.new_payloads[#q.new_payloads + 1] = { S.payload_key(q, id), after.payload }
     end
   end
 
@@ -165,7 +164,7 @@ do
       is = after and WAITING[after.state] and after.expires
       write_score("expiring", q, id, was, is)
     end
-    if (before and before.payload_apart) or (after and after.payload) then
+    if (before and before.payload_apart) or (after and type(after.tail) == "table") then
       write_payload(q, id, before, after)
     end
     if after then

@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+import redis_acl
 import redis_server
 import redis_stores
 from fast_paths import FAST_PATHS, SHORT
@@ -95,9 +96,19 @@ def redis_engine(name: str | None = None, *, fast_paths: bool = FAST_PATHS) -> E
     return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=fast_paths)
 
 
+def least_redis_engine() -> Engine:
+    """By a user who has no other rights than those that the guide lists."""
+    store = redis_stores.fresh_namespace(redis_server.server())
+    store = redis_acl.limited_to(redis_server.server(), store)
+    return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
+
+
 def redis_maker(name: str) -> Maker:
     return Maker(name, lambda folder: redis_engine(name))
 
+
+LEAST = frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"})
+"""The files of the suite for an engine with few rights."""
 
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
@@ -115,7 +126,7 @@ ENGINES = (
         "postgres-least",
         lambda folder: least_privilege_engine(),
         transaction=postgres_transaction,
-        only=frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"}),
+        only=LEAST,
     ),
     # What has a fast path, without it. `make long` runs the whole suite that way.
     Maker(
@@ -126,6 +137,7 @@ ENGINES = (
     ),
     # Each version found on this machine: redis62 and valkey91 come with the tests, redis70 with Debian.
     *map(redis_maker, redis_server.names()),
+    Maker("redis-least", lambda folder: least_redis_engine(), only=LEAST),
     Maker("redis-general", lambda folder: redis_engine(fast_paths=False), only=SHORT),
 )
 

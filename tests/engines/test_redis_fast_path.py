@@ -128,7 +128,7 @@ async def test_a_second_lease_keeps_what_the_first_one_left(twins: Twins) -> Non
         {"retention": HOUR, "result_ttl": 0},
         {"retention": FOREVER, "result_ttl": FOREVER},
     ],
-    ids=str,
+    ids=["no result", "empty result", "large result", "no retention", "no result TTL", "forever"],
 )
 async def test_a_success_sets_the_lifetimes_that_it_names(twins: Twins, fields: dict[str, Any]) -> None:
     await begin(twins, plain("a"), plain("b"))
@@ -170,7 +170,7 @@ NOT_PLAIN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fields", NOT_PLAIN.values(), ids=NOT_PLAIN)
 async def test_a_job_that_is_not_plain_is_enqueued_by_the_rules(twins: Twins, fields: dict[str, Any]) -> None:
     await begin(twins, plain("there"))
-    await run(twins, enqueue(plain("a"), plain("b", **fields)))
+    await run(twins, enqueue(plain("a"), plain(**{"id": "b", **fields})))
     assert twins.taken()["enqueue"] == 0
     held = (await run(twins, Exchange(claim=claim(1)))).leases
     await run(twins, Exchange(settlements=tuple(map(success, held)), claim=claim(2)))

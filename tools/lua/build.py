@@ -8,7 +8,7 @@ from holdfast.model.states import TRANSITIONS
 from tools.lua.emitter import literal
 from tools.lua.program import Program
 from tools.lua.refusal import Refused
-from tools.lua.sources import find_functions
+from tools.lua.sources import Function, find_functions
 from tools.lua.statements import translate
 
 RULES = Path(__file__).parents[2] / "src/holdfast/engines/redis/lua/rules.lua"
@@ -26,23 +26,34 @@ class DialectError(Exception):
 
 def make_rules(texts: Mapping[str, str] | None = None) -> str:
     """The text of rules.lua. `texts`: sources of modules to use instead of those on the disk."""
-    functions = find_functions(texts)
+    transitions = {"" if state is None else state: targets for state, targets in TRANSITIONS.items()}
+    return f"{HEADER}\nR.TRANSITIONS = {literal(transitions)}\n\n{make_lua(find_functions(texts))}"
+
+
+def make_lua(functions: list[Function]) -> str:
+    """The constants and functions as Lua."""
     refusals: list[str] = []
-    program = Program(functions)
-    parts = []
+    parts: dict[str, str] = {}
+    try:
+        program = Program(functions)
+    except Refused as refused:
+        raise DialectError(refused.at("")) from refused
     for function in functions:
         try:
-            parts.append(translate(program, function))
+            parts[function.name] = translate(program, function)
         except Refused as refused:
             refusals.append(refused.at(f"src/holdfast/{function.file}"))
     if refusals:
         raise DialectError("\n".join(refusals))
-    transitions = {"" if state is None else state: targets for state, targets in TRANSITIONS.items()}
-    lines = [HEADER]
-    lines += [f"local {name} = {text}" for name, text in program.flags.items()]
-    lines += [f"local {name} = {text}" for name, text in sorted(program.constants.items())]
-    lines.append(f"\nR.TRANSITIONS = {literal(transitions)}")
-    return "\n".join(lines) + "\n\n" + "\n\n".join(parts) + "\n"
+    constants = {**program.flags, **dict(sorted(program.constants.items()))}
+    lines = [f"local {name} = {text}\n" for name, text in constants.items()]
+    # A property that is one expression stands where it is read.
+    texts = [parts[one.name] for one in functions if not one.is_property or _is_called(one.name, parts)]
+    return "".join(lines) + "\n" + "\n\n".join(texts) + "\n"
+
+
+def _is_called(name: str, parts: Mapping[str, str]) -> bool:
+    return any(f"R.{name}(" in text for other, text in parts.items() if other != name)
 
 
 def main() -> int:

@@ -14,7 +14,8 @@ from holdfast.model.job import JobRecord
 from holdfast.model.records import PoolRecord
 from holdfast.model.work import lease_of
 from tools.lua.emitter import NIL, Code, Level, field_of, kind_of, literal, table
-from tools.lua.expressions import MISSING, OPENED_BY_STATE, Expressions
+from tools.lua.expressions import MISSING, OPENED_BY_STATE
+from tools.lua.loops import Loops
 from tools.lua.refusal import Refused
 from tools.lua.value_types import (
     ANY,
@@ -33,7 +34,7 @@ from tools.lua.value_types import (
 HEAP = {heapq.heapify: "heapify", heapq.heappop: "heappop", heapq.heapreplace: "heapreplace"}
 
 
-class Calls(Expressions):
+class Calls(Loops):
     def call(self, node: ast.Call) -> Code:
         found = self.static(node.func)
         if found is MISSING:
@@ -96,6 +97,8 @@ class Calls(Expressions):
         return ordered
 
     def spread(self, argument: ast.Starred) -> list[Callable[[], Code]]:
+        if isinstance(argument.value, ast.Name) and argument.value.id in self.tuples:
+            return [lambda one=one: one for one in self.tuples[argument.value.id]]  # type: ignore[misc]
         code = self.value(argument.value)
         if code.type.kind != "tuple" or not code.stable:
             raise Refused(argument, "`*` is translated for a variable that is a tuple of known length")
@@ -128,7 +131,7 @@ class Calls(Expressions):
         found = getattr(cls, name)
         if found is PoolRecord.lane_of:
             return Code(f"rt.key_lane({self.value(node.args[0]).text}, {field_of(owner.text, 'lanes')})", INT)
-        function = self.program.method(node, cls, name)
+        function = self.program.method(node, cls, name).name
         text = self.arguments(node, _parameters(found)[1:], first=owner.text)
         return Code(f"R.{function}({text})", returned_by(found))
 

@@ -50,8 +50,8 @@ class Program:
         """The function that a Python function becomes."""
         return self.functions.get((getattr(found, "__module__", ""), getattr(found, "__qualname__", "")))
 
-    def method(self, node: ast.AST, cls: type, name: str) -> str:
+    def method(self, node: ast.AST, cls: type, name: str) -> Function:
         function = self.functions.get((cls.__module__, f"{cls.__name__}.{name}"))
         if function is None or f"{cls.__name__}.{name}" in IN_RUNTIME:
             raise Refused(node, f"{cls.__name__}.{name} is not translated")
-        return function.name
+        return function

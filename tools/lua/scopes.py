@@ -107,9 +107,15 @@ def find_scopes(body: Block, parameters: set[str]) -> Scopes:
     uses: dict[str, list[_Use]] = defaultdict(list)
     blocks: dict[int, Block] = {}
     _collect(body, (), uses, blocks, frozenset())
+    loops = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.For)]
     scopes = Scopes()
     for name, found in uses.items():
-        if name in parameters or not any(use.stores for use in found):
+        if not any(use.stores for use in found):
+            continue
+        for loop in loops:
+            if name in _names(loop.target):
+                raise Refused(loop, f"`{name}` is the variable of a loop, and assigned elsewhere: rename one")
+        if name in parameters:
             continue
         common = _common_path([use.path for use in found])
         block, index = common
@@ -119,7 +125,48 @@ def find_scopes(body: Block, parameters: set[str]) -> Scopes:
             scopes.with_statement[id(statement)].add(name)
         else:
             scopes.before_statement[id(statement)].append(name)
+            if _follow(blocks[block][index:], name, is_set=False)[0]:
+                raise Refused(statement, f"`{name}` may be read before it is assigned: assign it first")
     return scopes
+
+
+def _follow(body: Block, name: str, *, is_set: bool) -> tuple[bool, bool]:
+    """Whether the variable may be read before it is assigned, and whether it is assigned for certain at the end.
+
+    In a loop Python would read the value of the last round there, and Lua nil.
+    """
+    unset_read = False
+    for statement in body:
+        parts, blocks = _parts_of(statement)
+        for part in parts:
+            found = _occurrences(part)
+            unset_read |= not is_set and (name, False) in found
+        results = [_follow(block, name, is_set=is_set) for block in blocks]
+        unset_read |= any(read for read, _ in results)
+        if isinstance(statement, ast.If):
+            ends = [_follow_end(block, result) for block, result in zip(blocks, results, strict=True)]
+            is_set |= all(ends)
+        elif not blocks:
+            is_set |= (name, True) in _occurrences(statement)
+    return unset_read, is_set
+
+
+def _follow_end(block: Block, result: tuple[bool, bool]) -> bool:
+    return result[1] or bool(block and isinstance(block[-1], ast.Return | ast.Break))
+
+
+def _parts_of(statement: ast.stmt) -> tuple[list[ast.AST], list[Block]]:
+    """The expressions of a statement, and its blocks."""
+    match statement:
+        case ast.If(test, then, orelse):
+            return [test], [then, orelse]
+        case ast.While(test, repeated):
+            return [test], [repeated]
+        case ast.For(_, iterable, repeated):
+            return [iterable], [repeated]
+        case ast.Match(subject, cases):
+            return [subject], [case.body for case in cases]
+    return [statement], []
 
 
 def _common_path(paths: list[tuple[tuple[int, int], ...]]) -> tuple[int, int]:
@@ -143,24 +190,13 @@ def _collect(
     blocks[id(body)] = body
     for index, statement in enumerate(body):
         here = (*path, (id(body), index))
-        inner: list[tuple[Block, frozenset[str]]] = []
-        parts: list[ast.AST]
-        match statement:
-            case ast.If(test, then, orelse):
-                parts, inner = [test], [(then, loop_names), (orelse, loop_names)]
-            case ast.While(test, repeated):
-                parts, inner = [test], [(repeated, loop_names)]
-            case ast.For(target, iterable, repeated):
-                parts, inner = [iterable], [(repeated, loop_names | _names(target))]
-            case ast.Match(subject, cases):
-                parts, inner = [subject], [(case.body, loop_names) for case in cases]
-            case _:
-                parts = [statement]
+        parts, inner = _parts_of(statement)
+        names = loop_names | _names(statement.target) if isinstance(statement, ast.For) else loop_names
         for part in parts:
             for name, stores in _occurrences(part):
                 if name not in loop_names:
                     uses[name].append(_Use(here, statement, stores))
-        for block, names in inner:
+        for block in inner:
             _collect(block, here, uses, blocks, names)
 
 

@@ -50,6 +50,10 @@ class Function:
     comments: Mapping[int, str]
 
     @property
+    def is_property(self) -> bool:
+        return any(isinstance(one, ast.Name) and one.id == "property" for one in self.node.decorator_list)
+
+    @property
     def title(self) -> str:
         return self.node.name if self.owner is None else f"{self.owner.__name__}.{self.node.name}"
 
@@ -62,11 +66,12 @@ def find_functions(texts: Mapping[str, str] | None = None) -> list[Function]:
         path = Path(inspect.getfile(module))
         text = (texts or {}).get(name) or path.read_text(encoding="utf-8")
         file = "/".join(path.parts[path.parts.index("holdfast") + 1 :])
-        found += _functions_of(module, file, text)
+        found += functions_of(module, file, text)
     return found
 
 
-def _functions_of(module: ModuleType, file: str, text: str) -> list[Function]:
+def functions_of(module: ModuleType, file: str, text: str) -> list[Function]:
+    """The functions of one module, and the methods of its classes."""
     comments = _comments(text)
     found = []
     short = module.__name__.rpartition(".")[2]

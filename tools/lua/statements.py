@@ -1,6 +1,7 @@
 """Statements and whole functions."""
 
 import ast
+from collections.abc import Sequence
 
 from msgspec.structs import replace as replace_struct
 
@@ -128,7 +129,7 @@ class Statements(Calls):
             case ast.If():
                 self.if_(node)
             case ast.While(test, body):
-                self._forget(_stored(body))
+                self._forget(set(_stored(body)))
                 with self.captured() as lines:
                     code = self.test(test)
                 if lines:
@@ -140,7 +141,7 @@ class Statements(Calls):
                     self.block(body)
                 self.emit("end")
             case ast.For(target, iterable, body):
-                self._forget(_stored([node]))
+                self._forget(set(_stored([node])))
                 with self.loop(target, iterable):
                     self.block(body)
             case ast.Match():
@@ -159,7 +160,7 @@ class Statements(Calls):
     def if_(self, node: ast.If, word: str = "if") -> None:
         if not node.body and node.orelse:  # it had a `continue` only
             other = ast.UnaryOp(ast.Not(), node.test)
-            self.if_(ast.copy_location(ast.If(ast.copy_location(other, node.test), node.orelse, []), node))
+            self.if_(ast.copy_location(ast.If(ast.copy_location(other, node.test), node.orelse, []), node), word)
             return
         self.emit(f"{word} {self.test(node.test).text} then")
         with self.indented(), self.knowing(node.test, holds=True):
@@ -238,6 +239,10 @@ class Statements(Calls):
         name = target.id
         lua = self.name_in_lua(name)
         word = "local " if name in declared else ""
+        if word and isinstance(value, ast.Tuple) and self._needs_no_table(name, value):
+            self.tuples[name] = self.values(value.elts)
+            self._learn(name, Type("tuple", tuple(code.type for code in self.tuples[name])))
+            return
         if word and isinstance(value, ast.Call) and self.static(value.func) is replace_struct:
             self._learn(name, self.replaced(value, lua).type)
             return
@@ -264,6 +269,19 @@ class Statements(Calls):
             self._rename(code.text, lua)
         else:
             self.emit(f"{word}{lua} = {code.text}")
+
+    def _needs_no_table(self, name: str, value: ast.Tuple) -> bool:
+        """True if the parts of a tuple can be read again wherever the variable is used."""
+        if any(isinstance(one, ast.Starred) for one in value.elts):
+            return False
+        stored = _stored([self.function.node])
+        loops = [node for node in ast.walk(self.function.node) if isinstance(node, ast.For)]
+        in_loops = {one for loop in loops for one in _stored([loop.target])}
+        with self.tried() as lines:
+            codes = self.values(value.elts)
+        read = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+        same = not any(one in stored and one not in in_loops for one in read)
+        return not lines and all(code.stable for code in codes) and same and stored.count(name) == 1
 
     def _rename(self, temp: str, name: str) -> None:
         """The table was made in a variable of its own: give that variable the name."""
@@ -344,13 +362,15 @@ class Statements(Calls):
         if isinstance(value, ast.IfExp):
             with self.tried() as lines:
                 self.choice(value)
-            if lines:
+            if lines or self.several:
                 self.emit(f"if {self.test(value.test).text} then")
                 with self.indented():
                     self._returned(value.body)
                 self.emit("end")
                 self._returned(value.orelse)
                 return
+        if self.several and not isinstance(value, ast.Call):
+            raise Refused(value, "several values are returned as a tuple display or by a call")
         code = self.value(value)
         self.emit(f"return {code.text}")
 
@@ -359,6 +379,7 @@ def _leaves(body: Block) -> bool:
     return isinstance(body[-1], ast.Return | ast.Break)
 
 
-def _stored(body: Block) -> set[str]:
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+def _stored(parts: Sequence[ast.AST]) -> list[str]:
+    """The variables that are assigned here, as often as they are."""
+    nodes = [node for part in parts for node in ast.walk(part)]
+    return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]

@@ -147,6 +147,14 @@ class Durability:
 
     # The class
 
+    async def check_each(self, servers: Iterable[SendCommand]) -> None:
+        """`check` for the primaries of a cluster. The weakest class is in force."""
+        found = []
+        for send in servers:
+            await self.check(send)
+            found.append(self.found)
+        self.found = min(found, key=CLASSES.index)
+
     async def check(self, send: SendCommand) -> None:
         """Find the class. Raises ConfigError if the server is weaker than it must be, or evicts keys."""
         self._settings = await read_settings(send)

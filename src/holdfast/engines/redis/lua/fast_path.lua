@@ -134,7 +134,7 @@ do
         members = {}
         ready[task] = members
       end
-      members[#members + 1] = -job.priority
+      members[#members + 1] = 0 - job.priority -- not -0
       members[#members + 1] = struct_pack(">I7I6", now, arrival) .. id
     end
     write("HSET", root .. "jobs:" .. name, stored)
@@ -373,13 +373,12 @@ do
   local function next_page(task)
     local last = task.read + task.page - 1
     task.members = call("ZRANGE", task.key, task.read, last, "WITHSCORES")
-    task.read = last + 1
-    task.place = 1
+    task.read, task.place, task.has_more = last + 1, 1, #task.members == 2 * task.page
   end
 
   -- The first ready job of a task that the claim has not taken: priority, due and arrival.
   local function look_at_head(task)
-    if task.place > #task.members and #task.members == 2 * task.page then
+    if task.place > #task.members and task.has_more then
       next_page(task)
     end
     local member = task.members[task.place]
@@ -450,6 +449,7 @@ do
         read = 0,
         members = {},
         place = 1,
+        has_more = true,
         taken = 0,
         leases = {},
         assigned_leases = {},

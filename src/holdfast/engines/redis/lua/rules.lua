@@ -2,6 +2,34 @@
 -- Each function is headed by its file and function there. A comment such as `-- L3` names a rule of docs/contract.md.
 -- The state is `S` (state.lua), the step `step` (step.lua), the helpers `rt` (runtime.lua).
 
+R.TRANSITIONS = {
+  [""] = { ["blocked"] = true, ["queued"] = true, ["scheduled"] = true },
+  ["scheduled"] = { ["blocked"] = true, ["cancelled"] = true, ["queued"] = true },
+  ["blocked"] = { ["cancelled"] = true, ["queued"] = true, ["scheduled"] = true },
+  ["queued"] = { ["assigned"] = true, ["blocked"] = true, ["cancelled"] = true, ["running"] = true },
+  ["assigned"] = {
+    ["blocked"] = true,
+    ["cancelled"] = true,
+    ["failed"] = true,
+    ["queued"] = true,
+    ["retrying"] = true,
+    ["running"] = true,
+  },
+  ["running"] = {
+    ["blocked"] = true,
+    ["cancelled"] = true,
+    ["failed"] = true,
+    ["queued"] = true,
+    ["retrying"] = true,
+    ["scheduled"] = true,
+    ["succeeded"] = true,
+  },
+  ["retrying"] = { ["blocked"] = true, ["cancelled"] = true, ["queued"] = true },
+  ["succeeded"] = {},
+  ["failed"] = {},
+  ["cancelled"] = {},
+}
+
 local Hold = { NONE = 0, LANE = 1, PARENTS = 2, PAUSED = 4, ARRIVING = 8, EPOCH = 16 }
 local ALIVE_FOR_INTERVALS = 3
 local ENDS_A_RUN = { ["cancelled"] = true, ["failed"] = true, ["retrying"] = true }
@@ -30,34 +58,6 @@ local SILENT_AFTER_INTERVALS = 10
 local SILENT_AT_LEAST = 3600000000
 local TERMINAL = { ["cancelled"] = true, ["failed"] = true, ["succeeded"] = true }
 local WAITING = { ["blocked"] = true, ["queued"] = true, ["retrying"] = true, ["scheduled"] = true }
-
-R.TRANSITIONS = {
-  [""] = { ["blocked"] = true, ["queued"] = true, ["scheduled"] = true },
-  ["scheduled"] = { ["blocked"] = true, ["cancelled"] = true, ["queued"] = true },
-  ["blocked"] = { ["cancelled"] = true, ["queued"] = true, ["scheduled"] = true },
-  ["queued"] = { ["assigned"] = true, ["blocked"] = true, ["cancelled"] = true, ["running"] = true },
-  ["assigned"] = {
-    ["blocked"] = true,
-    ["cancelled"] = true,
-    ["failed"] = true,
-    ["queued"] = true,
-    ["retrying"] = true,
-    ["running"] = true,
-  },
-  ["running"] = {
-    ["blocked"] = true,
-    ["cancelled"] = true,
-    ["failed"] = true,
-    ["queued"] = true,
-    ["retrying"] = true,
-    ["scheduled"] = true,
-    ["succeeded"] = true,
-  },
-  ["retrying"] = { ["blocked"] = true, ["cancelled"] = true, ["queued"] = true },
-  ["succeeded"] = {},
-  ["failed"] = {},
-  ["cancelled"] = {},
-}
 
 -- model/lifetimes.py: later
 -- `start` plus `duration`, at most `FOREVER`.
@@ -111,11 +111,6 @@ function R.extend(history, entry)
   return rt.concat(rt.slice(longer, 0, KEEP_FIRST), rt.slice(longer, -KEEP_LAST))
 end
 
--- model/records.py: Totals.finished
-function R.Totals_finished(self)
-  return self.succeeded + self.failed + self.cancelled
-end
-
 -- model/records.py: Totals.plus
 -- With `count` more jobs that ended in this state.
 function R.Totals_plus(self, target, count)
@@ -138,43 +133,6 @@ end
 -- True if the last heartbeat is at most three intervals old.
 function R.WorkerRecord_is_alive(self, now)
   return now - self.seen <= ALIVE_FOR_INTERVALS * (self.interval ~= 0 and self.interval or INTERVAL_IF_UNKNOWN)
-end
-
--- model/job.py: JobRecord.job_key
-function R.JobRecord_job_key(self)
-  return { queue = self.queue, id = self.id }
-end
-
--- model/job.py: JobRecord.live
-function R.JobRecord_live(self)
-  return LIVE[self.state] == true
-end
-
--- model/job.py: JobRecord.waiting
-function R.JobRecord_waiting(self)
-  return WAITING[self.state] == true
-end
-
--- model/job.py: JobRecord.leased
-function R.JobRecord_leased(self)
-  return LEASED[self.state] == true
-end
-
--- model/job.py: JobRecord.terminal
-function R.JobRecord_terminal(self)
-  return TERMINAL[self.state] == true
-end
-
--- model/job.py: JobRecord.id_until
--- How long a succeeded job keeps its id. With a `unique_key`, `key_scope` applies to the key, not to the id.
-function R.JobRecord_id_until(self)
-  return self.unique_key ~= nil and self.result_until or self.key_until
-end
-
--- model/job.py: JobRecord.kept_until
--- When the last of the three lifetimes ends, and the record may be deleted.
-function R.JobRecord_kept_until(self)
-  return math.max(self.visible_until, self.result_until, self.key_until)
 end
 
 -- engines/ledger/step.py: as_waiting
@@ -554,10 +512,9 @@ function R.link(step, child, arrival, parents)
   local left, failed = 0, false
   local seen = {}
   for _, parent in ipairs(parents) do
-    local name = {parent.job.queue, parent.job.id}
-    local job = S.job(name[1], name[2])
-    if not seen[rt.key(name)] then
-      seen[rt.key(name)] = true
+    local job = S.job(parent.job.queue, parent.job.id)
+    if not seen[parent.job.queue .. "\0" .. parent.job.id] then
+      seen[parent.job.queue .. "\0" .. parent.job.id] = true
       -- P2: an ended parent needs no edge. P4: the others are counted.
       if job ~= nil and not TERMINAL[job.state] then
         step.put(nil, { kind = "Edge", parent = parent.job, child = child, arrival = arrival, any_end = parent.any_end })
@@ -604,7 +561,7 @@ function R.resolve_one(step, name, budget)
     R.resolve_edge(step, parent, edge)
   end
   -- P8: the last edge is resolved.
-  if R.JobRecord_kept_until(parent) <= step.now and #S.children(name[1], name[2], 1) == 0 then
+  if math.max(parent.visible_until, parent.result_until, parent.key_until) <= step.now and #S.children(name[1], name[2], 1) == 0 then
     step.drop_job(parent)
   end
   return #edges
@@ -700,20 +657,18 @@ end
 -- The id of the job that answers for a new one; None: it is to be inserted.
 function R.existing_id(step, job, planned)
   -- S1, D1: the id is looked at before the key. E3: inside a group the first of two wins.
-  local name = {job.queue, job.id}
-  local twin = planned.ids[rt.key(name)]
+  local twin = planned.ids[job.queue .. "\0" .. job.id]
   if twin ~= nil then
-    return R._differs(job, twin.task, twin.payload_hash) and { kind = "GroupConflict", job = { queue = name[1], id = name[2] } } or job.id
+    return R._differs(job, twin.task, twin.payload_hash) and { kind = "GroupConflict", job = { queue = job.queue, id = job.id } } or job.id
   end
   -- E9: in `_record`. D9: a duplicate of another task or payload is a conflict.
   local record = R._record(step, job)
   -- D8: with a key, the scope governs the key, and the id is taken until the result lapses.
-  if record ~= nil and R.is_taken(record, R.JobRecord_id_until(record), step.now) then
-    return R._differs(job, record.task, record.payload_hash) and { kind = "GroupConflict", job = { queue = name[1], id = name[2] } } or job.id
+  if record ~= nil and R.is_taken(record, record.unique_key ~= nil and record.result_until or record.key_until, step.now) then
+    return R._differs(job, record.task, record.payload_hash) and { kind = "GroupConflict", job = { queue = job.queue, id = job.id } } or job.id
   end
   if job.unique_key ~= nil then
-    local key = {job.queue, job.task, job.unique_key}
-    local holder = planned.keys[rt.key(key)]
+    local holder = planned.keys[job.queue .. "\0" .. job.task .. "\0" .. job.unique_key]
     if holder == nil then
       holder = R.key_holder(S, job.queue, job.task, job.unique_key, step.now)
       if holder ~= nil and planned.ids[job.queue .. "\0" .. holder] ~= nil then
@@ -727,8 +682,7 @@ function R.existing_id(step, job, planned)
   end
   -- P1: a parent exists, or stands earlier in the group.
   for _, parent in ipairs(job.parents) do
-    local parent_name = {parent.job.queue, parent.job.id}
-    if planned.ids[rt.key(parent_name)] == nil and S.job(parent_name[1], parent_name[2]) == nil then
+    if planned.ids[parent.job.queue .. "\0" .. parent.job.id] == nil and S.job(parent.job.queue, parent.job.id) == nil then
       return { kind = "GroupOrphan", parent = parent.job }
     end
   end
@@ -951,7 +905,7 @@ function R.answer_existing(step, new, job_id, inserted)
     copy_1.depth = nil
     return copy_1
   end
-  if new.reply ~= nil and R.JobRecord_live(job) and not rt.contains(job.reply, new.reply) then
+  if new.reply ~= nil and LIVE[job.state] == true and not rt.contains(job.reply, new.reply) then
     -- D12: the second caller is notified too.
     local after = rt.copy(job)
     after.reply = rt.extended(job.reply, new.reply)
@@ -1198,7 +1152,7 @@ end
 -- The owner of a reaped lease reports that it lives.
 function R.give_back_loss(step, job, token)
   -- A8: the loss does not count any more; a job that has ended stays as it is.
-  if R.JobRecord_live(job) and job.reaped_token == token then
+  if LIVE[job.state] == true and job.reaped_token == token then
     local copy_1 = rt.copy(job)
     copy_1.losses = job.losses - 1
     copy_1.reaped_token = nil
@@ -1434,7 +1388,7 @@ function R.disown(step, command)
   end
   local list_3 = {}
   for _, job in ipairs(leases) do
-    list_3[#list_3 + 1] = R.JobRecord_job_key(job)
+    list_3[#list_3 + 1] = { queue = job.queue, id = job.id }
   end
   return { at = step.at, leases = list_3 }
 end
@@ -1828,11 +1782,11 @@ end
 function R.emptied(step, command)
   -- EM1: true for one caller each time the queue runs empty.
   local queue = S.queue(command.queue)
-  if queue == nil or R.Totals_finished(queue.totals) <= queue.emptied_at or S.depth(command.queue) ~= 0 then
+  if queue == nil or queue.totals.succeeded + queue.totals.failed + queue.totals.cancelled <= queue.emptied_at or S.depth(command.queue) ~= 0 then
     return { at = step.at, emptied = false }
   end
   local copy_1 = rt.copy(queue)
-  copy_1.emptied_at = R.Totals_finished(queue.totals)
+  copy_1.emptied_at = queue.totals.succeeded + queue.totals.failed + queue.totals.cancelled
   step.put(queue, copy_1)
   return { at = step.at, emptied = true }
 end
@@ -1914,7 +1868,7 @@ function R.prune(step, command, chosen)
   -- PR1: waiting jobs past their `expires` first, since they may be deletable at once.
   local late = {}
   for _, job in ipairs(S.expiring(step.now, command.limit + 1)) do
-    late[#late + 1] = R.JobRecord_job_key(job)
+    late[#late + 1] = { queue = job.queue, id = job.id }
   end
   local function order_2(a, b)
     if a.queue ~= b.queue then
@@ -1927,7 +1881,7 @@ function R.prune(step, command, chosen)
   for _, key in ipairs(expired) do
     job = S.job(key.queue, key.id)
     -- not cancelled already by a parent before it
-    if job ~= nil and R.JobRecord_waiting(job) then
+    if job ~= nil and WAITING[job.state] == true then
       R.cancel_waiting(step, job, "expired", "")
     end
   end
@@ -1935,7 +1889,7 @@ function R.prune(step, command, chosen)
   -- PR1, K6: ended jobs whose three lifetimes have passed, and that no edge keeps.
   local over = {}
   for _, job in ipairs(S.ended(step.now, command.limit + 1)) do
-    over[#over + 1] = R.JobRecord_job_key(job)
+    over[#over + 1] = { queue = job.queue, id = job.id }
   end
   local function order_4(a, b)
     if a.queue ~= b.queue then

@@ -212,7 +212,7 @@ async def test_options_in_the_address_are_settings(store: Store) -> None:
     options = store._replace(url=f"{store.url}?timeout=7&notify=no")
     async with opened_engine(made(options, timeout=9.0)) as engine:
         assert not engine.capabilities.push
-        assert engine._connect.timeout_s == 7.0
+        assert engine._servers.settings.timeout == 7.0
 
 
 @pytest.mark.parametrize(

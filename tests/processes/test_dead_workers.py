@@ -111,8 +111,9 @@ async def test_the_time_until_a_killed_worker_s_job_runs_again_on_one_host(store
 
 @redis_only
 async def test_from_another_host_a_killed_worker_is_known_by_its_subscription(store: Store, tmp_path: Path) -> None:
+    """About 3 s; longer if the server has just been started."""
     (took_s,) = await kill_and_measure(store, tmp_path / "runs", times=1, hosts=tmp_path / "hosts")
-    assert took_s < LEASE_S / 3
+    assert took_s < LEASE_S / 2
 
 
 @pytest.mark.chaos

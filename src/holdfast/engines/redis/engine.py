@@ -21,7 +21,7 @@ from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscriptio
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.cluster import ClusterPrimaries
-from holdfast.engines.redis.durability import Durability, SendCommand
+from holdfast.engines.redis.durability import Durability
 from holdfast.engines.redis.history import History
 from holdfast.engines.redis.notifier import Notifier
 from holdfast.engines.redis.presence import Presence, SessionHeartbeat
@@ -192,16 +192,13 @@ class RedisEngine(Engine):
             )
         self._servers.note_version(numbers)
         await self._servers.check_mode(self._primary)
-        await self.durability.check(*await self._each_server())
+        await self.durability.check(*await self._primary.commands())
         await self._perform_on_root(self._primary, self._servers.root, Now())
 
     async def _find_cluster(self) -> None:
         if await self._servers.look_for_cluster(self._primary):
             await self._primary.close()
             self._set_primary()
-
-    async def _each_server(self) -> list[SendCommand]:
-        return [one.command for one in await self._primary.each()]
 
     def _leave_to_parent(self) -> None:
         """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
@@ -278,7 +275,7 @@ class RedisEngine(Engine):
         if head.begun:
             answer = await self._finish(primary, root, head.begun, answer)
         if type(command) is Prune:
-            await self.durability.check_again(self._each_server, head.wall)
+            await self.durability.check_again(primary.commands, head.wall)
         return answer
 
     async def _audit(self, primary: Primaries, root: str) -> AuditAnswer:

@@ -10,7 +10,7 @@ How a page is read:
 * In a `console` block, a line that begins with `$ ` is a command, and it must exist.
 * The guide on PostgreSQL has a database without a schema of ours, whose address is in `HOLDFAST_URL`. There the `sql`
   blocks are run, each committed.
-* The guide on Redis has an empty server, whose address is in `HOLDFAST_URL`. Each line of a `redis` block is sent there.
+* The guide on Redis has an empty server, whose address is in `HOLDFAST_URL`. Lines of `redis` blocks are sent to it.
 
 Every Python block is compiled, whatever becomes of it, and a line of a traceback is the line of the page.
 """

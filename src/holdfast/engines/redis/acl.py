@@ -35,10 +35,9 @@ SHARDED_CHANNELS = ("spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsu
 def acl_rules(namespace: str, *, cluster: bool = False, sharded: bool = False) -> list[str]:
     """The rules of a user that works with one namespace. Log-in and password are not among them."""
     commands = [*CONNECT, *SCRIPTS, *READS, *WRITES, *CHANNELS]
-    names = [f"{namespace}:*"]
+    names = [f"{namespace}:*", f"{{{namespace}}}:*"]  # the second: `cluster=namespace`, looked for in every mode
     if cluster:
         commands += CLUSTER
-        names.append(f"{{{namespace}}}:*")
     if sharded:
         commands += SHARDED_CHANNELS
     keys, channels = [f"~{name}" for name in names], [f"&{name}" for name in names]

@@ -279,7 +279,7 @@ class Notifier:
     async def _on_connect(self, subscriber: Subscriber) -> None:
         is_home = subscriber is self._home
         if subscriber.connects > 1:
-            self._topics.notify(frozenset({EVERY_TOPIC}))  # notifications were lost before it was subscribed
+            self._topics.notify(frozenset({EVERY_TOPIC}))  # N7: notifications were lost before it was subscribed
         if is_home:
             self.feed.announce()
             if subscriber.connects > 1:

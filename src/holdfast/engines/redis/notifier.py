@@ -167,7 +167,8 @@ class Notifier:
             look()
         if not confirmed.is_set():
             self.refresh()
-            if self.receives:
+            # A server of a cluster gets its first connection when it gets its first channel: that is waited for, too.
+            if not any(subscriber.is_down for subscriber in tuple(self._subscribers.values())):
                 confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
 

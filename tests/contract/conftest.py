@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 import redis_acl
+import redis_cluster
 import redis_server
 import redis_stores
 from fast_paths import FAST_PATHS, SHORT
@@ -103,12 +104,25 @@ def least_redis_engine() -> Engine:
     return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
+def redis_cluster_engine(mode: str) -> Engine:
+    """On a cluster of three nodes: a slot for each queue, or one for the namespace."""
+    store = redis_stores.fresh_cluster_namespace(redis_cluster.cluster())
+    options = {"namespace": store.namespace, "durability": "none", "cluster": mode}
+    return open_engine(store.url, fast_paths=FAST_PATHS, **options)
+
+
 def redis_maker(name: str) -> Maker:
     return Maker(name, lambda folder: redis_engine(name))
 
 
 LEAST = frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"})
 """The files of the suite for an engine with few rights."""
+
+SEVERAL_QUEUES = frozenset(
+    f"test_{verb}"
+    for verb in ("claim", "claim_again", "disown", "enqueue", "exchange", "expired", "notifications", "prune", "remove")
+) | {"test_open_close", "test_parents", "test_stats", "test_workers"}
+"""The files of the suite for an engine that keeps each queue apart."""
 
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
@@ -137,6 +151,9 @@ ENGINES = (
     ),
     # Each version found on this machine: redis62 and valkey91 come with the tests, redis70 with Debian.
     *map(redis_maker, redis_server.names()),
+    # What meets several queues, and a notification. The whole suite runs on every version in `make chaos`.
+    Maker("redis-queues", lambda folder: redis_cluster_engine("queues")),
+    Maker("redis-namespace", lambda folder: redis_cluster_engine("namespace")),
     Maker("redis-least", lambda folder: least_redis_engine(), only=LEAST),
     Maker("redis-general", lambda folder: redis_engine(fast_paths=False), only=SHORT),
 )

@@ -185,7 +185,7 @@ async def test_a_write_waits_for_replicas_and_is_unknown_if_they_are_late(server
             await engine.enqueue(Group((new_job("after"),)))
 
 
-async def test_the_caller_of_a_task_hears_that_replicas_are_late(server: RedisServer) -> None:
+def test_the_caller_of_a_task_hears_that_replicas_are_late(server: RedisServer) -> None:
     url = f"{server.url()}?replicas=1&replica_timeout=0.05"
     with App[Any](url, namespace="late") as jobs:
 

@@ -28,6 +28,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
         yield private
 
 
+@pytest.fixture(autouse=True)
+def empty(server: RedisServer) -> None:
+    server.execute("FLUSHALL")
+
+
 class Watched:
     """An engine and the events of its store."""
 

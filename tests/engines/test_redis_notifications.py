@@ -64,6 +64,7 @@ def start(private: RedisServer) -> Iterator[Callable[[], Process]]:
 Start = Callable[[], Process]
 
 
+# N7
 async def test_a_topic_reaches_those_who_subscribe_to_it_and_no_others(private: RedisServer, start: Start) -> None:
     one, other = start(), start()
     with one.subscribe("queue:a", "room:a") as received, other.subscribe("queue:b") as not_received:
@@ -91,6 +92,7 @@ async def test_a_topic_without_a_subscription_is_dropped(private: RedisServer, s
             assert private.execute("PUBSUB", "NUMSUB", f"{PREFIX}queue:a")[1] == 1
 
 
+# N7
 async def test_a_notifier_whose_connection_is_ended_receives_again(
     private: RedisServer, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

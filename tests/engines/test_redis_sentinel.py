@@ -44,7 +44,7 @@ async def calling(url: str, wait_s: float = 30.0) -> AsyncIterator[SentinelPrima
     connect = Connector(address, timeout_s=60, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
-        return Primary(connect.at(*node), str(node), ADD, runtime, lambda root, run: b"")
+        return Primary(connect.at(*node), str(node), ADD, runtime, lambda root, run, rank: b"")
 
     primaries = SentinelPrimaries(sentinels, Topology(), primary_at, runtime, wait_s)
     try:

@@ -111,8 +111,9 @@ async def test_the_time_until_a_killed_worker_s_job_runs_again_on_one_host(store
 
 @redis_only
 async def test_from_another_host_a_killed_worker_is_known_by_its_subscription(store: Store, tmp_path: Path) -> None:
+    """About 3 s; longer if the server has just been started."""
     (took_s,) = await kill_and_measure(store, tmp_path / "runs", times=1, hosts=tmp_path / "hosts")
-    assert took_s < LEASE_S / 3
+    assert took_s < LEASE_S / 2
 
 
 @pytest.mark.chaos
@@ -277,8 +278,7 @@ async def test_a_living_worker_keeps_its_jobs_through_two_hundred_cuts(store: St
 async def test_a_longer_cut_costs_at_most_one_run_and_no_second_outcome(store: Store) -> None:
     records, held = await cut(store, cuts=3, shortest_s=4, longest_s=6)
     for record in records:
-        assert record.losses <= 3
-        assert held.runs.count(record.id) <= record.losses + 1
+        assert held.runs.count(record.id) == record.attempt <= 4
     engine = await store.open()
     stats = (await engine.stats(QUEUE)).queues[0]
     assert (stats.totals.succeeded, stats.totals.finished) == (HELD, HELD)

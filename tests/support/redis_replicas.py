@@ -6,6 +6,7 @@ from redis_server import RedisServer, Settings, new_folder, start_new
 def start_replica(primary: RedisServer, settings: Settings | None = None) -> RedisServer:
     """A new server that copies `primary`. The caller closes it."""
     assert primary.binary is not None
+    primary.configure(repl_diskless_sync_delay=0)  # else it waits 5 s for more replicas
     own: Settings = {"replicaof": f"127.0.0.1 {primary.port}", "masterauth": primary.password}
     return start_new(primary.binary, new_folder(primary.binary), own | (settings or {}), password=primary.password)
 

@@ -4,6 +4,7 @@ import os
 import secrets
 from typing import NamedTuple
 
+from redis_cluster import RedisCluster
 from redis_server import RedisServer
 
 
@@ -20,9 +21,18 @@ def fresh_namespace(server: RedisServer) -> Store:
 
     A shared server keeps nothing, so an engine on it must be given `durability="none"`.
     """
+    return _lend(server)
+
+
+def fresh_cluster_namespace(cluster: RedisCluster) -> Store:
+    """The same on a cluster."""
+    return _lend(*cluster.primaries)
+
+
+def _lend(*servers: RedisServer) -> Store:
     name = f"t{os.getpid()}_{secrets.token_hex(4)}"
-    _lent.append((server, name))
-    return Store(server.url(), name)
+    _lent.extend((server, name) for server in servers)
+    return Store(servers[0].url(), name)
 
 
 def keys_of(server: RedisServer, namespace: str) -> list[bytes]:
@@ -36,6 +46,7 @@ def remove_all() -> None:
         server, namespace = _lent.pop()
         if server.own and server.pid is None:
             continue
-        found = keys_of(server, namespace)
-        for first in range(0, len(found), 1_000):
-            server.execute("UNLINK", *found[first : first + 1_000])
+        pipeline = server.client.pipeline(transaction=False)
+        for key in keys_of(server, namespace):
+            pipeline.unlink(key)  # one by one: in a cluster they are in several slots
+        pipeline.execute()

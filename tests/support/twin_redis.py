@@ -37,8 +37,8 @@ class EngineAt(RedisEngine):
 
     at_us = BEGIN_US
 
-    def _options(self, root: str, run: str) -> bytes:
-        options = msgspec.msgpack.decode(super()._options(root, run))
+    def _options(self, root: str, run: str, first_rank: int) -> bytes:
+        options = msgspec.msgpack.decode(super()._options(root, run, first_rank))
         return calls.encode_map({**options, "at": self.at_us + self.clock_offset})
 
 

@@ -53,6 +53,10 @@ ENGINES: dict[str, EngineEntry] = {
     "valkey": _REDIS,
     "valkeys": _REDIS,
     "unix": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
+    "valkey+sentinel": _REDIS,
+    "valkeys+sentinel": _REDIS,
 }
 """By the scheme of an address."""
 

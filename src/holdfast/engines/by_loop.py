@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from holdfast.runtime import Runtime
 
@@ -21,6 +22,10 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
+
+_KEPT: "WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None, None]]]" = WeakKeyDictionary()
+"""Generators of connections that another thread has closed. If a generator were collected before its loop ends, asyncio
+would make a task for it, and a loop that runs no more would warn that the task was destroyed."""
 
 
 class ByLoop(Generic[C]):
@@ -66,10 +71,11 @@ class ByLoop(Generic[C]):
     def close_now(self) -> None:
         """From any thread: each loop closes its own connections in its next turn."""
         while self._by_loop:
-            loop, (connections, _) = self._by_loop.popitem()
+            loop, (connections, end_of_loop) = self._by_loop.popitem()
             if not loop.is_closed():
                 with suppress(RuntimeError):  # the loop was closed in the meantime
                     loop.call_soon_threadsafe(connections.close)
+                    _KEPT.setdefault(loop, []).append(end_of_loop)
 
     async def _wait_for_sockets(self) -> None:
         for _ in range(LOOP_TURNS_TO_CLOSE_A_SOCKET):

@@ -72,12 +72,14 @@ class ClusterPrimaries:
         self._is_reading = False
         self._closed = False
 
-    async def call(self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None) -> Reply:
+    async def call(
+        self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None, first_rank: int = 0
+    ) -> Reply:
         """See `Primary.call`."""
         return await self._route(
             slot_of(root),
             argv[0].decode(),
-            lambda primary, asking: primary.call(root, argv, wait, asking=asking),
+            lambda primary, asking: primary.call(root, argv, wait, first_rank, asking=asking),
         )
 
     async def command(self, *args: bytes | str | float) -> Any:
@@ -99,9 +101,9 @@ class ClusterPrimaries:
             await self.read_map()
         return self.topology.slots.primaries
 
-    async def each(self) -> list[Primary]:
-        """The objects that call the primaries, one for each."""
-        return [self._primary(node) for node in await self.nodes()]
+    async def commands(self) -> list[Callable[..., Awaitable[Any]]]:
+        """`command` of every primary."""
+        return [self._primary(node).command for node in await self.nodes()]
 
     async def close(self) -> None:
         self._closed = True

@@ -20,16 +20,19 @@ from msgspec.structs import replace
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import answers, audit, calls, failures
-from holdfast.engines.redis.connect import Connector, parse
+from holdfast.engines.redis.cluster import ClusterPrimaries
 from holdfast.engines.redis.durability import Durability
 from holdfast.engines.redis.history import History
 from holdfast.engines.redis.notifier import Notifier
 from holdfast.engines.redis.presence import Presence, SessionHeartbeat
 from holdfast.engines.redis.primary import Connect, Primary
+from holdfast.engines.redis.queue_names import QueueNames
+from holdfast.engines.redis.queues_apart import QueuesApart
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
-from holdfast.engines.redis.routes import OnePrimary
+from holdfast.engines.redis.routes import ManyPrimaries, OnePrimary
 from holdfast.engines.redis.scripts import Script, whole_script
-from holdfast.engines.redis.settings import RedisSettings, read_options
+from holdfast.engines.redis.servers import QUEUES, Servers
+from holdfast.engines.redis.settings import RedisSettings
 from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.engines.topics import Topics
 from holdfast.errors import (
@@ -58,6 +61,7 @@ lead the answers to this client do not go back. A longer lead was a wrong time, 
 
 _WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SessionHeartbeat}
 """Commands that do not wait for replicas. If a failover loses a renewal, the job may run again sooner."""
+Primaries = Primary | ClusterPrimaries
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -84,14 +88,12 @@ class RedisEngine(Engine):
                 f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
                 key="namespace",
             )
-        address, in_address = parse(url)
-        settings = RedisSettings(**{**options, **read_options(in_address, address.place)})
         self._runtime = runtime
-        self._connect = Connector(address, timeout_s=settings.timeout, connect_timeout_s=settings.connect_timeout)
-        self.place = address.place
+        self._namespace = namespace
+        self._servers = Servers(url, namespace, runtime, options)
+        settings = self._servers.settings
+        self.place = self._servers.place
         """The address for messages: without user name and password."""
-        self._root = f"{namespace}:"
-        self._channel_prefix = f"{namespace}:{address.database}:"
         self._notify = settings.notify
         self._fast = fast_paths
         self._script = script
@@ -100,6 +102,7 @@ class RedisEngine(Engine):
         self._pid = 0
         self._topics = Topics()
         self._notifier: Notifier | None = None
+        self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
         self.durability = Durability(
@@ -110,12 +113,26 @@ class RedisEngine(Engine):
             allow_eviction=settings.allow_eviction,
         )
         self.history = History(self.place, runtime.wall)
-        self._primary = self._new_primary()
+        self._set_primary()
         self._inherited: list[object] = []
 
-    def _new_primary(self, connect: Connect | None = None) -> Primary:
+    def _set_primary(self) -> None:
+        """New connections, which are opened when they are needed."""
+        self._primary = self._servers.primary(self._make_primary)
+        self._apart = self._queues_apart(self._primary)
+
+    def _make_primary(self, connect: Connect, place: str) -> Primary:
         script = whole_script() if self._script is None else self._script
-        return Primary(connect or self._connect, self.place, script, self._runtime, self._options, self._refusal)
+        return Primary(connect, place, script, self._runtime, self._options, self._refusal)
+
+    def _queues_apart(self, primary: Primaries) -> QueuesApart | None:
+        """Divides commands by queue, where each queue has a root of its own."""
+        if self._servers.mode != QUEUES:
+            return None
+        names = QueueNames(self._namespace, self._runtime, primary.command)
+        return QueuesApart(
+            self._namespace, partial(self._perform_on_root, primary), names, self._receive_from, self.scheme
+        )
 
     @property
     def found_durability(self) -> tuple[str, str]:
@@ -132,7 +149,7 @@ class RedisEngine(Engine):
             shared_between_hosts=True,
             push=self._notify if self._notifier is None else self._notifier.receives,
             user_transactions=False,
-            cross_queue_atomic=True,
+            cross_queue_atomic=self._servers.mode != QUEUES,  # S4
         )
 
     # Opening and closing
@@ -146,18 +163,21 @@ class RedisEngine(Engine):
             await self._check_server()
         except BaseException:
             await self._primary.close()
-            self._primary = self._new_primary()
+            self._set_primary()
             raise
         notifier = None
         if self._notify:
-            notifier = Notifier(OnePrimary(self._connect, self._channel_prefix), self._topics, self._runtime)
+            self._routes = self._servers.routes()
+            notifier = Notifier(self._routes, self._topics, self._runtime)
+            self._servers.topology.on_change = notifier.refresh
         self._notifier = notifier
         self._pid = os.getpid()
         if notifier is not None:
-            self._presence = Presence(self.perform, notifier, self._runtime)
+            self._presence = Presence(self.perform, notifier, self._runtime, queues_apart=self._servers.mode == QUEUES)
             await self._runtime.run_blocking(notifier.wait_ready)
 
     async def _check_server(self) -> None:
+        await self._find_cluster()
         server = await self._primary.server()
         version = server.get("redis_version", "")
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
@@ -170,8 +190,15 @@ class RedisEngine(Engine):
                 wanted=wanted,
                 engine=self.scheme,
             )
-        await self.durability.check(self._primary.command)
-        await self.perform_on(self._primary, Now())
+        self._servers.note_version(numbers)
+        await self._servers.check_mode(self._primary)
+        await self.durability.check(*await self._primary.commands())
+        await self._perform_on_root(self._primary, self._servers.root, Now())
+
+    async def _find_cluster(self) -> None:
+        if await self._servers.look_for_cluster(self._primary):
+            await self._primary.close()
+            self._set_primary()
 
     def _leave_to_parent(self) -> None:
         """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
@@ -180,7 +207,7 @@ class RedisEngine(Engine):
         self._notifier = self._presence = None
         self._ended_processes = EndedProcesses(self.scheme, self._runtime)
         self._topics = Topics()
-        self._primary = self._new_primary()
+        self._set_primary()
 
     async def close(self) -> None:
         if self._pid != os.getpid():
@@ -189,7 +216,8 @@ class RedisEngine(Engine):
         notifier, self._notifier, self._presence = self._notifier, None, None
         if notifier is not None:
             await self._runtime.run_blocking(notifier.close)
-        primary, self._primary = self._primary, self._new_primary()
+        primary = self._primary
+        self._set_primary()
         await primary.close()
         self._topics.close()
         self._ended_processes.close()
@@ -207,11 +235,12 @@ class RedisEngine(Engine):
 
     async def migrate(self) -> tuple[str, ...]:
         """Write the number of the format, which the first call does. There is no older format to migrate from."""
-        is_new = await self._primary.command("HEXISTS", f"{self._root}meta", "format") == 0
+        await self._find_cluster()
+        is_new = await self._primary.command("HEXISTS", f"{self._servers.root}meta", "format") == 0
         await self._check_server()
         if self._pid != os.getpid():
             await self._primary.close()
-            self._primary = self._new_primary()
+            self._set_primary()
         return (f"format {failures.FORMAT}",) if is_new else ()
 
     # Commands
@@ -222,18 +251,20 @@ class RedisEngine(Engine):
                 f"Redis at {self.place} is not open in this process. Nothing was written. Call open() first.",
                 engine=self.scheme,
             )
-        return await self.perform_on(self._primary, command)
+        if self._apart is not None:
+            return await self._apart.perform(command)
+        return await self._perform_on_root(self._primary, self._servers.root, command)
 
-    async def perform_on(self, primary: Primary, command: Command[A]) -> A:
-        """Carry out a command over these connections."""
+    async def _perform_on_root(self, primary: Primaries, root: str, command: Command[A], *, first_rank: int = 0) -> A:
+        """Carry out a command over these connections. `first_rank`: of the first lease of its claim."""
         if isinstance(command, Audit):
-            return await self._audit(primary)  # type: ignore[return-value]  # the type that belongs to the command
-        root, not_before_us = self._root, self._not_before_us
+            return await self._audit(primary, root)  # type: ignore[return-value]  # the type that belongs to the command
+        not_before_us = self._not_before_us
         wait = self.durability.wait
         if wait is not None and type(command) in _WITHOUT_REPLICAS:
             wait = None
         try:
-            reply = await primary.call(root, calls.encode(command), wait)
+            reply = await primary.call(root, calls.encode(command), wait, first_rank)
             if wait is not None and reply.replicas < wait[0]:
                 self.durability.check_replicas(reply.replicas, calls.verb_of(type(command)), failures.ids_of(command))
         except OutcomeUnknown as unknown:
@@ -242,23 +273,23 @@ class RedisEngine(Engine):
         self.history.note(root, head.born, head.tip, reply.run)
         self._note_time(head.wall, not_before_us)
         if head.begun:
-            answer = await self._finish(primary, head.begun, answer)
+            answer = await self._finish(primary, root, head.begun, answer)
         if type(command) is Prune:
-            await self.durability.check_again(primary.command, head.wall)
+            await self.durability.check_again(primary.commands, head.wall)
         return answer
 
-    async def _audit(self, primary: Primary) -> AuditAnswer:
-        now = await self.perform_on(primary, Now())
-        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, self._root, now.at.wall))
+    async def _audit(self, primary: Primaries, root: str) -> AuditAnswer:
+        now = await self._perform_on_root(primary, root, Now())
+        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, root, now.at.wall))
 
-    async def _finish(self, primary: Primary, begun: tuple[str, ...], answer: A) -> A:
+    async def _finish(self, primary: Primaries, root: str, begun: tuple[str, ...], answer: A) -> A:
         """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""
         count = 0
         for name in begun:
             more = True
             while more:
                 try:
-                    piece = await self.perform_on(primary, ContinueWork(name=name))
+                    piece = await self._perform_on_root(primary, root, ContinueWork(name=name))
                 except EngineError as error:
                     raise OutcomeUnknown(
                         f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
@@ -279,11 +310,15 @@ class RedisEngine(Engine):
             return failures.of_format(rest, self.place)
         return EngineError(f"Redis at {self.place}: {error.text}.", engine=self.scheme)
 
-    def _options(self, root: str, run: str) -> bytes:
+    def _options(self, root: str, run: str, first_rank: int) -> bytes:
         """The second argument of a call."""
         options: dict[str, Any] = self.history.options(root, run)
         options["format"] = failures.FORMAT
-        options["channel"] = self._channel_prefix
+        options["channel"] = self._servers.channel_prefix(root)
+        if self._servers.sharded:
+            options["sharded"] = True
+        if first_rank:
+            options["first_rank"] = first_rank
         if self._offset:
             options["offset"] = self._offset
         if self._not_before_us:
@@ -306,8 +341,10 @@ class RedisEngine(Engine):
             self._not_before_us = wall
 
     def renewal_connection(self) -> RenewalConnection:
-        primary = self._new_primary(partial(self._connect.connect, CALL_TIMEOUT_S, CONNECT_TIMEOUT_S))
-        return RedisRenewalConnection(partial(self.perform_on, primary), self._notifier)
+        primary = self._servers.primary(self._make_primary, CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, CALL_TIMEOUT_S)
+        apart = self._queues_apart(primary)
+        perform = partial(self._perform_on_root, primary, self._servers.root) if apart is None else apart.perform
+        return RedisRenewalConnection(perform, self._notifier)
 
     # Workers that have ended
 
@@ -334,6 +371,12 @@ class RedisEngine(Engine):
         if self._notifier is not None:
             self._notifier.subscribe(topics)
         return subscription
+
+    def _receive_from(self, queue: str) -> None:
+        """This process uses a queue: replies, and messages to its workers, may be published in channels of it."""
+        routes, notifier = self._routes, self._notifier
+        if notifier is not None and isinstance(routes, ManyPrimaries) and routes.add_queue(queue):
+            notifier.subscribe_again()
 
     @property
     def feed_kinds(self) -> frozenset[str]:

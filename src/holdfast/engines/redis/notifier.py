@@ -167,7 +167,8 @@ class Notifier:
             look()
         if not confirmed.is_set():
             self.refresh()
-            if self.receives:
+            # A server of a cluster gets its first connection when it gets its first channel: that is waited for, too.
+            if not any(subscriber.is_down for subscriber in tuple(self._subscribers.values())):
                 confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
 
@@ -279,7 +280,7 @@ class Notifier:
     async def _on_connect(self, subscriber: Subscriber) -> None:
         is_home = subscriber is self._home
         if subscriber.connects > 1:
-            self._topics.notify(frozenset({EVERY_TOPIC}))  # notifications were lost before it was subscribed
+            self._topics.notify(frozenset({EVERY_TOPIC}))  # N7: notifications were lost before it was subscribed
         if is_home:
             self.feed.announce()
             if subscriber.connects > 1:

@@ -39,7 +39,7 @@ class Reply(NamedTuple):
 class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
-    `options(root, run)` gives the second argument of a call: what the script must know besides the command.
+    `options(root, run, first_rank)` gives the second argument of a call: what the script must know besides the command.
     `refusal(error, root, run)` gives the error for a call that our own script has refused.
     """
 
@@ -49,7 +49,7 @@ class Primary:
         place: str,
         script: Script,
         runtime: Runtime,
-        options: Callable[[str, str], bytes],
+        options: Callable[[str, str, int], bytes],
         refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
     ) -> None:
         self._connect = connect
@@ -61,11 +61,18 @@ class Primary:
         self._by_loop = ByLoop(runtime, lambda: LoopConnections(connect))
 
     async def call(
-        self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None, *, asking: bool = False
+        self,
+        root: str,
+        argv: Sequence[bytes],
+        wait: tuple[int, int] | None = None,
+        first_rank: int = 0,
+        *,
+        asking: bool = False,
     ) -> Reply:
         """Run the script. `argv`: verb, command, byte strings. `wait`: (replicas, milliseconds) to wait for afterwards.
 
-        `asking`: a node of a cluster carries out the call although it does not have the slot yet (`cluster.py`).
+        `first_rank`: of the first lease of a claim. `asking`: a node of a cluster carries out the call although it does
+        not have the slot yet (`cluster.py`).
 
         Raises EngineUnavailable if certainly nothing happened, OutcomeUnknown if it may have.
         """
@@ -78,7 +85,7 @@ class Primary:
             connection = one.connection
             if connection is None or not connection.is_usable:
                 connection = await one.open()
-            arguments = (b"1", root, verb, self._options(root, connection.run), *argv[1:])
+            arguments = (b"1", root, verb, self._options(root, connection.run, first_rank), *argv[1:])
             try:
                 if asking:  # for one request: without the text, a second one might be needed
                     connection.request(b"ASKING")
@@ -131,6 +138,10 @@ class Primary:
         if connection is None or not connection.is_usable:
             connection = await one.open()
         return connection.server
+
+    async def commands(self) -> list[Callable[..., Awaitable[Any]]]:
+        """`command` of every server that holds jobs: of this one. See `ClusterPrimaries.commands`."""
+        return [self.command]
 
     async def close(self) -> None:
         await self._by_loop.close()

@@ -7,7 +7,7 @@ What would have to change two queues in one step is refused by name: a group wit
 in another queue than its child. The capability `cross_queue_atomic` is false.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -39,12 +39,23 @@ _OF_ONE_QUEUE = (
 
 
 class QueuesApart:
-    """Divides commands by queue. `scheme`: the engine's, for messages."""
+    """Divides commands by queue. `scheme`: the engine's, for messages.
 
-    def __init__(self, namespace: str, perform: PerformOnRoot, names: QueueNames, scheme: str) -> None:
+    `on_use` is called with each queue before a command of this process enqueues to it or claims from it.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        perform: PerformOnRoot,
+        names: QueueNames,
+        on_use: Callable[[str], object],
+        scheme: str,
+    ) -> None:
         self._calls = CallsApart(namespace, perform)
         self._exchanges = ExchangesApart(self._calls)
         self._names = names
+        self._on_use = on_use
         self._scheme = scheme
         self._prune_after = ""
         """The queue at which the last prune ended: the next one begins behind it."""
@@ -61,7 +72,7 @@ class QueuesApart:
         match command:
             case work.Exchange():
                 if command.claim is not None:
-                    await self._names.add([wanted.queue for wanted in command.claim.queues])
+                    await self._use([wanted.queue for wanted in command.claim.queues])
                 return await self._exchanges.perform(command)
             case produce.Enqueue():
                 return await self._enqueue(command)
@@ -94,6 +105,11 @@ class QueuesApart:
             return await self._calls.on_queue(command.queue, of_one_queue)
         return await self._calls.on_no_queue(command)
 
+    async def _use(self, queues: Collection[str]) -> None:
+        for queue in queues:
+            self._on_use(queue)
+        await self._names.add(queues)
+
     # Divided by queue
 
     async def _enqueue(self, command: produce.Enqueue) -> produce.EnqueueAnswer:
@@ -104,7 +120,7 @@ class QueuesApart:
                 places.setdefault(queue, []).append(place)
         if not places:
             return await self._calls.on_no_queue(command)
-        await self._names.add(places)
+        await self._use(places)
         if len(places) == 1:
             only, those = next(iter(places.items()))
             if len(those) == len(command.groups):

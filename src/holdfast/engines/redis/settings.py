@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from holdfast.errors import ConfigError, InvalidOption
-from holdfast.readers import boolean, seconds, whole
+from holdfast.readers import boolean, choice, seconds, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,8 @@ class RedisSettings:
     """Seconds for one command. Ours take milliseconds: a server that does not answer for so long is stuck."""
     connect_timeout: Annotated[float, seconds(0.1)] = 10.0
     """Seconds for a new connection, login included."""
+    cluster: Annotated[str | None, choice("queues", "namespace")] = None
+    """In a cluster: a slot for each queue, or one slot for the namespace. None: `queues` in a cluster."""
     notify: Annotated[bool, boolean] = True
     """Receive notifications. False: this process polls."""
     replicas: Annotated[int, whole(0, 100)] = 0

@@ -82,6 +82,8 @@ class Subscriber:
         """How often it has connected and subscribed."""
         self.since_s: float | None = None
         """Since then it has been subscribed without a break. None: it is not."""
+        self.is_down = False
+        """True if its last try to connect failed, or its connection has ended."""
         self._has_logged = False
         self._warned = False
         self._closing = False
@@ -118,6 +120,7 @@ class Subscriber:
             try:
                 await self._connect_and_serve()
             except Exception as error:
+                self.is_down = True
                 if self.since_s is not None or not self._has_logged:
                     self._has_logged = True
                     log.info("Notifications do not arrive for now (%s). Workers poll until they do again.", error)
@@ -173,6 +176,7 @@ class Subscriber:
         try:
             await self._change_subscriptions(connection)
             self.since_s = self._now_s()
+            self.is_down = False
             self.connects += 1
             await self._on_connect(self)
             self._after_try(self)

@@ -6,7 +6,7 @@ do
   local HOLD_LANE, HOLD_EPOCH, has_bit = S.HOLD_LANE, S.HOLD_EPOCH, S.has_bit
 
   local removals, additions = {}, {} -- per command: key → its arguments
-  local texts = { [0] = "0" } -- number → its text: most jobs of a call share their instants. -0 is 0
+  local texts = {} -- number → its text: most jobs of a call share their instants
 
   local function text_of(number)
     local text = texts[number]

@@ -1,4 +1,4 @@
-"""Stored records as values: the counterpart of `lua/records.lua`, which describes the format.
+"""Stored records as values: the counterpart of `lua/records.lua`. `lua/layout.lua` describes the format.
 
 The server sends a job as it is stored, with its queue and id behind it. A lease is made from the same bytes, without a
 `JobRecord` in between, since every claimed job passes here.

@@ -6,7 +6,7 @@
 -- calls through both and compares every key.
 --
 -- A stored job is plain if it has no rare fields, no lane, no hold and no payload with a key of its own, and no cancel
--- was requested. Keys are described in state_sets.lua, records in records.lua.
+-- was requested. Keys are described in state_sets.lua, records in layout.lua.
 local F = {}
 
 do

@@ -205,6 +205,7 @@ class RedisEngine(Engine):
         self._inherited += [self._primary, self._topics, self._notifier, self._presence, self._ended_processes]
         self._pid = 0
         self._notifier = self._presence = None
+        self._servers.topology.on_change = None
         self._ended_processes = EndedProcesses(self.scheme, self._runtime)
         self._topics = Topics()
         self._set_primary()

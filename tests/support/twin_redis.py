@@ -101,7 +101,7 @@ class Twins(EngineAt):
 
     def taken(self) -> Counter[str]:
         """How often the fast path has carried out each verb."""
-        stored = self._server.client.hgetall(f"{TAKEN}:{self._namespaces[0]}:")
+        stored: Any = self._server.client.hgetall(f"{TAKEN}:{self._namespaces[0]}:")
         return Counter({verb.decode(): int(count) for verb, count in stored.items()})
 
 

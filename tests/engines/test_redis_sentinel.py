@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from redis_binaries import versions
 from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
-from redis_server import names
 
 from holdfast.engines.redis.connect import Connector
 from holdfast.engines.redis.primary import Primary
@@ -21,13 +21,7 @@ ADD = Script('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call(
 SENTINEL_PASSWORD = "of-the-sentinels"
 
 
-def every_server() -> list[Any]:
-    """All servers found: the first one in `make test`, the others in `make chaos`."""
-    first, *others = names()
-    return [first, *(pytest.param(name, marks=pytest.mark.chaos) for name in others)]
-
-
-@pytest.fixture(scope="module", params=every_server())
+@pytest.fixture(scope="module", params=versions())
 def group(request: pytest.FixtureRequest) -> Iterator[SentinelGroup]:
     with private_sentinels(request.param, sentinel_password=SENTINEL_PASSWORD) as made:
         yield made

@@ -61,6 +61,7 @@ chaos: $(INSTALLED) ## Play the faults at full length: servers restarted, backen
 # ONLY="the gate, claim.sql" runs those whose name, file or part contains one of these texts.
 mutants: $(INSTALLED) ## Plant bugs in a copy of the source, one at a time, and see that the tests notice them
 	$(BIN)/python tests/support/run_mutants.py "$(ONLY)"
+	$(if $(ONLY),,$(BIN)/python -m pytest -m long tests/mutants)
 
 lua: $(INSTALLED) ## Generate the Lua rules of the Redis engine from the ledger
 	$(BIN)/python -m tools.lua.build

@@ -10,6 +10,7 @@ How a page is read:
 * In a `console` block, a line that begins with `$ ` is a command, and it must exist.
 * The guide on PostgreSQL has a database without a schema of ours, whose address is in `HOLDFAST_URL`. There the `sql`
   blocks are run, each committed.
+* The guide on Redis has an empty server, whose address is in `HOLDFAST_URL`. Lines of `redis` blocks are sent to it.
 
 Every Python block is compiled, whatever becomes of it, and a line of a traceback is the line of the page.
 """
@@ -89,6 +90,8 @@ def play(page: Path, folder: Path) -> None:
                 assert printed == block.text, f"{page.name}, line {block.line}: this was printed:\n{printed}"
             elif block.language == "sql" and not block.skip:
                 run_sql(page, block)
+            elif block.language == "redis" and not block.skip:
+                run_redis(page, block)
             elif block.language == "console":
                 check_commands(page, block)
             if block.file:
@@ -124,6 +127,17 @@ def run_sql(page: Path, block: Block) -> None:
             connection.execute(block.text.encode())
         except psycopg.Error as error:
             raise AssertionError(f"{page.name}, line {block.line}: {error}") from error
+
+
+def run_redis(page: Path, block: Block) -> None:
+    import redis
+
+    with redis.Redis.from_url(os.environ["HOLDFAST_URL"]) as client:
+        for number, line in enumerate(block.text.splitlines(), start=block.line):
+            try:
+                client.execute_command(*line.split())  # type: ignore[no-untyped-call]
+            except redis.ResponseError as error:
+                raise AssertionError(f"{page.name}, line {number}: {error}") from error
 
 
 def run_tests(folder: Path) -> None:
@@ -222,11 +236,35 @@ def database(folder: Path, postgres_server: "PostgresServer") -> Iterator[None]:
         postgres_server.execute(f"DROP ROLE IF EXISTS {role}")
 
 
+@pytest.fixture
+def redis_database(folder: Path) -> Iterator[None]:
+    """A server of its own, which the page may empty and configure."""
+    from redis_server import AOF_EVERYSEC, private_server
+
+    with private_server(AOF_EVERYSEC) as server:
+        os.environ["HOLDFAST_URL"] = server.url()
+        yield
+
+
+STORES = {"postgresql.md": "database", "redis.md": "redis_database"}
+"""Pages that need a server."""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
-    if page.name == "postgresql.md":
-        request.getfixturevalue("database")
+    if page.name in STORES:
+        request.getfixturevalue(STORES[page.name])
     play(page, folder)
+
+
+def test_the_guide_on_redis_grants_what_the_engine_needs() -> None:
+    from holdfast.engines.redis.acl import CLUSTER, SHARDED_CHANNELS, acl_rules
+
+    text = (ROOT / "docs" / "guides" / "redis.md").read_text(encoding="utf-8")
+    assert f"ACL SETUSER shop on >change-me {' '.join(acl_rules('holdfast'))}\n" in text
+    one_line = " ".join(text.split())
+    assert " ".join(f"+{command}" for command in CLUSTER) in one_line
+    assert " ".join(f"+{command}" for command in SHARDED_CHANNELS) in one_line
 
 
 def test_the_project_of_the_django_guide_passes_its_checks_and_tests(folder: Path) -> None:

@@ -78,13 +78,18 @@ async def test_a_forked_child_keeps_no_connection_of_its_parent_open(store: Stor
     engine = made(store)
     await engine.open()
     reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = await asyncio.to_thread(os.fork)
-    if pid == 0:
-        os.close(writer)
-        os.read(reader, 1)  # until the parent closes its end
-        os._exit(0)
+
+    def fork() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads, which is tested here
+            pid = os.fork()
+        if pid == 0:
+            os.close(writer)
+            os.read(reader, 1)  # until the parent closes its end
+            os._exit(0)
+        return pid
+
+    pid = await asyncio.to_thread(fork)
     os.close(reader)
     try:
         await engine.close()
@@ -162,7 +167,7 @@ def test_an_enqueue_with_a_generated_id_is_looked_up_when_its_reply_is_lost(
         add.enqueue(1)
         proxy.cut_at(Cut.BEFORE_REPLY)
         handle = add.enqueue(2)
-        assert handle.status().state == "queued"
+        assert handle.refresh().state == "queued"
         app.close()
 
 
@@ -207,7 +212,7 @@ async def test_options_in_the_address_are_settings(store: Store) -> None:
     options = store._replace(url=f"{store.url}?timeout=7&notify=no")
     async with opened_engine(made(options, timeout=9.0)) as engine:
         assert not engine.capabilities.push
-        assert engine._connect.timeout_s == 7.0
+        assert engine._servers.settings.timeout == 7.0
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from holdfast.model.produce import Enqueue, Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import RenewStatus, SettleStatus
-from holdfast.testing.contract.builders import QUEUE, claim, new_job, renewal, retry, succeed
+from holdfast.testing.contract.builders import QUEUE, claim, fail, new_job, renewal, retry, succeed
 
 TIMEOUT_S = 30.0  # a call that waits for nothing takes milliseconds
 
@@ -220,10 +220,10 @@ async def test_a_full_server_refuses_new_jobs_and_nothing_is_written(every_serve
     async with opened_engine(engine_of(fresh_namespace(every_server), durability="none", notify=False)) as engine:
         await engine.enqueue(Group((new_job("a"), new_job("b"))))
         leases = (await engine.claim(claim("c" * 32, limit=2))).leases
-        await engine.settle(succeed(leases[0]))
+        await engine.settle(fail(leases[0]))
         with full(every_server):
             before = contents(every_server)
-            for fields in ({}, {"lane": "l"}, {"key": "k"}, {"fresh_id": True}):
+            for fields in ({}, {"lane": "l"}, {"unique_key": "k"}, {"fresh_id": True}):
                 with pytest.raises(StorageFull, match="Nothing was written"):
                     await engine.enqueue(Group((new_job("new", **fields),)))
             with pytest.raises(StorageFull, match="Nothing was written"):

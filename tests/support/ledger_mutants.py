@@ -3,6 +3,9 @@
 Two of our engines are the ledger, so the ledger cannot be the judge of them: the examples of the contract must be able
 to tell a wrong rule from a right one. Each mutant here is one edit of one function, made in the memory of a process
 that runs the examples and then ends. Nothing in `src` knows of it.
+
+The Lua of the Redis engine is generated from the ledger. So the same mutants can be planted there: the rules are
+generated from the wrong text, and the examples run on a server.
 """
 
 import inspect
@@ -14,6 +17,7 @@ import textwrap
 import traceback
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, Never
 
 import pytest
@@ -22,7 +26,8 @@ import holdfast.engines.memory  # noqa: F401 - for the forks
 
 LEDGER = "holdfast.engines.ledger"
 TABLES = "holdfast.engines.tables.tables"
-OPTIONS = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "holdfast.testing.plugin", "--holdfast-engine=memory://"]
+OPTIONS = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "holdfast.testing.plugin"]
+MEMORY = "memory://"
 
 
 class Mutant(NamedTuple):
@@ -191,7 +196,7 @@ MUTANTS = (
         "clear leaves running jobs alone",
         "scopes.clear_some",
         "cancel_anyway(step, job, Reason.CLEARED)",
-        "job.token or cancel_anyway(step, job, Reason.CLEARED)",
+        "if job.token is None:\n            cancel_anyway(step, job, Reason.CLEARED)",
         "clear",
     ),
     Mutant(
@@ -251,7 +256,7 @@ MUTANTS = (
         "a finished job is pruned early",
         "prune.prune",
         "step.state.ended(step.now,",
-        "step.state.ended(step.now + 10**12,",
+        "step.state.ended(step.now + 1_000_000_000_000,",
         "prune",
     ),
     # Enqueueing
@@ -331,7 +336,7 @@ MUTANTS = (
         """step.put_job(before, replace(job, state=target, due=due))
         following = None if job.lane is None else step.state.next_in_lane(job.queue, job.lane)
         if following is not None:
-            step.put_job(following, as_waiting(step, replace(following, hold=type(following.hold)(0))))""",
+            step.put_job(following, as_waiting(step, replace(following, hold=following.hold & ~following.hold)))""",
         "lanes",
     ),
     Mutant("a paused lane goes on", "step.as_waiting", ".paused:", ".paused and False:", "pause"),
@@ -360,17 +365,10 @@ MUTANTS = (
 
 def plant(mutant: Mutant) -> None:
     """Rewrite the function, and put it wherever the ledger holds the right one."""
-    module_name, _, path = mutant.where.partition(".")
-    module = import_module(TABLES if module_name == "tables" else f"{LEDGER}.{module_name}")
     import_module(f"{LEDGER}.ledger")
-    *outer, name = path.split(".")
-    holder: Any = module
-    for part in outer:
-        holder = getattr(holder, part)
+    module, holder, name = place_of(mutant)
     right = getattr(holder, name)
-    source = textwrap.dedent(inspect.getsource(right))
-    if source.count(mutant.right) != 1:
-        raise LookupError(f"The mutant {mutant.name!r} fits {mutant.where} in {source.count(mutant.right)} places.")
+    source = textwrap.dedent(checked_source(mutant, right))
     made: dict[str, Any] = {}
     exec(compile(source.replace(mutant.right, mutant.wrong), f"<mutant {mutant.name}>", "exec"), vars(module), made)
     setattr(holder, name, made[name])
@@ -380,6 +378,60 @@ def plant(mutant: Mutant) -> None:
                 setattr(other, key, made[name])
     rules: dict[Any, Any] = sys.modules[f"{LEDGER}.ledger"].RULES
     rules.update({command: made[name] for command, rule in rules.items() if rule is right})
+
+
+def place_of(mutant: Mutant) -> tuple[ModuleType, Any, str]:
+    """The module of the function, the module or class that has it, and its name."""
+    module_name, _, path = mutant.where.partition(".")
+    module = import_module(TABLES if module_name == "tables" else f"{LEDGER}.{module_name}")
+    *outer, name = path.split(".")
+    holder: Any = module
+    for part in outer:
+        holder = getattr(holder, part)
+    return module, holder, name
+
+
+def checked_source(mutant: Mutant, right: Any) -> str:
+    source = inspect.getsource(right)
+    if source.count(mutant.right) != 1:
+        raise LookupError(f"The mutant {mutant.name!r} fits {mutant.where} in {source.count(mutant.right)} places.")
+    return source
+
+
+def is_in_lua(mutant: Mutant) -> bool:
+    """True if Redis has the function: not the tables of the memory engine, and not `Step`, which is Lua by hand."""
+    return not mutant.where.startswith(("tables.", "step.Step"))
+
+
+def plant_in_lua(mutant: Mutant | None) -> None:
+    """Generate the Lua from the ledger with the mutant, and let the engine use it, without fast paths."""
+    from tools.lua.build import make_rules
+
+    from holdfast.engines.redis import engine, scripts
+
+    texts = {}
+    if mutant is not None:
+        module, holder, name = place_of(mutant)
+        source = checked_source(mutant, getattr(holder, name))
+        text = Path(inspect.getfile(module)).read_text(encoding="utf-8")
+        texts[module.__name__] = text.replace(source, source.replace(mutant.right, mutant.wrong))
+    script = scripts.make_script({"rules": make_rules(texts)})
+    vars(engine)["whole_script"] = lambda: script
+    defaults = engine.RedisEngine.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults.update(durability="none", fast_paths=False)
+
+
+class EmptyStore:
+    """A pytest plugin: each example starts with an empty database."""
+
+    def __init__(self, address: str) -> None:
+        import redis
+
+        self._client = redis.Redis.from_url(address)
+
+    def pytest_runtest_setup(self) -> None:
+        self._client.flushdb()
 
 
 # --- The process under test ---
@@ -402,16 +454,21 @@ class FailureRecorder:
                 self.examples.append(f"{report.nodeid}: {crash.message.splitlines()[0]}")
 
 
-def run_examples(name: str, files: list[str], output: int) -> Never:
+def run_examples(name: str, files: list[str], output: int, address: str) -> Never:
     """In a fork: plant the mutant, run the examples, and end with pytest's exit code. Says last what was caught."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     caught = FailureRecorder()
+    plugins: list[object] = [caught]
     code = 70
     try:
-        if name:
-            plant(next(mutant for mutant in MUTANTS if mutant.name == name))
-        code = int(pytest.main([*OPTIONS, *files], plugins=[caught]))
+        mutant = next((mutant for mutant in MUTANTS if mutant.name == name), None)
+        if address != MEMORY:
+            plant_in_lua(mutant)
+            plugins.append(EmptyStore(address))
+        elif mutant is not None:
+            plant(mutant)
+        code = int(pytest.main([*OPTIONS, f"--holdfast-engine={address}", *files], plugins=plugins))
     except BaseException:
         traceback.print_exc()
     print(f"\n{json.dumps(caught.examples)}", flush=True)
@@ -419,16 +476,17 @@ def run_examples(name: str, files: list[str], output: int) -> Never:
 
 
 def main() -> None:
-    """Read mutants and files from the arguments, as JSON; write a line of JSON for each as it is done.
+    """Read mutants and files from the arguments, as JSON, and an address; write a line of JSON for each as it is done.
 
     One process for many mutants, since starting Python takes longer than the examples do; one fork for each, since
     a planted process stays planted.
     """
-    for name, files in json.loads(sys.argv[1]):
+    _, tasks, address = sys.argv
+    for name, files in json.loads(tasks):
         with tempfile.TemporaryFile() as output:
             child = os.fork()
             if child == 0:
-                run_examples(name, files, output.fileno())
+                run_examples(name, files, output.fileno(), address)
             _, status = os.waitpid(child, 0)
             output.seek(0)
             said = output.read().decode(errors="replace")

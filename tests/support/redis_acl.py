@@ -10,6 +10,7 @@ CLIENT = (
     ("eval", "evalsha"),
     ("select", "ping", "wait"),
     ("info", "config|get", "client|setname"),
+    ("hscan",),
     ("subscribe", "unsubscribe", "publish", "pubsub|numsub"),
 )
 """What the client sends."""

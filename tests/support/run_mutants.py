@@ -31,7 +31,7 @@ from postgres import FAST, RUN_VARIABLE, WORKER_VARIABLE
 from postgres_cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("src", "tests", "docs", "examples", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
+COPIED = ("src", "tests", "tools", "docs", "examples", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 AT_A_TIME = 2
 LIMIT_S = 60.0
 """Seconds for the tests of one mutant. On the sound copy they take a few, and never half of it."""

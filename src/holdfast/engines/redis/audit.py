@@ -1,76 +1,43 @@
 """The audit of a root: every index and counter is computed from the records and compared with what is stored.
 
-The client reads the keys in pages, because a script over all jobs would stop the server. If another process writes
-between two pages, a page may contradict another one. So an audit that finds problems is repeated while the store
-changes, a few times.
+A small store is read in one step of the server. A large one is read in pages, because a script over all jobs would stop
+the server. If another process writes between two pages, a page may contradict another one. So an audit in pages that
+finds problems is repeated while the store changes, a few times.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
 from holdfast.engines.audit import problems_of_queue
 from holdfast.engines.ledger.state import claim_of
+from holdfast.engines.redis.audit_keys import AtOnce, InPages, Keys, Run, Scores
 from holdfast.engines.redis.records import APART_FLAG, unpack_lane, unpack_stored
 from holdfast.engines.redis.roots import encode_name
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord
 from holdfast.model.states import BY_DUE, TERMINAL, Hold, JobState
 
-Run = Callable[..., Awaitable[Any]]
-"""Sends one command to the server."""
-PAGE = 1_000
 MAX_AUDITS = 5
 
-Scores = dict[bytes, float]
-"""A sorted set: member → score."""
 Name = tuple[str, str]
 
 
 async def problems(run: Run, root: str, now: int) -> tuple[str, ...]:
     """Contradictions under this root, as lines of text."""
+    at_once = AtOnce(run, root)
+    while await at_once.read():
+        stored = await Stored.read(at_once)
+        if not at_once.missing:
+            return tuple(stored.problems(now))
     found: tuple[str, ...] = ()
     for _ in range(MAX_AUDITS):
         tip = await run("HGET", f"{root}meta", "tip")
-        stored = await Stored.read(run, root)
-        found = tuple(stored.problems(now))
+        found = tuple((await Stored.read(InPages(run, root))).problems(now))
         if not found or await run("HGET", f"{root}meta", "tip") == tip:
             break
     return found
-
-
-class Pages:
-    """Reads whole keys, page by page."""
-
-    def __init__(self, run: Run, root: str) -> None:
-        self._run, self._root = run, root
-
-    async def hash(self, key: str) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
-        cursor: Any = 0
-        while True:
-            cursor, page = await self._run("HSCAN", self._root + key, cursor, "COUNT", PAGE)
-            found.update(zip(page[::2], page[1::2], strict=True))
-            if int(cursor) == 0:
-                return found
-
-    async def zset(self, key: str) -> Scores:
-        found: Scores = {}
-        first = 0
-        while True:
-            page = await self._run("ZRANGE", self._root + key, first, first + PAGE - 1, "WITHSCORES")
-            found.update((member, float(score)) for member, score in zip(page[::2], page[1::2], strict=True))
-            first += PAGE
-            if len(page) < 2 * PAGE:
-                return found
-
-    async def members(self, key: str) -> list[bytes]:
-        return list(await self._run("SMEMBERS", self._root + key))
-
-    async def exists(self, key: str) -> bool:
-        return bool(await self._run("EXISTS", self._root + key))
 
 
 class StoredQueue:
@@ -90,34 +57,34 @@ class StoredQueue:
         self.damage: list[str] = []
 
     @classmethod
-    async def read(cls, pages: Pages, name: str) -> "StoredQueue":
+    async def read(cls, keys: Keys, name: str) -> "StoredQueue":
         queue, code = cls(name), encode_name(name)
-        for job_id, raw in (await pages.hash(f"jobs:{code}")).items():
-            await queue._add_job(pages, job_id.decode(), raw)
-        queue.counters = await pages.hash(f"queue:{code}")
-        queue.keys = await pages.hash(f"keys:{code}")
-        queue.due = await pages.zset(f"due:{code}")
-        queue.epoch = await pages.zset(f"epoch:{code}")
-        for lane, raw in (await pages.hash(f"lanes:{code}")).items():
+        for job_id, raw in (await keys.hash(f"jobs:{code}")).items():
+            await queue._add_job(keys, job_id.decode(), raw)
+        queue.counters = await keys.hash(f"queue:{code}")
+        queue.keys = await keys.hash(f"keys:{code}")
+        queue.due = await keys.zset(f"due:{code}")
+        queue.epoch = await keys.zset(f"epoch:{code}")
+        for lane, raw in (await keys.hash(f"lanes:{code}")).items():
             queue.lanes[lane.decode()] = unpack_lane(raw, name, lane.decode())
         for state in JobState:
-            queue.lists[state] = await pages.zset(f"state:{code}:{state}")
-        tasks = {task.decode() for task in await pages.members(f"tasks:{code}")}
+            queue.lists[state] = await keys.zset(f"state:{code}:{state}")
+        tasks = {task.decode() for task in await keys.members(f"tasks:{code}")}
         for task in tasks | {job.task for job in queue.jobs.values()}:
-            queue.ready[task] = await pages.zset(f"ready:{code}:{encode_name(task)}")
+            queue.ready[task] = await keys.zset(f"ready:{code}:{encode_name(task)}")
             if queue.ready[task] and task not in tasks:
                 queue.damage.append(f"task {task!r} has ready jobs and is not in the list of tasks")
         for lane_name in queue.lanes.keys() | {job.lane for job in queue.jobs.values() if job.lane is not None}:
-            queue.waiting[lane_name] = await pages.zset(f"lane:{code}:{encode_name(lane_name)}")
+            queue.waiting[lane_name] = await keys.zset(f"lane:{code}:{encode_name(lane_name)}")
         return queue
 
-    async def _add_job(self, pages: Pages, job_id: str, raw: bytes) -> None:
+    async def _add_job(self, keys: Keys, job_id: str, raw: bytes) -> None:
         try:
             self.jobs[job_id] = unpack_stored(raw, self.name, job_id)
         except (ValueError, IndexError, msgspec.MsgspecError) as error:
             self.damage.append(f"job {job_id!r}: its record cannot be decoded: {error}")
             return
-        if raw[0] & APART_FLAG and not await pages.exists(f"payload:{encode_name(self.name)}:{encode_name(job_id)}"):
+        if raw[0] & APART_FLAG and not await keys.exists(f"payload:{encode_name(self.name)}:{encode_name(job_id)}"):
             self.damage.append(f"job {job_id!r}: its payload is missing")
 
     def problems(self, now: int) -> Iterator[str]:
@@ -183,23 +150,23 @@ class Stored:
         self.edges: dict[Name, Scores] = {}
 
     @classmethod
-    async def read(cls, run: Run, root: str) -> "Stored":
-        stored, pages = cls(), Pages(run, root)
-        stored.listed = {name.decode() for name in await pages.zset("queues")}
-        stored.leases = await pages.zset("leases")
-        stored.ended = await pages.zset("ended")
-        stored.expiring = await pages.zset("expiring")
-        stored.idle_lanes = await pages.zset("idle_lanes")
-        stored.parents = await pages.zset("parents")
-        stored.ended_parents = await pages.zset("ended_parents")
-        stored.claims = await pages.hash("claims")
+    async def read(cls, keys: Keys) -> "Stored":
+        stored = cls()
+        stored.listed = {name.decode() for name in await keys.zset("queues")}
+        stored.leases = await keys.zset("leases")
+        stored.ended = await keys.zset("ended")
+        stored.expiring = await keys.zset("expiring")
+        stored.idle_lanes = await keys.zset("idle_lanes")
+        stored.parents = await keys.zset("parents")
+        stored.ended_parents = await keys.zset("ended_parents")
+        stored.claims = await keys.hash("claims")
         for parent in stored.parents:
             queue, job_id = split_full_name(parent)
             key = f"edges:{encode_name(queue)}:{encode_name(job_id)}"
-            stored.edges[queue, job_id] = await pages.zset(key)
+            stored.edges[queue, job_id] = await keys.zset(key)
         named = {split_full_name(name)[0] for name in (*stored.leases, *stored.ended, *stored.expiring)}
         for name in sorted(stored.listed | named):
-            stored.queues[name] = await StoredQueue.read(pages, name)
+            stored.queues[name] = await StoredQueue.read(keys, name)
         return stored
 
     def problems(self, now: int) -> Iterator[str]:

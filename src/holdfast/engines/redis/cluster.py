@@ -101,9 +101,9 @@ class ClusterPrimaries:
             await self.read_map()
         return self.topology.slots.primaries
 
-    async def each(self) -> list[Primary]:
-        """The objects that call the primaries, one for each."""
-        return [self._primary(node) for node in await self.nodes()]
+    async def commands(self) -> list[Callable[..., Awaitable[Any]]]:
+        """`command` of every primary."""
+        return [self._primary(node).command for node in await self.nodes()]
 
     async def close(self) -> None:
         self._closed = True

@@ -87,6 +87,14 @@ async def read_settings(send: SendCommand) -> ServerSettings:
     )
 
 
+async def read_weakest(servers: Iterable[SendCommand]) -> ServerSettings:
+    """Ask each primary of a cluster. The weakest class counts for all, and so does a policy that evicts."""
+    found = [await read_settings(send) for send in servers]
+    weakest = min(found, key=lambda settings: CLASSES.index(settings.durability or CLASSES[0]))
+    evicting = [settings.eviction for settings in found if settings.eviction not in (None, NO_EVICTION)]
+    return weakest._replace(eviction=evicting[0] if evicting else weakest.eviction)
+
+
 def _from_info(persistence: dict[str, str], memory: dict[str, str]) -> ServerSettings:
     append_only = persistence.get("aof_enabled")
     return ServerSettings(
@@ -147,17 +155,9 @@ class Durability:
 
     # The class
 
-    async def check_each(self, servers: Iterable[SendCommand]) -> None:
-        """`check` for the primaries of a cluster. The weakest class is in force."""
-        found = []
-        for send in servers:
-            await self.check(send)
-            found.append(self.found)
-        self.found = min(found, key=CLASSES.index)
-
-    async def check(self, send: SendCommand) -> None:
-        """Find the class. Raises ConfigError if the server is weaker than it must be, or evicts keys."""
-        self._settings = await read_settings(send)
+    async def check(self, *servers: SendCommand) -> None:
+        """Find the class. Raises ConfigError if a server is weaker than it must be, or evicts keys."""
+        self._settings = await read_weakest(servers)
         known = self._class_of(self._settings)
         refusal = self._refusal(known) or self._eviction_refusal()
         if refusal is not None:
@@ -228,13 +228,13 @@ class Durability:
             key="redis.allow_eviction",
         )
 
-    async def check_again(self, send: SendCommand, now: Instant) -> None:
+    async def check_again(self, servers: Callable[[], Awaitable[Iterable[SendCommand]]], now: Instant) -> None:
         """Log what has changed since the last check. Does nothing if that was less than 30 seconds ago."""
         if now - self._checked_at < CHECK_EVERY_US:
             return
         self._checked_at = now
         try:
-            after = await read_settings(send)
+            after = await read_weakest(await servers())
         except EngineError:  # the next calls say what is wrong with the server
             return
         before, self._settings = self._settings, after

@@ -177,9 +177,7 @@ class RedisEngine(Engine):
             await self._runtime.run_blocking(notifier.wait_ready)
 
     async def _check_server(self) -> None:
-        if await self._servers.look_for_cluster(self._primary):
-            await self._primary.close()
-            self._set_primary()
+        await self._find_cluster()
         server = await self._primary.server()
         version = server.get("redis_version", "")
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
@@ -194,8 +192,13 @@ class RedisEngine(Engine):
             )
         self._servers.note_version(numbers)
         await self._servers.check_mode(self._primary)
-        await self.durability.check_each([one.command for one in await self._primary.each()])
+        await self.durability.check(*await self._primary.commands())
         await self._perform_on_root(self._primary, self._servers.root, Now())
+
+    async def _find_cluster(self) -> None:
+        if await self._servers.look_for_cluster(self._primary):
+            await self._primary.close()
+            self._set_primary()
 
     def _leave_to_parent(self) -> None:
         """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
@@ -232,9 +235,7 @@ class RedisEngine(Engine):
 
     async def migrate(self) -> tuple[str, ...]:
         """Write the number of the format, which the first call does. There is no older format to migrate from."""
-        if await self._servers.look_for_cluster(self._primary):
-            await self._primary.close()
-            self._set_primary()
+        await self._find_cluster()
         is_new = await self._primary.command("HEXISTS", f"{self._servers.root}meta", "format") == 0
         await self._check_server()
         if self._pid != os.getpid():
@@ -274,7 +275,7 @@ class RedisEngine(Engine):
         if head.begun:
             answer = await self._finish(primary, root, head.begun, answer)
         if type(command) is Prune:
-            await self.durability.check_again((await primary.each())[0].command, head.wall)
+            await self.durability.check_again(primary.commands, head.wall)
         return answer
 
     async def _audit(self, primary: Primaries, root: str) -> AuditAnswer:

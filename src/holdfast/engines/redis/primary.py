@@ -139,9 +139,9 @@ class Primary:
             connection = await one.open()
         return connection.server
 
-    async def each(self) -> "list[Primary]":
-        """The servers that hold the jobs: this one. See `ClusterPrimaries.each`."""
-        return [self]
+    async def commands(self) -> list[Callable[..., Awaitable[Any]]]:
+        """`command` of every server that holds jobs: of this one. See `ClusterPrimaries.commands`."""
+        return [self.command]
 
     async def close(self) -> None:
         await self._by_loop.close()

@@ -196,7 +196,7 @@ def unpack_lease(blob: bytes) -> Lease:
         created & _LOW_7_BYTES,
         due & _LOW_7_BYTES,
         None,
-        STATES[state],  # type: ignore[arg-type]
+        STATES[state],
         attempt,
         losses,
         token,

@@ -9,6 +9,7 @@ side by side, as long as they store jobs in the same format.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -45,11 +46,17 @@ class Script:
 @cache
 def whole_script() -> Script:
     """The script of this release."""
-    parts = {
-        file.name.removesuffix(".lua"): _COMMENT.sub("", file.read_text(encoding="utf-8"))
+    return make_script({})
+
+
+def make_script(replaced: Mapping[str, str]) -> Script:
+    """The script, with other texts for some files: tests plant defects in the rules."""
+    texts = {
+        file.name.removesuffix(".lua"): file.read_text(encoding="utf-8")
         for file in files(__package__).joinpath("lua").iterdir()
         if file.name.endswith(".lua")
     }
+    parts = {name: _COMMENT.sub("", text) for name, text in (texts | dict(replaced)).items()}
     outside = "".join(parts[name] for name in OUTSIDE)
     inside = "".join(parts[name] for name in INSIDE)
     return Script(f"{outside}local function rules()\n{inside}return A\nend\n{parts[LAST]}")

@@ -1,0 +1,105 @@
+"""A user with the published rights can do everything that Holdfast does, and nothing else; namespaces are apart."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from opened_engine import opened_engine
+from redis_server import RedisServer, names
+from redis_server import server as shared_server
+
+import holdfast.engines.redis
+from holdfast.engines import open_engine
+from holdfast.engines.redis.acl import acl_rules
+from holdfast.model.job import JobKey
+from holdfast.model.produce import Group
+from holdfast.model.records import WorkerRecord
+from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
+
+PACKAGE = Path(holdfast.engines.redis.__file__).parent
+NO_COMMANDS = frozenset({"LIMIT", "WITHSCORES", "COUNT", "SENTINEL", "MASTER", "HOLDFAST", "READONLY"})
+"""Words in capitals that are no command of a user on the server of the jobs."""
+
+
+def commands_in_scripts() -> set[str]:
+    """Every text in capital letters in the scripts that could be a command."""
+    text = "".join(file.read_text(encoding="utf-8") for file in (PACKAGE / "lua").glob("*.lua"))
+    return {word.lower() for word in re.findall(r'call\w*\(\s*"([A-Z]+)"', text)} | {
+        word.lower() for word in re.findall(r'"([A-Z]{3,})"', text) if word not in NO_COMMANDS
+    }
+
+
+def test_the_rights_cover_every_command_of_the_scripts() -> None:
+    granted = {rule[1:].partition("|")[0] for rule in acl_rules("n", cluster=True, sharded=True) if rule[0] == "+"}
+    used = {word for word in commands_in_scripts() if word not in ("numsub", "shardnumsub")}
+    assert used <= granted
+
+
+@pytest.fixture(params=names())
+def server(request: pytest.FixtureRequest) -> RedisServer:
+    return shared_server(request.param)
+
+
+@pytest.fixture
+def user(server: RedisServer) -> Iterator[str]:
+    """The address of a user that has the rights for the namespace `shop_rights`."""
+    server.execute("ACL", "SETUSER", "shop", "reset", "on", ">secret", *acl_rules("shop_rights"))
+    yield server.url(user="shop", password="secret")
+    server.execute("ACL", "DELUSER", "shop")
+
+
+async def test_a_user_with_the_published_rights_works_in_its_namespace(user: str) -> None:
+    async with opened_engine(open_engine(user, namespace="shop_rights", durability="none")) as engine:
+        with engine.subscribe(f"queue:{QUEUE}") as subscription:
+            await engine.enqueue(Group((new_job("a"), new_job("b", lane="l"), new_job("c", payload=b"x" * 20_000))))
+            assert await subscription.wait(30)
+        leases = (await engine.claim(claim("c", limit=3))).leases
+        await engine.settle(*map(succeed, leases))
+        await engine.heartbeat(WorkerRecord(worker="w"))
+        await engine.clear(QUEUE)
+        await engine.put_pool("p", 3)
+        await engine.resize("p", 5)
+        await engine.prune()
+        assert await engine.audit() == ()
+
+
+async def test_a_user_with_the_published_rights_can_do_nothing_else(user: str) -> None:
+    with redis.Redis.from_url(user) as other:
+        for command in (
+            ("GET", "elsewhere:key"),
+            ("HGETALL", "shop_rights_too:meta"),
+            ("FLUSHALL",),
+            ("KEYS", "*"),
+            ("CONFIG", "SET", "maxmemory", "1"),
+            ("PUBLISH", "elsewhere:0:x", ""),
+            ("EVAL", "return redis.call('GET', 'elsewhere:key')", 0),
+            ("SHUTDOWN",),
+        ):
+            with pytest.raises(redis.ResponseError, match=r"permission|can't access"):
+                other.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+async def test_namespaces_and_databases_are_apart(server: RedisServer) -> None:
+    """Jobs, claims and notifications of one reach no other."""
+    database = server.database
+    places = [(database, "apart_one"), (database, "apart_two"), (database + 30, "apart_one")]
+    engines = [open_engine(server.url(number), namespace=name, durability="none") for number, name in places]
+    async with opened_engine(engines[0]), opened_engine(engines[1]), opened_engine(engines[2]):
+        subscriptions = [engine.subscribe(f"queue:{QUEUE}") for engine in engines]
+        await engines[0].enqueue(Group((new_job("a"),)))
+        assert await subscriptions[0].wait(30) == {f"queue:{QUEUE}"}
+        for other, subscription in zip(engines[1:], subscriptions[1:], strict=True):
+            assert (await other.get(JobKey(QUEUE, "a"))).jobs == (None,)
+            assert (await other.claim(claim("c"))).leases == ()
+            assert (await other.stats()).queues == ()
+            # Its own notification is the first that comes.
+            await other.enqueue(Group((new_job("b", queue="other"),)))
+            assert await subscription.wait(0.05) == frozenset()
+            assert await other.audit() == ()
+        server.execute("SELECT", database + 30)
+        server.execute("FLUSHDB")
+        server.execute("SELECT", database)
+        for name in ("apart_one", "apart_two"):
+            server.execute("UNLINK", *server.client.keys(f"{name}:*"))

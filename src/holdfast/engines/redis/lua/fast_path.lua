@@ -55,7 +55,7 @@ do
 
   -- False: a clear, a resize or the end of a parent has work left that every call carries on.
   function F.nothing_waits(root)
-    return call("EXISTS", root .. "unfinished", root .. "ended_parents") == 0
+    return call("EXISTS", root .. "unfinished") == 0 and call("EXISTS", root .. "ended_parents") == 0
   end
 
   -- Enqueue

@@ -292,11 +292,18 @@ class RedisEngine(Engine):
                 try:
                     piece = await self._perform_on_root(primary, root, ContinueWork(name=name))
                 except EngineError as error:
-                    raise OutcomeUnknown(
-                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
-                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
-                        engine=self.scheme,
-                    ) from error
+                    if isinstance(answer, ScopeAnswer):
+                        raise OutcomeUnknown(
+                            f"The clear has begun and stopped before its end: {error} A worker will continue it.",
+                            verb="clear",
+                            engine=self.scheme,
+                        ) from error
+                    _logger.warning(
+                        "Redis at %s: the end of a resize stopped (%s). The next claim or prune will continue it.",
+                        self.place,
+                        error,
+                    )
+                    return answer
                 count, more = count + piece.count, piece.more
         if isinstance(answer, ScopeAnswer):
             return replace(answer, count=answer.count + count)

@@ -217,6 +217,7 @@ async def add_once_known(primaries: ClusterPrimaries, value: str) -> None:
         return
 
 
+@pytest.mark.chaos
 async def test_a_replica_takes_over_from_a_killed_and_from_a_frozen_primary(replicated: RedisCluster) -> None:
     async with calling(replicated) as primaries:
         await add_once_known(primaries, "x")

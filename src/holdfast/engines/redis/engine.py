@@ -21,7 +21,7 @@ from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscriptio
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.cluster import ClusterPrimaries
-from holdfast.engines.redis.durability import Durability
+from holdfast.engines.redis.durability import ServerDurability
 from holdfast.engines.redis.history import History
 from holdfast.engines.redis.notifier import Notifier
 from holdfast.engines.redis.presence import Presence, SessionHeartbeat
@@ -105,7 +105,7 @@ class RedisEngine(Engine):
         self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
-        self.durability = Durability(
+        self.durability = ServerDurability(
             durability,
             self.place,
             replicas=settings.replicas,
@@ -205,6 +205,7 @@ class RedisEngine(Engine):
         self._inherited += [self._primary, self._topics, self._notifier, self._presence, self._ended_processes]
         self._pid = 0
         self._notifier = self._presence = None
+        self._servers.topology.on_change = None
         self._ended_processes = EndedProcesses(self.scheme, self._runtime)
         self._topics = Topics()
         self._set_primary()
@@ -388,7 +389,7 @@ class RedisEngine(Engine):
 
     def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
         if self._notifier is not None:
-            self._notifier.feed.listen(kinds, on_message)
+            self._notifier.listen_to_feed(kinds, on_message)
 
     @property
     def clock_offset(self) -> int:

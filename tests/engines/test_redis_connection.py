@@ -39,7 +39,7 @@ async def connected(url: str, *, timeout_s: float = 30.0) -> AsyncIterator[Conne
 @asynccontextmanager
 async def primary_at(url: str, script: Script = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
     connect = connector(url, timeout_s=timeout_s)
-    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run: b"")
+    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run, first_rank: b"")
     try:
         yield primary
     finally:
@@ -245,8 +245,8 @@ async def test_a_server_that_is_busy_with_a_script_is_unavailable(redis_server: 
             endless = other.request("EVAL", "while true do end", 0)
 
             async def is_busy() -> bool:
-                (found,) = await asyncio.gather(primary.call("r:", [verb, b""]), return_exceptions=True)
-                return isinstance(found, EngineUnavailable) and "BUSY" in str(found)
+                answers = await asyncio.gather(primary.call("r:", [verb, b""]), return_exceptions=True)
+                return isinstance(answers[0], EngineUnavailable) and "BUSY" in str(answers[0])
 
             await eventually(is_busy)
             server.execute("SCRIPT", "KILL")

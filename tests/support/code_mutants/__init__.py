@@ -5,7 +5,20 @@ elsewhere: in a store's files and locks, between processes, in waits, in cost, i
 the API. `run_mutants.py` plants one at a time in a copy of the source tree and runs the tests that the mutant names.
 """
 
-from code_mutants import cli, client, codec, django, model, postgres, postgres_rules, pull, sqlite, transactions, worker
+from code_mutants import (
+    cli,
+    client,
+    codec,
+    django,
+    model,
+    postgres,
+    postgres_rules,
+    pull,
+    redis_durability,
+    sqlite,
+    transactions,
+    worker,
+)
 from code_mutants.mutant import DoesNotApply, Mutant
 
 __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
@@ -14,6 +27,7 @@ PARTS: dict[str, tuple[Mutant, ...]] = {
     "sqlite": sqlite.MUTANTS,
     "postgres rules": postgres_rules.MUTANTS,
     "postgres": postgres.MUTANTS,
+    "redis durability": redis_durability.MUTANTS,
     "worker": worker.MUTANTS,
     "pull": pull.MUTANTS,
     "client": client.MUTANTS,

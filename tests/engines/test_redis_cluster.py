@@ -196,6 +196,8 @@ async def test_a_failover_loses_nothing_that_a_replica_has_confirmed(version: st
             await eventually(lambda: len(acknowledged) > 20, "some jobs")
             old = nodes.node_of(slot)
             await asyncio.to_thread(old.kill)
+            await eventually(lambda: has_other_primary(nodes, slot, old), "the failover")
+            await asyncio.to_thread(old.start)  # as the replica of the new primary, which confirms nothing without it
             before = len(acknowledged)
             await eventually(lambda: len(acknowledged) > before + 20, "jobs after the failover")
             stop.set()
@@ -204,6 +206,13 @@ async def test_a_failover_loses_nothing_that_a_replica_has_confirmed(version: st
             found = await bench.engine.get(*(JobKey(QUEUE, id) for id in acknowledged))
             assert all(job is not None and job.state is JobState.QUEUED for job in found.jobs)
             assert nodes.node_of(slot) is not old
+
+
+def has_other_primary(nodes: RedisCluster, slot: int, old: RedisServer) -> bool:
+    try:
+        return nodes.node_of(slot) is not old
+    except LookupError:
+        return False
 
 
 async def produce(engine: Engine, acknowledged: list[str], stop: asyncio.Event) -> None:

@@ -15,7 +15,7 @@ from twin_redis import Twins
 from holdfast.model.command import Command
 from holdfast.model.instants import FOREVER, HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope, ProgressRecord
-from holdfast.model.operate import Amend, Cancel, Pause
+from holdfast.model.operate import Amend, Cancel, Clear, Pause
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob, Parent, PoolPlace
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Exchange, Lease, QueueClaim, Settlement, Start, TaskClaim
@@ -288,6 +288,16 @@ async def test_a_paused_queue_gives_nothing_and_a_later_due_time_is_answered(twi
     answer = await run(twins, Exchange(claim=claim(1, queues=both)))
     assert ([lease.id for lease in answer.leases], answer.next_due is not None) == (["b"], True)
     assert twins.taken() == {"exchange": 1}
+
+
+async def test_unfinished_work_is_left_to_the_rules(twins: Twins) -> None:
+    """Of a clear, which is done in pieces of a thousand jobs."""
+    await begin(twins, *(plain(f"{number}") for number in range(1_010)))
+    twins.finishes_work = twins.other.finishes_work = False
+    await run(twins, Clear(queue="q"))
+    twins.forget_taken()
+    await run(twins, enqueue(plain("beside")), Exchange(claim=claim(1)))
+    assert twins.taken() == {}
 
 
 # Mixtures

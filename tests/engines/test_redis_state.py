@@ -110,7 +110,7 @@ class Model:
             if after.live and after.unique_key is not None:
                 self.keys[after.queue, after.task, after.unique_key] = after.id
 
-    def of(self, queue: str | None, wanted: Callable[[JobRecord], Any]) -> list[JobRecord]:
+    def of(self, queue: str | None, wanted: Callable[..., Any]) -> list[JobRecord]:
         return [job for job in self.jobs.values() if queue in (None, job.queue) and wanted(job)]
 
     def questions(self, chance: random.Random) -> Iterator[tuple[str, list[Any], Any]]:

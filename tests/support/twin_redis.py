@@ -33,13 +33,17 @@ def counting_script() -> Script:
 
 
 class EngineAt(RedisEngine):
-    """Its time is what `at_us` says."""
+    """Its time is what `at_us` says. If it does not finish work, a large clear is left after its first piece."""
 
     at_us = BEGIN_US
+    finishes_work = True
 
     def _options(self, root: str, run: str, first_rank: int) -> bytes:
         options = msgspec.msgpack.decode(super()._options(root, run, first_rank))
         return calls.encode_map({**options, "at": self.at_us + self.clock_offset})
+
+    async def _finish(self, primary: Any, root: str, begun: tuple[str, ...], answer: A) -> A:
+        return await super()._finish(primary, root, begun, answer) if self.finishes_work else answer
 
 
 class Twins(EngineAt):

@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-OUTSIDE = ("layout", "history", "fast_path")
+OUTSIDE = ("layout", "history", "fast_path", "fast_settle", "fast_claim")
 """What every call needs. The files form one text in this order: the table of one is visible in those behind it."""
 INSIDE = (
     "runtime",

@@ -13,6 +13,7 @@ from redis_stores import fresh_namespace
 
 from holdfast.engines.redis import calls
 from holdfast.engines.redis.engine import RedisEngine
+from holdfast.engines.redis.script_caller import ScriptCaller
 from holdfast.engines.redis.scripts import Script, whole_script
 from holdfast.model.command import A, Command
 from holdfast.runtime import SystemRuntime
@@ -32,18 +33,39 @@ def counting_script() -> Script:
     return Script(text.replace(TAKEN_HERE, counted).decode())
 
 
-class EngineAt(RedisEngine):
-    """Its time is what `at_us` says. If it does not finish work, a large clear is left after its first piece."""
-
+class CallerAt(ScriptCaller):
     at_us = BEGIN_US
     finishes_work = True
 
-    def _options(self, root: str, run: str, first_rank: int) -> bytes:
-        options = msgspec.msgpack.decode(super()._options(root, run, first_rank))
-        return calls.encode_map({**options, "at": self.at_us + self.clock_offset})
+    def options(self, root: str, run: str, first_rank: int) -> bytes:
+        options = msgspec.msgpack.decode(super().options(root, run, first_rank))
+        return calls.encode_map({**options, "at": self.at_us + self.offset_us})
 
     async def _finish(self, primary: Any, root: str, begun: tuple[str, ...], answer: A) -> A:
         return await super()._finish(primary, root, begun, answer) if self.finishes_work else answer
+
+
+class EngineAt(RedisEngine):
+    """Its time is what `at_us` says. If it does not finish work, a large clear is left after its first piece."""
+
+    caller_type = CallerAt
+    _caller: CallerAt
+
+    @property
+    def at_us(self) -> int:
+        return self._caller.at_us
+
+    @at_us.setter
+    def at_us(self, value: int) -> None:
+        self._caller.at_us = value
+
+    @property
+    def finishes_work(self) -> bool:
+        return self._caller.finishes_work
+
+    @finishes_work.setter
+    def finishes_work(self, value: bool) -> None:
+        self._caller.finishes_work = value
 
 
 class Twins(EngineAt):

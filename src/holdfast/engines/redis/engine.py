@@ -285,7 +285,7 @@ class RedisEngine(Engine):
 
     def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
         if self._notifier is not None:
-            self._notifier.feed.listen(kinds, on_message)
+            self._notifier.listen_to_feed(kinds, on_message)
 
     @property
     def clock_offset(self) -> int:

@@ -110,8 +110,8 @@ def least_redis_engine() -> Engine:
 def redis_cluster_engine(mode: str, name: str | None = None) -> Engine:
     """On a cluster of three nodes: a slot for each queue, or one for the namespace."""
     store = redis_stores.fresh_cluster_namespace(redis_cluster.cluster(name))
-    options = {"namespace": store.namespace, "durability": "none", "cluster": mode}
-    return open_engine(store.url, fast_paths=FAST_PATHS, **options)
+    url = f"{store.url}?cluster={mode}"
+    return open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
 def redis_maker(name: str) -> Maker:

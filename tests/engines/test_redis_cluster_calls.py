@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from eventually import eventually
@@ -217,12 +218,13 @@ async def add_once_known(primaries: ClusterPrimaries, value: str) -> None:
         return
 
 
+@pytest.mark.chaos
 async def test_a_replica_takes_over_from_a_killed_and_from_a_frozen_primary(replicated: RedisCluster) -> None:
     async with calling(replicated) as primaries:
         await add_once_known(primaries, "x")
         for stop, goes_on in (("kill", "start"), ("freeze", "thaw")):
             old = replicated.node_of(SLOT)
-            await eventually(lambda old=old: _has_replica_in_step(old), "the replica to be in step")
+            await eventually(partial(_has_replica_in_step, old), "the replica to be in step")
             await asyncio.to_thread(getattr(old, stop))
             try:
                 await asyncio.wait_for(add_once_known(primaries, stop), 30)  # the time limit of a call is 60 s

@@ -245,8 +245,8 @@ async def test_a_server_that_is_busy_with_a_script_is_unavailable(redis_server: 
             endless = other.request("EVAL", "while true do end", 0)
 
             async def is_busy() -> bool:
-                (found,) = await asyncio.gather(primary.call("r:", [verb, b""]), return_exceptions=True)
-                return isinstance(found, EngineUnavailable) and "BUSY" in str(found)
+                answers = await asyncio.gather(primary.call("r:", [verb, b""]), return_exceptions=True)
+                return isinstance(answers[0], EngineUnavailable) and "BUSY" in str(answers[0])
 
             await eventually(is_busy)
             server.execute("SCRIPT", "KILL")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -155,12 +156,11 @@ async def produce(engine: Engine, acknowledged: list[str], stop: asyncio.Event) 
 async def work(bench: Bench, succeeded: list[str], stop: asyncio.Event) -> None:
     """Claim and settle. A call that fails is repeated as it is."""
     while not stop.is_set():
-        claim = bench.claim(limit=5)
-        leases = (await repeated(lambda claim=claim: bench.engine.claim(claim))).leases
+        leases = (await repeated(partial(bench.engine.claim, bench.claim(limit=5)))).leases
         if not leases:
             await asyncio.sleep(0.01)
             continue
-        answer = await repeated(lambda leases=leases: bench.engine.settle(*map(succeed, leases)))
+        answer = await repeated(partial(bench.engine.settle, *map(succeed, leases)))
         for lease, status in zip(leases, answer.settled, strict=True):
             if status is SettleStatus.APPLIED:
                 succeeded.append(lease.id)

@@ -349,9 +349,9 @@ class StorageFull(EngineError):
 
 
 class HistoryLost(EngineError):
-    """The store has lost its jobs: it was flushed, or restarted without persistence."""
+    """The store has lost acknowledged jobs: it was emptied, restarted without its data, or failed over. Raised once."""
 
-    standard = "The store has lost its jobs. Restore a backup, or accept the loss and enqueue again."
+    standard = "The store has lost acknowledged jobs; this call wrote nothing. Enqueue again what is missing."
 
 
 class CorruptRecord(EngineError):

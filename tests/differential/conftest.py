@@ -51,6 +51,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "postgres-general": lambda folder: general_postgres(),
     "redis": lambda folder: redis(),
     "redis-general": lambda folder: redis(fast_paths=False),
+    "redis-namespace": lambda folder: many_cluster_redis(1, "namespace")[0],
 }
 
 
@@ -69,6 +70,7 @@ PACES = {
     "postgres-general": Pace(12, 600, 5),
     "redis": Pace(30, 600, 5),
     "redis-general": Pace(12, 600, 5),
+    "redis-namespace": Pace(6, 300, 5),
 }
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
@@ -94,6 +96,18 @@ def many_redis(count: int, *, fast_paths: bool = FAST_PATHS) -> list[Engine]:
     ]
 
 
+def many_cluster_redis(count: int, mode: str) -> list[Engine]:
+    """On a cluster: a slot for each queue, or one for the namespace."""
+    from redis_cluster import cluster
+    from redis_stores import fresh_cluster_namespace
+
+    store = fresh_cluster_namespace(cluster())
+    url = f"{store.url}?cluster={mode}"
+    return [
+        open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS) for _ in range(count)
+    ]
+
+
 def many_sqlite(folder: Path, count: int) -> list[Engine]:
     url = f"sqlite:///{folder}/jobs.db"
     return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
@@ -104,6 +118,8 @@ SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {
     "sqlite": many_sqlite,
     "postgres": lambda folder, count: many_postgres(count),
     "redis": lambda folder, count: many_redis(count),
+    "redis-queues": lambda folder, count: many_cluster_redis(count, "queues"),
+    "redis-namespace": lambda folder, count: many_cluster_redis(count, "namespace"),
 }
 """Engines on one store, for callers that go at once."""
 

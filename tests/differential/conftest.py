@@ -103,9 +103,7 @@ def many_cluster_redis(count: int, mode: str) -> list[Engine]:
 
     store = fresh_cluster_namespace(cluster())
     url = f"{store.url}?cluster={mode}"
-    return [
-        open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS) for _ in range(count)
-    ]
+    return [open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
 
 
 def many_sqlite(folder: Path, count: int) -> list[Engine]:

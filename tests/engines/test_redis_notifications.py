@@ -16,7 +16,7 @@ from redis_server import AOF_ALWAYS, RedisServer, private_server
 from holdfast.engine import Subscription
 from holdfast.engines.redis import subscriber
 from holdfast.engines.redis.connect import Connector, parse
-from holdfast.engines.redis.notifier import Notifier
+from holdfast.engines.redis.notifier import RedisNotifier
 from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable
@@ -32,7 +32,7 @@ class Process:
     def __init__(self, url: str) -> None:
         connector = Connector(parse(url)[0], timeout_s=30, connect_timeout_s=5)
         self.topics = Topics()
-        self.notifier = Notifier(OnePrimary(connector, PREFIX), self.topics, RUNTIME)
+        self.notifier = RedisNotifier(OnePrimary(connector, PREFIX), self.topics, RUNTIME)
         self.notifier.wait_ready()
 
     def subscribe(self, *topics: str) -> Subscription:

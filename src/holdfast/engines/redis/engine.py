@@ -21,7 +21,7 @@ from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.durability import ServerDurability
 from holdfast.engines.redis.history import History
-from holdfast.engines.redis.notifier import Notifier
+from holdfast.engines.redis.notifier import RedisNotifier
 from holdfast.engines.redis.presence import Presence
 from holdfast.engines.redis.queue_names import QueueNames
 from holdfast.engines.redis.queues_apart import QueuesApart
@@ -83,7 +83,7 @@ class RedisEngine(Engine):
         self._notify = settings.notify
         self._pid = 0
         self._topics = Topics()
-        self._notifier: Notifier | None = None
+        self._notifier: RedisNotifier | None = None
         self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
@@ -149,7 +149,7 @@ class RedisEngine(Engine):
         notifier = None
         if self._notify:
             self._routes = self._servers.routes()
-            notifier = Notifier(self._routes, self._topics, self._runtime)
+            notifier = RedisNotifier(self._routes, self._topics, self._runtime)
             self._servers.topology.on_change = notifier.refresh
         self._notifier = notifier
         self._pid = os.getpid()

@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from holdfast.engines.redis.connect import Connector
-from holdfast.engines.redis.feed import FeedChannels
+from holdfast.engines.redis.feed import RedisFeed
 from holdfast.engines.redis.routes import Routes
 from holdfast.engines.redis.subscriber import (
     PROBE_INTERVAL_S,
@@ -48,7 +48,7 @@ class Watch(NamedTuple):
     """False: there were others before it, and a break."""
 
 
-class Notifier:
+class RedisNotifier:
     """All work is done on the notifier's own loop. The public methods may be called from any thread."""
 
     def __init__(self, routes: Routes, topics: Topics, runtime: Runtime) -> None:
@@ -78,7 +78,7 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._wake_requested = False
-        self.feed = FeedChannels(routes.home, runtime, self.refresh)
+        self.feed = RedisFeed(routes.home, runtime, self.refresh)
         ready = runtime.event()
         self._failures: list[OSError] = []
         """Why the thread could not start."""

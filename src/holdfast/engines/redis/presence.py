@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from holdfast.engines.redis.notifier import RedisNotifier
+from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.work import Disown, Heartbeat
@@ -97,7 +97,7 @@ class Presence:
     """Which workers of the store were silent at the last look of this process."""
 
     def __init__(
-        self, perform: Perform, notifier: RedisNotifier, runtime: Runtime, *, queues_apart: bool = False
+        self, perform: Perform, notifier: ChannelNotifier, runtime: Runtime, *, queues_apart: bool = False
     ) -> None:
         """`queues_apart`: the leases are not where the workers are, so they expire in a second step."""
         self._perform = perform

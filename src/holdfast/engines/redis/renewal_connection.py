@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from holdfast.engine import RenewalConnection
-from holdfast.engines.redis.notifier import RedisNotifier
+from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.presence import SubscribedHeartbeat
 from holdfast.model import work
 from holdfast.model.command import Command
@@ -29,7 +29,7 @@ class RedisRenewalConnection(RenewalConnection):
     `notifier`: None if this process receives no notifications.
     """
 
-    def __init__(self, perform: Callable[[Command[Any]], Awaitable[Any]], notifier: RedisNotifier | None) -> None:
+    def __init__(self, perform: Callable[[Command[Any]], Awaitable[Any]], notifier: ChannelNotifier | None) -> None:
         self._perform = perform
         self._notifier = notifier
         self._worker: str | None = None
@@ -47,7 +47,7 @@ class RedisRenewalConnection(RenewalConnection):
         answer: work.HeartbeatAnswer = self._run(command)
         return answer
 
-    def _join(self, notifier: RedisNotifier, worker: str) -> None:
+    def _join(self, notifier: ChannelNotifier, worker: str) -> None:
         if self._worker != worker:
             if self._worker is not None:
                 notifier.leave_worker(self._worker)

@@ -215,7 +215,10 @@ class Notifier:
                 if self._now_s() >= announce_at_s:
                     self.feed.announce()
                     announce_at_s = self._now_s() + PROBE_INTERVAL_S
-                self._route()
+                try:
+                    self._route()
+                except Exception:  # PF3: without this thread all callers would poll for ever
+                    log.exception("The channels of notifications could not be assigned to servers. It is tried again.")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, announce_at_s - self._now_s())):
                         await self._wake.wait()

@@ -2,7 +2,7 @@
 
 Each worker is subscribed to a channel of its own, over the connection of its process's notifier. When the process ends,
 however it ends, its kernel closes the connection, and the server drops the subscription. The other workers ask the
-server every 1.5 seconds which workers have none.
+server every 1.5 seconds which workers have none; of many workers some ask, drawn by lot.
 
 A living worker loses its subscription too when its connection is cut. Its notifier connects again at once. So a worker
 has ended if it had no subscriber twice, at least a second apart, and sent no heartbeat in between.
@@ -32,6 +32,12 @@ GRACE_S: Seconds = 10.0
 """After an outage the workers have this long to subscribe again."""
 MIN_UPTIME_S = 10
 """The same after a start of the server."""
+WATCHERS = 16
+"""About so many processes look all the time. If each of 1,000 workers did, it would take half of the server's time."""
+TURN_S: Seconds = 60.0
+"""For this long a process looks all the time, or does not. Then it draws again."""
+RARE_LOOK_S: Seconds = 15.0
+"""A process that does not look all the time looks this often, to learn how many workers there are."""
 SLOW_LOOK_S: Seconds = 1.0
 """A look that takes longer may have waited for the end of an outage."""
 
@@ -57,6 +63,8 @@ class DisownSilentAnswer(Answer, frozen=True, gc=False, kw_only=True):
     """Empty: this user may not read it."""
     is_subscribed: bool
     """False: this process is not subscribed at the server that has answered."""
+    sessions: int
+    """The number of workers that a look counts the subscribers of."""
 
 
 class DisownSilent(Command[DisownSilentAnswer], frozen=True, gc=False, kw_only=True):
@@ -97,10 +105,14 @@ class Presence:
         self._silent: dict[str, FirstLook] = {}
         self._not_before_s = 0.0
         """A worker that was silent before this time may only not be back yet."""
+        self._turn_ends_s = self._next_look_s = 0.0
+        self._watches = True
 
     async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
         """See `Engine.disown_silent`. None: the server does not say which run it is."""
         notifier, began_s = self._notifier, self._now_s()
+        if not self._watches and began_s < self._next_look_s:
+            return {}
         watch = notifier.watch
         if watch is None:
             self._silent = {}
@@ -143,6 +155,10 @@ class Presence:
             self._note_outage()
         self._run_id = answer.run_id
         now_s, before = self._now_s(), self._silent
+        if now_s >= self._turn_ends_s:
+            self._turn_ends_s = now_s + TURN_S
+            self._watches = self._runtime.random() * answer.sessions < WATCHERS
+        self._next_look_s = now_s + RARE_LOOK_S
         self._silent = {}
         for worker, seen in answer.silent:
             first = before.get(worker)

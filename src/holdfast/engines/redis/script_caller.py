@@ -103,11 +103,18 @@ class ScriptCaller:
                 try:
                     piece = await self.perform(primary, root, ContinueWork(name=name))
                 except EngineError as error:
-                    raise OutcomeUnknown(
-                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
-                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
-                        engine=failures.SCHEME,
-                    ) from error
+                    if isinstance(answer, ScopeAnswer):
+                        raise OutcomeUnknown(
+                            f"The clear has begun and stopped before its end: {error} A worker will continue it.",
+                            verb="clear",
+                            engine=failures.SCHEME,
+                        ) from error
+                    _logger.warning(
+                        "Redis at %s: the end of a resize stopped (%s). The next claim or prune will continue it.",
+                        self._place,
+                        error,
+                    )
+                    return answer
                 count, more = count + piece.count, piece.more
         if isinstance(answer, ScopeAnswer):
             return replace(answer, count=answer.count + count)

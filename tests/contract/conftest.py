@@ -4,12 +4,14 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 import redis_acl
+import redis_binaries
 import redis_cluster
 import redis_server
 import redis_stores
@@ -37,6 +39,7 @@ class Maker:
     damage: DamageOneChange | None = None
     only: frozenset[str] = frozenset()
     """The files of the suite that are run on it; none: all."""
+    marks: tuple[pytest.MarkDecorator, ...] = ()
 
 
 def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
@@ -104,15 +107,27 @@ def least_redis_engine() -> Engine:
     return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
-def redis_cluster_engine(mode: str) -> Engine:
+def redis_cluster_engine(mode: str, name: str | None = None) -> Engine:
     """On a cluster of three nodes: a slot for each queue, or one for the namespace."""
-    store = redis_stores.fresh_cluster_namespace(redis_cluster.cluster())
+    store = redis_stores.fresh_cluster_namespace(redis_cluster.cluster(name))
     options = {"namespace": store.namespace, "durability": "none", "cluster": mode}
     return open_engine(store.url, fast_paths=FAST_PATHS, **options)
 
 
 def redis_maker(name: str) -> Maker:
     return Maker(name, lambda folder: redis_engine(name))
+
+
+def cluster_makers(name: str) -> list[Maker]:
+    """A cluster of this version, in both modes."""
+    return [
+        Maker(f"{name}-{mode}", partial(_cluster_engine, mode, name), marks=(pytest.mark.chaos,))
+        for mode in ("queues", "namespace")
+    ]
+
+
+def _cluster_engine(mode: str, name: str, folder: Path) -> Engine:
+    return redis_cluster_engine(mode, name)
 
 
 LEAST = frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", "test_transactions"})
@@ -151,15 +166,16 @@ ENGINES = (
     ),
     # Each version found on this machine: redis62 and valkey91 come with the tests, redis70 with Debian.
     *map(redis_maker, redis_server.names()),
-    # What meets several queues, and a notification. The whole suite runs on every version in `make chaos`.
-    Maker("redis-queues", lambda folder: redis_cluster_engine("queues")),
-    Maker("redis-namespace", lambda folder: redis_cluster_engine("namespace")),
+    # What concerns several queues. `make chaos` runs the whole suite, on clusters of every version.
+    Maker("redis-queues", lambda folder: redis_cluster_engine("queues"), only=SEVERAL_QUEUES),
+    Maker("redis-namespace", lambda folder: redis_cluster_engine("namespace"), only=LEAST),
+    *(maker for binary in redis_binaries.find_all() for maker in cluster_makers(binary.name)),
     Maker("redis-least", lambda folder: least_redis_engine(), only=LEAST),
     Maker("redis-general", lambda folder: redis_engine(fast_paths=False), only=SHORT),
 )
 
 
-@pytest.fixture(params=ENGINES, ids=[maker.name for maker in ENGINES])
+@pytest.fixture(params=[pytest.param(maker, marks=maker.marks, id=maker.name) for maker in ENGINES])
 def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EngineMaker:
     maker: Maker = request.param
     return lambda: maker.make(tmp_path_factory.mktemp(maker.name))

@@ -135,7 +135,7 @@ def run_redis(page: Path, block: Block) -> None:
     with redis.Redis.from_url(os.environ["HOLDFAST_URL"]) as client:
         for number, line in enumerate(block.text.splitlines(), start=block.line):
             try:
-                client.execute_command(*line.split())  # type: ignore[no-untyped-call]
+                client.execute_command(*line.split())
             except redis.ResponseError as error:
                 raise AssertionError(f"{page.name}, line {number}: {error}") from error
 

@@ -6,12 +6,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from eventually import eventually
+from redis_binaries import versions
 from redis_cluster import RedisCluster, private_cluster
-from redis_server import RedisServer, names
+from redis_server import RedisServer
 
 from holdfast.engines.redis.cluster import ClusterPrimaries
 from holdfast.engines.redis.connect import Connector, parse
@@ -34,13 +34,7 @@ ROOT = root_of_queue("routed", "mail")
 SLOT = slot_of(ROOT)
 
 
-def every_server() -> list[Any]:
-    """All servers found: the first one in `make test`, the others in `make chaos`."""
-    first, *others = names()
-    return [first, *(pytest.param(name, marks=pytest.mark.chaos) for name in others)]
-
-
-@pytest.fixture(scope="module", params=every_server())
+@pytest.fixture(scope="module", params=versions())
 def nodes(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     with private_cluster(request.param) as made:
         yield made
@@ -206,7 +200,7 @@ async def _answers(primaries: ClusterPrimaries) -> bool:
     return True
 
 
-@pytest.fixture(params=every_server())
+@pytest.fixture(params=versions())
 def replicated(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """Each primary has a replica."""
     with private_cluster(request.param, replicas=1) as made:

@@ -39,7 +39,7 @@ async def connected(url: str, *, timeout_s: float = 30.0) -> AsyncIterator[Conne
 @asynccontextmanager
 async def primary_at(url: str, script: Script = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
     connect = connector(url, timeout_s=timeout_s)
-    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run: b"")
+    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run, first_rank: b"")
     try:
         yield primary
     finally:

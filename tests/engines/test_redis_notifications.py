@@ -227,20 +227,20 @@ async def test_the_feed_reaches_other_processes_that_listen(start: Start) -> Non
     sender, listener = start(), start()
     received: list[bytes] = []
     assert sender.notifier.feed.kinds == frozenset()
-    listener.notifier.feed.listen(["Started"], received.append)
+    listener.notifier.listen_to_feed(["Started"], received.append)
     await eventually(lambda: sender.notifier.feed.kinds == {"Started"})
     sender.notifier.feed.publish(b"one")
     listener.notifier.feed.publish(b"own")
     sender.notifier.feed.publish("zwei ü".encode())
     await eventually(lambda: received == [b"one", "zwei ü".encode()])
-    listener.notifier.feed.listen([], received.append)
+    listener.notifier.listen_to_feed([], received.append)
     await eventually(lambda: sender.notifier.feed.kinds == frozenset())
 
 
 async def test_a_new_process_knows_who_listens_before_its_first_message(start: Start) -> None:
     listener = start()
     received: list[bytes] = []
-    listener.notifier.feed.listen(["Started"], received.append)
+    listener.notifier.listen_to_feed(["Started"], received.append)
     await eventually(lambda: listener.notifier._confirmed.keys() >= {listener.notifier.feed.messages})
     short = start()
     assert short.notifier.feed.kinds == {"Started"}
@@ -252,7 +252,7 @@ async def test_a_new_process_knows_who_listens_before_its_first_message(start: S
 async def test_a_listener_that_is_gone_is_forgotten(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.engines.redis.feed.LISTENER_TTL_S", 0.5)
     sender, listener = start(), start()
-    listener.notifier.feed.listen(["Started"], print)
+    listener.notifier.listen_to_feed(["Started"], print)
     await eventually(lambda: sender.notifier.feed.kinds == {"Started"})
     listener.notifier.close()
     await eventually(lambda: sender.notifier.feed.kinds == frozenset())
@@ -261,7 +261,7 @@ async def test_a_listener_that_is_gone_is_forgotten(start: Start, monkeypatch: p
 async def test_the_feed_goes_on_after_the_connections_were_ended(private: RedisServer, start: Start) -> None:
     sender, listener = start(), start()
     received: list[bytes] = []
-    listener.notifier.feed.listen(["Started"], received.append)
+    listener.notifier.listen_to_feed(["Started"], received.append)
     await eventually(lambda: sender.notifier.feed.kinds == {"Started"})
     private.kill_clients("pubsub")
     await eventually(lambda: sender.notifier.watch and listener.notifier.watch)

@@ -26,13 +26,15 @@ from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import lease_of
 
+LUA = Path(holdfast.engines.redis.__file__).parent / "lua"
 SCRIPT = (
-    (Path(holdfast.engines.redis.__file__).parent / "lua" / "records.lua").read_text()
+    "".join((LUA / name).read_text() for name in ("layout.lua", "runtime.lua", "records.lua"))
     + """
 local job = cmsgpack.unpack(ARGV[1])
 job.tail, job.payload_hash = ARGV[2], ARGV[3]
 if ARGV[4] ~= '-' then job.result = string.sub(ARGV[4], 2) end
 if ARGV[5] ~= '-' then job.payload_apart = true end
+if job.pool_key then rt.know_key(job.pool_key, job.pool_hash_hi, job.pool_hash_lo) end
 local first = records.pack(job)
 local read = records.unpack(first, job.queue, job.id)
 local second = records.pack(read)

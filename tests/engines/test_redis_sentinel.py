@@ -1,33 +1,38 @@
 """Servers that Sentinels watch: the primary is found, and found again after a failover."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from eventually import eventually
+from redis_binaries import versions
+from redis_replicas import cut_off, has_everything
 from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
-from redis_server import names
 
+from holdfast.engine import Engine
+from holdfast.engines import open_engine
 from holdfast.engines.redis.connect import Connector
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.scripts import Script
 from holdfast.engines.redis.sentinel import SentinelPrimaries, parse_sentinels
 from holdfast.engines.redis.slots import Node, Topology
-from holdfast.errors import ConfigError, EngineUnavailable, OutcomeUnknown
+from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HistoryLost, OutcomeUnknown
+from holdfast.model.job import JobKey
+from holdfast.model.produce import Group
+from holdfast.model.states import JobState
+from holdfast.model.work import ExchangeAnswer, SettleStatus
 from holdfast.runtime import SystemRuntime
+from holdfast.telemetry import events
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.builders import QUEUE, jobs, new_job, succeed
 
 ADD = Script('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call("SCARD", KEYS[1] .. "set")}')
 SENTINEL_PASSWORD = "of-the-sentinels"
 
 
-def every_server() -> list[Any]:
-    """All servers found: the first one in `make test`, the others in `make chaos`."""
-    first, *others = names()
-    return [first, *(pytest.param(name, marks=pytest.mark.chaos) for name in others)]
-
-
-@pytest.fixture(scope="module", params=every_server())
+@pytest.fixture(scope="module", params=versions())
 def group(request: pytest.FixtureRequest) -> Iterator[SentinelGroup]:
     with private_sentinels(request.param, sentinel_password=SENTINEL_PASSWORD) as made:
         yield made
@@ -62,6 +67,7 @@ async def add(primaries: SentinelPrimaries, value: str) -> int:
             continue
 
 
+@pytest.mark.chaos
 async def test_the_primary_is_found_again_after_each_kind_of_failover(group: SentinelGroup) -> None:
     async with calling(address_of(group)) as primaries:
         await add(primaries, "first")
@@ -96,6 +102,104 @@ def bring_back(group: SentinelGroup, old: Any) -> None:
         old.start()
     old.thaw()
     group.wait_until_ready()
+
+
+# The engine
+
+
+@asynccontextmanager
+async def opened(group: SentinelGroup, **options: Any) -> AsyncIterator[Bench]:
+    url = f"redis+sentinel://:{group.password}@{group.places}/{SERVICE}"
+    engine = open_engine(url, namespace="watched", durability="none", **options)
+    await engine.open()
+    try:
+        yield Bench(engine)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("version", versions())
+async def test_a_failover_under_load_loses_nothing_that_a_replica_has_confirmed(version: str) -> None:
+    with private_sentinels(version, replicas=2) as group:
+        async with opened(group, replicas=1) as bench, opened(group, replicas=1) as working:
+            acknowledged: list[str] = []
+            succeeded: list[str] = []
+            stop = asyncio.Event()
+            tasks = [
+                asyncio.ensure_future(produce(bench.engine, acknowledged, stop)),
+                asyncio.ensure_future(work(working, succeeded, stop)),
+            ]
+            await eventually(lambda: len(succeeded) > 20, "some jobs")
+            await asyncio.to_thread(kill_primary, group)
+            before = len(succeeded)
+            await eventually(lambda: len(succeeded) > before + 20, "jobs after the failover")
+            stop.set()
+            await asyncio.gather(*tasks)
+
+            found = await bench.engine.get(*(JobKey(QUEUE, id) for id in acknowledged))
+            states = {id: None if job is None else job.state for id, job in zip(acknowledged, found.jobs, strict=True)}
+            assert None not in states.values()
+            assert {states.get(id) for id in succeeded} == {JobState.SUCCEEDED}
+            assert await bench.engine.audit() == ()
+
+
+async def produce(engine: Engine, acknowledged: list[str], stop: asyncio.Event) -> None:
+    """Enqueue one job after the other. A call that fails is repeated with the same id."""
+    while not stop.is_set():
+        id = f"job-{len(acknowledged)}"
+        with suppress(EngineError):
+            await engine.enqueue(Group((new_job(id),)))
+            acknowledged.append(id)
+
+
+async def work(bench: Bench, succeeded: list[str], stop: asyncio.Event) -> None:
+    """Claim and settle. A call that fails is repeated as it is."""
+    while not stop.is_set():
+        claim = bench.claim(limit=5)
+        leases = (await repeated(lambda claim=claim: bench.engine.claim(claim))).leases
+        if not leases:
+            await asyncio.sleep(0.01)
+            continue
+        answer = await repeated(lambda leases=leases: bench.engine.settle(*map(succeed, leases)))
+        for lease, status in zip(leases, answer.settled, strict=True):
+            if status is SettleStatus.APPLIED:
+                succeeded.append(lease.id)
+
+
+async def repeated(call: Callable[[], Awaitable[ExchangeAnswer]]) -> ExchangeAnswer:
+    while True:
+        with suppress(EngineError):
+            return await call()
+
+
+@pytest.mark.parametrize("version", versions())
+async def test_a_failover_to_a_replica_that_was_behind_is_told_and_old_leases_are_refused(version: str) -> None:
+    with private_sentinels(version) as group:
+        async with opened(group) as bench:
+            lost: list[object] = []
+            bench.engine.report_to(lost.append)
+            await bench.put(*jobs("a", "b"))
+            await bench.take_one()
+            (replica,) = group.replicas
+            await eventually(lambda: has_everything(replica, group.primary), "the replica to be in step")
+
+            cut_off(replica)
+            lease = await bench.take_one()
+            await bench.put(new_job("c"))
+            old = group.primary
+            await asyncio.to_thread(old.kill)
+            await asyncio.to_thread(group.wait_for_other_primary, old)
+
+            with pytest.raises(HistoryLost, match="lost acknowledged jobs"):
+                await eventually(lambda: bench.engine.stats(QUEUE), "the new primary")
+            assert [type(event) for event in lost] == [events.HistoryLost]
+            assert await bench.get_or_none("c") is None
+            assert await bench.state("b") is JobState.QUEUED
+            assert await bench.settle(succeed(lease)) is SettleStatus.LOST
+            assert await bench.take_ids() == ["b"]
+
+
+# Addresses and logins
 
 
 async def test_a_call_without_any_sentinel_fails_after_the_longest_wait() -> None:

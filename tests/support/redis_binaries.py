@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 PROGRAMS = ("valkey-server", "redis-server")
 OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
@@ -55,6 +57,12 @@ def find_all() -> tuple[Binary, ...]:
         if binary is not None and binary.version >= OLDEST[binary.product]:
             found.setdefault(binary.name, binary)
     return tuple(sorted(found.values(), key=lambda binary: (binary.product, binary.version)))
+
+
+def versions() -> list[Any]:
+    """The names of all versions, as parameters of tests: `make test` runs the first, `make chaos` the others."""
+    first, *others = [binary.name for binary in find_all()] or [None]
+    return [first, *(pytest.param(name, marks=pytest.mark.chaos) for name in others)]
 
 
 def find(name: str | None = None) -> Binary:

@@ -136,7 +136,8 @@ async def test_events_of_a_script_that_ends_at_once_arrive(place: Place) -> None
 async def test_a_killed_observer_is_forgotten_and_disturbs_no_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.feed.LISTENER_TTL_S", 3.0)
+    for engine in ("postgres", "redis"):
+        monkeypatch.setattr(f"holdfast.engines.{engine}.feed.LISTENER_TTL_S", 3.0)
     jobs = app(place)
     work = jobs.registry["work"]
 

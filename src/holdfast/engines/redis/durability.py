@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-class Durability:
+class ServerDurability:
     """The class in force on one server. `wanted`: the user's `durability`, None if none was given."""
 
     def __init__(

@@ -21,7 +21,7 @@ from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscriptio
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.cluster import ClusterPrimaries
-from holdfast.engines.redis.durability import Durability
+from holdfast.engines.redis.durability import ServerDurability
 from holdfast.engines.redis.history import History
 from holdfast.engines.redis.notifier import Notifier
 from holdfast.engines.redis.presence import Presence, SessionHeartbeat
@@ -105,7 +105,7 @@ class RedisEngine(Engine):
         self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
-        self.durability = Durability(
+        self.durability = ServerDurability(
             durability,
             self.place,
             replicas=settings.replicas,
@@ -205,6 +205,7 @@ class RedisEngine(Engine):
         self._inherited += [self._primary, self._topics, self._notifier, self._presence, self._ended_processes]
         self._pid = 0
         self._notifier = self._presence = None
+        self._servers.topology.on_change = None
         self._ended_processes = EndedProcesses(self.scheme, self._runtime)
         self._topics = Topics()
         self._set_primary()
@@ -291,11 +292,18 @@ class RedisEngine(Engine):
                 try:
                     piece = await self._perform_on_root(primary, root, ContinueWork(name=name))
                 except EngineError as error:
-                    raise OutcomeUnknown(
-                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
-                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
-                        engine=self.scheme,
-                    ) from error
+                    if isinstance(answer, ScopeAnswer):
+                        raise OutcomeUnknown(
+                            f"The clear has begun and stopped before its end: {error} A worker will continue it.",
+                            verb="clear",
+                            engine=self.scheme,
+                        ) from error
+                    _logger.warning(
+                        "Redis at %s: the end of a resize stopped (%s). The next claim or prune will continue it.",
+                        self.place,
+                        error,
+                    )
+                    return answer
                 count, more = count + piece.count, piece.more
         if isinstance(answer, ScopeAnswer):
             return replace(answer, count=answer.count + count)
@@ -388,7 +396,7 @@ class RedisEngine(Engine):
 
     def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
         if self._notifier is not None:
-            self._notifier.feed.listen(kinds, on_message)
+            self._notifier.listen_to_feed(kinds, on_message)
 
     @property
     def clock_offset(self) -> int:

@@ -14,6 +14,7 @@ process receives its own messages as well.
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,8 +29,12 @@ REQUEST = b"?"
 """The text, on the channel of the listeners, that requests announcements."""
 
 Receive = Callable[[bytes], None]
-Message = tuple[str, bytes]
-"""Channel and payload."""
+
+
+class Message(NamedTuple):
+    channel: str
+    payload: bytes
+    on_sent: Callable[[], object] = lambda: None
 
 
 class FeedChannels:
@@ -67,9 +72,10 @@ class FeedChannels:
         if len(self._pending) < MAX_PENDING_MESSAGES:
             self._send(self.messages, message)
 
-    def listen(self, kinds: Iterable[str], receive: Receive) -> None:
+    def listen(self, kinds: Iterable[str], receive: Receive, on_sent: Callable[[], object]) -> None:
+        """`on_sent` is called when the process is subscribed and the server has its announcement."""
         self._own_kinds, self._receive = tuple(kinds), receive
-        self._send_announcement()
+        self._send_announcement(on_sent)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -103,11 +109,11 @@ class FeedChannels:
         if self._own_kinds:
             self._send_announcement()
 
-    def _send_announcement(self) -> None:
-        self._send(self._announcements, msgspec.json.encode(self._own_kinds))
+    def _send_announcement(self, on_sent: Callable[[], object] = lambda: None) -> None:
+        self._send(self._announcements, msgspec.json.encode(self._own_kinds), on_sent)
 
-    def _send(self, channel: str, payload: bytes) -> None:
-        self._pending.append((channel, self._name + b" " + payload))
+    def _send(self, channel: str, payload: bytes, on_sent: Callable[[], object] = lambda: None) -> None:
+        self._pending.append(Message(channel, self._name + b" " + payload, on_sent))
         self._wake()
 
     def _from_others(self, receive: Callable[[bytes, bytes], None]) -> Callable[[bytes], None]:

@@ -130,6 +130,13 @@ class Notifier:
         """True if the server knows that this worker of this process lives."""
         return self._channel_of(worker) in self._confirmed
 
+    def listen_to_feed(self, kinds: Iterable[str], receive: Callable[[bytes], None]) -> None:
+        """Receive the feed. When the call returns, other processes have the announcement, unless the server is down."""
+        sent = self._runtime.event()
+        self.feed.listen(kinds, receive, sent.set)
+        if not self._is_down:
+            sent.wait(SUBSCRIBE_TIMEOUT_S)
+
     def subscribe_again(self) -> None:
         """The routes have changed: wait until the local subscriptions are in force on the new ones."""
         self.subscribe(self._topics.topics)
@@ -152,6 +159,11 @@ class Notifier:
         if self._thread.is_alive():
             log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
 
+    @property
+    def _is_down(self) -> bool:
+        """A server of a cluster gets its first connection when it gets its first channel: until then it is not down."""
+        return any(subscriber.is_down for subscriber in tuple(self._subscribers.values()))
+
     def _channel_of(self, worker: str) -> str:
         return f"{self.worker_prefix}{worker}"
 
@@ -167,8 +179,7 @@ class Notifier:
             look()
         if not confirmed.is_set():
             self.refresh()
-            # A server of a cluster gets its first connection when it gets its first channel: that is waited for, too.
-            if not any(subscriber.is_down for subscriber in tuple(self._subscribers.values())):
+            if not self._is_down:
                 confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
 
@@ -293,8 +304,9 @@ class Notifier:
     async def _send_pending(self, subscriber: Subscriber) -> None:
         if subscriber is self._home:
             while self.feed.has_pending:
-                for channel, payload in self.feed.take_pending():
-                    await subscriber.publish(channel, payload)
+                for message in self.feed.take_pending():
+                    await subscriber.publish(message.channel, message.payload)
+                    message.on_sent()
 
 
 def _ignore(payload: bytes) -> None:

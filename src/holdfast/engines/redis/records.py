@@ -1,4 +1,4 @@
-"""Stored records as values: the counterpart of `lua/records.lua`, which describes the format.
+"""Stored records as values: the counterpart of `lua/records.lua`. `lua/layout.lua` describes the format.
 
 The server sends a job as it is stored, with its queue and id behind it. A lease is made from the same bytes, without a
 `JobRecord` in between, since every claimed job passes here.
@@ -161,7 +161,7 @@ def unpack_lease(blob: bytes) -> Lease:
         flags, state, priority, _, _, codec, hash_length, arrival, created, due, attempt, losses, max_losses,
         max_attempts, fence, expires, lease_len, started, _,
     ) = _BASE_AND_LEASE.unpack_from(blob)  # fmt: skip
-    if flags & ~(LEASE_FLAG | APART_FLAG) or expires & _LOW_7_BYTES == _LAST_INSTANT:
+    if flags & ~(LEASE_FLAG | APART_FLAG) or (expires | due | created | fence | started) & _LAST_INSTANT:  # one bit
         return lease_of(unpack_job(blob))
     queue_length, id_length = _NAME_LENGTHS.unpack_from(blob, len(blob) - 4)
     start = 80

@@ -14,9 +14,11 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-OUTSIDE = ("runtime", "history", "records", "fast_path", "fast_settle", "fast_claim")
+OUTSIDE = ("layout", "history", "fast_path", "fast_settle", "fast_claim")
 """What every call needs. The files form one text in this order: the table of one is visible in those behind it."""
 INSIDE = (
+    "runtime",
+    "records",
     "state_sets",
     "state_writes",
     "state",

@@ -6,7 +6,7 @@
 -- calls through both and compares every key.
 --
 -- A stored job is plain if it has no lane, no hold, no payload with a key of its own and no rare fields but `reply`, and
--- no cancel was requested. Keys are described in state_sets.lua, records in records.lua.
+-- no cancel was requested. Keys are described in state_sets.lua, records in layout.lua.
 --
 -- This file has what the parts share, enqueue and get. fast_settle.lua and fast_claim.lua have the exchange.
 local F = {
@@ -57,7 +57,7 @@ do
 
   -- False: a clear, a resize or the end of a parent has work left that every call carries on.
   function F.nothing_waits(root)
-    return call("EXISTS", root .. "unfinished", root .. "ended_parents") == 0
+    return call("EXISTS", root .. "unfinished") == 0 and call("EXISTS", root .. "ended_parents") == 0
   end
 
   -- Where the strings of a record begin, given its flags.
@@ -77,6 +77,11 @@ do
     return string.sub(raw, at, at + 6) == REPLY_ALONE
   end
 
+  -- As records.blob.
+  function F.blob(raw, queue, id)
+    return raw .. queue .. id .. struct_pack("<HH", #queue, #id)
+  end
+
   -- Get
 
   -- RD1
@@ -92,7 +97,7 @@ do
         if string.byte(raw) >= 16 then
           return nil
         end
-        blobs[#blobs + 1] = records.blob(raw, nil, queue, id)
+        blobs[#blobs + 1] = F.blob(raw, queue, id)
       end
       numbers[place] = raw and #blobs - 1 or 0
     end

@@ -231,7 +231,8 @@ do
         call("DEL", key)
       end
       if q.removed then
-        call("DEL", q.queue_key, q.tasks_key)
+        call("DEL", q.queue_key) -- one by one: while a slot moves, a node refuses a command about several keys
+        call("DEL", q.tasks_key)
       end
     end
     local tasks = additions.SADD

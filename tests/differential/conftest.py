@@ -14,7 +14,6 @@ from holdfast.engines import open_engine
 from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime
 
-
 OTHER_REDIS = redis_server.names()[:-1]
 """The other versions on this machine: tests of a single server take the last one."""
 

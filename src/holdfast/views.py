@@ -14,6 +14,7 @@ from typing import Any, Literal
 from holdfast.codec import Codec, codec_for
 from holdfast.errors import HoldfastError
 from holdfast.model import job as stored
+from holdfast.model.instants import FOREVER
 from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.observe import QueueStats
 from holdfast.model.operate import CancelResult
@@ -26,11 +27,12 @@ from holdfast.model.work import Lease
 CodecNamed = Callable[[str], Codec]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def moment(instant: int) -> datetime:
-    """Microseconds since 1970 as a datetime."""
-    return _EPOCH + timedelta(microseconds=instant)
+    """Microseconds since 1970 as a datetime; the last one that there is for an instant that never comes."""
+    return _EPOCH + timedelta(microseconds=instant) if instant < FOREVER else _LAST
 
 
 def _moment(instant: int | None) -> datetime | None:

@@ -281,3 +281,9 @@ def test_a_message_that_ends_with_a_full_stop_gets_no_second_one() -> None:
     error = ErrorInfo("shop.Refused", "Correct one of them.", "")
     text = str(JobFailed(job_id="a", task="t", attempts=1, reason="error", error=error))
     assert text.endswith("Last error: shop.Refused: Correct one of them. Fix the cause, then requeue it.")
+
+
+def test_an_instant_after_june_2255_never_comes() -> None:
+    last = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=2**53)
+    assert instant_us(last, "at") == 2**53
+    assert instant_us(last + timedelta(microseconds=1), "at") == 2**62

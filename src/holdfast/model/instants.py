@@ -6,6 +6,8 @@ the event loop or to a thread.
 
 from msgspec import Struct
 
+from holdfast.errors import FOREVER_US
+
 Instant = int
 """A point in time: whole microseconds since 1970 UTC, or on the lease clock where the field says so."""
 Micros = int
@@ -21,7 +23,7 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 """Durations in microseconds (`Micros`)."""
 
-FOREVER: Instant = 2**62
+FOREVER: Instant = FOREVER_US
 """An instant that never comes. It fits a 64-bit integer, and a duration can be added to it without overflow."""
 
 

@@ -5,6 +5,7 @@ the server. If another process writes between two pages, a page may contradict a
 finds problems is repeated while the store changes, a few times.
 """
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
 
@@ -81,7 +82,7 @@ class StoredQueue:
     async def _add_job(self, keys: Keys, job_id: str, raw: bytes) -> None:
         try:
             self.jobs[job_id] = unpack_stored(raw, self.name, job_id)
-        except (ValueError, IndexError, msgspec.MsgspecError) as error:
+        except (struct.error, ValueError, IndexError, TypeError, msgspec.MsgspecError) as error:
             self.damage.append(f"job {job_id!r}: its record cannot be decoded: {error}")
             return
         if raw[0] & APART_FLAG and not await keys.exists(f"payload:{encode_name(self.name)}:{encode_name(job_id)}"):

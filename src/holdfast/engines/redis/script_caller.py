@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.cluster import ClusterPrimaries
 from holdfast.engines.redis.durability import ServerDurability
-from holdfast.engines.redis.history import History
-from holdfast.engines.redis.presence import SessionHeartbeat
+from holdfast.engines.redis.history import StoreHistory
+from holdfast.engines.redis.presence import SubscribedHeartbeat
 from holdfast.engines.redis.primary import Connect, Primary
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.servers import Servers
 from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.errors import EngineError, HoldfastError, OutcomeUnknown
@@ -34,7 +34,7 @@ LONGEST_LEAD_US = 5 * SECOND
 """A client may have seen a later time than the server's clock has: after a failover, or a step of the clock. Up to this
 lead the answers to this client do not go back. A longer lead was a wrong time, and is dropped (TM3)."""
 
-_WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SessionHeartbeat}
+_WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SubscribedHeartbeat}
 """Commands that do not wait for replicas. If a failover loses a renewal, the job may run again sooner."""
 Primaries = Primary | ClusterPrimaries
 
@@ -46,9 +46,9 @@ class ScriptCaller:
         self,
         servers: Servers,
         durability: ServerDurability,
-        history: History,
+        history: StoreHistory,
         runtime: Runtime,
-        script: Script,
+        script: ServerScript,
         *,
         fast: bool,
     ) -> None:
@@ -103,11 +103,18 @@ class ScriptCaller:
                 try:
                     piece = await self.perform(primary, root, ContinueWork(name=name))
                 except EngineError as error:
-                    raise OutcomeUnknown(
-                        f"A part of the jobs is changed; the next claim or prune of any process continues. {error}",
-                        verb="clear" if isinstance(answer, ScopeAnswer) else "resize",
-                        engine=failures.SCHEME,
-                    ) from error
+                    if isinstance(answer, ScopeAnswer):
+                        raise OutcomeUnknown(
+                            f"The clear has begun and stopped before its end: {error} A worker will continue it.",
+                            verb="clear",
+                            engine=failures.SCHEME,
+                        ) from error
+                    _logger.warning(
+                        "Redis at %s: the end of a resize stopped (%s). The next claim or prune will continue it.",
+                        self._place,
+                        error,
+                    )
+                    return answer
                 count, more = count + piece.count, piece.more
         if isinstance(answer, ScopeAnswer):
             return replace(answer, count=answer.count + count)

@@ -254,7 +254,19 @@ def _enqueued(stores: Stores, key: str, mode: str, pairs: int) -> Figures:
 def redis_latency(stores: Stores) -> Figures:
     figures = latency(stores.fresh(), "redis")
     figures["redis.request.hundred_in_flight_s"] = median(_requests(stores.fresh()) for _ in range(3))
-    return figures
+    return figures | _bare_latency(stores.fresh())
+
+
+def _bare_latency(url: str) -> Figures:
+    """Insert and PUBLISH in one script; in another process a claim."""
+    process = start("claim", url, of=redis_loop.__name__)
+    line(process)
+    taken = redis_loop.starts(url, [0.0] * 51 + [2.0] * 5, lambda: line(process))
+    finish(process)
+    return {
+        "redis.start.bare_idle_p50_ms": median(taken[1:51]),
+        "redis.start.bare_after_quiet_p50_ms": median(taken[51:]),
+    }
 
 
 def _requests(url: str) -> float:

@@ -3,11 +3,14 @@
 A job is a hash of its own, as queue libraries for Redis store it: task, payload, state, due time and, while it is
 claimed, a token. A sorted set has the ready ids by arrival. Hashes of ended jobs are kept, as the rows of the bare
 PostgreSQL loop are. There is no handler. Each turn is one call of a script.
+
+One of them is a program, because it takes two processes: `claim` waits for notifications.
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -27,6 +30,7 @@ for i = 2, #ARGV, 2 do
 end
 redis.call("ZADD", KEYS[1], unpack(ready))
 """
+INSERT_AND_NOTIFY = f"{INSERT}redis.call('PUBLISH', KEYS[1], '')"
 EXCHANGE = """
 -- Complete and claim. ARGV: the turn, then id and token of each job that has ended
 for i = 2, #ARGV, 2 do
@@ -74,6 +78,46 @@ def inserts(url: str, calls: int, batch: int, payload: bytes) -> float:
     return asyncio.run(loop())
 
 
+def claim(url: str) -> None:
+    """Claims a job at each notification, and prints how long after the insert, in milliseconds."""
+
+    async def loop() -> None:
+        client: Redis = Redis.from_url(url)
+        script = client.register_script(EXCHANGE)
+        async with client.pubsub() as notifications:
+            await notifications.subscribe(KEYS[0])
+            print("ready", flush=True)
+            turn = 0
+            async for _ in notifications.listen():
+                turn += 1
+                answer = await _call(script, [turn])
+                for payload in answer[2::3]:
+                    if payload == b"end":
+                        return
+                    print((time.monotonic_ns() - int(payload)) / 1e6, flush=True)
+
+    asyncio.run(loop())
+
+
+def starts(url: str, pauses: list[float], answer: Callable[[], str]) -> list[float]:
+    """Milliseconds from an insert to its claim in a process that runs `claim`, each after its pause."""
+
+    async def loop() -> list[float]:
+        client: Redis = Redis.from_url(url)
+        script = client.register_script(INSERT_AND_NOTIFY)
+        taken = []
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            sent = time.monotonic_ns()
+            await _call(script, [sent, str(sent), str(sent)])
+            taken.append(float(answer()))
+        await _call(script, [0, "end", b"end"])
+        await client.aclose()
+        return taken
+
+    return asyncio.run(loop())
+
+
 async def _drain(url: str, jobs: int, payload: bytes) -> float:
     client: Redis = Redis.from_url(url)
     await _insert(client.register_script(INSERT), jobs // 1_000, 1_000, payload)
@@ -103,3 +147,9 @@ async def _insert(script: AsyncScript, calls: int, batch: int, payload: bytes, p
 
 def _call(script: AsyncScript, values: list[Any]) -> Awaitable[Any]:
     return script(keys=KEYS, args=values)
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {"claim": claim}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]](*sys.argv[2:])

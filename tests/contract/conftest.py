@@ -10,7 +10,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-import redis_acl
 import redis_binaries
 import redis_cluster
 import redis_server
@@ -19,6 +18,7 @@ from fast_paths import FAST_PATHS, SHORT
 from postgres import server
 from postgres_roles import app_role
 from postgres_stock import fresh_namespace
+from redis_acl import limited
 
 import holdfast.testing.contract
 from holdfast.engine import Engine
@@ -95,23 +95,17 @@ def postgres_transaction(engine: Engine) -> UserTransaction:
 
 
 def redis_engine(name: str | None = None, *, fast_paths: bool = FAST_PATHS) -> Engine:
-    """On the server of this name; None: on one."""
-    store = redis_stores.fresh_namespace(redis_server.server(name))
+    """On the server of this name; None: on one. By a user who has no other rights than those in the guide."""
+    server = redis_server.server(name)
+    store = limited(server, redis_stores.fresh_namespace(server))
     return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=fast_paths)
-
-
-def least_redis_engine() -> Engine:
-    """By a user who has no other rights than those that the guide lists."""
-    store = redis_stores.fresh_namespace(redis_server.server())
-    store = redis_acl.limited_to(redis_server.server(), store)
-    return open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
 def redis_cluster_engine(mode: str, name: str | None = None) -> Engine:
     """On a cluster of three nodes: a slot for each queue, or one for the namespace."""
     store = redis_stores.fresh_cluster_namespace(redis_cluster.cluster(name))
-    options = {"namespace": store.namespace, "durability": "none", "cluster": mode}
-    return open_engine(store.url, fast_paths=FAST_PATHS, **options)
+    url = f"{store.url}?cluster={mode}"
+    return open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
 def redis_maker(name: str) -> Maker:
@@ -170,7 +164,6 @@ ENGINES = (
     Maker("redis-queues", lambda folder: redis_cluster_engine("queues"), only=SEVERAL_QUEUES),
     Maker("redis-namespace", lambda folder: redis_cluster_engine("namespace"), only=LEAST),
     *(maker for binary in redis_binaries.find_all() for maker in cluster_makers(binary.name)),
-    Maker("redis-least", lambda folder: least_redis_engine(), only=LEAST),
     Maker("redis-general", lambda folder: redis_engine(fast_paths=False), only=SHORT),
 )
 

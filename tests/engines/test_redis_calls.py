@@ -9,10 +9,11 @@ import pytest
 from every_verb import ONE_OF_EACH
 from msgspec import Struct
 
-from holdfast.engines.redis import answers, calls
+from holdfast.engines.redis import answers
 from holdfast.engines.redis.calls import READ_VERBS, encode, verb_of
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import Answer, Command
+from holdfast.model.hashing import key_hash
 from holdfast.model.job import JobRecord
 from holdfast.model.produce import Enqueue, Group, NewJob, PoolPlace
 from holdfast.model.work import Lease
@@ -81,7 +82,7 @@ def test_the_hash_of_a_pool_key_is_sent_in_two_halves() -> None:
     job = NewJob(queue="q", id="a", pool=PoolPlace(lanes=4, key="customer"))
     (group,) = msgspec.msgpack.decode(encode(Enqueue(groups=(Group((job,)),)))[1])["groups"]
     (sent,) = group["jobs"]
-    assert sent["pool_hash_hi"] * 2**32 + sent["pool_hash_lo"] == calls.key_hash("customer")
+    assert sent["pool_hash_hi"] * 2**32 + sent["pool_hash_lo"] == key_hash("customer")
 
 
 def test_verbs_that_only_read_may_be_sent_again() -> None:

@@ -183,7 +183,7 @@ async def test_queues_of_other_primaries_go_on_while_one_is_down(version: str) -
 
 
 @pytest.mark.parametrize("version", versions())
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["namespace", pytest.param("queues", marks=pytest.mark.chaos)])
 async def test_a_failover_loses_nothing_that_a_replica_has_confirmed(version: str, mode: str) -> None:
     """With `replicas=1` an acknowledged job is on the replica, which takes over."""
     with private_cluster(version, replicas=1) as nodes:

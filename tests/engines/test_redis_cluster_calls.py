@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from eventually import eventually
@@ -14,15 +15,15 @@ from redis_cluster import RedisCluster, private_cluster
 from redis_server import RedisServer
 
 from holdfast.engines.redis.cluster import ClusterPrimaries
-from holdfast.engines.redis.connect import Connector, parse
+from holdfast.engines.redis.connect import RedisConnector, parse
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.roots import root_of_queue
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.slots import Node, SlotMap, Topology, slot_of
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.runtime import SystemRuntime
 
-SCRIPT = Script("""
+SCRIPT = ServerScript("""
 local root = KEYS[1]
 if ARGV[1] == "add" then
     redis.call("HINCRBY", root .. "a", "count", 1)
@@ -59,7 +60,7 @@ async def calling(
 ) -> AsyncIterator[ClusterPrimaries]:
     runtime = SystemRuntime()
     address, _ = parse(cluster.url())
-    connect = Connector(address, timeout_s=timeout_s, connect_timeout_s=10)
+    connect = RedisConnector(address, timeout_s=timeout_s, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
         return Primary(connect.at(*node), str(node), SCRIPT, runtime, lambda root, run, rank: b"")
@@ -217,12 +218,13 @@ async def add_once_known(primaries: ClusterPrimaries, value: str) -> None:
         return
 
 
+@pytest.mark.chaos
 async def test_a_replica_takes_over_from_a_killed_and_from_a_frozen_primary(replicated: RedisCluster) -> None:
     async with calling(replicated) as primaries:
         await add_once_known(primaries, "x")
         for stop, goes_on in (("kill", "start"), ("freeze", "thaw")):
             old = replicated.node_of(SLOT)
-            await eventually(lambda old=old: _has_replica_in_step(old), "the replica to be in step")
+            await eventually(partial(_has_replica_in_step, old), "the replica to be in step")
             await asyncio.to_thread(getattr(old, stop))
             try:
                 await asyncio.wait_for(add_once_known(primaries, stop), 30)  # the time limit of a call is 60 s

@@ -15,6 +15,7 @@ from twin_redis import Twins
 from holdfast.model.command import Command
 from holdfast.model.instants import FOREVER, HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope, ProgressRecord
+from holdfast.model.observe import Get
 from holdfast.model.operate import Amend, Cancel, Clear, Pause
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob, Parent, PoolPlace
 from holdfast.model.states import JobState, Reason
@@ -138,6 +139,21 @@ async def test_a_success_sets_the_lifetimes_that_it_names(twins: Twins, fields: 
     assert twins.taken() == {"exchange": 2}
 
 
+async def test_jobs_whose_callers_wait_take_the_fast_path_too(twins: Twins) -> None:
+    """A request: enqueue with the address of the caller, claim, release, claim, success, and a look at the result."""
+    await begin(twins)
+    await run(twins, enqueue(plain("a", reply="p1", payload_hash=b"1"), plain("b"), plain("c", reply="p2")))
+    (one, two, three) = (await run(twins, Exchange(claim=claim(1, limit=3)))).leases
+    released = success(three, target=JobState.QUEUED, reason=Reason.RELEASED, result=None)
+    await run(twins, Exchange(settlements=(released,)))
+    (again,) = (await run(twins, Exchange(settlements=(success(two),), claim=claim(2)))).leases
+    await run(twins, Exchange(settlements=(success(one), success(again))))
+    assert twins.topics == {"room:q", "reply:p1", "reply:p2"}
+    found = await run(twins, Get(jobs=(JobKey("q", "a"), JobKey("q", "missing"), JobKey("r", "c"), JobKey("q", "c"))))
+    assert [job and job.reply for job in found.jobs] == [("p1",), None, None, ("p2",)]
+    assert twins.taken() == {"enqueue": 1, "exchange": 3, "get": 1}
+
+
 async def test_a_large_group_is_written_whole(twins: Twins) -> None:
     await begin(twins)
     await run(twins, enqueue(*(plain(f"{number}") for number in range(1_100))))
@@ -155,7 +171,6 @@ NOT_PLAIN: dict[str, dict[str, Any]] = {
     "scope": {"key_scope": KeyScope.FOREVER},
     "window": {"key_scope": KeyScope.WINDOW, "key_window": MINUTE},
     "parents": {"parents": (Parent(JobKey("q", "there")),)},
-    "reply": {"reply": "p1"},
     "given": {"given": Given(max_attempts=2)},
     "expires": {"expires": FOREVER - 1},
     "delay": {"delay": 1},
@@ -242,8 +257,8 @@ async def test_a_job_with_children_is_settled_by_the_rules(twins: Twins) -> None
     assert await settled_after(twins, enqueue(child)) == {}
 
 
-async def test_a_job_with_a_process_to_notify_is_settled_by_the_rules(twins: Twins) -> None:
-    assert await settled_after(twins, Amend(queue="q", ids=("a",), reply="p1")) == {}
+async def test_a_job_with_other_rare_fields_is_settled_by_the_rules(twins: Twins) -> None:
+    assert await settled_after(twins, Amend(queue="q", ids=("a",), reply="p1", retention=HOUR)) == {}
 
 
 async def test_the_success_of_an_assigned_job_is_settled_by_the_rules(twins: Twins) -> None:

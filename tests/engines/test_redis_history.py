@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from eventually import eventually
 from opened_engine import opened_engine
-from proxy import Proxy, RedisWire
+from proxy import Direction, Proxy, RedisWire
 from redis_replicas import cut_off, has_everything, promote, start_replica
 from redis_server import AOF_ALWAYS, WITHOUT_PERSISTENCE, RedisServer, names, private_server
 
-from holdfast import App, Context, events
+from holdfast import App, Context, Handle, events
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.errors import HistoryLost
@@ -224,17 +224,24 @@ async def test_a_worker_goes_on_after_its_jobs_are_lost(server: RedisServer) -> 
     assert told[0].keys == "shop:*"
 
 
-async def test_the_caller_of_a_task_is_told(server: RedisServer) -> None:
-    jobs = App[Any](server.url(), namespace="caller", durability="none")
+async def test_the_callers_of_a_task_are_told(server: RedisServer) -> None:
+    """Also those whose jobs share a write."""
+    with Proxy(server.port, RedisWire) as proxy:
+        jobs = App[Any](server.url(port=proxy.port), namespace="caller", durability="none")
 
-    @jobs.task
-    def add(left: int, right: int) -> int:
-        return left + right
+        @jobs.task
+        def add(left: int, right: int) -> int:
+            return left + right
 
-    async with jobs:
-        await add.aenqueue(1, 2)
-        server.execute("FLUSHALL")
-        with pytest.raises(HistoryLost):
-            await add.aenqueue(3, 4)
-        await add.aenqueue(5, 6)
-        assert (await jobs.control.astatus("default")).depth == 1
+        async with jobs:
+            await add.aenqueue(1, 2)
+            proxy.hold(Direction.TO_CLIENT)
+            calls = [asyncio.ensure_future(add.aenqueue(3, number)) for number in range(10)]
+            await eventually(lambda: server.execute("HGET", "caller:meta", "tip") == b"2", "the first write")
+            server.execute("FLUSHALL")
+            proxy.release()
+            first, *others = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(first, Handle)
+            assert {type(answer) for answer in others} == {HistoryLost}
+            await add.aenqueue(5, 6)
+            assert (await jobs.control.astatus("default")).depth == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
+from msgspec.structs import replace
 from redis_server import RedisServer, private_server
 from redis_stores import Store, fresh_namespace
 
@@ -195,6 +196,27 @@ async def test_many_workers_are_looked_at_in_one_call(store: Store, redis_server
             assert await watcher.look() == {}
             assert redis_server.execute("SMEMBERS", f"{store.namespace}:sessions") == {b"w", b"w7"}
             assert await watcher.look() == {"w7": 0}
+
+
+async def test_of_many_processes_some_look_all_the_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(store) as watcher:
+        looks = 0
+        perform = watcher.engine._presence._perform
+
+        async def count(command: object) -> object:
+            nonlocal looks
+            looks += 1
+            return replace(await perform(command), sessions=1_000)
+
+        watcher.engine._presence._perform = count
+        monkeypatch.setattr(watcher.runtime, "random", lambda: 0.5)
+        for _ in range(21):
+            await watcher.look()
+        assert looks == 3  # every 15 s
+        monkeypatch.setattr(watcher.runtime, "random", lambda: 0.001)
+        for _ in range(40):
+            await watcher.look()
+        assert looks > 20
 
 
 async def test_a_namespace_does_not_see_the_workers_of_another(store: Store, redis_store: Callable[[], Store]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.engines.redis.connect import Connector
+from holdfast.engines.redis.connect import RedisConnector
 from holdfast.engines.redis.primary import Primary
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.sentinel import SentinelPrimaries, parse_sentinels
 from holdfast.engines.redis.slots import Node, Topology
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HistoryLost, OutcomeUnknown
@@ -28,7 +29,7 @@ from holdfast.telemetry import events
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, jobs, new_job, succeed
 
-ADD = Script('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call("SCARD", KEYS[1] .. "set")}')
+ADD = ServerScript('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call("SCARD", KEYS[1] .. "set")}')
 SENTINEL_PASSWORD = "of-the-sentinels"
 
 
@@ -46,7 +47,7 @@ def address_of(group: SentinelGroup, service: str = SERVICE) -> str:
 async def calling(url: str, wait_s: float = 30.0) -> AsyncIterator[SentinelPrimaries]:
     runtime = SystemRuntime()
     sentinels, address, _ = parse_sentinels(url)
-    connect = Connector(address, timeout_s=60, connect_timeout_s=10)
+    connect = RedisConnector(address, timeout_s=60, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
         return Primary(connect.at(*node), str(node), ADD, runtime, lambda root, run, rank: b"")
@@ -155,12 +156,11 @@ async def produce(engine: Engine, acknowledged: list[str], stop: asyncio.Event) 
 async def work(bench: Bench, succeeded: list[str], stop: asyncio.Event) -> None:
     """Claim and settle. A call that fails is repeated as it is."""
     while not stop.is_set():
-        claim = bench.claim(limit=5)
-        leases = (await repeated(lambda claim=claim: bench.engine.claim(claim))).leases
+        leases = (await repeated(partial(bench.engine.claim, bench.claim(limit=5)))).leases
         if not leases:
             await asyncio.sleep(0.01)
             continue
-        answer = await repeated(lambda leases=leases: bench.engine.settle(*map(succeed, leases)))
+        answer = await repeated(partial(bench.engine.settle, *map(succeed, leases)))
         for lease, status in zip(leases, answer.settled, strict=True):
             if status is SettleStatus.APPLIED:
                 succeeded.append(lease.id)

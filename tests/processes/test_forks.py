@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -195,12 +194,12 @@ def test_a_child_forked_inside_a_transaction_is_refused_the_file(tmp_path: Path)
 def test_a_fork_waits_for_a_writer_that_opens_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.db"
     engine = opened(path)
-    opening = threading.Event()
+    opening, forked = threading.Event(), threading.Event()
     open_log = LogFile._open
 
     def open_late(file: LogFile) -> None:
         opening.set()
-        time.sleep(0.3)  # the fork begins meanwhile
+        forked.wait(0.3)  # the fork begins meanwhile, and cannot end before this writer does
         open_log(file)
 
     monkeypatch.setattr(LogFile, "_open", open_late)
@@ -214,6 +213,7 @@ def test_a_fork_waits_for_a_writer_that_opens_a_file(tmp_path: Path, monkeypatch
             os._exit(0)
         except BaseException:
             os._exit(5)
+    forked.set()
     assert exit_code_of_child(child) == 0
     writer.join()
     engine.close_now()

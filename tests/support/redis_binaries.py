@@ -61,7 +61,8 @@ def find_all() -> tuple[Binary, ...]:
 
 def versions() -> list[Any]:
     """The names of all versions, as parameters of tests: `make test` runs the first, `make chaos` the others."""
-    first, *others = [binary.name for binary in find_all()] or [None]
+    names = [binary.name for binary in find_all()]
+    first, *others = names or [""]
     return [first, *(pytest.param(name, marks=pytest.mark.chaos) for name in others)]
 
 

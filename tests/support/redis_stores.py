@@ -14,6 +14,7 @@ class Store(NamedTuple):
 
 
 _lent: list[tuple[RedisServer, str]] = []
+_users: list[tuple[RedisServer, str]] = []
 
 
 def fresh_namespace(server: RedisServer) -> Store:
@@ -40,6 +41,11 @@ def keys_of(server: RedisServer, namespace: str) -> list[bytes]:
     return list(server.client.scan_iter(match=f"*{namespace}*", count=10_000))
 
 
+def forget_user(server: RedisServer, user: str) -> None:
+    """Delete this user when the test has ended."""
+    _users.append((server, user))
+
+
 def remove_all() -> None:
     """Remove what the test has left in its namespaces, on servers that still run."""
     while _lent:
@@ -50,3 +56,7 @@ def remove_all() -> None:
         for key in keys_of(server, namespace):
             pipeline.unlink(key)  # one by one: in a cluster they are in several slots
         pipeline.execute()
+    while _users:
+        server, user = _users.pop()
+        if server.pid is not None:
+            server.execute("ACL", "DELUSER", user)

@@ -1,7 +1,7 @@
 """Two namespaces on one Redis server, one with and one without the fast path, which get the same calls.
 
-Each call goes to both with the same time. Ids and claim ids are in the commands. So both must give the same answer and
-store the same bytes under the same names. After each call all keys are compared.
+Each call goes to both with the same time. Ids and claim ids are in the commands. So both must give the same answer,
+store the same bytes under the same names, and notify the same topics. All of it is compared after each call.
 """
 
 from collections import Counter
@@ -13,7 +13,8 @@ from redis_stores import fresh_namespace
 
 from holdfast.engines.redis import calls
 from holdfast.engines.redis.engine import RedisEngine
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.script_caller import ScriptCaller
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.model.command import A, Command
 from holdfast.runtime import SystemRuntime
 
@@ -24,26 +25,47 @@ TAKEN_HERE = b"  if done then\n"
 """The line of main.lua that follows a call of the fast path."""
 
 
-def counting_script() -> Script:
+def counting_script() -> ServerScript:
     """The script with a counter behind the fast path."""
     text = whole_script().text
     assert text.count(TAKEN_HERE) == 1, "main.lua has changed: count the calls of the fast path at another place"
     counted = TAKEN_HERE + f'    redis.call("HINCRBY", "{TAKEN}:" .. root, verb, 1)\n'.encode()
-    return Script(text.replace(TAKEN_HERE, counted).decode())
+    return ServerScript(text.replace(TAKEN_HERE, counted).decode())
+
+
+class CallerAt(ScriptCaller):
+    at_us = BEGIN_US
+    finishes_work = True
+
+    def options(self, root: str, run: str, first_rank: int) -> bytes:
+        options = msgspec.msgpack.decode(super().options(root, run, first_rank))
+        return calls.encode_map({**options, "at": self.at_us + self.offset_us})
+
+    async def _finish(self, primary: Any, root: str, begun: tuple[str, ...], answer: A) -> A:
+        return await super()._finish(primary, root, begun, answer) if self.finishes_work else answer
 
 
 class EngineAt(RedisEngine):
     """Its time is what `at_us` says. If it does not finish work, a large clear is left after its first piece."""
 
-    at_us = BEGIN_US
-    finishes_work = True
+    caller_type = CallerAt
+    _caller: CallerAt
 
-    def _options(self, root: str, run: str, first_rank: int) -> bytes:
-        options = msgspec.msgpack.decode(super()._options(root, run, first_rank))
-        return calls.encode_map({**options, "at": self.at_us + self.clock_offset})
+    @property
+    def at_us(self) -> int:
+        return self._caller.at_us
 
-    async def _finish(self, primary: Any, root: str, begun: tuple[str, ...], answer: A) -> A:
-        return await super()._finish(primary, root, begun, answer) if self.finishes_work else answer
+    @at_us.setter
+    def at_us(self, value: int) -> None:
+        self._caller.at_us = value
+
+    @property
+    def finishes_work(self) -> bool:
+        return self._caller.finishes_work
+
+    @finishes_work.setter
+    def finishes_work(self, value: bool) -> None:
+        self._caller.finishes_work = value
 
 
 class Twins(EngineAt):
@@ -54,6 +76,9 @@ class Twins(EngineAt):
         self._namespaces: list[str] = []
         super().__init__(*self._store(), script=counting_script(), **self._options_of_store())
         self.other = EngineAt(*self._store(), fast_paths=False, **self._options_of_store())
+        self.topics: set[str] = set()
+        """Notified by the last command."""
+        self._messages = server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
 
     def _store(self) -> tuple[str, SystemRuntime]:
         store = fresh_namespace(self._server)
@@ -66,10 +91,12 @@ class Twins(EngineAt):
     async def open(self) -> None:
         await super().open()
         await self.other.open()
+        self._messages.psubscribe(*(f"{namespace}:*" for namespace in self._namespaces))
 
     async def close(self) -> None:
         await super().close()
         await self.other.close()
+        self._messages.close()
 
     async def perform(self, command: Command[A]) -> A:
         """Send a command to both and compare answers and keys."""
@@ -78,6 +105,7 @@ class Twins(EngineAt):
         answer, expected = await super().perform(command), await self.other.perform(command)
         assert answer == expected, f"the fast path answers {answer}\nthe rules answer {expected}"
         self.compare_keys(command)
+        self.compare_topics(command)
         return answer
 
     def compare_keys(self, command: Command[Any]) -> None:
@@ -86,6 +114,16 @@ class Twins(EngineAt):
             assert fast.get(name) == general.get(name), (
                 f"after {command} the key {name!r} is {fast.get(name)}\nwithout the fast path {general.get(name)}"
             )
+
+    def compare_topics(self, command: Command[Any]) -> None:
+        """The server sends messages before it answers the call that has sent them."""
+        topics: dict[str, list[str]] = {namespace: [] for namespace in self._namespaces}
+        while (message := self._messages.get_message(timeout=0)) is not None:
+            namespace, _, topic = message["channel"].decode().split(":", 2)
+            topics[namespace].append(topic)
+        fast, general = (sorted(topics[namespace]) for namespace in self._namespaces)
+        assert fast == general, f"after {command} the topics are {fast}, without the fast path {general}"
+        self.topics = set(fast)
 
     def keys(self, namespace: str) -> dict[bytes, Any]:
         """Every key of a namespace with its value."""

@@ -47,6 +47,7 @@ def make_lua(functions: list[Function]) -> str:
         raise DialectError("\n".join(refusals))
     constants = {**program.flags, **dict(sorted(program.constants.items()))}
     lines = [f"local {name} = {text}\n" for name, text in constants.items()]
+    lines += [f"\n{text}\n" for _, text in sorted(program.copies.items())]
     # A property that is one expression stands where it is read.
     texts = [parts[one.name] for one in functions if not one.is_property or _is_called(one.name, parts)]
     return "".join(lines) + "\n" + "\n\n".join(texts) + "\n"

@@ -14,8 +14,9 @@ from holdfast.model.job import JobRecord
 from holdfast.model.records import PoolRecord
 from holdfast.model.work import lease_of
 from tools.lua.emitter import NIL, Code, Level, field_of, kind_of, literal, table
-from tools.lua.expressions import MISSING, OPENED_BY_STATE
+from tools.lua.expressions import MISSING
 from tools.lua.loops import Loops
+from tools.lua.program import OPENED_BY_STATE, stored_name
 from tools.lua.refusal import Refused
 from tools.lua.value_types import (
     ANY,
@@ -163,7 +164,7 @@ class Calls(Loops):
         parts = kind_of(cls)
         for name, code in zip(names, codes, strict=True):
             if code.text != "nil":
-                parts.append(f"{_field_name(cls, name)} = {code.text}")
+                parts.append(f"{stored_name(cls, name)} = {code.text}")
         return Code(table(parts), of_hint(cls), fresh=True)
 
     def replaced(self, node: ast.Call, name: str) -> Code:
@@ -178,7 +179,7 @@ class Calls(Loops):
         if not record.stable:
             record = self.spill(record, "record")
         codes = self.in_order([lambda one=one: self.value(one.value) for one in node.keywords])  # type: ignore[misc]
-        self.emit(f"local {name} = rt.copy({record.text})")
+        self.emit(f"local {name} = {self.program.copy_of(cls)}({record.text})")
         for keyword, code in zip(node.keywords, codes, strict=True):
             if keyword.arg not in fields:
                 raise Refused(node, f"{cls.__name__} has no field `{keyword.arg}`")
@@ -389,10 +390,6 @@ def _parameters(found: Any) -> list[tuple[str, Any]]:
         (name, MISSING if one.default is inspect.Parameter.empty else one.default)
         for name, one in inspect.signature(found).parameters.items()
     ]
-
-
-def _field_name(cls: type, name: str) -> str:
-    return "tail" if cls is JobRecord and name == "payload" else name
 
 
 def _union_of(node: ast.expr) -> list[ast.expr]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.model.job import JobRecord
 from tools.lua.emitter import Code, Emitter, Level, field_of, literal, lua_name, quoted
-from tools.lua.program import Program
+from tools.lua.program import OPENED_BY_STATE, Program, stored_name
 from tools.lua.refusal import Refused
 from tools.lua.sources import Function
 from tools.lua.value_types import ANY, INT, STR, Type, fields_of, join, list_of, of_hint, returned_by, value_of
@@ -24,8 +24,6 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, Level]] = {
     ast.Mult: ("*", Level.MULTIPLY),
     ast.Mod: ("%", Level.MULTIPLY),
 }
-OPENED_BY_STATE = ("metadata",)
-"""Fields of a stored job that are in its `tail`; the state opens it."""
 
 
 class Expressions(Emitter):
@@ -192,9 +190,7 @@ class Expressions(Emitter):
     def field(self, owner: Code, cls: type, name: str, type_: Type) -> Code:
         if cls is JobRecord and name in OPENED_BY_STATE:
             return Code(f"S.{name}({owner.text})", type_)
-        if name == "payload" and "payload_hash" in fields_of(cls):
-            name = "tail"
-        return Code(field_of(owner.within(Level.ATOM), name), type_, stable=owner.stable)
+        return Code(field_of(owner.within(Level.ATOM), stored_name(cls, name)), type_, stable=owner.stable)
 
     def property(self, node: ast.Attribute, owner: Code, cls: type) -> Code:
         """A property that is one expression stands where it is read."""

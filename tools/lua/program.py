@@ -6,11 +6,23 @@ from typing import Any
 
 from holdfast.engines.ledger.state import State
 from holdfast.model.instants import At
+from holdfast.model.job import JobRecord
+from holdfast.model.produce import NewJob
 from holdfast.model.work import LaneName
-from tools.lua.emitter import literal
+from tools.lua.emitter import kind_of, literal, table
 from tools.lua.refusal import Refused
 from tools.lua.sources import IN_RUNTIME, Function
-from tools.lua.value_types import INT, STR, Type, list_of, of_hint
+from tools.lua.value_types import INT, STR, Type, fields_of, list_of, of_hint
+
+OPENED_BY_STATE = ("metadata",)
+"""Fields of a stored job that are in its `tail`; the state opens it."""
+ADDED_BY_STATE = ("payload_apart", "pool_hash_hi", "pool_hash_lo")
+"""Fields of a stored job that no rule reads, and that stay with it."""
+
+
+def stored_name(cls: type, name: str) -> str:
+    """The name of a field in Lua: payload and metadata of a job are one field, which only the state opens."""
+    return "tail" if name == "payload" and cls in (JobRecord, NewJob) else name
 
 
 class Program:
@@ -22,6 +34,7 @@ class Program:
         self.functions: dict[tuple[str, str], Function] = {}
         self.constants: dict[str, str] = {}
         self.flags: dict[str, str] = {}
+        self.copies: dict[str, str] = {}
         self.step_fields: dict[str, Type] = {
             "now": INT,
             "at": of_hint(At),
@@ -34,6 +47,17 @@ class Program:
             if other is not function:
                 raise Refused(function.node, f"`{function.name}` is also a function of {other.file}: rename one")
             self.functions[function.module.__name__, function.title] = function
+
+    def copy_of(self, cls: type) -> str:
+        """The Lua function that copies a record of this class: all fields at once, twice as fast as one by one."""
+        name = f"copy_{cls.__name__}"
+        fields = [stored_name(cls, field) for field in fields_of(cls)]
+        if cls is JobRecord:
+            fields = [field for field in fields if field not in OPENED_BY_STATE] + list(ADDED_BY_STATE)
+        parts = kind_of(cls) + [f"{field} = record.{field}" for field in fields]
+        body = ("return " + table(parts)).replace("\n", "\n  ")
+        self.copies[name] = f"local function {name}(record)\n  {body}\nend"
+        return name
 
     def constant(self, name: str, value: Any) -> str:
         """The Lua variable of a constant of a module."""

@@ -145,7 +145,31 @@ MUTANTS = (
         "An operator does not see the note.",
         _NO_SUCCESS,
     ),
+    Mutant(
+        "callers that wait are not notified",
+        SETTLE,
+        '            topics["reply:" .. process] = true\n',
+        "",
+        "A request is answered by the next poll.",
+        (f"{FAST}::test_jobs_whose_callers_wait_take_the_fast_path_too",),
+    ),
+    Mutant(
+        "any rare fields are kept by a success",
+        SETTLE,
+        "      if not F.has_reply_alone(raw, rest) then",
+        "      if false then",
+        "Retention and result TTL that were given at enqueue are ignored.",
+        (f"{FAST}::test_a_job_with_other_rare_fields_is_settled_by_the_rules",),
+    ),
     # The fast path: claim
+    Mutant(
+        "any rare fields are kept by a claim",
+        CLAIM,
+        "      if flags == 4 and not F.has_reply_alone(raw, owner_start) then",
+        "      if false then",
+        "A job runs after its `expires`, or with another lease than the one that was given.",
+        _CLAIMED_BY_RULES,
+    ),
     Mutant(
         "due jobs are not promoted",
         CLAIM,
@@ -221,8 +245,8 @@ MUTANTS = (
     Mutant(
         "unfinished work is not carried on",
         ENQUEUE,
-        'call("EXISTS", root .. "unfinished", root .. "ended_parents") == 0',
-        "true",
+        'call("EXISTS", root .. "unfinished") == 0 and ',
+        "",
         "A clear whose process has ended is never finished while plain jobs come.",
         (f"{FAST}::test_unfinished_work_is_left_to_the_rules",),
     ),

@@ -2,7 +2,8 @@
 
 The rules run in the server, as one script (`lua/`, `scripts.py`): each call is one round trip and one atomic step. This
 package holds the client: pipelined connections for each event loop (`primary.py`, `connections.py`), commands and
-answers as bytes (`calls.py`, `records.py`), and errors that say whether anything was written (`failures.py`).
+answers as bytes (`script_caller.py`, `calls.py`, `answers.py`, `records.py`), and errors that say whether anything was
+written (`failures.py`).
 
 An engine belongs to the process that opened it. In a forked child it is not open. The child does not touch what it
 inherited, because its parent uses the same sockets.
@@ -13,63 +14,48 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
-
-from msgspec.structs import replace
+from typing import Any, ClassVar
 
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
-from holdfast.engines.redis import answers, audit, calls, failures
-from holdfast.engines.redis.cluster import ClusterPrimaries
+from holdfast.engines.redis import failures
 from holdfast.engines.redis.durability import ServerDurability
-from holdfast.engines.redis.history import History
-from holdfast.engines.redis.notifier import Notifier
-from holdfast.engines.redis.presence import Presence, SessionHeartbeat
-from holdfast.engines.redis.primary import Connect, Primary
+from holdfast.engines.redis.history import StoreHistory
+from holdfast.engines.redis.notifier import ChannelNotifier
+from holdfast.engines.redis.presence import Presence
 from holdfast.engines.redis.queue_names import QueueNames
 from holdfast.engines.redis.queues_apart import QueuesApart
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
 from holdfast.engines.redis.routes import ManyPrimaries, OnePrimary
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.script_caller import Primaries, ScriptCaller
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.engines.redis.servers import QUEUES, Servers
 from holdfast.engines.redis.settings import RedisSettings
-from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.engines.topics import Topics
 from holdfast.errors import (
     ConfigError,
-    EngineError,
     EngineUnavailable,
-    HoldfastError,
-    OutcomeUnknown,
     SchemaMismatch,
 )
 from holdfast.model.command import A, Command
-from holdfast.model.instants import SECOND, Micros
-from holdfast.model.observe import Audit, AuditAnswer, Now, Prune
-from holdfast.model.operate import ScopeAnswer
-from holdfast.model.reads import READS
-from holdfast.model.work import Heartbeat, Renew
+from holdfast.model.instants import Micros
+from holdfast.model.observe import Now
 from holdfast.runtime import Runtime
 from holdfast.telemetry.events import StoreEvent
 
 _logger = logging.getLogger("holdfast.redis")
 
 OLDEST_SERVER = (6, 2)
-LONGEST_LEAD_US = 5 * SECOND
-"""A client may have seen a later time than the server's clock has: after a failover, or a step of the clock. Up to this
-lead the answers to this client do not go back. A longer lead was a wrong time, and is dropped (TM3)."""
-
-_WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SessionHeartbeat}
-"""Commands that do not wait for replicas. If a failover loses a renewal, the job may run again sooner."""
-Primaries = Primary | ClusterPrimaries
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
 class RedisEngine(Engine):
-    """For tests: `fast_paths` false leaves everything to the rules; `script` is another version of the script."""
+    """For tests: `fast_paths` false leaves everything to the rules; `script` is another version of the script;
+    `caller_type` may be another class."""
 
     scheme = failures.SCHEME
     settings = RedisSettings
+    caller_type: ClassVar[type[ScriptCaller]] = ScriptCaller
 
     def __init__(
         self,
@@ -80,7 +66,7 @@ class RedisEngine(Engine):
         durability: str | None = None,
         auto_migrate: bool = False,
         fast_paths: bool = True,
-        script: Script | None = None,
+        script: ServerScript | None = None,
         **options: Any,
     ) -> None:
         if not _NAMESPACE.fullmatch(namespace):
@@ -95,13 +81,9 @@ class RedisEngine(Engine):
         self.place = self._servers.place
         """The address for messages: without user name and password."""
         self._notify = settings.notify
-        self._fast = fast_paths
-        self._script = script
-        self._offset = 0
-        self._not_before_us = 0
         self._pid = 0
         self._topics = Topics()
-        self._notifier: Notifier | None = None
+        self._notifier: ChannelNotifier | None = None
         self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
@@ -112,18 +94,17 @@ class RedisEngine(Engine):
             replica_timeout_s=settings.replica_timeout,
             allow_eviction=settings.allow_eviction,
         )
-        self.history = History(self.place, runtime.wall)
+        self.history = StoreHistory(self.place, runtime.wall)
+        self._caller = self.caller_type(
+            self._servers, self.durability, self.history, runtime, script or whole_script(), fast=fast_paths
+        )
         self._set_primary()
         self._inherited: list[object] = []
 
     def _set_primary(self) -> None:
         """New connections, which are opened when they are needed."""
-        self._primary = self._servers.primary(self._make_primary)
+        self._primary = self._servers.primary(self._caller.make_primary)
         self._apart = self._queues_apart(self._primary)
-
-    def _make_primary(self, connect: Connect, place: str) -> Primary:
-        script = whole_script() if self._script is None else self._script
-        return Primary(connect, place, script, self._runtime, self._options, self._refusal)
 
     def _queues_apart(self, primary: Primaries) -> QueuesApart | None:
         """Divides commands by queue, where each queue has a root of its own."""
@@ -131,7 +112,7 @@ class RedisEngine(Engine):
             return None
         names = QueueNames(self._namespace, self._runtime, primary.command)
         return QueuesApart(
-            self._namespace, partial(self._perform_on_root, primary), names, self._receive_from, self.scheme
+            self._namespace, partial(self._caller.perform, primary), names, self._receive_from, self.scheme
         )
 
     @property
@@ -168,7 +149,7 @@ class RedisEngine(Engine):
         notifier = None
         if self._notify:
             self._routes = self._servers.routes()
-            notifier = Notifier(self._routes, self._topics, self._runtime)
+            notifier = ChannelNotifier(self._routes, self._topics, self._runtime)
             self._servers.topology.on_change = notifier.refresh
         self._notifier = notifier
         self._pid = os.getpid()
@@ -193,7 +174,7 @@ class RedisEngine(Engine):
         self._servers.note_version(numbers)
         await self._servers.check_mode(self._primary)
         await self.durability.check(*await self._primary.commands())
-        await self._perform_on_root(self._primary, self._servers.root, Now())
+        await self._caller.perform(self._primary, self._servers.root, Now())
 
     async def _find_cluster(self) -> None:
         if await self._servers.look_for_cluster(self._primary):
@@ -254,104 +235,12 @@ class RedisEngine(Engine):
             )
         if self._apart is not None:
             return await self._apart.perform(command)
-        return await self._perform_on_root(self._primary, self._servers.root, command)
-
-    async def _perform_on_root(self, primary: Primaries, root: str, command: Command[A], *, first_rank: int = 0) -> A:
-        """Carry out a command over these connections. `first_rank`: of the first lease of its claim."""
-        if isinstance(command, Audit):
-            return await self._audit(primary, root)  # type: ignore[return-value]  # the type that belongs to the command
-        not_before_us = self._not_before_us
-        wait = self.durability.wait
-        if wait is not None and type(command) in _WITHOUT_REPLICAS:
-            wait = None
-        try:
-            reply = await primary.call(root, calls.encode(command), wait, first_rank)
-            if wait is not None and reply.replicas < wait[0]:
-                self.durability.check_replicas(reply.replicas, calls.verb_of(type(command)), failures.ids_of(command))
-        except OutcomeUnknown as unknown:
-            raise failures.with_ids(unknown, command) from unknown.__cause__
-        head, answer = answers.decode(command, reply.values)
-        self.history.note(root, head.born, head.tip, reply.run)
-        self._note_time(head.wall, not_before_us)
-        if head.begun:
-            answer = await self._finish(primary, root, head.begun, answer)
-        if type(command) is Prune:
-            await self.durability.check_again(primary.commands, head.wall)
-        return answer
-
-    async def _audit(self, primary: Primaries, root: str) -> AuditAnswer:
-        now = await self._perform_on_root(primary, root, Now())
-        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, root, now.at.wall))
-
-    async def _finish(self, primary: Primaries, root: str, begun: tuple[str, ...], answer: A) -> A:
-        """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""
-        count = 0
-        for name in begun:
-            more = True
-            while more:
-                try:
-                    piece = await self._perform_on_root(primary, root, ContinueWork(name=name))
-                except EngineError as error:
-                    if isinstance(answer, ScopeAnswer):
-                        raise OutcomeUnknown(
-                            f"The clear has begun and stopped before its end: {error} A worker will continue it.",
-                            verb="clear",
-                            engine=self.scheme,
-                        ) from error
-                    _logger.warning(
-                        "Redis at %s: the end of a resize stopped (%s). The next claim or prune will continue it.",
-                        self.place,
-                        error,
-                    )
-                    return answer
-                count, more = count + piece.count, piece.more
-        if isinstance(answer, ScopeAnswer):
-            return replace(answer, count=answer.count + count)
-        return answer
-
-    def _refusal(self, error: failures.ReplyError, root: str, run: str) -> HoldfastError:
-        """The error for a call that the script has refused: `HISTORY born tip`, or `FORMAT number`."""
-        kind, _, rest = error.text.partition(" ")
-        if kind == "HISTORY":
-            return self.history.lost(root, rest, run)
-        if kind == "FORMAT":
-            return failures.of_format(rest, self.place)
-        return EngineError(f"Redis at {self.place}: {error.text}.", engine=self.scheme)
-
-    def _options(self, root: str, run: str, first_rank: int) -> bytes:
-        """The second argument of a call."""
-        options: dict[str, Any] = self.history.options(root, run)
-        options["format"] = failures.FORMAT
-        options["channel"] = self._servers.channel_prefix(root)
-        if self._servers.sharded:
-            options["sharded"] = True
-        if first_rank:
-            options["first_rank"] = first_rank
-        if self._offset:
-            options["offset"] = self._offset
-        if self._not_before_us:
-            options["last"] = self._not_before_us
-        if not self._fast:
-            options["fast"] = False
-        return calls.encode_map(options)
-
-    def _note_time(self, wall: int, not_before_us: int) -> None:
-        """`wall` is the time of an answer, `not_before_us` the earliest time that its call asked for."""
-        if wall >= self._not_before_us:
-            self._not_before_us = wall
-        elif wall < not_before_us and self._not_before_us - wall > LONGEST_LEAD_US:  # TM3: the server has dropped it
-            _logger.warning(
-                "The clock of Redis at %s is %.1f s behind a time that this process has seen: it was set back, or "
-                "another server answers now. From now on the server's time counts.",
-                self.place,
-                (self._not_before_us - wall) / SECOND,
-            )
-            self._not_before_us = wall
+        return await self._caller.perform(self._primary, self._servers.root, command)
 
     def renewal_connection(self) -> RenewalConnection:
-        primary = self._servers.primary(self._make_primary, CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, CALL_TIMEOUT_S)
+        primary = self._servers.primary(self._caller.make_primary, CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, CALL_TIMEOUT_S)
         apart = self._queues_apart(primary)
-        perform = partial(self._perform_on_root, primary, self._servers.root) if apart is None else apart.perform
+        perform = partial(self._caller.perform, primary, self._servers.root) if apart is None else apart.perform
         return RedisRenewalConnection(perform, self._notifier)
 
     # Workers that have ended
@@ -400,8 +289,8 @@ class RedisEngine(Engine):
 
     @property
     def clock_offset(self) -> int:
-        return self._offset
+        return self._caller.offset_us
 
     @clock_offset.setter
     def clock_offset(self, value: int) -> None:
-        self._offset = value
+        self._caller.offset_us = value

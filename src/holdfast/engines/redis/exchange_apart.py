@@ -46,7 +46,7 @@ class ExchangesApart:
         queue = _only_queue(command)
         if queue is not None:
             return await self._calls.on_queue(queue, command)
-        parts = _Parts(command)
+        parts = _ExchangeParts(command)
         claim = command.claim
         if not parts.claims and not parts.unclaimed:
             return await self._calls.on_no_queue(command)
@@ -59,7 +59,7 @@ class ExchangesApart:
         held = await self._settle(parts, parts.unclaimed, replace(claim, limit=0, prefetch=0))
         if held.leases or claim.limit + claim.prefetch == 0:
             return replace(held, leases=tuple(sorted(held.leases, key=lambda lease: rank_of(lease.token))))
-        new = await self._settle(_Parts(Exchange(claim=claim)), (), claim)
+        new = await self._settle(_ExchangeParts(Exchange(claim=claim)), (), claim)
         return replace(new, settled=held.settled, started=held.started, emptied=(*held.emptied, *new.emptied))
 
     def _remember(self, claim_id: str) -> None:
@@ -68,7 +68,9 @@ class ExchangesApart:
         if len(self._sent_claims) > CLAIMS_REMEMBERED:
             del self._sent_claims[next(iter(self._sent_claims))]
 
-    async def _settle(self, parts: "_Parts", unclaimed: Iterable[str], claim: Claim | None = None) -> ExchangeAnswer:
+    async def _settle(
+        self, parts: "_ExchangeParts", unclaimed: Iterable[str], claim: Claim | None = None
+    ) -> ExchangeAnswer:
         """Settle and start in the queues that are not claimed from, and meanwhile claim, if there is a claim."""
         queues = list(unclaimed)
         calls = in_parallel([self._calls.on_queue(queue, parts.of(queue)) for queue in queues])
@@ -82,7 +84,7 @@ class ExchangesApart:
         assert isinstance(answers, list)
         return parts.join(claimed | dict(zip(queues, answers, strict=True)))
 
-    async def _claim(self, parts: "_Parts", claim: Claim) -> "dict[str, ExchangeAnswer | Exception]":
+    async def _claim(self, parts: "_ExchangeParts", claim: Claim) -> "dict[str, ExchangeAnswer | Exception]":
         """One queue after the other. Only an error after which nothing was written lets the claim go on."""
         outcomes: dict[str, ExchangeAnswer | Exception] = {}
         most = claim.limit + claim.prefetch
@@ -102,7 +104,7 @@ class ExchangesApart:
         return outcomes
 
 
-class _Parts:
+class _ExchangeParts:
     """An exchange, divided by queue."""
 
     def __init__(self, command: Exchange) -> None:

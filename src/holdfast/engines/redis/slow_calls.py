@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from holdfast.model.instants import Seconds
-from holdfast.runtime import Runtime
+from holdfast.runtime import Runtime, call_later
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ LOOK_EVERY_S: Seconds = 1.0
 async def watched(call: Awaitable[T], look: Callable[[], Awaitable[None]], runtime: Runtime) -> T:
     """The result of the call. `look` is called while the call takes long; an error of it has no effect."""
     watch = _Watch(look, runtime)
-    timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, watch.begin)
+    timer = call_later(LOOK_EVERY_S, watch.begin)
     try:
         return await call
     finally:

@@ -11,12 +11,16 @@ do
   -- T1, T3, A1, C2: a new token, a higher fence, one more attempt. `terms.lease` is the lease part of a first lease.
   local function leased_record(raw, token, terms, at, runs, owner)
     local flags, state, _, _, hold, _, _, hash_length = byte(raw, 1, 8)
-    if (flags ~= 0 and flags ~= 1 and flags ~= 3) or state ~= QUEUED or hold ~= 0 or byte(raw, 32) ~= 0 then
+    if flags > 7 or state ~= QUEUED or hold ~= 0 or byte(raw, 32) ~= 0 then
       return nil
     end
-    local strings_length = struct_unpack("<H", raw, 15) + hash_length
+    local strings = F.strings_of(flags)
+    local owner_start = strings + struct_unpack("<H", raw, 15) + hash_length
     local now = at.wall
-    if flags == 0 then
+    if flags == 0 or flags == 4 then
+      if flags == 4 and not F.has_reply_alone(raw, owner_start) then
+        return nil
+      end
       local start = runs and now or 0
       local leases = runs and terms.leases or terms.assigned_leases
       local lease = leases[#token]
@@ -27,26 +31,27 @@ do
         )
         leases[#token] = lease
       end
-      return char(1, runs and RUNNING or ASSIGNED) .. sub(raw, 3, 32) .. lease .. sub(raw, 33, 32 + strings_length)
-        .. owner .. token .. sub(raw, 33 + strings_length)
+      return char(flags + 1, runs and RUNNING or ASSIGNED) .. sub(raw, 3, 32) .. lease .. sub(raw, 33, owner_start - 1)
+        .. owner .. token .. sub(raw, owner_start)
     end
     local attempt, losses, _, _, fence, _, _, owner_length, _, token_length, settled_length, started, _, last_started =
       struct_unpack(LEASE, raw, 33)
-    if attempt >= MOST_ATTEMPTS or fence >= LAST - 1 or token_length ~= 0 then
+    local settled_start = owner_start + owner_length
+    if
+      flags % 2 == 0 or attempt >= MOST_ATTEMPTS or fence >= LAST - 1 or token_length ~= 0
+      or (flags > 3 and not F.has_reply_alone(raw, settled_start + settled_length))
+    then
       return nil
     end
     if runs then
       started, last_started = started == 0 and now or started, now
     end
-    local strings = flags == 3 and 117 or 81
-    local settled_start = strings + strings_length + owner_length
     return char(flags, runs and RUNNING or ASSIGNED) .. sub(raw, 3, 32)
       .. struct_pack(
         LEASE, attempt + 1, losses, terms.max_losses, terms.max_attempts, now > fence and now or fence + 1, 0,
         terms.lease_expires, #owner, terms.lease_len, #token, settled_length, started, 0, last_started, 0
       )
-      .. sub(raw, 81, strings - 1) .. sub(raw, strings, strings + strings_length - 1) .. owner .. token
-      .. sub(raw, settled_start)
+      .. sub(raw, 81, owner_start - 1) .. owner .. token .. sub(raw, settled_start)
   end
 
   -- Members of a ready set from a place on, as many as the claim is likely to take.
@@ -175,7 +180,7 @@ do
       plan.stored[even - 1], plan.stored[even] = id, after
       plan.members[even - 1], plan.members[even] = terms.lease_expires, prefix .. id
       plan.running = plan.running + (runs and 1 or 0)
-      leases[#leases + 1] = after .. wanted.queue .. id .. struct_pack("<HH", #wanted.queue, #id)
+      leases[#leases + 1] = F.blob(after, wanted.queue, id)
     end
     return plan
   end
@@ -268,17 +273,17 @@ do
       end
     end
     local leases = claimed and claimed.leases or {}
-    local topics, statuses, numbers, blobs = {}, {}, {}, { false }
+    local statuses, numbers, blobs = {}, {}, { false }
     if #settlements > 0 or #leases > 0 then
       call("ZREM", root .. "nothing", "") -- removes nothing; after it a server without memory refuses no write
       local counts = {}
-      F.apply_settlements(root, settled, counts, topics)
+      F.apply_settlements(root, settled, counts)
       if claimed then
         apply_claim(root, claimed, counts)
       end
       apply_counts(root, counts)
       this.tip = H.advance(root, this.tip)
-      this.publish(topics)
+      this.publish(settled.topics)
     end
     for place = 1, #settlements do
       statuses[place] = "applied"

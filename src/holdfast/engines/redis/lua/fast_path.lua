@@ -5,10 +5,10 @@
 -- (docs/contract.md, section 4) that it states a second time. `tests/engines/test_redis_fast_path.py` sends the same
 -- calls through both and compares every key.
 --
--- A stored job is plain if it has no rare fields, no lane, no hold and no payload with a key of its own, and no cancel
--- was requested. Keys are described in state_sets.lua, records in layout.lua.
+-- A stored job is plain if it has no lane, no hold, no payload with a key of its own and no rare fields but `reply`, and
+-- no cancel was requested. Keys are described in state_sets.lua, records in layout.lua.
 --
--- This file has what the parts share, and enqueue. fast_settle.lua and fast_claim.lua have the exchange.
+-- This file has what the parts share, enqueue and get. fast_settle.lua and fast_claim.lua have the exchange.
 local F = {
   QUEUED = 3, ASSIGNED = 4, RUNNING = 5, SUCCEEDED = 7, -- as records.STATES
   RESULT_SCOPE = 2, -- as records.SCOPES
@@ -19,6 +19,8 @@ do
   local BASE = records.BASE
   local QUEUED, RESULT_SCOPE = F.QUEUED, F.RESULT_SCOPE
   local CODECS = { json = 1, msgpack = 2 } -- as records.CODECS
+  local RARE_FLAG = 4
+  local REPLY_ALONE = "\129\165reply" -- a msgpack map with one entry begins so
   local ENTRIES_PER_CALL = 1000
 
   -- The values in as many calls as a variadic command needs.
@@ -58,11 +60,55 @@ do
     return call("EXISTS", root .. "unfinished") == 0 and call("EXISTS", root .. "ended_parents") == 0
   end
 
+  -- Where the strings of a record begin, given its flags.
+  function F.strings_of(flags)
+    local at = 33
+    if flags % 2 == 1 then
+      at = at + 48
+    end
+    if flags % 4 >= 2 then
+      at = at + 36
+    end
+    return flags >= RARE_FLAG and at + 4 or at
+  end
+
+  -- Whether a record with flag 4 has no rare field but `reply`. `at`: where its rare fields begin.
+  function F.has_reply_alone(raw, at)
+    return string.sub(raw, at, at + 6) == REPLY_ALONE
+  end
+
+  -- As records.blob.
+  function F.blob(raw, queue, id)
+    return raw .. queue .. id .. struct_pack("<HH", #queue, #id)
+  end
+
+  -- Get
+
+  -- RD1
+  function F.get(command, this)
+    local numbers, blobs = {}, { false }
+    for place, key in ipairs(command.jobs) do
+      local queue, id = key.queue, key.id
+      if not F.is_key_part(queue) then
+        return nil
+      end
+      local raw = call("HGET", this.root .. "jobs:" .. queue, id)
+      if raw then
+        if string.byte(raw) >= 16 then
+          return nil
+        end
+        blobs[#blobs + 1] = F.blob(raw, queue, id)
+      end
+      numbers[place] = raw and #blobs - 1 or 0
+    end
+    return this.reply({ jobs = numbers }, blobs)
+  end
+
   -- Enqueue
 
   local function is_plain_new(job, now)
     return job.lane == nil and job.pool == nil and job.unique_key == nil and job.key_scope == nil
-      and job.key_window == nil and job.parents == nil and job.reply == nil and job.given == nil
+      and job.key_window == nil and job.parents == nil and job.given == nil
       and job.expires == nil and job.payload == nil and job.delay == 0 and (job.due == nil or job.due <= now)
       and CODECS[job.codec] ~= nil
   end
@@ -122,10 +168,15 @@ do
     local stored, states, ready = {}, {}, {}
     for place, job in ipairs(queue.jobs) do
       local task, hash, id, arrival = job.task, job.payload_hash and ARGV[job.payload_hash] or "", job.id, job.arrival
+      local flags, rare, rare_length = 0, "", ""
+      if job.reply then
+        flags, rare = RARE_FLAG, cmsgpack.pack({ reply = { job.reply } })
+        rare_length = struct_pack("<I4", #rare)
+      end
       stored[2 * place - 1] = id
       stored[2 * place] = struct_pack(
-        BASE, 0, QUEUED, job.priority, 0, RESULT_SCOPE, CODECS[job.codec], #hash, arrival, #task, now, 0, now, 0
-      ) .. task .. hash .. ARGV[job.tail]
+        BASE, flags, QUEUED, job.priority, 0, RESULT_SCOPE, CODECS[job.codec], #hash, arrival, #task, now, 0, now, 0
+      ) .. rare_length .. task .. hash .. rare .. ARGV[job.tail]
       states[2 * place - 1] = arrival
       states[2 * place] = id
       local members = ready[task]

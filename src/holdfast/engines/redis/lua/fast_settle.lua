@@ -38,25 +38,32 @@ do
       kept_until == LAST and FOREVER or kept_until
   end
 
-  -- The record of a plain job after a success, and its arrival. Nil: the rules must decide.
-  -- G2, G7, W4, W5: only the current token settles, and stays as the settled one.
+  -- The record of a plain job after a success, its arrival, and its rare fields if it has them. Nil: the rules must
+  -- decide. G2, G7, W4, W5: only the current token settles, and stays as the settled one.
   local function succeeded_record(raw, token, ended, result)
     local flags, state, _, _, hold, scope, _, hash_length = byte(raw, 1, 8)
-    if (flags ~= 1 and flags ~= 3) or state ~= RUNNING or scope ~= RESULT_SCOPE or hold ~= 0 or byte(raw, 32) ~= 0 then
+    if flags > 7 or state ~= RUNNING or scope ~= RESULT_SCOPE or hold ~= 0 or byte(raw, 32) ~= 0 then
       return nil
     end
     local arrival, task_length = struct_unpack("<I6H", raw, 9)
     local owner_length = byte(raw, 56)
     local token_length, settled_length = byte(raw, 63, 64)
-    local strings = flags == 3 and 117 or 81
+    local strings = F.strings_of(flags)
     local token_start = strings + task_length + hash_length + owner_length
     if sub(raw, token_start, token_start + token_length - 1) ~= token then
       return nil
     end
-    return char(3, SUCCEEDED) .. sub(raw, 3, 48) .. NO_INSTANT .. sub(raw, 56, 62) .. char(0, token_length)
+    local rest, after_flags, rare = token_start + token_length + settled_length, 3, nil
+    if flags > 3 then
+      if not F.has_reply_alone(raw, rest) then
+        return nil
+      end
+      after_flags, rare = 7, sub(raw, rest, rest + struct_unpack("<I4", raw, strings - 4) - 1)
+      strings = strings - 4
+    end
+    return char(after_flags, SUCCEEDED) .. sub(raw, 3, 48) .. NO_INSTANT .. sub(raw, 56, 62) .. char(0, token_length)
       .. sub(raw, 65, 80) .. ended .. struct_pack("<I4", result and #result + 1 or 0)
-      .. sub(raw, strings, token_start - 1) .. token .. (result or "")
-      .. sub(raw, token_start + token_length + settled_length), arrival
+      .. sub(raw, strings, token_start - 1) .. token .. (result or "") .. sub(raw, rest), arrival, rare
   end
 
   -- Whether one of these jobs has children, which its end releases (P4).
@@ -75,7 +82,7 @@ do
   -- What the settlements change, by queue; nil if one of them is no plain success.
   -- G1, G2: a job without a record and one with another token are left to the rules; two for one job too.
   function F.plan_settlements(root, settlements, now)
-    local queues, claims, names = {}, {}, {}
+    local queues, claims, names, topics = {}, {}, {}, {}
     local last_name, last
     for _, settlement in ipairs(settlements) do
       if not is_plain_success(settlement) then
@@ -109,13 +116,18 @@ do
           result_ttl, retention = settlement.result_ttl, settlement.retention
           ended, kept_until = lifetimes(now, result_ttl, retention)
         end
-        local after, arrival
+        local after, arrival, rare
         if raw and ended then
           local result = settlement.result and ARGV[settlement.result]
-          after, arrival = succeeded_record(raw, settlement.token, ended, result)
+          after, arrival, rare = succeeded_record(raw, settlement.token, ended, result)
         end
         if after == nil then
           return nil
+        end
+        if rare then -- N3
+          for _, process in ipairs(cmsgpack.unpack(rare).reply) do
+            topics["reply:" .. process] = true
+          end
         end
         local id = settlement.id
         local member = prefix .. id
@@ -132,11 +144,11 @@ do
     if #names > 0 and has_children(root, names) then
       return nil
     end
-    return { queues = queues, claims = claims }
+    return { queues = queues, claims = claims, topics = topics }
   end
 
   -- W4, N2: writes the ends.
-  function F.apply_settlements(root, plan, counts, topics)
+  function F.apply_settlements(root, plan, counts)
     for claim, count in pairs(plan.claims) do
       if call("HINCRBY", root .. "claims", claim, -count) <= 0 then
         call("HDEL", root .. "claims", claim)
@@ -149,7 +161,7 @@ do
       F.write("ZADD", root .. "state:" .. name .. ":succeeded", queue.states)
       F.write("ZADD", root .. "ended", queue.ended)
       counts[name] = { running = -count, succeeded = count, ["total:succeeded"] = count }
-      topics["room:" .. name] = true
+      plan.topics["room:" .. name] = true
     end
   end
 end

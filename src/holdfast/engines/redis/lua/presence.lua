@@ -11,7 +11,7 @@ do
   local pending = {}
 
   -- The heartbeat of a worker that says whether it is subscribed to its channel.
-  function P.session_heartbeat(step, command)
+  function P.subscribed_heartbeat(step, command)
     local answer = R.heartbeat(step, command)
     pending[1] = { command.session and "SADD" or "SREM", command.worker.worker }
     return answer
@@ -34,7 +34,7 @@ do
   -- the caller is subscribed at this server, and the server is the one that the caller has watched and has run for long
   -- enough. Test and effect are one step. Answers all workers that are silent now, each with the time of its last
   -- heartbeat.
-  function P.disown_silent(step, command)
+  function P.disown_unsubscribed(step, command)
     local info = redis.pcall("INFO", "server")
     info = type(info) == "string" and info or "" -- else the user may not read it
     local run_id = string.match(info, "run_id:(%x+)") or ""
@@ -53,11 +53,12 @@ do
     for _, ended in ipairs(command.ended) do
       seen_at[ended.worker] = ended.seen
     end
-    local leases, silent = {}, {}
+    local leases, silent, sessions = {}, {}, #names
     for _, name in ipairs(names) do
       local record = counts[command.prefix .. name] == 0 and S.worker(name)
       if record == nil then -- its record was removed
         pending[#pending + 1] = { "SREM", name }
+        sessions = sessions - 1
       elseif record and may_disown and seen_at[name] == record.seen then
         leases[#leases + 1] = { name, #R.disown(step, { workers = { name } }).leases }
         R.forget_worker(step, { worker = name })
@@ -66,7 +67,13 @@ do
         silent[#silent + 1] = { name, record.seen }
       end
     end
-    return { leases = leases, silent = silent, run_id = run_id, is_subscribed = counts[command.own_channel] > 0 }
+    return {
+      leases = leases,
+      silent = silent,
+      run_id = run_id,
+      is_subscribed = counts[command.own_channel] > 0,
+      sessions = sessions,
+    }
   end
 
   -- Write what these verbs have changed. Called after the rules' own changes are written.

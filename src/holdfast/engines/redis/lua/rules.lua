@@ -59,6 +59,144 @@ local SILENT_AT_LEAST = 3600000000
 local TERMINAL = { ["cancelled"] = true, ["failed"] = true, ["succeeded"] = true }
 local WAITING = { ["blocked"] = true, ["queued"] = true, ["retrying"] = true, ["scheduled"] = true }
 
+local function copy_Accepted(record)
+  return {
+    status = record.status,
+    id = record.id,
+    state = record.state,
+    arrival = record.arrival,
+    generation = record.generation,
+    position = record.position,
+    depth = record.depth,
+    result = record.result,
+    codec = record.codec,
+  }
+end
+
+local function copy_Given(record)
+  return {
+    max_attempts = record.max_attempts,
+    max_losses = record.max_losses,
+    timeout = record.timeout,
+    lease_len = record.lease_len,
+    result_ttl = record.result_ttl,
+    retention = record.retention,
+  }
+end
+
+local function copy_JobRecord(record)
+  return {
+    queue = record.queue,
+    id = record.id,
+    task = record.task,
+    tail = record.tail,
+    codec = record.codec,
+    payload_hash = record.payload_hash,
+    priority = record.priority,
+    lane = record.lane,
+    unique_key = record.unique_key,
+    key_scope = record.key_scope,
+    key_window = record.key_window,
+    expires = record.expires,
+    reply = record.reply,
+    given = record.given,
+    state = record.state,
+    hold = record.hold,
+    generation = record.generation,
+    arrival = record.arrival,
+    created = record.created,
+    due = record.due,
+    parents_left = record.parents_left,
+    attempt = record.attempt,
+    losses = record.losses,
+    owner = record.owner,
+    token = record.token,
+    fence = record.fence,
+    lease_expires = record.lease_expires,
+    lease_len = record.lease_len,
+    max_attempts = record.max_attempts,
+    max_losses = record.max_losses,
+    started = record.started,
+    last_started = record.last_started,
+    progress = record.progress,
+    cancel_asked = record.cancel_asked,
+    cancel_note = record.cancel_note,
+    settled_token = record.settled_token,
+    finished = record.finished,
+    reason = record.reason,
+    note = record.note,
+    result = record.result,
+    last_error = record.last_error,
+    history = record.history,
+    visible_until = record.visible_until,
+    result_until = record.result_until,
+    key_until = record.key_until,
+    epoch = record.epoch,
+    pool_key = record.pool_key,
+    reaped_token = record.reaped_token,
+    payload_apart = record.payload_apart,
+    pool_hash_hi = record.pool_hash_hi,
+    pool_hash_lo = record.pool_hash_lo,
+  }
+end
+
+local function copy_LaneRecord(record)
+  return {
+    kind = "LaneRecord",
+    queue = record.queue,
+    lane = record.lane,
+    head = record.head,
+    depth = record.depth,
+    paused = record.paused,
+    totals = record.totals,
+    fence = record.fence,
+    emptied = record.emptied,
+  }
+end
+
+local function copy_PoolRecord(record)
+  return {
+    kind = "PoolRecord",
+    name = record.name,
+    lanes = record.lanes,
+    epoch = record.epoch,
+    turn = record.turn,
+    old_live = record.old_live,
+  }
+end
+
+local function copy_QueueRecord(record)
+  return {
+    kind = "QueueRecord",
+    queue = record.queue,
+    paused = record.paused,
+    totals = record.totals,
+    emptied_at = record.emptied_at,
+  }
+end
+
+local function copy_Totals(record)
+  return { succeeded = record.succeeded, failed = record.failed, cancelled = record.cancelled }
+end
+
+local function copy_WorkerRecord(record)
+  return {
+    kind = "WorkerRecord",
+    worker = record.worker,
+    tasks = record.tasks,
+    queues = record.queues,
+    host = record.host,
+    pid = record.pid,
+    process = record.process,
+    slots = record.slots,
+    busy = record.busy,
+    started = record.started,
+    interval = record.interval,
+    seen = record.seen,
+    stop_asked = record.stop_asked,
+  }
+end
+
 -- model/lifetimes.py: later
 -- `start` plus `duration`, at most `FOREVER`.
 function R.later(start, duration)
@@ -115,15 +253,15 @@ end
 -- With `count` more jobs that ended in this state.
 function R.Totals_plus(self, target, count)
   if target == "succeeded" then
-    local copy_1 = rt.copy(self)
+    local copy_1 = copy_Totals(self)
     copy_1.succeeded = self.succeeded + count
     return copy_1
   elseif target == "failed" then
-    local copy_2 = rt.copy(self)
+    local copy_2 = copy_Totals(self)
     copy_2.failed = self.failed + count
     return copy_2
   else
-    local copy_3 = rt.copy(self)
+    local copy_3 = copy_Totals(self)
     copy_3.cancelled = self.cancelled + count
     return copy_3
   end
@@ -144,31 +282,31 @@ function R.as_waiting(step, job)
     if job.state == state then
       return job
     end
-    local copy_1 = rt.copy(job)
+    local copy_1 = copy_JobRecord(job)
     copy_1.state = state
     return copy_1
   end
   local hold = bit.band(job.hold, bit.bnot(Hold.PAUSED))
   if hold ~= 0 then
-    local copy_2 = rt.copy(job)
+    local copy_2 = copy_JobRecord(job)
     copy_2.hold = hold
     copy_2.state = "blocked"
     return copy_2
   end
   if job.due > step.now then
-    local copy_3 = rt.copy(job)
+    local copy_3 = copy_JobRecord(job)
     copy_3.hold = hold
     copy_3.state = "scheduled"
     return copy_3
   end
   -- U2: the head of a paused lane is held from the time it would be queued.
   if job.lane ~= nil and step.lane(job.queue, job.lane).paused then
-    local copy_4 = rt.copy(job)
+    local copy_4 = copy_JobRecord(job)
     copy_4.hold = Hold.PAUSED
     copy_4.state = "blocked"
     return copy_4
   end
-  local copy_5 = rt.copy(job)
+  local copy_5 = copy_JobRecord(job)
   copy_5.hold = hold
   copy_5.state = "queued"
   return copy_5
@@ -181,17 +319,17 @@ function R.admit(step, job)
   local lane = step.lane(job.queue, job.lane)
   -- L1: the first live job is the head.
   if lane.head == nil then
-    local copy_1 = rt.copy(lane)
+    local copy_1 = copy_LaneRecord(lane)
     copy_1.head = job.id
     copy_1.depth = lane.depth + 1
     step.put(lane, copy_1)
     return job, lane.depth
   end
   -- L2, L3: the others wait, whatever their priority. L6: requeued and replaced jobs too.
-  local copy_2 = rt.copy(lane)
+  local copy_2 = copy_LaneRecord(lane)
   copy_2.depth = lane.depth + 1
   step.put(lane, copy_2)
-  local copy_3 = rt.copy(job)
+  local copy_3 = copy_JobRecord(job)
   copy_3.hold = bit.bor(job.hold, Hold.LANE)
   return copy_3, lane.depth
 end
@@ -202,23 +340,23 @@ function R.leave_lane(step, job)
   assert(job.lane ~= nil)
   local lane = step.lane(job.queue, job.lane)
   -- L7: the depth shrinks at once. L9: totals count ends.
-  local record = rt.copy(lane)
+  local record = copy_LaneRecord(lane)
   record.depth = lane.depth - 1
   record.totals = R.Totals_plus(lane.totals, job.state, 1)
   if record.depth == 0 then
     -- L8: the command that ends the last job reports the lane as emptied.
     step.emptied[#step.emptied + 1] = { queue = job.queue, lane = job.lane }
-    local copy_1 = rt.copy(record)
+    local copy_1 = copy_LaneRecord(record)
     copy_1.head = nil
     copy_1.emptied = step.now
     step.put(lane, copy_1)
   elseif record.head == job.id then
     -- L3, L4: the lane goes on when its head has ended, in the same write. A head that is due later holds the lane.
     local following = R.next_head(step, job.queue, job.lane)
-    local copy_2 = rt.copy(record)
+    local copy_2 = copy_LaneRecord(record)
     copy_2.head = following.id
     step.put(lane, copy_2)
-    local copy_3 = rt.copy(following)
+    local copy_3 = copy_JobRecord(following)
     copy_3.hold = bit.band(following.hold, bit.bnot(Hold.LANE))
     step.put_job(following, R.as_waiting(step, copy_3))
   else
@@ -247,7 +385,7 @@ function R.set_lane_paused(step, queue, name, paused)
   if lane.paused == paused then
     return false
   end
-  local copy_1 = rt.copy(lane)
+  local copy_1 = copy_LaneRecord(lane)
   copy_1.paused = paused
   step.put(lane, copy_1)
   -- U2: a queued head is held at once, and a head that only the pause holds goes on.
@@ -265,10 +403,10 @@ function R.place(step, job, wanted)
   -- O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
   local lane = R.lane_ahead(pool, wanted.key, 0)
   if wanted.key == nil then
-    local copy_1 = rt.copy(pool)
+    local copy_1 = copy_PoolRecord(pool)
     copy_1.turn = pool.turn + 1
     step.put(pool, copy_1)
-    local copy_2 = rt.copy(job)
+    local copy_2 = copy_JobRecord(job)
     copy_2.lane = lane
     copy_2.epoch = pool.epoch
     copy_2.pool_key = nil
@@ -276,7 +414,7 @@ function R.place(step, job, wanted)
   end
   -- O3: a keyed job waits for the jobs of an older size.
   local hold = pool.old_live ~= 0 and bit.bor(job.hold, Hold.EPOCH) or job.hold
-  local copy_3 = rt.copy(job)
+  local copy_3 = copy_JobRecord(job)
   copy_3.lane = lane
   copy_3.epoch = pool.epoch
   copy_3.pool_key = wanted.key
@@ -357,7 +495,7 @@ end
 
 -- engines/ledger/pools.py: _set_old
 function R._set_old(step, pool, count)
-  local copy_1 = rt.copy(pool)
+  local copy_1 = copy_PoolRecord(pool)
   copy_1.old_live = count
   step.put(pool, copy_1)
   if count == 0 then
@@ -369,7 +507,7 @@ end
 -- Release jobs that waited for an older size.
 function R.release_held(step, jobs)
   for _, held in ipairs(jobs) do
-    local copy_1 = rt.copy(held)
+    local copy_1 = copy_JobRecord(held)
     copy_1.hold = bit.band(held.hold, bit.bnot(Hold.EPOCH))
     step.put_job(held, R.as_waiting(step, copy_1))
   end
@@ -410,7 +548,7 @@ function R.resize(step, command)
     end
   end
   local old = sum_1
-  local after = rt.copy(pool)
+  local after = copy_PoolRecord(pool)
   after.lanes = command.lanes
   after.epoch = pool.epoch + 1
   after.old_live = old
@@ -437,7 +575,7 @@ function R.finish(step, before, target, reason, job, note, settled_token, result
   -- K1, K2, K3, K4, K5: in `model/lifetimes.py`.
   local visible, result_until, key = R.untils(job, target, now, result_ttl, retention)
   -- W4: an ended record has no token, no lease expiry and no hold.
-  local after = rt.copy(job)
+  local after = copy_JobRecord(job)
   after.state = target
   after.hold = Hold.NONE
   after.parents_left = 0
@@ -483,7 +621,7 @@ function R.end_attempt(job, outcome, error, now)
     outcome = outcome,
     error = error,
   }
-  local copy_1 = rt.copy(job)
+  local copy_1 = copy_JobRecord(job)
   copy_1.history = R.extend(job.history, entry)
   return copy_1
 end
@@ -583,7 +721,7 @@ function R.resolve_edge(step, parent, edge)
   -- P4: the hold ends with the last parent.
   local left = child.parents_left - 1
   local hold = left ~= 0 and child.hold or bit.band(child.hold, bit.bnot(Hold.PARENTS))
-  local copy_1 = rt.copy(child)
+  local copy_1 = copy_JobRecord(child)
   copy_1.parents_left = left
   copy_1.hold = hold
   step.put_job(child, R.as_waiting(step, copy_1))
@@ -875,7 +1013,7 @@ function R.insert_job(step, new, counted)
   if parent_failed then
     -- P3: created, and cancelled at once.
     R.cancel_waiting(step, job, "parent_failed", "a parent had failed before")
-    local copy_1 = rt.copy(job)
+    local copy_1 = copy_JobRecord(job)
     copy_1.state = "cancelled"
     job = copy_1
   end
@@ -899,7 +1037,7 @@ function R.answer_existing(step, new, job_id, inserted)
   -- the first of the two was cancelled when it was inserted, and its lifetimes are 0
   if job == nil then
     local first = inserted[new.queue .. "\0" .. job_id]
-    local copy_1 = rt.copy(first)
+    local copy_1 = copy_Accepted(first)
     copy_1.status = "duplicate"
     copy_1.position = nil
     copy_1.depth = nil
@@ -907,7 +1045,7 @@ function R.answer_existing(step, new, job_id, inserted)
   end
   if new.reply ~= nil and LIVE[job.state] == true and not rt.contains(job.reply, new.reply) then
     -- D12: the second caller is notified too.
-    local after = rt.copy(job)
+    local after = copy_JobRecord(job)
     after.reply = rt.extended(job.reply, new.reply)
     step.put_job(job, after)
     job = after
@@ -1044,7 +1182,7 @@ function R._grant(step, job, request, terms, rank)
   if job.lane ~= nil then
     local lane = step.lane(job.queue, job.lane)
     fence = math.max(fence, lane.fence + 1)
-    local copy_1 = rt.copy(lane)
+    local copy_1 = copy_LaneRecord(lane)
     copy_1.fence = fence
     step.put(lane, copy_1)
   end
@@ -1052,7 +1190,7 @@ function R._grant(step, job, request, terms, rank)
   local lease_len = given.lease_len or terms.lease_len
   -- C2: the first `limit` jobs run, the next `prefetch` are assigned.
   local runs = rank < request.limit
-  local after = rt.copy(job)
+  local after = copy_JobRecord(job)
   after.state = runs and "running" or "assigned"
   after.attempt = job.attempt + 1  -- A1
   after.owner = request.worker
@@ -1153,7 +1291,7 @@ end
 function R.give_back_loss(step, job, token)
   -- A8: the loss does not count any more; a job that has ended stays as it is.
   if LIVE[job.state] == true and job.reaped_token == token then
-    local copy_1 = rt.copy(job)
+    local copy_1 = copy_JobRecord(job)
     copy_1.losses = job.losses - 1
     copy_1.reaped_token = nil
     step.put_job(job, copy_1)
@@ -1182,7 +1320,7 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
   local last_error = not succeeded and error or nil
   -- a plain success changes none of these
   if reap or settlement.refund or last_error ~= job.last_error then
-    local copy_1 = rt.copy(job)
+    local copy_1 = copy_JobRecord(job)
     copy_1.attempt = settlement.refund and job.attempt - 1 or job.attempt  -- A4
     copy_1.losses = reap and job.losses + 1 or job.losses  -- A6
     copy_1.reaped_token = reap and settlement.token or job.reaped_token  -- A8
@@ -1191,7 +1329,7 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
   end
   -- W6
   if settlement.progress ~= nil then
-    local copy_2 = rt.copy(job)
+    local copy_2 = copy_JobRecord(job)
     copy_2.progress = settlement.progress
     job = copy_2
   end
@@ -1200,7 +1338,7 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
     R.finish(step, before, target, reason, job, note, settled_token, succeeded and settlement.result or nil, settlement.result_ttl, settlement.retention)
     return
   end
-  local copy_3 = rt.copy(job)
+  local copy_3 = copy_JobRecord(job)
   copy_3.settled_token = settled_token
   copy_3.token = nil
   copy_3.lease_expires = nil
@@ -1213,7 +1351,7 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
   else
     -- W1: written as retrying or scheduled, also if it is due at once.
     local due = settlement.due == nil and step.now + settlement.delay or math.max(step.now, settlement.due)
-    local copy_4 = rt.copy(job)
+    local copy_4 = copy_JobRecord(job)
     copy_4.state = target
     copy_4.due = due
     step.put_job(before, copy_4)
@@ -1257,7 +1395,7 @@ end
 -- Let an assigned job run.
 function R.begin_attempt(step, job)
   -- A1: the attempt was counted at the claim.
-  local after = rt.copy(job)
+  local after = copy_JobRecord(job)
   after.state = "running"
   after.started = job.started or step.now
   after.last_started = step.now
@@ -1295,7 +1433,7 @@ function R._renew(step, renewal)
   end
   local expires = math.max(job.lease_expires, step.at.lease + job.lease_len)
   local progress = renewal.progress or job.progress
-  local copy_1 = rt.copy(job)
+  local copy_1 = copy_JobRecord(job)
   copy_1.lease_expires = expires
   copy_1.progress = progress
   step.put_job(job, copy_1)
@@ -1381,7 +1519,7 @@ function R.disown(step, command)
   for _, job in ipairs(leases) do
     assert(job.lease_expires ~= nil)
     if job.lease_expires > step.at.lease then
-      local copy_2 = rt.copy(job)
+      local copy_2 = copy_JobRecord(job)
       copy_2.lease_expires = step.at.lease
       step.put_job(job, copy_2)
     end
@@ -1398,7 +1536,7 @@ function R.heartbeat(step, command)
   -- WK1: the record as sent, but `seen` and `stop_asked` are the engine's.
   local before = S.worker(command.worker.worker)
   local stop = before ~= nil and before.stop_asked
-  local copy_1 = rt.copy(command.worker)
+  local copy_1 = copy_WorkerRecord(command.worker)
   copy_1.seen = step.now
   copy_1.stop_asked = stop
   step.put(before, copy_1)
@@ -1415,7 +1553,7 @@ function R.stop_worker(step, command)
   local worker = S.worker(command.worker)
   if worker ~= nil then
     -- WK2: the next heartbeat answers `stop`. N4: the worker is notified.
-    local copy_1 = rt.copy(worker)
+    local copy_1 = copy_WorkerRecord(worker)
     copy_1.stop_asked = true
     step.put(worker, copy_1)
     step.topics["worker:" .. command.worker] = true
@@ -1460,7 +1598,7 @@ function R.cancel_one(step, command, job_id)
   end
   -- X2: a leased job is marked, and the first note stays. N4: its worker is notified.
   if not job.cancel_asked then
-    local copy_1 = rt.copy(job)
+    local copy_1 = copy_JobRecord(job)
     copy_1.cancel_asked = true
     copy_1.cancel_note = command.note
     step.put_job(job, copy_1)
@@ -1525,7 +1663,7 @@ end
 function R.revive(step, job)
   -- RQ2: everything about the last generation is cleared, but history, last error, fence, reply and `expires` stay.
   -- H3, P9, T3, W5: so history and last error stay, the child has no parents, and its fence grows.
-  local copy_1 = rt.copy(job)
+  local copy_1 = copy_JobRecord(job)
   copy_1.generation = job.generation + 1
   copy_1.arrival = S.new_arrival(job.queue)
   copy_1.due = step.now
@@ -1588,7 +1726,7 @@ function R.trigger_one(step, command, job_id)
   if not (job.state == "scheduled" or job.state == "retrying") then
     return { status = "wrong_state", state = job.state }
   end
-  local copy_1 = rt.copy(job)
+  local copy_1 = copy_JobRecord(job)
   copy_1.due = step.now
   local after = R.as_waiting(step, copy_1)
   step.put_job(job, after)
@@ -1671,7 +1809,7 @@ function R._amend_ended(job, command, now)
     -- it has lapsed, and another job may have taken it
     key = job.key_until
   end
-  local copy_1 = rt.copy(job)
+  local copy_1 = copy_JobRecord(job)
   copy_1.visible_until = visible
   copy_1.result_until = result
   copy_1.key_until = key
@@ -1682,12 +1820,12 @@ end
 function R._amend_live(step, job, command)
   local given = job.given
   if command.retention ~= nil then
-    local copy_1 = rt.copy(given)
+    local copy_1 = copy_Given(given)
     copy_1.retention = command.retention
     given = copy_1
   end
   if command.result_ttl ~= nil then
-    local copy_2 = rt.copy(given)
+    local copy_2 = copy_Given(given)
     copy_2.result_ttl = command.result_ttl
     given = copy_2
   end
@@ -1702,7 +1840,7 @@ function R._amend_live(step, job, command)
     reply = rt.extended(reply, command.reply)
   end
   local priority = command.priority or job.priority
-  local copy_3 = rt.copy(job)
+  local copy_3 = copy_JobRecord(job)
   copy_3.given = given
   copy_3.due = due
   copy_3.reply = reply
@@ -1736,7 +1874,7 @@ function R.set_paused(step, command, paused)
   -- U1: claims read the flag.
   changed = queue.paused ~= paused
   if changed then
-    local copy_1 = rt.copy(queue)
+    local copy_1 = copy_QueueRecord(queue)
     copy_1.paused = paused
     step.put(queue, copy_1)
     if not paused then
@@ -1785,7 +1923,7 @@ function R.emptied(step, command)
   if queue == nil or queue.totals.succeeded + queue.totals.failed + queue.totals.cancelled <= queue.emptied_at or S.depth(command.queue) ~= 0 then
     return { at = step.at, emptied = false }
   end
-  local copy_1 = rt.copy(queue)
+  local copy_1 = copy_QueueRecord(queue)
   copy_1.emptied_at = queue.totals.succeeded + queue.totals.failed + queue.totals.cancelled
   step.put(queue, copy_1)
   return { at = step.at, emptied = true }

@@ -40,7 +40,7 @@ do
     command.worker.kind = "WorkerRecord"
   end
 
-  complete.session_heartbeat = complete.heartbeat
+  complete.subscribed_heartbeat = complete.heartbeat
 
   function complete.put_schedule(command)
     command.schedule.kind = "ScheduleRecord"

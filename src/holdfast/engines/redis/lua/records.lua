@@ -322,9 +322,4 @@ do
     end
     return msgunpack(sub(tail, 3, 2 + length))
   end
-
-  -- A job in an answer: the stored form, the payload if it has a key of its own, queue, id, and the lengths of these two.
-  function records.blob(raw, payload, queue, id)
-    return raw .. (payload or "") .. queue .. id .. struct_pack("<HH", #queue, #id)
-  end
 end

@@ -73,6 +73,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "still-redis": lambda folder: still_redis(),
     "redis-general": lambda folder: redis(fast_paths=False),
     **{name: partial(redis_at, name) for name in OTHER_REDIS},
+    "redis-namespace": lambda folder: many_cluster_redis(1, "namespace")[0],
 }
 
 
@@ -93,6 +94,7 @@ PACES = {
     "still-redis": Pace(20, 600, 5),
     "redis-general": Pace(12, 600, 5),
     **{name: Pace(5, 600, 5) for name in OTHER_REDIS},
+    "redis-namespace": Pace(6, 300, 5),
 }
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
@@ -122,6 +124,16 @@ def many_redis_at(name: str, folder: Path, count: int) -> list[Engine]:
     return many_redis(count, name)
 
 
+def many_cluster_redis(count: int, mode: str) -> list[Engine]:
+    """On a cluster: a slot for each queue, or one for the namespace."""
+    from redis_cluster import cluster
+    from redis_stores import fresh_cluster_namespace
+
+    store = fresh_cluster_namespace(cluster())
+    url = f"{store.url}?cluster={mode}"
+    return [open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
+
+
 def many_sqlite(folder: Path, count: int) -> list[Engine]:
     url = f"sqlite:///{folder}/jobs.db"
     return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
@@ -133,6 +145,8 @@ SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {
     "postgres": lambda folder, count: many_postgres(count),
     "redis": lambda folder, count: many_redis(count),
     **{name: partial(many_redis_at, name) for name in OTHER_REDIS},
+    "redis-queues": lambda folder, count: many_cluster_redis(count, "queues"),
+    "redis-namespace": lambda folder, count: many_cluster_redis(count, "namespace"),
 }
 """Engines on one store, for callers that go at once."""
 

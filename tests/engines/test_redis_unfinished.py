@@ -10,7 +10,7 @@ from redis_stores import Store
 
 from holdfast.engines.redis.engine import RedisEngine
 from holdfast.engines.redis.script_caller import ScriptCaller
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import A, Command
@@ -82,7 +82,7 @@ class Stores:
     async def engines(self) -> AsyncIterator[tuple[PiecesEngine, PiecesEngine]]:
         text = whole_script().text
         assert text.count(b"local PIECE_JOBS = 1000 ") == 1
-        script = Script(text.replace(b"local PIECE_JOBS = 1000 ", b"local PIECE_JOBS = 3 ").decode())
+        script = ServerScript(text.replace(b"local PIECE_JOBS = 1000 ", b"local PIECE_JOBS = 3 ").decode())
         opened = [
             PiecesEngine(
                 self._store.url, SystemRuntime(), namespace=self._store.namespace, durability="none", script=script

@@ -106,6 +106,8 @@ class StoredQueue:
         jobs = list(self.jobs.values())
         if jobs and b"paused" not in self.counters:
             yield "it has jobs and no record"
+        if int(self.counters.get(b"pooled", 0)) != sum(job.live and job.epoch > 0 for job in jobs):
+            yield "the count of live jobs of a pool is not that of the records"
         counts = Counter(job.state for job in jobs)
         for state in JobState:
             if int(self.counters.get(state.encode(), 0)) != counts[state]:

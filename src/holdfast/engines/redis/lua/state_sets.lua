@@ -8,7 +8,7 @@
 -- Keys of a root (Q, T, L, ID stand for encoded names):
 --   meta               hash  format, arrival (the last one in use); born, tip and others: see history.lua
 --   queues             zset  score 0, member queue
---   queue:Q            hash  paused, emptied_at, total:STATE, and per state the number of jobs
+--   queue:Q            hash  paused, emptied_at, total:STATE, pooled (live jobs of a pool), and per state the number of jobs
 --   jobs:Q             hash  id → record
 --   payload:Q:ID       string  a payload above 8 KiB
 --   ready:Q:T          zset  queued jobs; score -priority, member due (7 bytes) arrival (6 bytes) id
@@ -100,6 +100,7 @@ do
         changed = {}, -- ids of changed jobs, in the order of their first change
         stored = {}, -- id → stored job of a changed one, false: it is new
         moved = {}, -- state → how many jobs more or fewer are in it than stored
+        pooled_change = 0, -- how many live jobs of a pool more or fewer there are than stored
         ready = {}, -- task → id → job
         due = {}, -- id → job
         waiting = {}, -- lane → id → job
@@ -247,6 +248,9 @@ do
   local function leave(q, job, after)
     local state, id = job.state, job.id
     q.moved[state] = (q.moved[state] or 0) - 1
+    if job.epoch ~= 0 and not TERMINAL[state] then
+      q.pooled_change = q.pooled_change - 1
+    end
     if state == "queued" then
       local ready = q.ready[job.task]
       if ready then
@@ -283,6 +287,9 @@ do
   local function enter(q, job)
     local state, id = job.state, job.id
     q.moved[state] = (q.moved[state] or 0) + 1
+    if job.epoch ~= 0 and not TERMINAL[state] then
+      q.pooled_change = q.pooled_change + 1
+    end
     if state == "queued" then
       local ready = q.ready[job.task]
       if ready == nil then

@@ -237,6 +237,17 @@ def test_an_error_of_the_server_says_what_to_do(message: str, kind: type[Excepti
     assert "Nothing was written" in str(error)
 
 
+def test_an_error_in_the_middle_of_the_script_does_not_claim_that_nothing_was_written() -> None:
+    for message in (
+        "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:7.",
+        "ERR Error running script (call to f_1): @user_script:7: attempt to index a nil value",
+    ):
+        error = of_reply(ReplyError(message), "h:1/0", "enqueue")
+        assert type(error) is EngineError
+        assert "Nothing was written" not in str(error)
+        assert "please report it" in str(error)
+
+
 @pytest.mark.parametrize("verb", [b"enqueue", b"get"])
 async def test_a_server_that_is_busy_with_a_script_is_unavailable(redis_server: RedisServer, verb: bytes) -> None:
     with private_server({"lua-time-limit": 50}) as server:

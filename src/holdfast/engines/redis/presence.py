@@ -33,8 +33,8 @@ GRACE_S: Seconds = 10.0
 MIN_UPTIME_S = 10
 """The same after a start of the server."""
 WATCHERS = 16
-"""About so many processes look all the time. A look at 1,000 workers takes 1.3 ms of the server: if each of them looked,
-that would be most of its time."""
+"""About so many processes look all the time. A look at 1,000 workers takes 1.3 ms of the server: if each of them
+looked, that would be most of its time."""
 TURN_S: Seconds = 60.0
 """For this long a process looks all the time, or does not. Then it draws again."""
 RARE_LOOK_S: Seconds = 15.0

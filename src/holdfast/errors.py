@@ -28,19 +28,14 @@ modules use the same ones.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol
 
-from holdfast.durations import EXAMPLES, Duration, seconds_of
+from holdfast.durations import EXAMPLES, Duration, micros_of, seconds_of
 
 LONGEST = 100 * 366 * 86_400 * 1_000_000
 """A century in microseconds. A longer duration is a mistake, and engines could not add it to an instant."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_INSTANT_US = 2**53
-"""In June 2255. A server that computes in floating point (Redis) has every microsecond up to here and not beyond."""
-FOREVER_US = 2**62
-"""An instant that never comes."""
 
 
 def duration_us(value: object, option: str) -> int:
@@ -57,14 +52,10 @@ def duration_us(value: object, option: str) -> int:
 
 
 def instant_us(value: object, option: str) -> int:
-    """Microseconds since 1970 UTC of an aware `datetime`; a naive one is refused, since it names no instant.
-
-    After June 2255 it is `FOREVER_US`.
-    """
+    """Microseconds since 1970 UTC of an aware `datetime`; a naive one is refused, since it names no instant."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidOption(f"`{option}` must be a datetime with a time zone, like datetime.now(UTC).", option=option)
-    microseconds = (value - _EPOCH) // timedelta(microseconds=1)
-    return microseconds if microseconds <= LAST_INSTANT_US else FOREVER_US
+    return micros_of(value)
 
 
 class ErrorText(Protocol):

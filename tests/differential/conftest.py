@@ -1,15 +1,21 @@
 """The engines that the differential machine runs on. A new engine is one more line in ENGINES."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import redis_server
 from fast_paths import FAST_PATHS
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.runtime import SystemRuntime
 from holdfast.testing import FrozenRuntime
+
+OTHER_REDIS = redis_server.names()[:-1]
+"""The other versions on this machine: tests of a single server take the last one."""
 
 
 def sqlite(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
@@ -37,9 +43,23 @@ def general_postgres() -> Engine:
     return KeptPostgres(fast_paths=False)
 
 
-def redis(*, fast_paths: bool = FAST_PATHS) -> Engine:
-    """Its clock is the server's, as PostgreSQL's."""
-    return many_redis(1, fast_paths=fast_paths)[0]
+def redis(name: str | None = None, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    """Its clock is the server's, as PostgreSQL's. On the server of this name; None: on one."""
+    return many_redis(1, name, fast_paths=fast_paths)[0]
+
+
+def redis_at(name: str, folder: Path) -> Engine:
+    return redis(name)
+
+
+def still_redis() -> Engine:
+    """Its clock stands still and is moved by the caller: many things happen at one instant."""
+    from redis_server import server
+    from redis_stores import fresh_namespace
+    from twin_redis import EngineAt
+
+    store = fresh_namespace(server())
+    return EngineAt(store.url, SystemRuntime(), namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
 ENGINES: dict[str, Callable[[Path], Engine]] = {
@@ -50,7 +70,10 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "still-postgres": lambda folder: still_postgres(),
     "postgres-general": lambda folder: general_postgres(),
     "redis": lambda folder: redis(),
+    "still-redis": lambda folder: still_redis(),
     "redis-general": lambda folder: redis(fast_paths=False),
+    **{name: partial(redis_at, name) for name in OTHER_REDIS},
+    "redis-namespace": lambda folder: many_cluster_redis(1, "namespace")[0],
 }
 
 
@@ -68,7 +91,10 @@ PACES = {
     "still-postgres": Pace(42, 900, 5),
     "postgres-general": Pace(12, 600, 5),
     "redis": Pace(30, 600, 5),
+    "still-redis": Pace(20, 600, 5),
     "redis-general": Pace(12, 600, 5),
+    **{name: Pace(5, 600, 5) for name in OTHER_REDIS},
+    "redis-namespace": Pace(6, 300, 5),
 }
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 
@@ -83,15 +109,29 @@ def many_postgres(count: int) -> list[Engine]:
     ]
 
 
-def many_redis(count: int, *, fast_paths: bool = FAST_PATHS) -> list[Engine]:
+def many_redis(count: int, name: str | None = None, *, fast_paths: bool = FAST_PATHS) -> list[Engine]:
     from redis_server import server
     from redis_stores import fresh_namespace
 
-    store = fresh_namespace(server())
+    store = fresh_namespace(server(name))
     return [
         open_engine(store.url, namespace=store.namespace, durability="none", fast_paths=fast_paths)
         for _ in range(count)
     ]
+
+
+def many_redis_at(name: str, folder: Path, count: int) -> list[Engine]:
+    return many_redis(count, name)
+
+
+def many_cluster_redis(count: int, mode: str) -> list[Engine]:
+    """On a cluster: a slot for each queue, or one for the namespace."""
+    from redis_cluster import cluster
+    from redis_stores import fresh_cluster_namespace
+
+    store = fresh_cluster_namespace(cluster())
+    url = f"{store.url}?cluster={mode}"
+    return [open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
 
 
 def many_sqlite(folder: Path, count: int) -> list[Engine]:
@@ -104,6 +144,9 @@ SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {
     "sqlite": many_sqlite,
     "postgres": lambda folder, count: many_postgres(count),
     "redis": lambda folder, count: many_redis(count),
+    **{name: partial(many_redis_at, name) for name in OTHER_REDIS},
+    "redis-queues": lambda folder, count: many_cluster_redis(count, "queues"),
+    "redis-namespace": lambda folder, count: many_cluster_redis(count, "namespace"),
 }
 """Engines on one store, for callers that go at once."""
 

@@ -19,13 +19,17 @@ from redis_stores import Store, fresh_cluster_namespace
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.redis import presence
 from holdfast.engines.redis.roots import root_in_one_slot, root_of_no_queue, root_of_queue
 from holdfast.engines.redis.slots import slot_of
 from holdfast.errors import ConfigError, EngineUnavailable, HistoryLost, OutcomeUnknown
+from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group
+from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim, Renewal, RenewStatus, SettleStatus
+from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import LEASE, jobs, new_job, succeed, task_claim
 from holdfast.testing.oracle import Oracle
@@ -293,6 +297,49 @@ async def test_the_name_of_a_queue_is_dropped_when_nothing_has_used_it_for_an_ho
         await bench.engine.prune()
 
         assert node.execute("ZRANGE", key, 0, -1) == [b"used", b"recent"]
+
+
+# WK3
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("version", versions())
+async def test_a_worker_whose_subscription_has_ended_is_disowned_in_every_queue(
+    mode: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "MIN_UPTIME_S", -1)  # the cluster may have just been started
+    store = store_on(cluster(version), mode)
+    runtime = MovedRuntime()
+    async with opened(store, runtime=runtime) as watching, opened(store) as ending:
+        queues = queues_on_every_node(cluster(version), store)
+        for queue in queues:
+            await ending.put(new_job("a", queue=queue))
+        await ending.take(3, worker="w", queues=claims_of(*queues))
+        keeper = ending.engine.renewal_connection()
+        record = WorkerRecord(worker="w", queues=tuple(queues), interval=5 * SECOND)
+        await asyncio.to_thread(keeper.heartbeat, record)
+        assert await watching.engine.disown_silent(60 * SECOND) == {}
+        await asyncio.to_thread(keeper.close)
+
+        found: dict[str, int] = {}
+        deadline = asyncio.get_running_loop().time() + 30
+        while not found and asyncio.get_running_loop().time() < deadline:
+            runtime.pass_time(1.5)
+            found = await watching.engine.disown_silent(60 * SECOND) or {}
+
+        assert found == {"w": 3}
+        assert (await watching.engine.workers()).workers == ()
+        assert {lease.queue for lease in await watching.expired()} == set(queues)
+
+
+class MovedRuntime(SystemRuntime):
+    """Its clock for durations can be moved forward."""
+
+    moved_us = 0
+
+    def monotonic(self) -> int:
+        return super().monotonic() + self.moved_us
+
+    def pass_time(self, seconds: float) -> None:
+        self.moved_us += round(seconds * SECOND)
 
 
 # Opening

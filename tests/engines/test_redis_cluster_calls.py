@@ -15,15 +15,15 @@ from redis_cluster import RedisCluster, private_cluster
 from redis_server import RedisServer
 
 from holdfast.engines.redis.cluster import ClusterPrimaries
-from holdfast.engines.redis.connect import Connector, parse
+from holdfast.engines.redis.connect import RedisConnector, parse
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.roots import root_of_queue
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.slots import Node, SlotMap, Topology, slot_of
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.runtime import SystemRuntime
 
-SCRIPT = Script("""
+SCRIPT = ServerScript("""
 local root = KEYS[1]
 if ARGV[1] == "add" then
     redis.call("HINCRBY", root .. "a", "count", 1)
@@ -60,7 +60,7 @@ async def calling(
 ) -> AsyncIterator[ClusterPrimaries]:
     runtime = SystemRuntime()
     address, _ = parse(cluster.url())
-    connect = Connector(address, timeout_s=timeout_s, connect_timeout_s=10)
+    connect = RedisConnector(address, timeout_s=timeout_s, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
         return Primary(connect.at(*node), str(node), SCRIPT, runtime, lambda root, run, rank: b"")

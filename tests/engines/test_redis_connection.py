@@ -11,20 +11,20 @@ from proxy import Direction, Proxy
 from redis_server import RedisServer, private_server
 from redis_tls import make_certificate, tls_server
 
-from holdfast.engines.redis.connect import Address, Connector, parse
+from holdfast.engines.redis.connect import Address, RedisConnector, parse
 from holdfast.engines.redis.connections import Connection
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError, of_reply
 from holdfast.engines.redis.primary import Primary
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.runtime import SystemRuntime
 
-ECHO = Script("return {ARGV[1], ARGV[3]}")
-COUNT = Script("return {redis.call('INCR', KEYS[1] .. ARGV[3])}")
+ECHO = ServerScript("return {ARGV[1], ARGV[3]}")
+COUNT = ServerScript("return {redis.call('INCR', KEYS[1] .. ARGV[3])}")
 
 
-def connector(url: str, *, timeout_s: float = 30.0) -> Connector:
-    return Connector(parse(url)[0], timeout_s=timeout_s, connect_timeout_s=10.0)
+def connector(url: str, *, timeout_s: float = 30.0) -> RedisConnector:
+    return RedisConnector(parse(url)[0], timeout_s=timeout_s, connect_timeout_s=10.0)
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def connected(url: str, *, timeout_s: float = 30.0) -> AsyncIterator[Conne
 
 
 @asynccontextmanager
-async def primary_at(url: str, script: Script = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
+async def primary_at(url: str, script: ServerScript = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
     connect = connector(url, timeout_s=timeout_s)
     primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run, first_rank: b"")
     try:
@@ -180,7 +180,7 @@ async def test_the_limit_counts_for_each_request_from_the_time_it_was_sent(redis
 async def test_a_connection_that_is_never_accepted_has_a_limit(redis_server: RedisServer) -> None:
     with Proxy(redis_server.port) as proxy:
         proxy.hold()
-        connect = Connector(parse(redis_server.url(port=proxy.port))[0], timeout_s=30.0, connect_timeout_s=0.2)
+        connect = RedisConnector(parse(redis_server.url(port=proxy.port))[0], timeout_s=30.0, connect_timeout_s=0.2)
         with pytest.raises(EngineUnavailable, match="cannot be reached"):
             await connect()
 
@@ -189,7 +189,7 @@ async def test_a_connection_that_is_never_accepted_has_a_limit(redis_server: Red
 
 
 async def test_the_script_is_sent_once_and_again_after_the_server_has_forgotten_it(redis_server: RedisServer) -> None:
-    script = Script("return {'a script of this test', ARGV[1]}")
+    script = ServerScript("return {'a script of this test', ARGV[1]}")
     async with primary_at(redis_server.url(), script) as primary:
         for _ in range(2):
             assert (await primary.call("r:", [b"enqueue", b""])).values == [b"a script of this test", b"enqueue"]
@@ -235,6 +235,17 @@ def test_an_error_of_the_server_says_what_to_do(message: str, kind: type[Excepti
     assert type(error) is kind
     assert words in str(error)
     assert "Nothing was written" in str(error)
+
+
+def test_an_error_in_the_middle_of_the_script_does_not_claim_that_nothing_was_written() -> None:
+    for message in (
+        "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:7.",
+        "ERR Error running script (call to f_1): @user_script:7: attempt to index a nil value",
+    ):
+        error = of_reply(ReplyError(message), "h:1/0", "enqueue")
+        assert type(error) is EngineError
+        assert "Nothing was written" not in str(error)
+        assert "please report it" in str(error)
 
 
 @pytest.mark.parametrize("verb", [b"enqueue", b"get"])

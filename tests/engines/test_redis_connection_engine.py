@@ -18,7 +18,7 @@ from holdfast import App
 from holdfast.engines import open_engine
 from holdfast.engines.redis.engine import RedisEngine
 from holdfast.engines.redis.failures import FORMAT
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.errors import ConfigError, OutcomeUnknown, SchemaMismatch
 from holdfast.model.job import JobKey
 from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
@@ -188,7 +188,7 @@ async def test_a_newer_format_is_refused_before_anything_is_written(store: Store
 
 
 async def test_two_releases_of_one_format_work_side_by_side(store: Store) -> None:
-    other = Script(f"-- another release\n{whole_script().text.decode()}")
+    other = ServerScript(f"-- another release\n{whole_script().text.decode()}")
     async with opened_engine(made(store)) as one, opened_engine(made(store, script=other)) as two:
         for number in range(20):
             await (one, two)[number % 2].enqueue(Group((new_job(f"j{number}"),)))

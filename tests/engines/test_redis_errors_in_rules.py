@@ -8,7 +8,7 @@ from redis_server import RedisServer
 from redis_stores import Store
 
 from holdfast.engines.redis.engine import RedisEngine
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.errors import EngineError
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
@@ -69,7 +69,7 @@ def new(job_id: str, **fields: Any) -> NewJob:
 async def open_engine(store: Store) -> AsyncIterator[RedisEngine]:
     text = whole_script().text.decode()
     assert text.count("local A = {}\n") == 1
-    script = Script(text.replace("local A = {}\n", WRAPPED + "local A = {}\n"))
+    script = ServerScript(text.replace("local A = {}\n", WRAPPED + "local A = {}\n"))
     engine = RedisEngine(
         store.url, SystemRuntime(), namespace=store.namespace, durability="none", fast_paths=False, script=script
     )

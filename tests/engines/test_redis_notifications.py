@@ -15,8 +15,8 @@ from redis_server import AOF_ALWAYS, RedisServer, private_server
 
 from holdfast.engine import Subscription
 from holdfast.engines.redis import subscriber
-from holdfast.engines.redis.connect import Connector, parse
-from holdfast.engines.redis.notifier import Notifier
+from holdfast.engines.redis.connect import RedisConnector, parse
+from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.topics import Topics
 from holdfast.errors import EngineUnavailable
@@ -30,9 +30,9 @@ class Process:
     """What one process has: a notifier and its local subscriptions."""
 
     def __init__(self, url: str) -> None:
-        connector = Connector(parse(url)[0], timeout_s=30, connect_timeout_s=5)
+        connector = RedisConnector(parse(url)[0], timeout_s=30, connect_timeout_s=5)
         self.topics = Topics()
-        self.notifier = Notifier(OnePrimary(connector, PREFIX), self.topics, RUNTIME)
+        self.notifier = ChannelNotifier(OnePrimary(connector, PREFIX), self.topics, RUNTIME)
         self.notifier.wait_ready()
 
     def subscribe(self, *topics: str) -> Subscription:

@@ -14,9 +14,9 @@ from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.engines.redis.connect import Connector
+from holdfast.engines.redis.connect import RedisConnector
 from holdfast.engines.redis.primary import Primary
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.sentinel import SentinelPrimaries, parse_sentinels
 from holdfast.engines.redis.slots import Node, Topology
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable, HistoryLost, OutcomeUnknown
@@ -29,7 +29,7 @@ from holdfast.telemetry import events
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, jobs, new_job, succeed
 
-ADD = Script('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call("SCARD", KEYS[1] .. "set")}')
+ADD = ServerScript('redis.call("SADD", KEYS[1] .. "set", ARGV[3]); return {redis.call("SCARD", KEYS[1] .. "set")}')
 SENTINEL_PASSWORD = "of-the-sentinels"
 
 
@@ -47,7 +47,7 @@ def address_of(group: SentinelGroup, service: str = SERVICE) -> str:
 async def calling(url: str, wait_s: float = 30.0) -> AsyncIterator[SentinelPrimaries]:
     runtime = SystemRuntime()
     sentinels, address, _ = parse_sentinels(url)
-    connect = Connector(address, timeout_s=60, connect_timeout_s=10)
+    connect = RedisConnector(address, timeout_s=60, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
         return Primary(connect.at(*node), str(node), ADD, runtime, lambda root, run, rank: b"")

@@ -9,7 +9,8 @@ from redis_server import RedisServer
 from redis_stores import Store
 
 from holdfast.engines.redis.engine import RedisEngine
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.script_caller import ScriptCaller
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import A, Command
@@ -28,16 +29,29 @@ CLEARED = (JobState.CANCELLED, Reason.CLEARED)
 TASKS = (TaskClaim(task="t", lease_len=30 * SECOND),)
 
 
+class PiecesCaller(ScriptCaller):
+    before_piece: Callable[[], Awaitable[object]] | None = None
+
+    async def perform(self, primary: Any, root: str, command: Command[A], *, first_rank: int = 0) -> A:
+        if isinstance(command, ContinueWork) and self.before_piece is not None:
+            await self.before_piece()
+        return await super().perform(primary, root, command, first_rank=first_rank)
+
+
 class PiecesEngine(RedisEngine):
     """An engine with pieces of three jobs. `before_piece` is awaited before every piece but the first."""
 
     claims = 0
-    before_piece: Callable[[], Awaitable[object]] | None = None
+    caller_type = PiecesCaller
+    _caller: PiecesCaller
 
-    async def _perform_on_root(self, primary: Any, root: str, command: Command[A], *, first_rank: int = 0) -> A:
-        if isinstance(command, ContinueWork) and self.before_piece is not None:
-            await self.before_piece()
-        return await super()._perform_on_root(primary, root, command, first_rank=first_rank)
+    @property
+    def before_piece(self) -> Callable[[], Awaitable[object]] | None:
+        return self._caller.before_piece
+
+    @before_piece.setter
+    def before_piece(self, value: Callable[[], Awaitable[object]] | None) -> None:
+        self._caller.before_piece = value
 
     async def put(self, *ids: str, **fields: Any) -> None:
         jobs = tuple(NewJob(queue=QUEUE, id=id, task="t", **fields) for id in ids)
@@ -68,7 +82,7 @@ class Stores:
     async def engines(self) -> AsyncIterator[tuple[PiecesEngine, PiecesEngine]]:
         text = whole_script().text
         assert text.count(b"local PIECE_JOBS = 1000 ") == 1
-        script = Script(text.replace(b"local PIECE_JOBS = 1000 ", b"local PIECE_JOBS = 3 ").decode())
+        script = ServerScript(text.replace(b"local PIECE_JOBS = 1000 ", b"local PIECE_JOBS = 3 ").decode())
         opened = [
             PiecesEngine(
                 self._store.url, SystemRuntime(), namespace=self._store.namespace, durability="none", script=script

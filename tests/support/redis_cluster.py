@@ -7,13 +7,13 @@ they accept writes.
 
 import secrets
 import socket
-import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from eventually import eventually_now
 from postgres_cluster import free_port
 from redis_binaries import Binary, find
 from redis_server import (
@@ -106,10 +106,7 @@ class RedisCluster:
     def wait_until_ready(self) -> None:
         """Wait until all nodes that run know each other and accept commands."""
         running = [node for node in self.nodes if node.pid is not None]
-        deadline = time.monotonic() + START_LIMIT_S
-        while not all(self._is_ready(node) for node in running):
-            assert time.monotonic() < deadline, f"the cluster is not ready: {running[0].execute('CLUSTER', 'INFO')}"
-            time.sleep(0.02)
+        eventually_now(lambda: all(map(self._is_ready, running)), "the nodes of the cluster", START_LIMIT_S)
 
     def _is_ready(self, node: RedisServer) -> bool:
         lines = _nodes(node)
@@ -149,6 +146,10 @@ class NodeLine:
 
 def _nodes(node: RedisServer) -> list[NodeLine]:
     return [NodeLine(line) for line in node.execute("CLUSTER", "NODES").decode().splitlines()]
+
+
+def _knows(node: RedisServer, other: str) -> bool:
+    return any(line.id == other for line in _nodes(node))
 
 
 def private_cluster(name: str | None = None, *, replicas: int = 0, settings: Settings | None = None) -> RedisCluster:
@@ -200,12 +201,9 @@ def _join(made: RedisCluster) -> None:
         # Each meets all before it, because news by way of others take seconds.
         for other in made.nodes[:number]:
             node.execute("CLUSTER", "MEET", "127.0.0.1", other.port)
-    deadline = time.monotonic() + START_LIMIT_S
     for number, replica in enumerate(made.replicas):
         primary = made.id_of(made.primaries[number % PRIMARIES])
-        while all(line.id != primary for line in _nodes(replica)):
-            assert time.monotonic() < deadline, "the nodes of the cluster do not find each other"
-            time.sleep(0.02)
+        eventually_now(partial(_knows, replica, primary), "the nodes of the cluster to find each other", START_LIMIT_S)
         replica.execute("CLUSTER", "REPLICATE", primary)
     made.wait_until_ready()
 

@@ -4,11 +4,11 @@ It is ready after about three seconds: Sentinels tell each other of themselves e
 """
 
 import secrets
-import time
 from types import TracebackType
 from typing import Self
 
 import redis
+from eventually import eventually_now
 from redis_binaries import find
 from redis_server import START_LIMIT_S, WITHOUT_PERSISTENCE, RedisServer, Settings, new_folder, start_new
 
@@ -59,18 +59,16 @@ class SentinelGroup:
 
     def wait_for_other_primary(self, old: RedisServer) -> RedisServer:
         """Wait until another server than this is the primary, and answer it."""
-        deadline = time.monotonic() + START_LIMIT_S
-        while (new := self.primary) is old or new.execute("ROLE")[0] != b"master":
-            assert time.monotonic() < deadline, f"no failover: {self.sentinels[0].log()}"
-            time.sleep(0.02)
-        return new
+        eventually_now(lambda: self._is_other_primary(old), "a failover", START_LIMIT_S)
+        return self.primary
+
+    def _is_other_primary(self, old: RedisServer) -> bool:
+        new = self.primary
+        return new is not old and new.execute("ROLE")[0] == b"master"
 
     def wait_until_ready(self) -> None:
         """Wait until every replica is in step, and each Sentinel knows all the others and every replica."""
-        deadline = time.monotonic() + START_LIMIT_S
-        while not self._is_ready():
-            assert time.monotonic() < deadline, f"the Sentinels are not ready: {self.sentinels[0].log()}"
-            time.sleep(0.05)
+        eventually_now(self._is_ready, "the Sentinels", START_LIMIT_S)
 
     def _is_ready(self) -> bool:
         wanted = len(self.servers) - 1

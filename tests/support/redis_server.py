@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -27,6 +26,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
+from eventually import eventually_now
 from kept_folder import KeptFolder, server_pid, signal_server, start_server
 from postgres_cluster import free_port
 from redis.backoff import NoBackoff
@@ -160,16 +160,16 @@ class RedisServer:
         assert self.binary is not None
         command = [str(self.binary.program), str(self.folder / "redis.conf"), *self._arguments]
         self._process = start_server(command, self.folder)
-        deadline = time.monotonic() + START_LIMIT_S
-        while True:
-            try:
-                self.execute("PING")
-            except (redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError) as error:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{self.name} does not start ({error}): {self.log()}") from error
-                time.sleep(0.005)
-            else:
-                return
+        eventually_now(self._answers, f"{self.name} to start", START_LIMIT_S)
+
+    def _answers(self) -> bool:
+        try:
+            self.execute("PING")
+        except (redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError) as error:
+            if self._process is not None and self._process.poll() is not None:
+                raise RuntimeError(f"{self.name} does not start ({error}): {self.log()}") from error
+            return False
+        return True
 
     def stop(self) -> None:
         """End it in order, without a last snapshot."""
@@ -211,10 +211,7 @@ class RedisServer:
 
     def _gone(self) -> None:
         self.disconnect()
-        deadline = time.monotonic() + START_LIMIT_S
-        while self.pid is not None:
-            assert time.monotonic() < deadline, f"{self.name} does not end"
-            time.sleep(0.002)
+        eventually_now(lambda: self.pid is None, f"the end of {self.name}", START_LIMIT_S)
         if self._process is not None:
             self._process.wait()
             self._process = None

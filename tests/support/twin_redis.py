@@ -14,7 +14,7 @@ from redis_stores import fresh_namespace
 from holdfast.engines.redis import calls
 from holdfast.engines.redis.engine import RedisEngine
 from holdfast.engines.redis.script_caller import ScriptCaller
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.model.command import A, Command
 from holdfast.runtime import SystemRuntime
 
@@ -25,12 +25,12 @@ TAKEN_HERE = b"  if done then\n"
 """The line of main.lua that follows a call of the fast path."""
 
 
-def counting_script() -> Script:
+def counting_script() -> ServerScript:
     """The script with a counter behind the fast path."""
     text = whole_script().text
     assert text.count(TAKEN_HERE) == 1, "main.lua has changed: count the calls of the fast path at another place"
     counted = TAKEN_HERE + f'    redis.call("HINCRBY", "{TAKEN}:" .. root, verb, 1)\n'.encode()
-    return Script(text.replace(TAKEN_HERE, counted).decode())
+    return ServerScript(text.replace(TAKEN_HERE, counted).decode())
 
 
 class CallerAt(ScriptCaller):

@@ -6,7 +6,7 @@ the event loop or to a thread.
 
 from msgspec import Struct
 
-from holdfast.errors import FOREVER_US
+from holdfast.durations import FOREVER_US
 
 Instant = int
 """A point in time: whole microseconds since 1970 UTC, or on the lease clock where the field says so."""

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.engines.redis.failures import SCHEME, ReplyError, of_reply
-from holdfast.engines.redis.primary import Primary, Reply
+from holdfast.engines.redis.primary import Primary, ScriptReply
 from holdfast.engines.redis.slots import Node, SlotMap, Topology, read_redirect, read_slots, slot_of
 from holdfast.engines.redis.slow_calls import watched
 from holdfast.errors import EngineUnavailable, HoldfastError
@@ -74,7 +74,7 @@ class ClusterPrimaries:
 
     async def call(
         self, root: str, argv: Sequence[bytes], wait: tuple[int, int] | None = None, first_rank: int = 0
-    ) -> Reply:
+    ) -> ScriptReply:
         """See `Primary.call`."""
         return await self._route(
             slot_of(root),

@@ -130,7 +130,7 @@ def _tls_option(name: str, value: str) -> Any:
     raise ConfigError(f"The address has an unknown option `{name}`. Those of TLS are {known}.", key="url")
 
 
-class Connector:
+class RedisConnector:
     """Connects to one server. Every connection of the engine is made here."""
 
     def __init__(self, address: Address, *, timeout_s: float, connect_timeout_s: float) -> None:
@@ -142,9 +142,9 @@ class Connector:
         """True: this login was accepted before. A refusal is then a fault of the server, not a wrong setting."""
         self._ssl_context: Any = None
 
-    def at(self, host: str, port: int) -> "Connector":
+    def at(self, host: str, port: int) -> "RedisConnector":
         """Connects to another server with the same login, options and limits."""
-        other = Connector(
+        other = RedisConnector(
             self.address.at(host, port), timeout_s=self.timeout_s, connect_timeout_s=self._connect_timeout_s
         )
         other.login_worked = self.login_worked

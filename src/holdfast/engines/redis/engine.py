@@ -20,15 +20,15 @@ from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscriptio
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.durability import ServerDurability
-from holdfast.engines.redis.history import History
-from holdfast.engines.redis.notifier import Notifier
+from holdfast.engines.redis.history import StoreHistory
+from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.presence import Presence
 from holdfast.engines.redis.queue_names import QueueNames
 from holdfast.engines.redis.queues_apart import QueuesApart
 from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, RedisRenewalConnection
 from holdfast.engines.redis.routes import ManyPrimaries, OnePrimary
 from holdfast.engines.redis.script_caller import Primaries, ScriptCaller
-from holdfast.engines.redis.scripts import Script, whole_script
+from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.engines.redis.servers import QUEUES, Servers
 from holdfast.engines.redis.settings import RedisSettings
 from holdfast.engines.topics import Topics
@@ -66,7 +66,7 @@ class RedisEngine(Engine):
         durability: str | None = None,
         auto_migrate: bool = False,
         fast_paths: bool = True,
-        script: Script | None = None,
+        script: ServerScript | None = None,
         **options: Any,
     ) -> None:
         if not _NAMESPACE.fullmatch(namespace):
@@ -83,7 +83,7 @@ class RedisEngine(Engine):
         self._notify = settings.notify
         self._pid = 0
         self._topics = Topics()
-        self._notifier: Notifier | None = None
+        self._notifier: ChannelNotifier | None = None
         self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
         self._ended_processes = EndedProcesses(self.scheme, runtime)
@@ -94,7 +94,7 @@ class RedisEngine(Engine):
             replica_timeout_s=settings.replica_timeout,
             allow_eviction=settings.allow_eviction,
         )
-        self.history = History(self.place, runtime.wall)
+        self.history = StoreHistory(self.place, runtime.wall)
         self._caller = self.caller_type(
             self._servers, self.durability, self.history, runtime, script or whole_script(), fast=fast_paths
         )
@@ -149,7 +149,7 @@ class RedisEngine(Engine):
         notifier = None
         if self._notify:
             self._routes = self._servers.routes()
-            notifier = Notifier(self._routes, self._topics, self._runtime)
+            notifier = ChannelNotifier(self._routes, self._topics, self._runtime)
             self._servers.topology.on_change = notifier.refresh
         self._notifier = notifier
         self._pid = os.getpid()

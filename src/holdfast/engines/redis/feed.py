@@ -37,7 +37,7 @@ class Message(NamedTuple):
     on_sent: Callable[[], object] = lambda: None
 
 
-class FeedChannels:
+class PubSubFeed:
     """The part of a notifier that sends and receives the feed.
 
     `publish`, `listen` and `kinds` may be used in any thread, the rest on the notifier's loop. `wake` makes the

@@ -1,8 +1,8 @@
 """Whether the server still has everything that this process has seen of it.
 
 A server may lose acknowledged writes: FLUSHALL, a restart without persistence, a failover to a replica that was behind.
-Every answer carries the name of the history (`born`) and the number of writes so far (`tip`). `History` remembers both
-for each root and sends them with the next call. The script compares them before it writes anything
+Every answer carries the name of the history (`born`) and the number of writes so far (`tip`). `StoreHistory` remembers
+both for each root and sends them with the next call. The script compares them before it writes anything
 (`lua/history.lua`): a call that was sent under the old history is refused, and raises `HistoryLost` here. The server
 compares, in the order of the calls. So it does not matter in which order answers are read from several connections.
 
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     run: str
 
 
-class History:
+class StoreHistory:
     """Used from any thread: each entry is replaced whole.
 
     `place` is the address without its login. `now` reads the wall clock.

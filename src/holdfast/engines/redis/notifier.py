@@ -18,8 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from holdfast.engines.redis.connect import Connector
-from holdfast.engines.redis.feed import FeedChannels
+from holdfast.engines.redis.connect import RedisConnector
+from holdfast.engines.redis.feed import PubSubFeed
 from holdfast.engines.redis.routes import Routes
 from holdfast.engines.redis.subscriber import (
     PROBE_INTERVAL_S,
@@ -48,7 +48,7 @@ class Watch(NamedTuple):
     """False: there were others before it, and a break."""
 
 
-class Notifier:
+class ChannelNotifier:
     """All work is done on the notifier's own loop. The public methods may be called from any thread."""
 
     def __init__(self, routes: Routes, topics: Topics, runtime: Runtime) -> None:
@@ -78,7 +78,7 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._wake_requested = False
-        self.feed = FeedChannels(routes.home, runtime, self.refresh)
+        self.feed = PubSubFeed(routes.home, runtime, self.refresh)
         ready = runtime.event()
         self._failures: list[OSError] = []
         """Why the thread could not start."""
@@ -235,7 +235,7 @@ class Notifier:
         """Give each channel to the subscriber of its server. A subscriber without channels ends."""
         self._has_unrouted = False
         channels: dict[str, dict[str, Callable[[bytes], None]]] = {}
-        connectors: dict[str, Connector] = {}
+        connectors: dict[str, RedisConnector] = {}
         with self._lock:
             wanted = self._wanted()
             for channel in [channel for channel in self._confirmed if channel not in wanted]:
@@ -268,7 +268,7 @@ class Notifier:
     def _notify(self, topic: str, payload: bytes) -> None:
         self._topics.notify(frozenset({topic}))
 
-    def _new_subscriber(self, connector: Connector) -> Subscriber:
+    def _new_subscriber(self, connector: RedisConnector) -> Subscriber:
         return Subscriber(
             connector,
             self._runtime,

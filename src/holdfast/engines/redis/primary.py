@@ -18,7 +18,7 @@ from holdfast.engines.redis import failures
 from holdfast.engines.redis.calls import READ_VERBS
 from holdfast.engines.redis.connections import Connection, pack
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.errors import EngineUnavailable, HoldfastError
 from holdfast.runtime import Runtime
 
@@ -28,7 +28,7 @@ PAUSE_S = 0.02  # before the second try; longer before each further one
 Connect = Callable[[], Awaitable[Connection]]
 
 
-class Reply(NamedTuple):
+class ScriptReply(NamedTuple):
     """What the script returned. `run`: the run of the server. `replicas`: how many have confirmed the write."""
 
     values: list[Any]
@@ -47,7 +47,7 @@ class Primary:
         self,
         connect: Connect,
         place: str,
-        script: Script,
+        script: ServerScript,
         runtime: Runtime,
         options: Callable[[str, str, int], bytes],
         refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
@@ -58,7 +58,7 @@ class Primary:
         self._runtime = runtime
         self._options = options
         self._refusal = refusal
-        self._by_loop = ByLoop(runtime, lambda: LoopConnections(connect))
+        self._by_loop = ByLoop(runtime, lambda: PrimaryConnections(connect))
 
     async def call(
         self,
@@ -68,7 +68,7 @@ class Primary:
         first_rank: int = 0,
         *,
         asking: bool = False,
-    ) -> Reply:
+    ) -> ScriptReply:
         """Run the script. `argv`: verb, command, byte strings. `wait`: (replicas, milliseconds) to wait for afterwards.
 
         `first_rank`: of the first lease of a claim. `asking`: a node of a cluster carries out the call although it does
@@ -101,7 +101,7 @@ class Primary:
                     continue
                 raise failures.of_lost(error, self.place, verb.decode(), reads=reads) from error
             if type(value) is not ReplyError:
-                return Reply(value, connection.run, replicas)
+                return ScriptReply(value, connection.run, replicas)
             if value.code in failures.ENDS_CONNECTION:
                 connection.close()
             if value.code == failures.OWN_ERROR and self._refusal is not None:
@@ -198,7 +198,7 @@ class OneConnection:
             self.connection.close()
 
 
-class LoopConnections:
+class PrimaryConnections:
     """The connections of one event loop."""
 
     __slots__ = ("exchanges", "others")

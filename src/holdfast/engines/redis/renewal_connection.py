@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from holdfast.engine import RenewalConnection
-from holdfast.engines.redis.notifier import Notifier
-from holdfast.engines.redis.presence import SessionHeartbeat
+from holdfast.engines.redis.notifier import ChannelNotifier
+from holdfast.engines.redis.presence import SubscribedHeartbeat
 from holdfast.model import work
 from holdfast.model.command import Command
 from holdfast.model.records import WorkerRecord
@@ -29,7 +29,7 @@ class RedisRenewalConnection(RenewalConnection):
     `notifier`: None if this process receives no notifications.
     """
 
-    def __init__(self, perform: Callable[[Command[Any]], Awaitable[Any]], notifier: Notifier | None) -> None:
+    def __init__(self, perform: Callable[[Command[Any]], Awaitable[Any]], notifier: ChannelNotifier | None) -> None:
         self._perform = perform
         self._notifier = notifier
         self._worker: str | None = None
@@ -43,11 +43,11 @@ class RedisRenewalConnection(RenewalConnection):
         command = work.Heartbeat(worker=worker)
         if self._notifier is not None:
             self._join(self._notifier, worker.worker)
-            command = SessionHeartbeat(worker=worker, session=self._notifier.has_session(worker.worker))
+            command = SubscribedHeartbeat(worker=worker, session=self._notifier.has_session(worker.worker))
         answer: work.HeartbeatAnswer = self._run(command)
         return answer
 
-    def _join(self, notifier: Notifier, worker: str) -> None:
+    def _join(self, notifier: ChannelNotifier, worker: str) -> None:
         if self._worker != worker:
             if self._worker is not None:
                 notifier.leave_worker(self._worker)

@@ -14,7 +14,7 @@ The number is that of the database: channels belong to the server, not to a data
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from holdfast.engines.redis.connect import Connector
+from holdfast.engines.redis.connect import RedisConnector
 from holdfast.engines.redis.failures import SCHEME
 from holdfast.engines.redis.slots import Node, Topology, slot_of
 from holdfast.errors import EngineUnavailable
@@ -40,7 +40,7 @@ class Routes(Protocol):
     def prefixes(self, topic: str) -> Iterable[str]:
         """The prefixes under which a topic is published."""
 
-    def connector_of(self, channel: str) -> Connector:
+    def connector_of(self, channel: str) -> RedisConnector:
         """Connects to the server of a channel. Two with the same `place` mean the same server."""
 
 
@@ -49,14 +49,14 @@ class OnePrimary:
 
     sharded = False
 
-    def __init__(self, connector: Connector, prefix: str) -> None:
+    def __init__(self, connector: RedisConnector, prefix: str) -> None:
         self._connector = connector
         self.home = prefix
 
     def prefixes(self, topic: str) -> Iterable[str]:
         return (self.home,)
 
-    def connector_of(self, channel: str) -> Connector:
+    def connector_of(self, channel: str) -> RedisConnector:
         return self._connector
 
 
@@ -69,7 +69,7 @@ class ManyPrimaries:
     def __init__(
         self,
         topology: Topology,
-        connector: Connector,
+        connector: RedisConnector,
         home: str,
         *,
         prefix_of: Callable[[str], str] | None = None,
@@ -78,7 +78,7 @@ class ManyPrimaries:
         self._topology = topology
         self._connector = connector
         self._prefix_of = prefix_of
-        self._connectors: dict[Node, Connector] = {}
+        self._connectors: dict[Node, RedisConnector] = {}
         self._queues: dict[str, None] = {}
         self.home = home
         self.sharded = sharded
@@ -98,7 +98,7 @@ class ManyPrimaries:
             return (self._prefix_of(name),)
         return (self.home, *map(self._prefix_of, tuple(self._queues)))
 
-    def connector_of(self, channel: str) -> Connector:
+    def connector_of(self, channel: str) -> RedisConnector:
         slot = slot_of(channel)
         node = self._topology.slots.primary_of(slot)
         if node is None:

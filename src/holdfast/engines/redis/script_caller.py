@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from holdfast.engines.redis import answers, audit, calls, failures
 from holdfast.engines.redis.cluster import ClusterPrimaries
 from holdfast.engines.redis.durability import ServerDurability
-from holdfast.engines.redis.history import History
-from holdfast.engines.redis.presence import SessionHeartbeat
+from holdfast.engines.redis.history import StoreHistory
+from holdfast.engines.redis.presence import SubscribedHeartbeat
 from holdfast.engines.redis.primary import Connect, Primary
-from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.servers import Servers
 from holdfast.engines.redis.unfinished import ContinueWork
 from holdfast.errors import EngineError, HoldfastError, OutcomeUnknown
@@ -34,7 +34,7 @@ LONGEST_LEAD_US = 5 * SECOND
 """A client may have seen a later time than the server's clock has: after a failover, or a step of the clock. Up to this
 lead the answers to this client do not go back. A longer lead was a wrong time, and is dropped (TM3)."""
 
-_WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SessionHeartbeat}
+_WITHOUT_REPLICAS = READS | {Renew, Heartbeat, SubscribedHeartbeat}
 """Commands that do not wait for replicas. If a failover loses a renewal, the job may run again sooner."""
 Primaries = Primary | ClusterPrimaries
 
@@ -46,9 +46,9 @@ class ScriptCaller:
         self,
         servers: Servers,
         durability: ServerDurability,
-        history: History,
+        history: StoreHistory,
         runtime: Runtime,
-        script: Script,
+        script: ServerScript,
         *,
         fast: bool,
     ) -> None:
@@ -91,8 +91,11 @@ class ScriptCaller:
         return answer
 
     async def _audit(self, primary: Primaries, root: str) -> AuditAnswer:
-        now = await self.perform(primary, root, Now())
-        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, root, now.at.wall))
+        async def read_time() -> Instant:
+            return (await self.perform(primary, root, Now())).at.wall
+
+        problems = await audit.problems(primary.command, root, read_time)
+        return AuditAnswer(at=(await self.perform(primary, root, Now())).at, problems=problems)
 
     async def _finish(self, primary: Primaries, root: str, begun: tuple[str, ...], answer: A) -> A:
         """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""

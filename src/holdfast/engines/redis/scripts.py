@@ -37,7 +37,7 @@ LAST = "main"
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 
 
-class Script:
+class ServerScript:
     """A text and its checksum, as the server computes it."""
 
     def __init__(self, text: str) -> None:
@@ -46,12 +46,12 @@ class Script:
 
 
 @cache
-def whole_script() -> Script:
+def whole_script() -> ServerScript:
     """The script of this release."""
     return make_script({})
 
 
-def make_script(replaced: Mapping[str, str]) -> Script:
+def make_script(replaced: Mapping[str, str]) -> ServerScript:
     """The script, with other texts for some files: tests plant defects in the rules."""
     texts = {
         file.name.removesuffix(".lua"): file.read_text(encoding="utf-8")
@@ -61,4 +61,4 @@ def make_script(replaced: Mapping[str, str]) -> Script:
     parts = {name: _COMMENT.sub("", text) for name, text in (texts | dict(replaced)).items()}
     outside = "".join(parts[name] for name in OUTSIDE)
     inside = "".join(parts[name] for name in INSIDE)
-    return Script(f"{outside}local function rules()\n{inside}return A\nend\n{parts[LAST]}")
+    return ServerScript(f"{outside}local function rules()\n{inside}return A\nend\n{parts[LAST]}")

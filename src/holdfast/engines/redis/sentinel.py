@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from holdfast.engines.redis.cluster import LONGEST_WAIT_S, ClusterPrimaries
-from holdfast.engines.redis.connect import Address, Connector, parse
+from holdfast.engines.redis.connect import Address, RedisConnector, parse
 from holdfast.engines.redis.failures import ConnectionLost, ReplyError
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.slots import SLOTS, Node, SlotMap, SlotRange, Topology
@@ -42,7 +42,8 @@ class SentinelAddress:
         self.service = service
         self.place = f"{','.join(f'{one.host}:{one.port}' for one in sentinels)}/{service}"
         self._connectors = [
-            Connector(address, timeout_s=REPLY_TIMEOUT_S, connect_timeout_s=REPLY_TIMEOUT_S) for address in sentinels
+            RedisConnector(address, timeout_s=REPLY_TIMEOUT_S, connect_timeout_s=REPLY_TIMEOUT_S)
+            for address in sentinels
         ]
 
     async def find_primary(self) -> Node | None:
@@ -65,7 +66,7 @@ class SentinelAddress:
                 raise ConfigError(f"The Sentinels at {self.place} watch no service of that name.", key="url")
         return None
 
-    async def _ask(self, connector: Connector) -> tuple[int, Node]:
+    async def _ask(self, connector: RedisConnector) -> tuple[int, Node]:
         """The epoch of what this Sentinel knows, and the primary."""
         driver = await connector.open_driver()
         try:

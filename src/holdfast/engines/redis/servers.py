@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.engines.redis import roots
 from holdfast.engines.redis.cluster import LONGEST_WAIT_S, ClusterPrimaries
-from holdfast.engines.redis.connect import Connector, parse
+from holdfast.engines.redis.connect import RedisConnector, parse
 from holdfast.engines.redis.durability import parse_info
 from holdfast.engines.redis.failures import ReplyError
 from holdfast.engines.redis.primary import Primary
@@ -50,7 +50,7 @@ class Servers:
         self._namespace = namespace
         self._runtime = runtime
         self._address = address
-        self.connector = Connector(
+        self.connector = RedisConnector(
             address, timeout_s=self.settings.timeout, connect_timeout_s=self.settings.connect_timeout
         )
         seeds = () if address.path or self._sentinels is not None else (Node(address.host, address.port),)
@@ -89,7 +89,7 @@ class Servers:
     ) -> Primary | ClusterPrimaries:
         """Calls the primary of each root. The limits are in seconds: for a reply, for a connection, for a failover."""
 
-        def at(connector: Connector) -> Primary:
+        def at(connector: RedisConnector) -> Primary:
             limit_s = connector.timeout_s if timeout_s is None else timeout_s
             return make(partial(connector.connect, limit_s, connect_timeout_s), connector.place)
 

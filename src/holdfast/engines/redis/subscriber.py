@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from holdfast.engines.redis.connect import Connector
+from holdfast.engines.redis.connect import RedisConnector
 from holdfast.engines.redis.failures import ReplyError
 from holdfast.engines.redis.subscriber_connection import SubscriberConnection
 from holdfast.model.instants import SECOND
@@ -56,7 +56,7 @@ class Subscriber:
 
     def __init__(
         self,
-        connector: Connector,
+        connector: RedisConnector,
         runtime: Runtime,
         verbs: Verbs,
         confirmed: dict[str, "Subscriber"],

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from redis.asyncio.connection import AbstractConnection
 
-from holdfast.engines.redis.connect import CLIENT_NAME, Connector
+from holdfast.engines.redis.connect import CLIENT_NAME, RedisConnector
 from holdfast.engines.redis.connections import Connection
 from holdfast.engines.redis.failures import ConnectionLost
 
@@ -32,7 +32,7 @@ class SubscriberConnection(Connection):
 
     @classmethod
     async def open(
-        cls, connector: Connector, timeout_s: float, on_message: OnMessage, on_end: Callable[[], object]
+        cls, connector: RedisConnector, timeout_s: float, on_message: OnMessage, on_end: Callable[[], object]
     ) -> Self:
         """`timeout_s`: seconds that a reply may take. `on_end` is called when the connection has ended."""
         driver: AbstractConnection = await connector.open_driver(protocol=RESP3)

@@ -4,7 +4,7 @@ Some ends are then not visible in any answer: a failed parent cancels its childr
 histories are only checked roughly: no call raises, the structure is sound at all times, and all jobs can be drained.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from holdfast.errors import Busy
@@ -51,21 +51,28 @@ class AllVerbsCaller(RandomCaller):
     async def family(self) -> None:
         """Jobs with parents: each other, and stored jobs."""
         jobs: list[NewJob] = []
+        queues = self.of_one_group(QUEUES)
         for _ in range(1 + self.dice.below(3)):
             parents = [JobKey(job.queue, job.id) for job in jobs[-1:]]
-            if self.shared.names and self.chance(60):
-                parents.append(self.pick(self.shared.names[-20:]))
+            stored = [name for name in self.shared.names[-20:] if name.queue in queues]
+            if stored and self.chance(60):
+                parents.append(self.pick(stored))
             edges = tuple(Parent(parent, any_end=self.chance(50)) for parent in parents)
-            jobs.append(self.anywhere(self.pick(QUEUES), parents=edges))
+            jobs.append(self.anywhere(self.pick(queues), parents=edges))
         await self.enqueue(jobs)
 
     async def crowd(self) -> None:
         """Jobs with ids that other callers use too, in any lane, with a process to notify."""
         jobs = []
+        queues = self.of_one_group(("lanes", "pool"))
         for _ in range(1 + self.dice.below(4)):
-            queue, reply = self.pick(("lanes", "pool")), self.pick((None, "p1", "p2"))
+            queue, reply = self.pick(queues), self.pick((None, "p1", "p2"))
             jobs.append(self.anywhere(queue, id=f"{queue[0]}{self.dice.below(4)}", task="t", reply=reply))
         await self.enqueue(jobs)
+
+    def of_one_group(self, queues: Sequence[str]) -> Sequence[str]:
+        """The queues that one group may have jobs in (S4)."""
+        return queues if self.engine.capabilities.cross_queue_atomic else (self.pick(queues),)
 
     def anywhere(self, queue: str, **fields: Any) -> NewJob:
         if queue == "lanes":

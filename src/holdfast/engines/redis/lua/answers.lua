@@ -27,6 +27,7 @@ do
       for _, job in ipairs(group.jobs) do
         complete_job(job)
       end
+      S.prefetch_all(group.jobs)
     end
   end
 
@@ -34,13 +35,21 @@ do
     for _, settlement in ipairs(command.settlements) do
       settlement.result = settlement.result and ARGV[settlement.result]
     end
+    S.prefetch_all(command.settlements)
+    S.prefetch_all(command.starts)
   end
+
+  function complete.renew(command)
+    S.prefetch_all(command.jobs)
+  end
+
+  complete.get = complete.renew
 
   function complete.heartbeat(command)
     command.worker.kind = "WorkerRecord"
   end
 
-  complete.session_heartbeat = complete.heartbeat
+  complete.subscribed_heartbeat = complete.heartbeat
 
   function complete.put_schedule(command)
     command.schedule.kind = "ScheduleRecord"

@@ -180,7 +180,7 @@ do
       plan.stored[even - 1], plan.stored[even] = id, after
       plan.members[even - 1], plan.members[even] = terms.lease_expires, prefix .. id
       plan.running = plan.running + (runs and 1 or 0)
-      leases[#leases + 1] = after .. wanted.queue .. id .. struct_pack("<HH", #wanted.queue, #id)
+      leases[#leases + 1] = F.blob(after, wanted.queue, id)
     end
     return plan
   end

@@ -77,6 +77,11 @@ do
     return string.sub(raw, at, at + 6) == REPLY_ALONE
   end
 
+  -- As records.blob.
+  function F.blob(raw, queue, id)
+    return raw .. queue .. id .. struct_pack("<HH", #queue, #id)
+  end
+
   -- Get
 
   -- RD1
@@ -92,7 +97,7 @@ do
         if string.byte(raw) >= 16 then
           return nil
         end
-        blobs[#blobs + 1] = records.blob(raw, nil, queue, id)
+        blobs[#blobs + 1] = F.blob(raw, queue, id)
       end
       numbers[place] = raw and #blobs - 1 or 0
     end

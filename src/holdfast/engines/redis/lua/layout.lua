@@ -58,3 +58,8 @@ local records = {
   FOREVER = 4611686018427387904,
   LAST_INSTANT = 36028797018963968,
 }
+
+-- A job in an answer: the stored form, the payload if it has a key of its own, queue, id, and the lengths of these two.
+function records.blob(raw, payload, queue, id)
+  return raw .. (payload or "") .. queue .. id .. struct.pack("<HH", #queue, #id)
+end

@@ -11,7 +11,7 @@ do
   local pending = {}
 
   -- The heartbeat of a worker that says whether it is subscribed to its channel.
-  function P.session_heartbeat(step, command)
+  function P.subscribed_heartbeat(step, command)
     local answer = R.heartbeat(step, command)
     pending[1] = { command.session and "SADD" or "SREM", command.worker.worker }
     return answer
@@ -34,7 +34,7 @@ do
   -- the caller is subscribed at this server, and the server is the one that the caller has watched and has run for long
   -- enough. Test and effect are one step. Answers all workers that are silent now, each with the time of its last
   -- heartbeat.
-  function P.disown_silent(step, command)
+  function P.disown_unsubscribed(step, command)
     local info = redis.pcall("INFO", "server")
     info = type(info) == "string" and info or "" -- else the user may not read it
     local run_id = string.match(info, "run_id:(%x+)") or ""

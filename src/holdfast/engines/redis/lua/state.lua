@@ -40,8 +40,10 @@ do
   end
 
   function S.queue(name)
-    local q = S.of(name)
-    read_queue(q)
+    local q = S.opened[name] or S.of(name)
+    if q.counts == nil then
+      read_queue(q)
+    end
     return q.record or nil
   end
 
@@ -157,8 +159,24 @@ do
     ) .. (lane.head or "")
   end
 
+  function S.prefetch_lanes(q, lanes)
+    local missing = {}
+    for lane in pairs(lanes) do
+      if q.lanes[lane] == nil then
+        missing[#missing + 1] = lane
+      end
+    end
+    for first = 1, #missing, S.ENTRIES_PER_CALL do
+      local last = math.min(first + S.ENTRIES_PER_CALL - 1, #missing)
+      for index, raw in ipairs(call("HMGET", q.lanes_key, unpack(missing, first, last))) do
+        local lane = missing[first + index - 1]
+        q.lanes[lane] = raw and unpack_lane(raw, q.name, lane)
+      end
+    end
+  end
+
   function S.lane(queue, lane)
-    local q = S.of(queue)
+    local q = S.opened[queue] or S.of(queue)
     local record = q.lanes[lane]
     if record == nil then
       local raw = call("HGET", q.lanes_key, lane)

@@ -169,6 +169,29 @@ do
     end
   end
 
+  -- Read jobs that are named by queue and id, and the lanes that are named with them.
+  function S.prefetch_all(list)
+    local ids, lanes = {}, {}
+    for _, one in ipairs(list) do
+      local of_queue = ids[one.queue]
+      if of_queue == nil then
+        of_queue = {}
+        ids[one.queue], lanes[one.queue] = of_queue, {}
+      end
+      of_queue[#of_queue + 1] = one.id
+      if one.lane ~= nil then
+        lanes[one.queue][one.lane] = true
+      end
+    end
+    for queue, of_queue in pairs(ids) do
+      local q = queues[queue] or S.of(queue)
+      if of_queue[2] then
+        S.prefetch(q, of_queue)
+        S.prefetch_lanes(q, lanes[queue])
+      end
+    end
+  end
+
   function S.job(queue, id)
     local q = queues[queue] or S.of(queue)
     local job = q.jobs[id]

@@ -21,6 +21,7 @@ DAMAGE = {
     "HDEL jobs:q run": "the count of running jobs is not that of the records",
     "HSET jobs:q run x": "its record cannot be decoded",
     "HSET queue:q queued 7": "the count of queued jobs is not that of the records",
+    "HSET queue:pool pooled 7": "the count of live jobs of a pool is not that of the records",
     "HDEL queue:q paused": "it has jobs and no record",
     "ZREM queues q": "its record and the list of queues contradict each other",
     "ZADD state:q:queued 1 x": "the list of queued jobs is not that of the records",

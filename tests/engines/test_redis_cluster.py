@@ -19,15 +19,20 @@ from redis_stores import Store, fresh_cluster_namespace
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.redis import presence
 from holdfast.engines.redis.roots import root_in_one_slot, root_of_no_queue, root_of_queue
 from holdfast.engines.redis.slots import slot_of
-from holdfast.errors import ConfigError, EngineUnavailable, HistoryLost, OutcomeUnknown
+from holdfast.errors import ConfigError, EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
+from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
+from holdfast.model.operate import RemoveStatus
 from holdfast.model.produce import Group
+from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim, Renewal, RenewStatus, SettleStatus
+from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import LEASE, jobs, new_job, succeed, task_claim
+from holdfast.testing.contract.builders import LEASE, after, jobs, new_job, succeed, task_claim
 from holdfast.testing.oracle import Oracle
 
 MODES = ("queues", "namespace")
@@ -248,6 +253,36 @@ async def test_a_claim_over_several_queues_that_was_sent_before_takes_nothing_ne
         assert [lease.id for lease in (await bench.engine.claim(claim)).leases] == ["r1", "r2"]
 
 
+async def test_what_crosses_queues_is_refused_by_name() -> None:
+    # S4
+    async with opened(store_on(cluster(), "queues")) as bench:
+        await bench.put(new_job("parent", queue="red"))
+        with pytest.raises(Unsupported, match="queues 'red' and 'blue'") as refused:
+            await bench.offer(new_job("a", queue="red"), new_job("b", queue="blue"))
+        assert refused.value.capability == "cross_queue_atomic"
+        with pytest.raises(Unsupported, match="waits for job 'parent' of queue 'red'"):
+            await bench.offer(new_job("child", queue="blue", parents=after("parent", queue="red")))
+        assert [queue.queue for queue in (await bench.engine.stats()).queues] == ["red"]
+
+
+async def test_a_queue_that_a_worker_takes_from_is_not_removed() -> None:
+    # RM1: its record is under another root than the queue.
+    async with opened(store_on(cluster(), "queues")) as bench:
+        await bench.put(new_job("a"))
+        await bench.engine.heartbeat(WorkerRecord(worker="w", queues=("work",), interval=SECOND))
+        assert (await bench.engine.remove_queue("unknown")).status is RemoveStatus.NOT_FOUND
+        assert (await bench.engine.remove_queue("work")).status is RemoveStatus.HAS_JOBS
+        await bench.engine.cancel("work", "a")
+        await bench.engine.delete("work", "a")
+        answer = await bench.engine.remove_queue("work")
+        assert (answer.status, answer.workers) == (RemoveStatus.SERVED, ("w",))
+        await bench.engine.pause("work", "lane")
+        assert (await bench.engine.remove_queue("work")).status is RemoveStatus.PAUSED
+        await bench.engine.resume("work", "lane")
+        await bench.engine.forget_worker("w")
+        assert (await bench.engine.remove_queue("work")).status is RemoveStatus.REMOVED
+
+
 async def test_a_claim_fills_its_limit_from_its_queues_in_order() -> None:
     store = store_on(cluster(), "queues")
     queues = queues_on_every_node(cluster(), store)
@@ -293,6 +328,49 @@ async def test_the_name_of_a_queue_is_dropped_when_nothing_has_used_it_for_an_ho
         await bench.engine.prune()
 
         assert node.execute("ZRANGE", key, 0, -1) == [b"used", b"recent"]
+
+
+# WK3
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("version", versions())
+async def test_a_worker_whose_subscription_has_ended_is_disowned_in_every_queue(
+    mode: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "MIN_UPTIME_S", -1)  # the cluster may have just been started
+    store = store_on(cluster(version), mode)
+    runtime = MovedRuntime()
+    async with opened(store, runtime=runtime) as watching, opened(store) as ending:
+        queues = queues_on_every_node(cluster(version), store)
+        for queue in queues:
+            await ending.put(new_job("a", queue=queue))
+        await ending.take(3, worker="w", queues=claims_of(*queues))
+        keeper = ending.engine.renewal_connection()
+        record = WorkerRecord(worker="w", queues=tuple(queues), interval=5 * SECOND)
+        await asyncio.to_thread(keeper.heartbeat, record)
+        assert await watching.engine.disown_silent(60 * SECOND) == {}
+        await asyncio.to_thread(keeper.close)
+
+        found: dict[str, int] = {}
+        deadline = asyncio.get_running_loop().time() + 30
+        while not found and asyncio.get_running_loop().time() < deadline:
+            runtime.pass_time(1.5)
+            found = await watching.engine.disown_silent(60 * SECOND) or {}
+
+        assert found == {"w": 3}
+        assert (await watching.engine.workers()).workers == ()
+        assert {lease.queue for lease in await watching.expired()} == set(queues)
+
+
+class MovedRuntime(SystemRuntime):
+    """Its clock for durations can be moved forward."""
+
+    moved_us = 0
+
+    def monotonic(self) -> int:
+        return super().monotonic() + self.moved_us
+
+    def pass_time(self, seconds: float) -> None:
+        self.moved_us += round(seconds * SECOND)
 
 
 # Opening

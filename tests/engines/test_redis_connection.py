@@ -173,8 +173,9 @@ async def test_the_limit_counts_for_each_request_from_the_time_it_was_sent(redis
                 await asyncio.sleep(0.4)
             assert connection.is_usable
             proxy.hold(Direction.TO_CLIENT)
-            with pytest.raises(CallTimeout):
-                await connection.command("PING")
+            async with asyncio.timeout(30):
+                with pytest.raises(CallTimeout):
+                    await connection.command("PING")
 
 
 async def test_a_connection_that_is_never_accepted_has_a_limit(redis_server: RedisServer) -> None:
@@ -235,6 +236,17 @@ def test_an_error_of_the_server_says_what_to_do(message: str, kind: type[Excepti
     assert type(error) is kind
     assert words in str(error)
     assert "Nothing was written" in str(error)
+
+
+def test_an_error_in_the_middle_of_the_script_does_not_claim_that_nothing_was_written() -> None:
+    for message in (
+        "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:7.",
+        "ERR Error running script (call to f_1): @user_script:7: attempt to index a nil value",
+    ):
+        error = of_reply(ReplyError(message), "h:1/0", "enqueue")
+        assert type(error) is EngineError
+        assert "Nothing was written" not in str(error)
+        assert "please report it" in str(error)
 
 
 @pytest.mark.parametrize("verb", [b"enqueue", b"get"])

@@ -50,9 +50,10 @@ def engine_of(store: Store, **options: Any) -> Engine:
 # The server is killed
 
 
-async def kills(server: RedisServer, times: int) -> Load:
-    async with Load(fresh_namespace(server)) as load:
+async def kills(server: RedisServer, times: int, *, producers: int = 3, between_s: float = 0.1) -> Load:
+    async with Load(fresh_namespace(server), producers=producers, concurrency=50) as load:
         for _ in range(times):
+            await asyncio.sleep(between_s)
             await asyncio.to_thread(server.restart)
             await load.consumes()
     print(f"{server.name}, {times} times kill -9: {load}")
@@ -68,7 +69,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load
 @pytest.mark.parametrize("name", names())
 async def test_nothing_acknowledged_is_lost_in_ten_kills_of_the_server_under_load(name: str) -> None:
     with private_server(AOF_ALWAYS, name=name) as server:
-        await kills(server, 10)
+        await kills(server, 10, producers=6, between_s=1.0)
 
 
 @pytest.mark.parametrize("loop_sees_it", [True, False], ids=["seen", "unseen"])
@@ -96,8 +97,7 @@ async def disturbed(server: RedisServer, times: int, disturb: Callable[[], objec
 
 
 async def test_nothing_is_lost_when_every_connection_is_ended_under_load(unsynced: RedisServer) -> None:
-    load = await disturbed(unsynced, 5, unsynced.kill_clients)
-    assert load.refused == 0  # the server ran all the time
+    await disturbed(unsynced, 5, unsynced.kill_clients)
 
 
 @pytest.mark.chaos

@@ -77,7 +77,17 @@ for _, step in ipairs(cmsgpack.unpack(ARGV[1])) do
 end
 return cmsgpack.pack(answers)
 """
-FILES = ("runtime", "records", "state_sets", "state_writes", "state", "state_edges", "state_lists", "state_scopes")
+FILES = (
+    "layout",
+    "runtime",
+    "records",
+    "state_sets",
+    "state_writes",
+    "state",
+    "state_edges",
+    "state_lists",
+    "state_scopes",
+)
 
 
 def state_script(*driver: str) -> str:

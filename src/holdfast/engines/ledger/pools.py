@@ -118,7 +118,7 @@ def resize(step: Step, command: Resize) -> PoolAnswer:
     if pool.lanes == command.lanes or pool.old_live:
         return PoolAnswer(at=step.at, pool=pool, changed=before is None)
     # O3: the next epoch.
-    old = sum(1 for job in step.state.live_jobs(command.name, None) if job.epoch)
+    old = step.state.count_pooled(command.name)
     after = replace(pool, lanes=command.lanes, epoch=pool.epoch + 1, old_live=old)
     step.put(pool, after)
     return PoolAnswer(at=step.at, pool=after, changed=True)

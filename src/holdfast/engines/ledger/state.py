@@ -163,6 +163,10 @@ class State(ABC):
     def count_due(self, queue: str, now: int) -> tuple[int, int | None]:
         """How many scheduled and retrying jobs have fallen due, and since when the first of them."""
 
+    def count_pooled(self, queue: str) -> int:
+        """How many live jobs of the queue a pool has placed. Asked once per resize."""
+        return sum(1 for job in self.live_jobs(queue, None) if job.epoch)
+
     @abstractmethod
     def lane(self, queue: str, lane: str) -> LaneRecord | None: ...
 

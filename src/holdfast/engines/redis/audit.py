@@ -7,7 +7,7 @@ finds problems is repeated while the store changes, a few times.
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
@@ -16,6 +16,7 @@ from holdfast.engines.ledger.state import claim_of
 from holdfast.engines.redis.audit_keys import AtOnce, InPages, Keys, Run, Scores
 from holdfast.engines.redis.records import APART_FLAG, unpack_lane, unpack_stored
 from holdfast.engines.redis.roots import encode_name
+from holdfast.model.instants import Instant
 from holdfast.model.job import JobRecord
 from holdfast.model.records import LaneRecord
 from holdfast.model.states import BY_DUE, TERMINAL, Hold, JobState
@@ -25,17 +26,21 @@ MAX_AUDITS = 5
 Name = tuple[str, str]
 
 
-async def problems(run: Run, root: str, now: int) -> tuple[str, ...]:
-    """Contradictions under this root, as lines of text."""
+async def problems(run: Run, root: str, read_time: Callable[[], Awaitable[Instant]]) -> tuple[str, ...]:
+    """Contradictions under this root, as lines of text.
+
+    The time is read after the keys: a key that was free at an earlier time may have another holder by now.
+    """
     at_once = AtOnce(run, root)
     while await at_once.read():
         stored = await Stored.read(at_once)
         if not at_once.missing:
-            return tuple(stored.problems(now))
+            return tuple(stored.problems(await read_time()))
     found: tuple[str, ...] = ()
     for _ in range(MAX_AUDITS):
         tip = await run("HGET", f"{root}meta", "tip")
-        found = tuple((await Stored.read(InPages(run, root))).problems(now))
+        stored = await Stored.read(InPages(run, root))
+        found = tuple(stored.problems(await read_time()))
         if not found or await run("HGET", f"{root}meta", "tip") == tip:
             break
     return found
@@ -101,6 +106,8 @@ class StoredQueue:
         jobs = list(self.jobs.values())
         if jobs and b"paused" not in self.counters:
             yield "it has jobs and no record"
+        if int(self.counters.get(b"pooled", 0)) != sum(job.live and job.epoch > 0 for job in jobs):
+            yield "the count of live jobs of a pool is not that of the records"
         counts = Counter(job.state for job in jobs)
         for state in JobState:
             if int(self.counters.get(state.encode(), 0)) != counts[state]:

@@ -1,8 +1,8 @@
 """Turns an error of the server or of the network into one of ours, which says what happened and what to do.
 
-The question that matters: is it certain that nothing was written? The server carries out a script whole or not at all,
-and answers an error before the first write. So an error reply means that nothing was written. If the connection ends
-after a request was sent, nothing is certain, unless the request only reads.
+The question that matters: is it certain that nothing was written? The server refuses a call before its script begins,
+or at its first write: then nothing was written. If the connection ends after a request was sent, nothing is certain,
+unless the request only reads.
 """
 
 import re
@@ -56,10 +56,14 @@ _TRY_LATER = {
 
 
 class ReplyError(ResponseError):
-    """An error reply of the server. `code` is its first word, `text` the rest."""
+    """An error reply of the server. `code` is its first word, `text` the rest.
+
+    `in_script`: the script had begun. It writes at its end, so it has hardly written anything, but that is not certain.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
+        self.in_script = "user_script" in message and "compiling script" not in message
         code, _, text = message.partition(" ")
         inside = _INSIDE_SCRIPT.search(text) if code == "ERR" and "@user_script" in text else None
         if inside is not None:
@@ -123,8 +127,9 @@ def with_ids(unknown: OutcomeUnknown, command: Command[Any]) -> OutcomeUnknown:
 
 
 def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
-    """The error when the server answered with one. It has written nothing."""
+    """The error when the server answered with one. It has written nothing, except perhaps if a script failed."""
     code, text = error.code, error.text
+    nothing = "" if error.in_script else " Nothing was written."
     if code == "OOM":
         return StorageFull(
             f"Redis at {place} has reached its maxmemory. Nothing was written, and stored jobs are safe. Raise "
@@ -138,8 +143,8 @@ def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
         )
     if code == "NOPERM":
         return EngineError(
-            f'The user that Holdfast has at {place} may not do this: {text}. Nothing was written. The guide "Redis and '
-            'Valkey in production" lists the rights that it needs.',
+            f'The user that Holdfast has at {place} may not do this: {text}.{nothing} The guide "Redis and Valkey in '
+            'production" lists the rights that it needs.',
             engine=SCHEME,
         )
     if code in ("MOVED", "ASK", "CROSSSLOT"):
@@ -147,7 +152,13 @@ def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
             f"Redis at {place} is a node of a cluster ({code} {text}). Nothing was written. Set `[redis] cluster`.",
             key="redis.cluster",
         )
-    return EngineError(f"Redis at {place} refused {verb}: {code} {text}. Nothing was written.", engine=SCHEME)
+    if error.in_script:
+        return EngineError(
+            f"Redis at {place} could not carry out {verb}: {code} {text}. Another program has changed the keys of "
+            "Holdfast, or this is a defect of Holdfast: please report it.",
+            engine=SCHEME,
+        )
+    return EngineError(f"Redis at {place} refused {verb}: {code} {text}.{nothing}", engine=SCHEME)
 
 
 def of_format(found: str, place: str) -> SchemaMismatch:

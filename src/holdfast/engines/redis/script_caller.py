@@ -91,8 +91,11 @@ class ScriptCaller:
         return answer
 
     async def _audit(self, primary: Primaries, root: str) -> AuditAnswer:
-        now = await self.perform(primary, root, Now())
-        return AuditAnswer(at=now.at, problems=await audit.problems(primary.command, root, now.at.wall))
+        async def read_time() -> Instant:
+            return (await self.perform(primary, root, Now())).at.wall
+
+        problems = await audit.problems(primary.command, root, read_time)
+        return AuditAnswer(at=(await self.perform(primary, root, Now())).at, problems=problems)
 
     async def _finish(self, primary: Primaries, root: str, begun: tuple[str, ...], answer: A) -> A:
         """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""

@@ -27,6 +27,7 @@ do
       for _, job in ipairs(group.jobs) do
         complete_job(job)
       end
+      S.prefetch_all(group.jobs)
     end
   end
 
@@ -34,7 +35,15 @@ do
     for _, settlement in ipairs(command.settlements) do
       settlement.result = settlement.result and ARGV[settlement.result]
     end
+    S.prefetch_all(command.settlements)
+    S.prefetch_all(command.starts)
   end
+
+  function complete.renew(command)
+    S.prefetch_all(command.jobs)
+  end
+
+  complete.get = complete.renew
 
   function complete.heartbeat(command)
     command.worker.kind = "WorkerRecord"

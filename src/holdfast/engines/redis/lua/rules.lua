@@ -541,13 +541,7 @@ function R.resize(step, command)
     return { at = step.at, pool = pool, changed = before == nil }
   end
   -- O3: the next epoch.
-  local sum_1 = 0
-  for _, job in ipairs(S.live_jobs(command.name, nil)) do
-    if job.epoch ~= 0 then
-      sum_1 = sum_1 + 1
-    end
-  end
-  local old = sum_1
+  local old = S.count_pooled(command.name)
   local after = copy_PoolRecord(pool)
   after.lanes = command.lanes
   after.epoch = pool.epoch + 1

@@ -2,7 +2,7 @@
 
 do
   local call = redis.call
-  local NAMES = { "paused", "emptied_at", "total:succeeded", "total:failed", "total:cancelled" }
+  local NAMES = { "paused", "emptied_at", "total:succeeded", "total:failed", "total:cancelled", "pooled" }
   local FIELDS = {} -- of the hash queue:Q
   for _, name in ipairs(NAMES) do
     FIELDS[#FIELDS + 1] = name
@@ -21,6 +21,7 @@ do
     if q.counts == nil then
       local values = call("HMGET", q.queue_key, unpack(FIELDS))
       q.counts = {}
+      q.pooled = tonumber(values[6] or 0)
       for index, state in ipairs(records.STATES) do
         q.counts[state] = tonumber(values[#NAMES + index] or 0)
       end
@@ -40,8 +41,10 @@ do
   end
 
   function S.queue(name)
-    local q = S.of(name)
-    read_queue(q)
+    local q = S.opened[name] or S.of(name)
+    if q.counts == nil then
+      read_queue(q)
+    end
     return q.record or nil
   end
 
@@ -92,6 +95,12 @@ do
     return depth
   end
 
+  function S.count_pooled(name)
+    local q = S.of(name)
+    read_queue(q)
+    return q.pooled + q.pooled_change
+  end
+
   function S.write_queue_record(q)
     local is_changed = queue_changes[q.name]
     local record = q.record
@@ -106,6 +115,10 @@ do
       for state, total in pairs(record.totals) do
         S.add("HSET", q.queue_key, "total:" .. state, S.text_of(total))
       end
+    end
+    if q.pooled_change ~= 0 then
+      read_queue(q)
+      S.add("HSET", q.queue_key, "pooled", S.text_of(q.pooled + q.pooled_change))
     end
     for state, change in pairs(q.moved) do
       if change ~= 0 then
@@ -157,8 +170,24 @@ do
     ) .. (lane.head or "")
   end
 
+  function S.prefetch_lanes(q, lanes)
+    local missing = {}
+    for lane in pairs(lanes) do
+      if q.lanes[lane] == nil then
+        missing[#missing + 1] = lane
+      end
+    end
+    for first = 1, #missing, S.ENTRIES_PER_CALL do
+      local last = math.min(first + S.ENTRIES_PER_CALL - 1, #missing)
+      for index, raw in ipairs(call("HMGET", q.lanes_key, unpack(missing, first, last))) do
+        local lane = missing[first + index - 1]
+        q.lanes[lane] = raw and unpack_lane(raw, q.name, lane)
+      end
+    end
+  end
+
   function S.lane(queue, lane)
-    local q = S.of(queue)
+    local q = S.opened[queue] or S.of(queue)
     local record = q.lanes[lane]
     if record == nil then
       local raw = call("HGET", q.lanes_key, lane)

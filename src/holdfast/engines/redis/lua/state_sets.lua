@@ -8,7 +8,7 @@
 -- Keys of a root (Q, T, L, ID stand for encoded names):
 --   meta               hash  format, arrival (the last one in use); born, tip and others: see history.lua
 --   queues             zset  score 0, member queue
---   queue:Q            hash  paused, emptied_at, total:STATE, and per state the number of jobs
+--   queue:Q            hash  paused, emptied_at, total:STATE, pooled (live jobs of a pool), and per state the number of jobs
 --   jobs:Q             hash  id → record
 --   payload:Q:ID       string  a payload above 8 KiB
 --   ready:Q:T          zset  queued jobs; score -priority, member due (7 bytes) arrival (6 bytes) id
@@ -100,6 +100,7 @@ do
         changed = {}, -- ids of changed jobs, in the order of their first change
         stored = {}, -- id → stored job of a changed one, false: it is new
         moved = {}, -- state → how many jobs more or fewer are in it than stored
+        pooled_change = 0, -- how many live jobs of a pool more or fewer there are than stored
         ready = {}, -- task → id → job
         due = {}, -- id → job
         waiting = {}, -- lane → id → job
@@ -169,6 +170,29 @@ do
     end
   end
 
+  -- Read jobs that are named by queue and id, and the lanes that are named with them.
+  function S.prefetch_all(list)
+    local ids, lanes = {}, {}
+    for _, one in ipairs(list) do
+      local of_queue = ids[one.queue]
+      if of_queue == nil then
+        of_queue = {}
+        ids[one.queue], lanes[one.queue] = of_queue, {}
+      end
+      of_queue[#of_queue + 1] = one.id
+      if one.lane ~= nil then
+        lanes[one.queue][one.lane] = true
+      end
+    end
+    for queue, of_queue in pairs(ids) do
+      local q = queues[queue] or S.of(queue)
+      if of_queue[2] then
+        S.prefetch(q, of_queue)
+        S.prefetch_lanes(q, lanes[queue])
+      end
+    end
+  end
+
   function S.job(queue, id)
     local q = queues[queue] or S.of(queue)
     local job = q.jobs[id]
@@ -224,6 +248,9 @@ do
   local function leave(q, job, after)
     local state, id = job.state, job.id
     q.moved[state] = (q.moved[state] or 0) - 1
+    if job.epoch ~= 0 and not TERMINAL[state] then
+      q.pooled_change = q.pooled_change - 1
+    end
     if state == "queued" then
       local ready = q.ready[job.task]
       if ready then
@@ -260,6 +287,9 @@ do
   local function enter(q, job)
     local state, id = job.state, job.id
     q.moved[state] = (q.moved[state] or 0) + 1
+    if job.epoch ~= 0 and not TERMINAL[state] then
+      q.pooled_change = q.pooled_change + 1
+    end
     if state == "queued" then
       local ready = q.ready[job.task]
       if ready == nil then

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from eventually import eventually
 from postgres import private_server
 from postgres_stock import open_once, unused_name
 from proxy import PostgresWire, Proxy, RedisWire
+from redis_sentinel import SERVICE, private_sentinels
 from redis_server import AOF_ALWAYS
 from redis_server import private_server as private_redis
 from worker_processes import WorkerProcesses
@@ -20,6 +21,7 @@ from worker_processes import WorkerProcesses
 from holdfast import App, Context
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.errors import HistoryLost
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Group, NewJob
@@ -193,6 +195,35 @@ async def test_after_a_server_did_not_answer_no_living_worker_is_disowned(
             records = await until_state(engine, jobs, JobState.RUNNING)
             assert [(record.attempt, record.losses) for record in records] == [(1, 0)] * HELD
         await engine.close()
+
+
+@pytest.mark.chaos
+async def test_after_a_failover_no_living_worker_is_disowned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker is subscribed at the new primary at first, and the new primary has run for a long time."""
+    name = unused_name()
+    monkeypatch.setenv("HOLDFAST_NAMESPACE", name)
+    monkeypatch.setenv("HOLDFAST_DURABILITY", "none")
+    jobs = [f"held-{number}" for number in range(HELD)]
+    with private_sentinels() as group:
+        url = f"redis+sentinel://:{group.password}@{group.places}/{SERVICE}"
+        with WorkerProcesses(url, tmp_path / "runs", size=4, concurrency=2, hosts=tmp_path / "hosts") as workers:
+            engine = open_engine(url, namespace=name, durability="none")
+            await engine.open()
+            await until_workers(engine, 4)
+            await engine.enqueue(Group(tuple(new_job(job) for job in jobs)))
+            await until_state(engine, jobs, JobState.RUNNING)
+            await asyncio.sleep(11)  # before that the servers are too young for any worker to be disowned
+            for _ in range(2):
+                old = group.primary
+                await asyncio.to_thread(group.fail_over)
+                await asyncio.to_thread(group.wait_for_other_primary, old)
+                await asyncio.sleep(25)  # the old primary gives up after 10 s; then a wrong check would come
+                with suppress(HistoryLost):  # heartbeats that the old primary had accepted meanwhile
+                    await engine.workers()
+                records = await until_state(engine, jobs, JobState.RUNNING)
+                assert [(record.attempt, record.losses) for record in records] == [(1, 0)] * HELD
+            await engine.close()
+            assert len({run.pid for run in workers.runs()}) > 1
 
 
 class Held:

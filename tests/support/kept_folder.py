@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -144,7 +145,8 @@ def _keep(path: Path, run_file: Path) -> None:
             if file.read() == str(path):
                 run_file.unlink()
     for running in path.glob("*/running"):
-        signal_server(running.parent, signal.SIGKILL)
+        while signal_server(running.parent, signal.SIGKILL):
+            time.sleep(0.01)  # until it has ended, so that it writes no more files
     shutil.rmtree(path, ignore_errors=True)
 
 

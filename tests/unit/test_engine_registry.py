@@ -48,8 +48,8 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reading_the_tables_of_all_engines_imports_no_driver() -> None:
     code = (
         "import sys\nfrom holdfast.engines import settings_tables\n"
-        "assert sorted(settings_tables()) == ['postgres', 'sqlite']\n"
-        "assert not {'asyncpg', 'psycopg', 'sqlite3'} & set(sys.modules)\n"
+        "assert sorted(settings_tables()) == ['postgres', 'redis', 'sqlite']\n"
+        "assert not {'asyncpg', 'hiredis', 'psycopg', 'redis', 'sqlite3'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -58,6 +58,8 @@ def test_an_address_is_shown_by_its_engine(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     url = "postgresql+asyncpg://me:secret@db/shop?sslpassword=hidden"
     assert engine_class(url).shown_address(url) == "postgresql+asyncpg://me:***@db/shop?sslpassword=***"
+    url = "rediss://me:secret@cache/1?ssl_password=hidden"
+    assert engine_class(url).shown_address(url) == "rediss://me:***@cache/1?ssl_password=***"
     assert engine_class("sqlite:jobs.db").shown_address("sqlite:jobs.db") == str(tmp_path / "jobs.db")
 
 

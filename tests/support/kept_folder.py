@@ -15,10 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
+
+from eventually import eventually_now
 
 LONGEST_FOLDER = 60
 """Characters. The path of a unix socket has about 100 at most."""
@@ -132,6 +134,10 @@ def _base_folder() -> Path:
     return place if len(str(place)) < LONGEST_FOLDER else Path("/tmp")
 
 
+def _has_ended(folder: Path) -> bool:
+    return not signal_server(folder, signal.SIGKILL)
+
+
 def _keep(path: Path, run_file: Path) -> None:
     """What the keeper does. It has a session of its own, so that Ctrl-C in a test run does not end it."""
     import shutil
@@ -145,8 +151,8 @@ def _keep(path: Path, run_file: Path) -> None:
             if file.read() == str(path):
                 run_file.unlink()
     for running in path.glob("*/running"):
-        while signal_server(running.parent, signal.SIGKILL):
-            time.sleep(0.01)  # until it has ended, so that it writes no more files
+        # Until it has ended, so that it writes no more files.
+        eventually_now(partial(_has_ended, running.parent), "the end of a server")
     shutil.rmtree(path, ignore_errors=True)
 
 

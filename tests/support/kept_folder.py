@@ -129,13 +129,13 @@ def signal_server(folder: Path, number: signal.Signals) -> bool:
     return True
 
 
+def _has_ended(folder: Path) -> bool:
+    return not signal_server(folder, signal.SIGKILL)
+
+
 def _base_folder() -> Path:
     place = Path(tempfile.gettempdir())
     return place if len(str(place)) < LONGEST_FOLDER else Path("/tmp")
-
-
-def _has_ended(folder: Path) -> bool:
-    return not signal_server(folder, signal.SIGKILL)
 
 
 def _keep(path: Path, run_file: Path) -> None:
@@ -152,7 +152,7 @@ def _keep(path: Path, run_file: Path) -> None:
                 run_file.unlink()
     for running in path.glob("*/running"):
         # Until it has ended, so that it writes no more files.
-        eventually_now(partial(_has_ended, running.parent), "the end of a server")
+        eventually_now(partial(_has_ended, running.parent), f"the end of the server in {running.parent}")
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine import Engine
 
-SERVER_VARIABLE = "HOLDFAST_BENCH_REDIS"
+SERVER_VARIABLE = "BENCH_REDIS"
 """Chooses one of the servers on this machine, such as redis62; see `redis_binaries` in tests/support."""
 MODES = ("everysec", "always")
 """Values of `appendfsync`. Every bar is about the first."""

@@ -22,16 +22,17 @@ from holdfast.engines import open_engine
 from holdfast.engines.redis import presence
 from holdfast.engines.redis.roots import root_in_one_slot, root_of_no_queue, root_of_queue
 from holdfast.engines.redis.slots import slot_of
-from holdfast.errors import ConfigError, EngineUnavailable, HistoryLost, OutcomeUnknown
+from holdfast.errors import ConfigError, EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
 from holdfast.model.instants import SECOND
 from holdfast.model.job import JobKey
+from holdfast.model.operate import RemoveStatus
 from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import QueueClaim, Renewal, RenewStatus, SettleStatus
 from holdfast.runtime import SystemRuntime
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import LEASE, jobs, new_job, succeed, task_claim
+from holdfast.testing.contract.builders import LEASE, after, jobs, new_job, succeed, task_claim
 from holdfast.testing.oracle import Oracle
 
 MODES = ("queues", "namespace")
@@ -250,6 +251,36 @@ async def test_a_claim_over_several_queues_that_was_sent_before_takes_nothing_ne
         assert again.leases == first.leases
         await bench.engine.settle(*map(succeed, first.leases))
         assert [lease.id for lease in (await bench.engine.claim(claim)).leases] == ["r1", "r2"]
+
+
+async def test_what_crosses_queues_is_refused_by_name() -> None:
+    # S4
+    async with opened(store_on(cluster(), "queues")) as bench:
+        await bench.put(new_job("parent", queue="red"))
+        with pytest.raises(Unsupported, match="queues 'red' and 'blue'") as refused:
+            await bench.offer(new_job("a", queue="red"), new_job("b", queue="blue"))
+        assert refused.value.capability == "cross_queue_atomic"
+        with pytest.raises(Unsupported, match="waits for job 'parent' of queue 'red'"):
+            await bench.offer(new_job("child", queue="blue", parents=after("parent", queue="red")))
+        assert [queue.queue for queue in (await bench.engine.stats()).queues] == ["red"]
+
+
+async def test_a_queue_that_a_worker_takes_from_is_not_removed() -> None:
+    # RM1: its record is under another root than the queue.
+    async with opened(store_on(cluster(), "queues")) as bench:
+        await bench.put(new_job("a"))
+        await bench.engine.heartbeat(WorkerRecord(worker="w", queues=("work",), interval=SECOND))
+        assert (await bench.engine.remove_queue("unknown")).status is RemoveStatus.NOT_FOUND
+        assert (await bench.engine.remove_queue("work")).status is RemoveStatus.HAS_JOBS
+        await bench.engine.cancel("work", "a")
+        await bench.engine.delete("work", "a")
+        answer = await bench.engine.remove_queue("work")
+        assert (answer.status, answer.workers) == (RemoveStatus.SERVED, ("w",))
+        await bench.engine.pause("work", "lane")
+        assert (await bench.engine.remove_queue("work")).status is RemoveStatus.PAUSED
+        await bench.engine.resume("work", "lane")
+        await bench.engine.forget_worker("w")
+        assert (await bench.engine.remove_queue("work")).status is RemoveStatus.REMOVED
 
 
 async def test_a_claim_fills_its_limit_from_its_queues_in_order() -> None:

@@ -173,8 +173,9 @@ async def test_the_limit_counts_for_each_request_from_the_time_it_was_sent(redis
                 await asyncio.sleep(0.4)
             assert connection.is_usable
             proxy.hold(Direction.TO_CLIENT)
-            with pytest.raises(CallTimeout):
-                await connection.command("PING")
+            async with asyncio.timeout(30):
+                with pytest.raises(CallTimeout):
+                    await connection.command("PING")
 
 
 async def test_a_connection_that_is_never_accepted_has_a_limit(redis_server: RedisServer) -> None:

@@ -51,7 +51,7 @@ def engine_of(store: Store, **options: Any) -> Engine:
 
 
 async def kills(server: RedisServer, times: int, *, producers: int = 3, between_s: float = 0.1) -> Load:
-    async with Load(fresh_namespace(server), producers=producers) as load:
+    async with Load(fresh_namespace(server), producers=producers, concurrency=50) as load:
         for _ in range(times):
             await asyncio.sleep(between_s)
             await asyncio.to_thread(server.restart)
@@ -69,7 +69,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load
 @pytest.mark.parametrize("name", names())
 async def test_nothing_acknowledged_is_lost_in_ten_kills_of_the_server_under_load(name: str) -> None:
     with private_server(AOF_ALWAYS, name=name) as server:
-        await kills(server, 10, producers=20, between_s=1.0)
+        await kills(server, 10, producers=6, between_s=1.0)
 
 
 @pytest.mark.parametrize("loop_sees_it", [True, False], ids=["seen", "unseen"])

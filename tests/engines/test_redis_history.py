@@ -128,6 +128,19 @@ async def test_a_restart_with_an_append_only_file_loses_nothing(server: RedisSer
             assert process.events == []
 
 
+async def test_each_queue_with_keys_of_its_own_is_told_of(server: RedisServer) -> None:
+    async with watched(f"{server.url()}?cluster=queues") as process:
+        await process.engine.enqueue(Group((new_job("a", queue="one"),)))
+        await process.engine.enqueue(Group((new_job("a", queue="two"),)))
+        server.execute("FLUSHALL")
+        for queue in ("one", "two"):
+            with pytest.raises(HistoryLost):
+                await process.engine.enqueue(Group((new_job("b", queue=queue),)))
+            await process.engine.enqueue(Group((new_job("b", queue=queue),)))
+        keys = {event.keys for event in process.events if isinstance(event, events.HistoryLost)}
+        assert {"holdfast:{one}:*", "holdfast:{two}:*"} <= keys
+
+
 # Failover
 
 

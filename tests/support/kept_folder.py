@@ -16,8 +16,11 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
+
+from eventually import eventually_now
 
 LONGEST_FOLDER = 60
 """Characters. The path of a unix socket has about 100 at most."""
@@ -126,6 +129,10 @@ def signal_server(folder: Path, number: signal.Signals) -> bool:
     return True
 
 
+def _has_ended(folder: Path) -> bool:
+    return not signal_server(folder, signal.SIGKILL)
+
+
 def _base_folder() -> Path:
     place = Path(tempfile.gettempdir())
     return place if len(str(place)) < LONGEST_FOLDER else Path("/tmp")
@@ -144,7 +151,8 @@ def _keep(path: Path, run_file: Path) -> None:
             if file.read() == str(path):
                 run_file.unlink()
     for running in path.glob("*/running"):
-        signal_server(running.parent, signal.SIGKILL)
+        # Until it has ended, so that it writes no more files.
+        eventually_now(partial(_has_ended, running.parent), f"the end of the server in {running.parent}")
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -68,21 +68,6 @@ function rt.kind(value)
 end
 
 function rt.copy(record)
-  if record.tail ~= nil then
-    return rt.copy_job(record) -- in records.lua
-  elseif record.kind == "LaneRecord" then
-    return {
-      kind = "LaneRecord",
-      queue = record.queue,
-      lane = record.lane,
-      head = record.head,
-      depth = record.depth,
-      paused = record.paused,
-      totals = record.totals,
-      fence = record.fence,
-      emptied = record.emptied,
-    }
-  end
   local copy = {}
   for name, value in next, record do
     copy[name] = value

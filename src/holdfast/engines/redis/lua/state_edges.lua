@@ -83,19 +83,21 @@ do
         first = name
       end
     end
-    local at = 0
+    local at, stored = 0, nil
     repeat
-      local stored = call("ZRANGE", S.root .. "ended_parents", at, at + 99)
-      for _, name in ipairs(stored) do
-        if ended_parents[name] == nil then
-          if first == nil or rt.less(name, first) then
-            first = name
-          end
+      local name
+      stored = call("ZRANGE", S.root .. "ended_parents", at, at + 99)
+      for _, one in ipairs(stored) do
+        if ended_parents[one] == nil then
+          name = one
           break
         end
-        at = at + 1
       end
-    until #stored < 100 or at % 100 ~= 0
+      if name and (first == nil or rt.less(name, first)) then
+        first = name
+      end
+      at = at + 100
+    until name or #stored < 100
     if first == nil then
       return nil
     end

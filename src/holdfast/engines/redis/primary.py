@@ -58,7 +58,8 @@ class Primary:
         self._runtime = runtime
         self._options = options
         self._refusal = refusal
-        self._by_loop = ByLoop(runtime, lambda: PrimaryConnections(connect))
+        self._closed = False
+        self._by_loop = ByLoop(runtime, lambda: PrimaryConnections(connect, closed=self._closed))
 
     async def call(
         self,
@@ -144,10 +145,13 @@ class Primary:
         return [self.command]
 
     async def close(self) -> None:
+        """A command that is still divided into several calls opens no connection afterwards."""
+        self._closed = True
         await self._by_loop.close()
 
     def close_now(self) -> None:
         """From any thread, without an event loop."""
+        self._closed = True
         self._by_loop.close_now()
 
 
@@ -156,11 +160,11 @@ class OneConnection:
 
     __slots__ = ("_closed", "_connect", "_opening", "connection")
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, *, closed: bool) -> None:
         self._connect = connect
         self.connection: Connection | None = None
         self._opening: asyncio.Future[HoldfastError | None] | None = None
-        self._closed = False
+        self._closed = closed
 
     async def open(self) -> Connection:
         """Open it once for all callers. If the server cannot be reached, all get the error of the one that tried."""
@@ -203,9 +207,9 @@ class PrimaryConnections:
 
     __slots__ = ("exchanges", "others")
 
-    def __init__(self, connect: Connect) -> None:
-        self.exchanges = OneConnection(connect)
-        self.others = OneConnection(connect)
+    def __init__(self, connect: Connect, *, closed: bool) -> None:
+        self.exchanges = OneConnection(connect, closed=closed)
+        self.others = OneConnection(connect, closed=closed)
 
     def close(self) -> None:
         """Call it in the thread of the loop."""

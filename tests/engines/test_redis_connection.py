@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from eventually import eventually
-from proxy import Direction, Proxy
+from proxy import Cut, Direction, Proxy, RedisWire
 from redis_server import RedisServer, private_server
 from redis_tls import make_certificate, tls_server
 
@@ -114,6 +114,46 @@ async def test_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome(redi
                 await call
             assert (await primary.call("r:", [b"enqueue", name.encode()])).values == [3]
             redis_server.execute("DEL", f"r:{name}")
+
+
+class EveryRequest(RedisWire):
+    """The requests of a login count, too."""
+
+    def begins_request(self, data: bytes) -> bool:
+        super().begins_request(data)
+        return True
+
+
+@pytest.mark.parametrize("where", [Cut.BEFORE_REQUEST, Cut.BEFORE_REPLY])
+async def test_a_connection_that_ends_while_it_is_made_is_made_once_more(redis_server: RedisServer, where: Cut) -> None:
+    with Proxy(redis_server.port, EveryRequest) as proxy:
+        for nth in (1, 2, 3):
+            proxy.cut_at(where, nth)
+            async with connected(redis_server.url(port=proxy.port)) as connection:
+                assert await connection.command("PING") == b"PONG"
+
+
+async def test_a_connection_that_always_ends_while_it_is_made_is_made_twice() -> None:
+    made = 0
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal made
+        made += 1
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        with pytest.raises(EngineUnavailable, match="Nothing was written"):
+            await connector(f"redis://127.0.0.1:{port}/0")()
+    assert made == 2
+
+
+async def test_a_closed_primary_opens_no_connection_any_more(redis_server: RedisServer) -> None:
+    async with primary_at(redis_server.url()) as primary:
+        await primary.call("r:", [b"get", b"1"])
+    with pytest.raises(EngineUnavailable, match="has been closed"):  # as the next piece of a clear does
+        await primary.call("r:", [b"get", b"2"])
 
 
 async def test_a_call_that_reads_is_sent_again(redis_server: RedisServer) -> None:

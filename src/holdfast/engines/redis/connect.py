@@ -28,7 +28,7 @@ from redis.asyncio.connection import (
 
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.connections import Connection, OnPush
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, EngineUnavailable
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
 
 CLIENT_NAME = "holdfast"
@@ -162,7 +162,20 @@ class RedisConnector:
         protocol: int = 2,
         on_push: OnPush | None = None,
     ) -> Connection:
-        """The same, with other limits in seconds: for a reply, and for the connection."""
+        """The same, with other limits in seconds: for a reply, and for the connection.
+
+        A connection that ends while it is made is made once more: no call was sent on it.
+        """
+        try:
+            return await self._connect(timeout_s, connect_timeout_s, protocol, on_push)
+        except EngineUnavailable as error:
+            if not failures.is_of_ended_connection(error):
+                raise
+        return await self._connect(timeout_s, connect_timeout_s, protocol, on_push)
+
+    async def _connect(
+        self, timeout_s: float, connect_timeout_s: float | None, protocol: int, on_push: OnPush | None
+    ) -> Connection:
         driver = await self.open_driver(connect_timeout_s, protocol=protocol)
         connection = Connection.take_over(driver, timeout_s, on_push)
         connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too

@@ -99,6 +99,18 @@ def of_connecting(error: BaseException, place: str, *, login_worked: bool = Fals
     return EngineUnavailable(f"Redis at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)
 
 
+def is_of_ended_connection(error: HoldfastError) -> bool:
+    """True if the server, or the network, ended a connection while it was made: another one may be made at once."""
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, (ConnectionLost, ConnectionResetError, BrokenPipeError)):
+            return not isinstance(cause, CallTimeout)
+        if isinstance(cause, RedisError) and "Connection closed by server" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> HoldfastError:
     """The error when a request was sent and no reply has come."""
     text = _text(error)

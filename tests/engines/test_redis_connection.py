@@ -39,7 +39,7 @@ async def connected(url: str, *, timeout_s: float = 30.0) -> AsyncIterator[Conne
 @asynccontextmanager
 async def primary_at(url: str, script: ServerScript = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
     connect = connector(url, timeout_s=timeout_s)
-    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run, first_rank: b"")
+    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda *about_the_call: b"")
     try:
         yield primary
     finally:

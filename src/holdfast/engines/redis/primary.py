@@ -39,7 +39,8 @@ class ScriptReply(NamedTuple):
 class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
-    `options(root, run, first_rank)` gives the second argument of a call: what the script must know besides the command.
+    `options(root, run, first_rank, replicated)` gives the second argument of a call: what the script must know besides
+    the command.
     `refusal(error, root, run)` gives the error for a call that our own script has refused.
     """
 
@@ -49,7 +50,7 @@ class Primary:
         place: str,
         script: ServerScript,
         runtime: Runtime,
-        options: Callable[[str, str, int], bytes],
+        options: Callable[[str, str, int, bool], bytes],
         refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
     ) -> None:
         self._connect = connect
@@ -86,7 +87,7 @@ class Primary:
             connection = one.connection
             if connection is None or not connection.is_usable:
                 connection = await one.open()
-            arguments = (b"1", root, verb, self._options(root, connection.run, first_rank), *argv[1:])
+            arguments = (b"1", root, verb, self._options(root, connection.run, first_rank, wait is not None), *argv[1:])
             try:
                 if asking:  # for one request: without the text, a second one might be needed
                     connection.request(b"ASKING")

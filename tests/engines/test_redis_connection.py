@@ -1,6 +1,7 @@
 """One pipelined connection to Redis: which reply belongs to which request, lost connections, limits of time, logins."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -114,6 +115,16 @@ async def test_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome(redi
                 await call
             assert (await primary.call("r:", [b"enqueue", name.encode()])).values == [3]
             redis_server.execute("DEL", f"r:{name}")
+
+
+async def test_a_request_on_an_ended_connection_may_be_left_unread(redis_server: RedisServer) -> None:
+    messages: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: messages.append(context))
+    async with connected(redis_server.url()) as connection:
+        connection.close()
+        connection.request("PING")  # as the write before a WAIT, if the WAIT fails first
+        gc.collect()
+    assert messages == []
 
 
 class EveryRequest(RedisWire):

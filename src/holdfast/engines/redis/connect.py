@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -74,15 +74,22 @@ class Address:
         return replace(self, host=host, port=port, path="")
 
 
-def parse(url: str) -> tuple[Address, dict[str, str]]:
-    """The server that an address names, and the options that are settings of the engine, as text."""
+def split(url: str) -> SplitResult:
+    """The parts of an address. Raises ConfigError if it cannot be split, or would be split inside of its password."""
     if has_unencoded_login(url):
         raise ConfigError(
             f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
         )
-    shown = without_login(url)
     try:
-        parts = urlsplit(url)
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"The address {without_login(url)} cannot be read: {error}.", key="url") from None
+
+
+def parse(url: str) -> tuple[Address, dict[str, str]]:
+    """The server that an address names, and the options that are settings of the engine, as text."""
+    shown, parts = without_login(url), split(url)
+    try:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"The address {shown} cannot be read: {error}.", key="url") from None

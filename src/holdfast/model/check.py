@@ -21,6 +21,8 @@ MAX_SETTLEMENTS = 500  # B3: in an exchange
 """So that an exchange stays short."""
 MAX_PAYLOAD = 16 * 1024 * 1024  # B2: bytes
 """The limit of every engine. The limit that users set is lower, and the codec checks it."""
+MAX_PAYLOAD_HASH = 255  # B2: bytes
+"""Its length is stored in one byte in Redis."""
 MIN_LEASE_US: Micros = SECOND // 1_000  # B5
 """Engines take leases from a millisecond on, so that tests can be quick. Users cannot go below two seconds."""
 MAX_PRIORITY = 32_767
@@ -145,6 +147,8 @@ def new_job(job: NewJob) -> None:
     if job.metadata:
         check_metadata(job.metadata)
     payload(job)
+    if len(job.payload_hash) > MAX_PAYLOAD_HASH:
+        raise InvalidOption(f"`payload_hash` must have at most {MAX_PAYLOAD_HASH} bytes.", option="payload_hash")
     # Nearly every job has the defaults here: check only what was set.
     if job.priority or type(job.priority) is not int:
         whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)

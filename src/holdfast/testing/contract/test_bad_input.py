@@ -54,6 +54,7 @@ async def test_a_name_that_cannot_be_stored_is_refused(bench: Bench, field: str,
         ("lease", {"given": Given(lease_len=0)}),
         ("result_ttl", {"given": Given(result_ttl=-1)}),
         ("retention", {"given": Given(retention=-1)}),
+        ("payload_hash", {"payload_hash": bytes(256)}),
     ],
 )
 async def test_an_option_out_of_range_is_refused(bench: Bench, option: str, fields: dict[str, Any]) -> None:

@@ -368,6 +368,20 @@ async def test_a_wrong_password_is_a_config_error(redis_server: RedisServer) -> 
         assert "wrong@" not in str(refused.value)
 
 
+async def test_a_password_for_a_server_without_one_is_a_config_error() -> None:
+    with private_server() as server:
+        server.configure(requirepass="")
+        with pytest.raises(ConfigError, match="has no password for the default user"):
+            await connector(f"redis://:secret@127.0.0.1:{server.port}/0")()
+        server.configure(requirepass=server.password)
+
+
+async def test_tls_for_a_port_without_it_is_named_as_the_cause(redis_server: RedisServer) -> None:
+    connect = connector(f"rediss://127.0.0.1:{redis_server.port}/0")
+    with pytest.raises(EngineUnavailable, match=r"no answer in time\. If this port has no TLS, write redis://"):
+        await connect.connect(1, connect_timeout_s=0.2)
+
+
 async def test_a_password_that_was_changed_makes_the_server_unavailable() -> None:
     with private_server() as server:
         connect = connector(server.url())
@@ -407,6 +421,11 @@ async def test_tls_checks_the_certificate_of_the_server(tmp_path: Path) -> None:
             assert server.password not in str(refused.value)
         with pytest.raises(ConfigError, match="options for TLS"):
             await connector(f"{server.url()}?ssl_ca_certs=/nowhere/ca.pem")()
+
+
+async def test_no_tls_for_a_port_with_it_is_named_as_the_cause(tmp_path: Path) -> None:
+    with tls_server(tmp_path) as server, pytest.raises(EngineUnavailable, match="needs TLS, write rediss://"):
+        await connector(server.url().replace("rediss://", "redis://"))()
 
 
 async def test_tls_shows_a_certificate_of_the_client(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from redis.asyncio.connection import (
 
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.connections import Connection, OnPush
-from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
 
 CLIENT_NAME = "holdfast"
@@ -189,7 +189,7 @@ class RedisConnector:
         try:
             await connection.read_server()
         except failures.ConnectionLost as error:
-            raise failures.of_connecting(error, self.place, login_worked=self.login_worked) from error
+            raise self._failed(error) from error
         except BaseException:
             connection.close()
             raise
@@ -211,11 +211,15 @@ class RedisConnector:
                 with suppress(Exception):
                     await driver.disconnect(nowait=True)
             if isinstance(error, (*failures.FAILURES, ValueError)):
-                raise failures.of_connecting(error, self.place, login_worked=self.login_worked) from error
+                raise self._failed(error) from error
             raise
         self.login_worked = True
         _set_tcp_options(socket_of(driver))
         return driver
+
+    def _failed(self, error: BaseException) -> HoldfastError:
+        uses_tls = None if self.address.path else self.address.tls is not None
+        return failures.of_connecting(error, self.place, login_worked=self.login_worked, uses_tls=uses_tls)
 
     def _driver(self, limit_s: float, protocol: int) -> AbstractConnection:
         address = self.address

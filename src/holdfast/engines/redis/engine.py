@@ -143,12 +143,14 @@ class RedisEngine(Engine):
         try:
             await self._check_server()
             await self._open_notifier()
-        except BaseException:
+        except BaseException as error:
             notifier, self._notifier, self._presence = self._notifier, None, None
             if notifier is not None:
                 await self._runtime.run_blocking(notifier.close)
             await self._primary.close()
             self._set_primary()
+            if isinstance(error, failures.ReplyError):
+                raise failures.of_reply(error, self.place, "open") from error
             raise
         self._pid = os.getpid()
 
@@ -222,9 +224,12 @@ class RedisEngine(Engine):
 
     async def migrate(self) -> tuple[str, ...]:
         """Write the number of the format, which the first call does. There is no older format to migrate from."""
-        await self._find_cluster()
-        is_new = await self._primary.command("HEXISTS", f"{self._servers.root}meta", "format") == 0
-        await self._check_server()
+        try:
+            await self._find_cluster()
+            is_new = await self._primary.command("HEXISTS", f"{self._servers.root}meta", "format") == 0
+            await self._check_server()
+        except failures.ReplyError as error:
+            raise failures.of_reply(error, self.place, "migrate") from error
         if self._pid != os.getpid():
             await self._primary.close()
             self._set_primary()

@@ -100,7 +100,7 @@ class App(Generic[S]):
 
     @property
     def durability(self) -> str:
-        """The durability in use: `durable`, `fast` or `none`."""
+        """The durability in use: `durable`, `fast` or `none`. On Redis it is `none` until the store has been opened."""
         return self._store.durability
 
     def import_modules(self) -> None:

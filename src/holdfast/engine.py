@@ -122,11 +122,13 @@ class Engine(TransactionSupport, EventSupport, ABC):
 
     async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
         """A script that does what `migrate` and `grant` would do, starting from version `after`. Empty: nothing."""
-        raise Unsupported(capability="migration_script", engine=self.scheme)
+        message = f"The {self.scheme} engine has no migrations as SQL; PostgreSQL has. Migrate it without a script."
+        raise Unsupported(message, capability="migration_script", engine=self.scheme)
 
     async def grant(self, role: str) -> None:
         """Give a database role the rights that a client needs, and no more."""
-        raise Unsupported(capability="grant", engine=self.scheme)
+        message = f"The {self.scheme} engine gives no rights to roles; PostgreSQL does. Leave out `grant`."
+        raise Unsupported(message, capability="grant", engine=self.scheme)
 
     @abstractmethod
     def subscribe(self, *topics: str) -> Subscription:

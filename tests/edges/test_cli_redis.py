@@ -63,6 +63,13 @@ def test_a_wrong_password_is_not_shown_either(run: Run, server: RedisServer, mon
     assert "wrong-secret" not in answer.out + answer.err
 
 
+@pytest.mark.parametrize(("option", "advice"), [("--sql", "without a script"), ("--grant=ada", "Leave out `grant`")])
+def test_there_is_no_sql_and_no_role(run: Run, option: str, advice: str) -> None:
+    answer = run("migrate", option)
+    assert answer.code == 2
+    assert advice in " ".join(answer.err.split())
+
+
 def test_a_worker_runs_and_shows_no_password(run: Run, server: RedisServer) -> None:
     Path("shop.py").write_text(SHOP)
     assert run("enqueue", "double", "21", "--app", "shop").code == 0

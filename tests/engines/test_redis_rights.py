@@ -13,6 +13,7 @@ from redis_server import server as shared_server
 import holdfast.engines.redis
 from holdfast.engines import open_engine
 from holdfast.engines.redis.acl import acl_rules
+from holdfast.errors import EngineError
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
@@ -79,6 +80,13 @@ async def test_a_user_with_the_published_rights_can_do_nothing_else(user: str) -
         ):
             with pytest.raises(redis.ResponseError, match=r"permission|can't access"):
                 other.execute_command(*command)
+
+
+async def test_another_namespace_than_that_of_the_rights_is_an_error_of_the_engine(user: str) -> None:
+    engine = open_engine(user, namespace="shop_other", durability="none")
+    for call in (engine.open, engine.migrate):
+        with pytest.raises(EngineError, match="lists the rights that it needs"):
+            await call()
 
 
 async def test_namespaces_and_databases_are_apart(server: RedisServer) -> None:

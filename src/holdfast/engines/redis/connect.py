@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -28,7 +28,7 @@ from redis.asyncio.connection import (
 
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.connections import Connection, OnPush
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
 
 CLIENT_NAME = "holdfast"
@@ -74,15 +74,22 @@ class Address:
         return replace(self, host=host, port=port, path="")
 
 
-def parse(url: str) -> tuple[Address, dict[str, str]]:
-    """The server that an address names, and the options that are settings of the engine, as text."""
+def split(url: str) -> SplitResult:
+    """The parts of an address. Raises ConfigError if it cannot be split, or would be split inside of its password."""
     if has_unencoded_login(url):
         raise ConfigError(
             f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
         )
-    shown = without_login(url)
     try:
-        parts = urlsplit(url)
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"The address {without_login(url)} cannot be read: {error}.", key="url") from None
+
+
+def parse(url: str) -> tuple[Address, dict[str, str]]:
+    """The server that an address names, and the options that are settings of the engine, as text."""
+    shown, parts = without_login(url), split(url)
+    try:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"The address {shown} cannot be read: {error}.", key="url") from None
@@ -162,14 +169,27 @@ class RedisConnector:
         protocol: int = 2,
         on_push: OnPush | None = None,
     ) -> Connection:
-        """The same, with other limits in seconds: for a reply, and for the connection."""
+        """The same, with other limits in seconds: for a reply, and for the connection.
+
+        A connection that ends while it is made is made once more: no call was sent on it.
+        """
+        try:
+            return await self._connect(timeout_s, connect_timeout_s, protocol, on_push)
+        except EngineUnavailable as error:
+            if not failures.is_of_ended_connection(error):
+                raise
+        return await self._connect(timeout_s, connect_timeout_s, protocol, on_push)
+
+    async def _connect(
+        self, timeout_s: float, connect_timeout_s: float | None, protocol: int, on_push: OnPush | None
+    ) -> Connection:
         driver = await self.open_driver(connect_timeout_s, protocol=protocol)
         connection = Connection.take_over(driver, timeout_s, on_push)
         connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too
         try:
             await connection.read_server()
         except failures.ConnectionLost as error:
-            raise failures.of_connecting(error, self.place, login_worked=self.login_worked) from error
+            raise self._failed(error) from error
         except BaseException:
             connection.close()
             raise
@@ -191,11 +211,15 @@ class RedisConnector:
                 with suppress(Exception):
                     await driver.disconnect(nowait=True)
             if isinstance(error, (*failures.FAILURES, ValueError)):
-                raise failures.of_connecting(error, self.place, login_worked=self.login_worked) from error
+                raise self._failed(error) from error
             raise
         self.login_worked = True
         _set_tcp_options(socket_of(driver))
         return driver
+
+    def _failed(self, error: BaseException) -> HoldfastError:
+        uses_tls = None if self.address.path else self.address.tls is not None
+        return failures.of_connecting(error, self.place, login_worked=self.login_worked, uses_tls=uses_tls)
 
     def _driver(self, limit_s: float, protocol: int) -> AbstractConnection:
         address = self.address

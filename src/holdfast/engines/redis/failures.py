@@ -40,6 +40,8 @@ OWN_ERROR = "HOLDFAST"
 """Of our own script."""
 ENDS_CONNECTION = frozenset({"READONLY", "NOAUTH", "MASTERDOWN"})
 """Another server, or another login, may answer a new connection."""
+_CLOSED_BY_SERVER = ("Connection reset by peer", "Connection closed by server")
+"""So a port with TLS answers a client without it."""
 _WRONG_LOGIN = frozenset({"WRONGPASS", "NOAUTH"})
 _TRY_LATER = {
     "LOADING": "It loads its data from disk after a start. Wait until it is ready.",
@@ -80,23 +82,48 @@ class CallTimeout(ConnectionLost):
     """The server did not answer in time."""
 
 
-def of_connecting(error: BaseException, place: str, *, login_worked: bool = False) -> HoldfastError:
+def of_connecting(
+    error: BaseException, place: str, *, login_worked: bool = False, uses_tls: bool | None = None
+) -> HoldfastError:
     """The error when no connection could be made; so nothing was written.
 
     `login_worked`: this address and login were accepted before, so the settings are not wrong.
+    `uses_tls`: whether the connection was to have TLS; None for a socket of this host.
     """
     text = _text(error)
     code = text.partition(" ")[0]
     if not login_worked:
         if code in _WRONG_LOGIN or "invalid username-password pair" in text or "Authentication required" in text:
             return ConfigError(f"Redis at {place} refused the login: {text}.", key="url")
+        if "without any password configured" in text:
+            return ConfigError(
+                f"Redis at {place} has no password for the default user, but the address has one. Remove it there, or "
+                "set one on the server. If the password is that of another user, write user:password.",
+                key="url",
+            )
         if "DB index is out of range" in text or "invalid DB index" in text:
             return ConfigError(f"Redis at {place} has no such database: {text}.", key="url")
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return ConfigError(f"The certificate of Redis at {place} cannot be trusted: {text}.", key="url")
+        if uses_tls and isinstance(error, TimeoutError):
+            text = f"{text}. If this port has no TLS, write redis:// instead of rediss://"
+        elif uses_tls is False and any(words in text for words in _CLOSED_BY_SERVER):
+            text = f"{text}. If this port needs TLS, write rediss:// instead of redis://"
     if "max number of clients" in text:
         text = f"{text}. Raise its maxclients, or run fewer processes"
     return EngineUnavailable(f"Redis at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)
+
+
+def is_of_ended_connection(error: HoldfastError) -> bool:
+    """True if the server, or the network, ended a connection while it was made: another one may be made at once."""
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, (ConnectionLost, ConnectionResetError, BrokenPipeError)):
+            return not isinstance(cause, CallTimeout)
+        if isinstance(cause, RedisError) and "Connection closed by server" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> HoldfastError:
@@ -115,15 +142,24 @@ def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> Hol
     )
 
 
-def with_ids(unknown: OutcomeUnknown, command: Command[Any]) -> OutcomeUnknown:
-    """The same error with the ids of the jobs that the command names."""
+class UnconfirmedWrite(OutcomeUnknown):
+    """The reply was lost, and with it how many replicas have the write: reading it from the primary proves nothing."""
+
+    found_by_reading = False
+
+
+def with_ids(unknown: OutcomeUnknown, command: Command[Any], *, replicated: bool) -> OutcomeUnknown:
+    """The same error with the ids of the jobs that the command names. `replicated`: replicas must confirm the write."""
     ids = tuple(ids_of(command))
     if not ids or unknown.job_ids or type(unknown) is not OutcomeUnknown:
         return unknown
     more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
     of = f"{unknown.verb} of {', '.join(map(shown, ids[:3]))}{more} may or may not"
     message = str(unknown).replace(f"{unknown.verb} may or may not", of, 1)
-    return OutcomeUnknown(message, verb=unknown.verb, job_ids=ids, engine=SCHEME)
+    if not replicated:
+        return OutcomeUnknown(message, verb=unknown.verb, job_ids=ids, engine=SCHEME)
+    message = message.replace("Look up the jobs by id, or repeat", "Repeat", 1)
+    return UnconfirmedWrite(message, verb=unknown.verb, job_ids=ids, engine=SCHEME)
 
 
 def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
@@ -186,4 +222,6 @@ def ids_of(command: Command[Any]) -> Iterable[str]:
 def _text(error: BaseException) -> str:
     """The text of the error in one line, without the full stop."""
     lines = str(error).strip().splitlines()
+    if not lines and isinstance(error, TimeoutError):
+        return "no answer in time"
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from holdfast.engine import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.model.command import A, Command
-from holdfast.model.instants import FOREVER, MILLISECOND
-from holdfast.model.observe import Get, Stats
+from holdfast.model.instants import FOREVER, MILLISECOND, SECOND, At
+from holdfast.model.observe import Get, Now, Stats
 from holdfast.model.operate import Pause, Resume
-from holdfast.model.produce import DepthLimit, Enqueue, EnqueueStatus, GroupAccepted
+from holdfast.model.produce import DepthLimit, Enqueue, EnqueueStatus, Group, GroupAccepted, NewJob
 from holdfast.model.records import Totals
 from holdfast.model.states import JobState
-from holdfast.model.work import Exchange, Renew, RenewStatus, SettleStatus
+from holdfast.model.work import Claim, Exchange, QueueClaim, Renew, RenewStatus, SettleStatus, TaskClaim
 from holdfast.testing import FrozenRuntime
 from holdfast.testing.histories import (
     AllVerbsCaller,
@@ -267,6 +267,28 @@ def test_a_claim_that_leaves_a_ready_job_is_found_out(truth: History) -> None:
             command = replace(command, claim=replace(command.claim, prefetch=command.claim.prefetch + 1))
         calls.append(RecordedCall(call.caller, command, call.answer, call.ticks))
     assert "had room, and left" in problems(History(calls, drained=True))
+
+
+@pytest.mark.parametrize(("due_us", "left_wrongly"), [(150, False), (100, True)])
+async def test_a_claim_may_leave_a_job_that_fell_due_after_it_visited_the_queue(
+    due_us: int, left_wrongly: bool
+) -> None:
+    """Where each queue has its own time. The claim visits `a` between 100, the caller's last answer, and 200."""
+    engine = MemoryEngine("memory://", FrozenRuntime())
+    await engine.open()
+    jobs = (NewJob(queue="a", id="a", task="t", delay=due_us), NewJob(queue="b", id="b", task="t"))
+    queues = tuple(QueueClaim(queue, (TaskClaim(task="t", lease_len=SECOND),)) for queue in "ab")
+    claim = Claim(claim_id="c", worker="w", queues=queues, limit=1)
+    history = History(cross_queue_atomic=False)
+    for command in (Enqueue(groups=(Group(jobs),)), Now(), Exchange(claim=claim)):
+        await history.ask(engine, "w", command)
+    await engine.close()
+    start_us = history.calls[0].answer.at.wall
+    for place, passed_us in enumerate((0, 100, 200)):
+        call = history.calls[place]
+        answer = replace(call.answer, at=At(start_us + passed_us, call.answer.at.lease))
+        history.calls[place] = RecordedCall(call.caller, call.command, answer, call.ticks)
+    assert ("was ready and better" in problems(history)) == left_wrongly
 
 
 def test_a_claim_of_what_is_paused_is_found_out(truth: History) -> None:

@@ -290,7 +290,8 @@ def test_the_verbs_have_the_rights_of_their_owner_and_a_fixed_search_path(
     found = postgres_server.execute(
         "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosecdef", schema_of(name)
     )
-    called = {verb_of(command) for command in Command.__subclasses__()}
+    commands = [one for one in Command.__subclasses__() if not one.__module__.startswith("holdfast.engines.redis")]
+    called = {verb_of(command) for command in commands}
     assert len(called) > 30
     also = {
         "installed",

@@ -63,7 +63,7 @@ async def calling(
     connect = RedisConnector(address, timeout_s=timeout_s, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
-        return Primary(connect.at(*node), str(node), SCRIPT, runtime, lambda root, run, rank: b"")
+        return Primary(connect.at(*node), str(node), SCRIPT, runtime, lambda *about_the_call: b"")
 
     topology = Topology([Node(address.host, address.port)])
     primaries = ClusterPrimaries(topology, primary_at, runtime, "the tests", wait_s)

@@ -1,13 +1,14 @@
 """One pipelined connection to Redis: which reply belongs to which request, lost connections, limits of time, logins."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from eventually import eventually
-from proxy import Direction, Proxy
+from proxy import Cut, Direction, Proxy, RedisWire
 from redis_server import RedisServer, private_server
 from redis_tls import make_certificate, tls_server
 
@@ -39,7 +40,7 @@ async def connected(url: str, *, timeout_s: float = 30.0) -> AsyncIterator[Conne
 @asynccontextmanager
 async def primary_at(url: str, script: ServerScript = ECHO, *, timeout_s: float = 30.0) -> AsyncIterator[Primary]:
     connect = connector(url, timeout_s=timeout_s)
-    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda root, run, first_rank: b"")
+    primary = Primary(connect, connect.place, script, SystemRuntime(), lambda *about_the_call: b"")
     try:
         yield primary
     finally:
@@ -114,6 +115,56 @@ async def test_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome(redi
                 await call
             assert (await primary.call("r:", [b"enqueue", name.encode()])).values == [3]
             redis_server.execute("DEL", f"r:{name}")
+
+
+async def test_a_request_on_an_ended_connection_may_be_left_unread(redis_server: RedisServer) -> None:
+    messages: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: messages.append(context))
+    async with connected(redis_server.url()) as connection:
+        connection.close()
+        connection.request("PING")  # as the write before a WAIT, if the WAIT fails first
+        gc.collect()
+    assert messages == []
+
+
+class EveryRequest(RedisWire):
+    """The requests of a login count, too."""
+
+    def begins_request(self, data: bytes) -> bool:
+        super().begins_request(data)
+        return True
+
+
+@pytest.mark.parametrize("where", [Cut.BEFORE_REQUEST, Cut.BEFORE_REPLY])
+async def test_a_connection_that_ends_while_it_is_made_is_made_once_more(redis_server: RedisServer, where: Cut) -> None:
+    with Proxy(redis_server.port, EveryRequest) as proxy:
+        for nth in (1, 2, 3):
+            proxy.cut_at(where, nth)
+            async with connected(redis_server.url(port=proxy.port)) as connection:
+                assert await connection.command("PING") == b"PONG"
+
+
+async def test_a_connection_that_always_ends_while_it_is_made_is_made_twice() -> None:
+    made = 0
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal made
+        made += 1
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        with pytest.raises(EngineUnavailable, match="Nothing was written"):
+            await connector(f"redis://127.0.0.1:{port}/0")()
+    assert made == 2
+
+
+async def test_a_closed_primary_opens_no_connection_any_more(redis_server: RedisServer) -> None:
+    async with primary_at(redis_server.url()) as primary:
+        await primary.call("r:", [b"get", b"1"])
+    with pytest.raises(EngineUnavailable, match="has been closed"):  # as the next piece of a clear does
+        await primary.call("r:", [b"get", b"2"])
 
 
 async def test_a_call_that_reads_is_sent_again(redis_server: RedisServer) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from eventually import eventually_now
+from eventually import eventually, eventually_now
 from opened_engine import opened_engine
 from proxy import Cut, Direction, Proxy, RedisWire
 from redis_server import RedisServer
@@ -18,6 +18,7 @@ from holdfast import App
 from holdfast.engines import open_engine
 from holdfast.engines.redis.engine import RedisEngine
 from holdfast.engines.redis.failures import FORMAT
+from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.errors import ConfigError, OutcomeUnknown, SchemaMismatch
 from holdfast.model.job import JobKey
@@ -100,6 +101,40 @@ async def test_a_forked_child_keeps_no_connection_of_its_parent_open(store: Stor
 
 
 # Cancelled calls
+
+
+async def test_an_open_that_is_cancelled_leaves_neither_threads_nor_connections(
+    store: Store, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, may_end = threading.Event(), threading.Event()
+
+    def wait_ready(notifier: ChannelNotifier) -> None:
+        waits.set()
+        may_end.wait(30)
+
+    monkeypatch.setattr(ChannelNotifier, "wait_ready", wait_ready)
+    engine = made(store)
+    threads = set(threading.enumerate())
+    opening = asyncio.ensure_future(engine.open())
+    await asyncio.to_thread(waits.wait, 30)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    may_end.set()
+    await eventually(lambda: not redis_server.clients(), "the connections are closed")
+    assert "holdfast-redis-notifier" not in {thread.name for thread in set(threading.enumerate()) - threads}
+    monkeypatch.undo()
+    async with opened_engine(engine):
+        await engine.enqueue(Group((new_job("a"),)))
+    await eventually(lambda: not redis_server.clients(), "the connections are closed")
+
+
+def test_an_engine_that_was_closed_without_a_loop_can_be_opened_again(store: Store) -> None:
+    engine = made(store)
+    asyncio.run(engine.open())
+    engine.close_now()
+    asyncio.run(engine.open())
+    engine.close_now()
 
 
 async def test_a_cancelled_call_takes_no_answer_away_from_others(store: Store, redis_server: RedisServer) -> None:

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from eventually import eventually
 from opened_engine import opened_engine
+from proxy import Cut, Proxy, RedisWire
 from redis_replicas import has_everything, start_replica
 from redis_server import AOF_EVERYSEC, RedisServer, private_server
 
 from holdfast import App, OutcomeUnknown
+from holdfast.core.enqueue import write
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.redis.durability import CHECK_EVERY_US, ReplicasLate
 from holdfast.errors import ConfigError
 from holdfast.model.job import JobKey
-from holdfast.model.produce import Group
+from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted
 from holdfast.testing.contract.builders import QUEUE, new_job
 
 
@@ -183,6 +185,36 @@ async def test_a_write_waits_for_replicas_and_is_unknown_if_they_are_late(server
             assert "0 of 1 replicas confirmed it within 0.2 s" in str(caught.value)
             assert (caught.value.verb, caught.value.job_ids) == ("enqueue", ("late",))
             await engine.enqueue(Group((new_job("after"),)))
+
+
+async def test_a_repeated_call_waits_for_replicas_on_a_new_connection_too(server: RedisServer) -> None:
+    with start_replica(server) as replica:
+        await eventually(lambda: has_everything(replica, server), "the replica")
+        url = f"{server.url()}?replicas=1&replica_timeout=0.2"
+        async with opened_engine(open_engine(url, namespace="repeated")) as engine:
+            replica.freeze()
+            try:
+                for _ in range(2):
+                    with pytest.raises(ReplicasLate):
+                        await engine.enqueue(Group((new_job("late"),)))
+                    server.kill_clients("normal")
+            finally:
+                replica.thaw()
+            repeated = (await engine.enqueue(Group((new_job("late"),)))).groups[0]
+            assert isinstance(repeated, GroupAccepted)
+            assert repeated.jobs[0].status is EnqueueStatus.DUPLICATE
+
+
+async def test_a_lost_reply_is_not_looked_up_if_replicas_must_confirm_the_write(server: RedisServer) -> None:
+    with Proxy(server.port, RedisWire) as proxy, start_replica(server) as replica:
+        await eventually(lambda: has_everything(replica, server), "the replica")
+        url = f"{server.url(port=proxy.port)}?replicas=1"
+        async with opened_engine(open_engine(url, namespace="lost")) as engine:
+            await write(engine, Group((new_job("first"),)))
+            proxy.cut_at(Cut.BEFORE_REPLY)
+            with pytest.raises(OutcomeUnknown, match="Repeat the call") as caught:
+                await write(engine, Group((new_job("second"),)))
+            assert caught.value.job_ids == ("second",)
 
 
 def test_the_caller_of_a_task_hears_that_replicas_are_late(server: RedisServer) -> None:

@@ -106,6 +106,13 @@ async def test_jobs_of_several_tasks_and_queues_are_claimed_in_order(twins: Twin
     assert twins.taken() == {"enqueue": 2, "exchange": 2}
 
 
+async def test_a_task_without_a_share_gives_nothing(twins: Twins) -> None:
+    await begin(twins, plain("a"), plain("b"))
+    wanted = (QueueClaim("q", (TaskClaim(task="t", lease_len=LEASE_US, limit=0),)),)
+    assert (await run(twins, Exchange(claim=claim(1, queues=wanted)))).leases == ()
+    assert twins.taken() == {"exchange": 1}
+
+
 async def test_a_second_lease_keeps_what_the_first_one_left(twins: Twins) -> None:
     """Released, so it has been leased before and has a reason; the refund gives the attempt back."""
     await begin(twins, plain("a"), plain("b"), plain("c"))
@@ -179,6 +186,7 @@ NOT_PLAIN: dict[str, dict[str, Any]] = {
     "large": {"payload": b"x" * 10_000},
     "same id": {"id": "there"},
     "queue name": {"queue": "a:b"},
+    "task name": {"task": "a:b"},
     "new queue": {"queue": "new"},
 }
 

@@ -16,6 +16,7 @@ from redis_server import AOF_ALWAYS, RedisServer, private_server
 from holdfast.engine import Subscription
 from holdfast.engines.redis import subscriber
 from holdfast.engines.redis.connect import RedisConnector, parse
+from holdfast.engines.redis.feed import MAX_PENDING_MESSAGES, PubSubFeed
 from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.topics import Topics
@@ -290,3 +291,11 @@ def test_a_message_is_not_sent_before_the_write_is_in_the_file() -> None:
             connection.disconnect()
             server.start()
             assert server.execute("GET", "key") == str(number).encode()
+
+
+def test_announcements_that_cannot_be_sent_do_not_fill_the_memory() -> None:
+    feed = PubSubFeed(PREFIX, RUNTIME, lambda: None)
+    feed.listen(["Started"], lambda message: None, lambda: None)
+    for _ in range(10 * MAX_PENDING_MESSAGES):  # one every 5 s while the server is away
+        feed.announce()
+    assert len(feed.take_pending()) == MAX_PENDING_MESSAGES

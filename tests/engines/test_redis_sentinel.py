@@ -50,7 +50,7 @@ async def calling(url: str, wait_s: float = 30.0) -> AsyncIterator[SentinelPrima
     connect = RedisConnector(address, timeout_s=60, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
-        return Primary(connect.at(*node), str(node), ADD, runtime, lambda root, run, rank: b"")
+        return Primary(connect.at(*node), str(node), ADD, runtime, lambda *about_the_call: b"")
 
     primaries = SentinelPrimaries(sentinels, Topology(), primary_at, runtime, wait_s)
     try:
@@ -235,3 +235,10 @@ def test_an_address_names_sentinels_service_and_database() -> None:
 def test_an_address_without_sentinels_or_service_is_refused(rest: str) -> None:
     with pytest.raises(ConfigError, match=r"redis\+sentinel://host"):
         parse_sentinels(f"redis+sentinel://{rest}")
+
+
+@pytest.mark.parametrize("rest", ["ada:se/cret@one/mail", "ada:se#cret@one/mail", "[::1/mail"])
+def test_an_address_that_cannot_be_split_is_refused_without_its_password(rest: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_sentinels(f"redis+sentinel://{rest}")
+    assert "se" not in str(caught.value).replace("sentinel", "")

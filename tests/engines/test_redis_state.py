@@ -289,6 +289,21 @@ def test_questions_in_a_call_see_stored_and_changed_jobs(
         assert list(index_problems(redis_server, root)) == []
 
 
+def test_the_first_of_many_ended_parents_is_found(redis_server: RedisServer, redis_store: Callable[[], Store]) -> None:
+    """More than one page of them, and the call has resolved the first 100 or none."""
+    model, root, steps = Model(), f"{redis_store().namespace}:", []
+    parents = [("q", f"{number:03}") for number in range(250)]
+    for number, (queue, job_id) in enumerate(parents):
+        job = JobRecord(queue=queue, id=job_id, arrival=number + 1, created=NOW, state=JobState.FAILED, finished=NOW)
+        steps.append(["job", lua_job(job), queue, job_id])
+        steps.append(edge_step(model, (queue, job_id), ("r", job_id), there=True))
+    resolved = [edge_step(model, parent, ("r", parent[1]), there=False) for parent in parents[:100]]
+    question = ["ended_parents", [], 0]
+    for call, expected in (([*steps, ["flush"]], []), ([question, *resolved, question], [["q", "000"], ["q", "100"]])):
+        reply = redis_server.execute("EVAL", state_script(DRIVER), 1, root, msgspec.msgpack.encode(call))
+        assert msgspec.msgpack.decode(reply) == expected
+
+
 def index_problems(server: RedisServer, root: str) -> Iterator[str]:
     async def run(*command: Any) -> Any:
         return server.execute("EVAL", "return redis.call(unpack(ARGV))", 0, *command)  # as the server answers it

@@ -37,8 +37,8 @@ class CallerAt(ScriptCaller):
     at_us = BEGIN_US
     finishes_work = True
 
-    def options(self, root: str, run: str, first_rank: int) -> bytes:
-        options = msgspec.msgpack.decode(super().options(root, run, first_rank))
+    def options(self, root: str, run: str, first_rank: int, replicated: bool) -> bytes:
+        options = msgspec.msgpack.decode(super().options(root, run, first_rank, replicated))
         return calls.encode_map({**options, "at": self.at_us + self.offset_us})
 
     async def _finish(self, primary: Any, root: str, begun: tuple[str, ...], answer: A) -> A:

@@ -118,7 +118,11 @@ class ClusterPrimaries:
 
     def _primary(self, node: Node) -> Primary:
         found = self._primaries.get(node)
-        return self._primaries.setdefault(node, self._primary_at(node)) if found is None else found
+        if found is None:
+            found = self._primaries.setdefault(node, self._primary_at(node))
+            if self._closed:
+                found.close_now()
+        return found
 
     # One call
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -28,7 +28,7 @@ from redis.asyncio.connection import (
 
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.connections import Connection, OnPush
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
 
 CLIENT_NAME = "holdfast"
@@ -74,15 +74,22 @@ class Address:
         return replace(self, host=host, port=port, path="")
 
 
-def parse(url: str) -> tuple[Address, dict[str, str]]:
-    """The server that an address names, and the options that are settings of the engine, as text."""
+def split(url: str) -> SplitResult:
+    """The parts of an address. Raises ConfigError if it cannot be split, or would be split inside of its password."""
     if has_unencoded_login(url):
         raise ConfigError(
             f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
         )
-    shown = without_login(url)
     try:
-        parts = urlsplit(url)
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"The address {without_login(url)} cannot be read: {error}.", key="url") from None
+
+
+def parse(url: str) -> tuple[Address, dict[str, str]]:
+    """The server that an address names, and the options that are settings of the engine, as text."""
+    shown, parts = without_login(url), split(url)
+    try:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"The address {shown} cannot be read: {error}.", key="url") from None
@@ -162,7 +169,20 @@ class RedisConnector:
         protocol: int = 2,
         on_push: OnPush | None = None,
     ) -> Connection:
-        """The same, with other limits in seconds: for a reply, and for the connection."""
+        """The same, with other limits in seconds: for a reply, and for the connection.
+
+        A connection that ends while it is made is made once more: no call was sent on it.
+        """
+        try:
+            return await self._connect(timeout_s, connect_timeout_s, protocol, on_push)
+        except EngineUnavailable as error:
+            if not failures.is_of_ended_connection(error):
+                raise
+        return await self._connect(timeout_s, connect_timeout_s, protocol, on_push)
+
+    async def _connect(
+        self, timeout_s: float, connect_timeout_s: float | None, protocol: int, on_push: OnPush | None
+    ) -> Connection:
         driver = await self.open_driver(connect_timeout_s, protocol=protocol)
         connection = Connection.take_over(driver, timeout_s, on_push)
         connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too

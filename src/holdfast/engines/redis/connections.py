@@ -114,6 +114,7 @@ class Connection(asyncio.Protocol):
         reply = self._loop.create_future()
         if self._error is not None:
             reply.set_exception(self._error)
+            reply.exception()  # see `_end`
             return reply
         self._replies.append(reply)
         self._sent_s.append(self._loop.time())

@@ -142,20 +142,23 @@ class RedisEngine(Engine):
             self._leave_to_parent()
         try:
             await self._check_server()
+            await self._open_notifier()
         except BaseException as error:
+            notifier, self._notifier, self._presence = self._notifier, None, None
+            if notifier is not None:
+                await self._runtime.run_blocking(notifier.close)
             await self._primary.close()
             self._set_primary()
             if isinstance(error, failures.ReplyError):
                 raise failures.of_reply(error, self.place, "open") from error
             raise
-        notifier = None
+        self._pid = os.getpid()
+
+    async def _open_notifier(self) -> None:
         if self._notify:
             self._routes = self._servers.routes()
-            notifier = ChannelNotifier(self._routes, self._topics, self._runtime)
+            self._notifier = notifier = ChannelNotifier(self._routes, self._topics, self._runtime)
             self._servers.topology.on_change = notifier.refresh
-        self._notifier = notifier
-        self._pid = os.getpid()
-        if notifier is not None:
             self._presence = Presence(self.perform, notifier, self._runtime, queues_apart=self._servers.mode == QUEUES)
             await self._runtime.run_blocking(notifier.wait_ready)
 
@@ -213,7 +216,9 @@ class RedisEngine(Engine):
             notifier, self._notifier, self._presence = self._notifier, None, None
             if notifier is not None:
                 notifier.close()
-            self._primary.close_now()
+            primary = self._primary
+            self._set_primary()
+            primary.close_now()
             self._topics.close()
             self._ended_processes.close()
 

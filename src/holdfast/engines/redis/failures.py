@@ -114,6 +114,18 @@ def of_connecting(
     return EngineUnavailable(f"Redis at {place} cannot be reached: {text}. Nothing was written.", engine=SCHEME)
 
 
+def is_of_ended_connection(error: HoldfastError) -> bool:
+    """True if the server, or the network, ended a connection while it was made: another one may be made at once."""
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, (ConnectionLost, ConnectionResetError, BrokenPipeError)):
+            return not isinstance(cause, CallTimeout)
+        if isinstance(cause, RedisError) and "Connection closed by server" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> HoldfastError:
     """The error when a request was sent and no reply has come."""
     text = _text(error)
@@ -130,15 +142,24 @@ def of_lost(error: ConnectionLost, place: str, verb: str, *, reads: bool) -> Hol
     )
 
 
-def with_ids(unknown: OutcomeUnknown, command: Command[Any]) -> OutcomeUnknown:
-    """The same error with the ids of the jobs that the command names."""
+class UnconfirmedWrite(OutcomeUnknown):
+    """The reply was lost, and with it how many replicas have the write: reading it from the primary proves nothing."""
+
+    found_by_reading = False
+
+
+def with_ids(unknown: OutcomeUnknown, command: Command[Any], *, replicated: bool) -> OutcomeUnknown:
+    """The same error with the ids of the jobs that the command names. `replicated`: replicas must confirm the write."""
     ids = tuple(ids_of(command))
     if not ids or unknown.job_ids or type(unknown) is not OutcomeUnknown:
         return unknown
     more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
     of = f"{unknown.verb} of {', '.join(map(shown, ids[:3]))}{more} may or may not"
     message = str(unknown).replace(f"{unknown.verb} may or may not", of, 1)
-    return OutcomeUnknown(message, verb=unknown.verb, job_ids=ids, engine=SCHEME)
+    if not replicated:
+        return OutcomeUnknown(message, verb=unknown.verb, job_ids=ids, engine=SCHEME)
+    message = message.replace("Look up the jobs by id, or repeat", "Repeat", 1)
+    return UnconfirmedWrite(message, verb=unknown.verb, job_ids=ids, engine=SCHEME)
 
 
 def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:

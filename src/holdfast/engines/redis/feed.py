@@ -106,7 +106,7 @@ class PubSubFeed:
 
     def announce(self) -> None:
         """Send the kinds that this process listens for to the other processes, if it listens."""
-        if self._own_kinds:
+        if self._own_kinds and len(self._pending) < MAX_PENDING_MESSAGES:
             self._send_announcement()
 
     def _send_announcement(self, on_sent: Callable[[], object] = lambda: None) -> None:

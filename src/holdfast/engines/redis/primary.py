@@ -39,7 +39,8 @@ class ScriptReply(NamedTuple):
 class Primary:
     """`connect` makes a connection, `place` names the server in messages.
 
-    `options(root, run, first_rank)` gives the second argument of a call: what the script must know besides the command.
+    `options(root, run, first_rank, replicated)` gives the second argument of a call: what the script must know besides
+    the command.
     `refusal(error, root, run)` gives the error for a call that our own script has refused.
     """
 
@@ -49,7 +50,7 @@ class Primary:
         place: str,
         script: ServerScript,
         runtime: Runtime,
-        options: Callable[[str, str, int], bytes],
+        options: Callable[[str, str, int, bool], bytes],
         refusal: Callable[[ReplyError, str, str], HoldfastError] | None = None,
     ) -> None:
         self._connect = connect
@@ -58,7 +59,8 @@ class Primary:
         self._runtime = runtime
         self._options = options
         self._refusal = refusal
-        self._by_loop = ByLoop(runtime, lambda: PrimaryConnections(connect))
+        self._closed = False
+        self._by_loop = ByLoop(runtime, lambda: PrimaryConnections(connect, closed=self._closed))
 
     async def call(
         self,
@@ -85,7 +87,7 @@ class Primary:
             connection = one.connection
             if connection is None or not connection.is_usable:
                 connection = await one.open()
-            arguments = (b"1", root, verb, self._options(root, connection.run, first_rank), *argv[1:])
+            arguments = (b"1", root, verb, self._options(root, connection.run, first_rank, wait is not None), *argv[1:])
             try:
                 if asking:  # for one request: without the text, a second one might be needed
                     connection.request(b"ASKING")
@@ -144,10 +146,13 @@ class Primary:
         return [self.command]
 
     async def close(self) -> None:
+        """A command that is still divided into several calls opens no connection afterwards."""
+        self._closed = True
         await self._by_loop.close()
 
     def close_now(self) -> None:
         """From any thread, without an event loop."""
+        self._closed = True
         self._by_loop.close_now()
 
 
@@ -156,11 +161,11 @@ class OneConnection:
 
     __slots__ = ("_closed", "_connect", "_opening", "connection")
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, *, closed: bool) -> None:
         self._connect = connect
         self.connection: Connection | None = None
         self._opening: asyncio.Future[HoldfastError | None] | None = None
-        self._closed = False
+        self._closed = closed
 
     async def open(self) -> Connection:
         """Open it once for all callers. If the server cannot be reached, all get the error of the one that tried."""
@@ -203,9 +208,9 @@ class PrimaryConnections:
 
     __slots__ = ("exchanges", "others")
 
-    def __init__(self, connect: Connect) -> None:
-        self.exchanges = OneConnection(connect)
-        self.others = OneConnection(connect)
+    def __init__(self, connect: Connect, *, closed: bool) -> None:
+        self.exchanges = OneConnection(connect, closed=closed)
+        self.others = OneConnection(connect, closed=closed)
 
     def close(self) -> None:
         """Call it in the thread of the loop."""

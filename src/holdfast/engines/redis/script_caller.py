@@ -80,7 +80,7 @@ class ScriptCaller:
             if wait is not None and reply.replicas < wait[0]:
                 self._durability.check_replicas(reply.replicas, calls.verb_of(type(command)), failures.ids_of(command))
         except OutcomeUnknown as unknown:
-            raise failures.with_ids(unknown, command) from unknown.__cause__
+            raise failures.with_ids(unknown, command, replicated=wait is not None) from unknown.__cause__
         head, answer = answers.decode(command, reply.values)
         self._history.note(root, head.born, head.tip, reply.run)
         self._note_time(head.wall, not_before_us)
@@ -132,8 +132,8 @@ class ScriptCaller:
             return failures.of_format(rest, self._place)
         return EngineError(f"Redis at {self._place}: {error.text}.", engine=failures.SCHEME)
 
-    def options(self, root: str, run: str, first_rank: int) -> bytes:
-        """The second argument of a call."""
+    def options(self, root: str, run: str, first_rank: int, replicated: bool) -> bytes:
+        """The second argument of a call. `replicated`: WAIT follows the call."""
         options: dict[str, Any] = self._history.options(root, run)
         options["format"] = failures.FORMAT
         options["channel"] = self._servers.channel_prefix(root)
@@ -141,6 +141,8 @@ class ScriptCaller:
             options["sharded"] = True
         if first_rank:
             options["first_rank"] = first_rank
+        if replicated:
+            options["replicated"] = True
         if self.offset_us:
             options["offset"] = self.offset_us
         if self.not_before_us:

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlunsplit
 
 from holdfast.engines.redis.cluster import LONGEST_WAIT_S, ClusterPrimaries
-from holdfast.engines.redis.connect import Address, RedisConnector, parse
+from holdfast.engines.redis.connect import Address, RedisConnector, parse, split
 from holdfast.engines.redis.failures import ConnectionLost, ReplyError
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.slots import SLOTS, Node, SlotMap, SlotRange, Topology
@@ -105,8 +105,8 @@ class SentinelPrimaries(ClusterPrimaries):
 def parse_sentinels(url: str) -> tuple[SentinelAddress, Address, dict[str, str]]:
     """The Sentinels, how to log in at a server that they name, and the options that are settings of the engine."""
     shown = without_login(url)
-    scheme, _, rest = url.partition("://")
-    parts = urlsplit(f"redis://{rest}")
+    scheme = url.partition("://")[0]
+    parts = split(url)
     login, _, hosts = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
     if not service or not hosts:

@@ -64,7 +64,7 @@ async def overlap(
 ) -> History:
     """Run callers on one store, then finish the jobs they left. The engines are open; callers share them in turn."""
     kind = kind or RandomCaller
-    shared = Shared(History())
+    shared = Shared(History(cross_queue_atomic=engines[0].capabilities.cross_queue_atomic))
     runtime = runtime or SystemRuntime()
     callers = [
         kind(shared, engines[number % len(engines)], f"w{number}", Dice(f"{seed}/{number}"), runtime)

@@ -203,6 +203,7 @@ def _passed_over(
     for call in claims:
         if call.answer is None:
             continue
+        promoted_until = call.answer.at.wall if history.cross_queue_atomic else _last_time(history, call)
         overlapping = [other for other in claims if other is not call and other.overlaps(call)]
         touched = {wanted.queue for other in overlapping for wanted in _of(other).queues}
         claim = _of(call)
@@ -215,13 +216,27 @@ def _passed_over(
                 if (
                     one.ticks.after < call.ticks.after
                     and call.ticks.before < one.ticks.before
-                    and one.due <= call.answer.at.wall
+                    and one.due <= (promoted_until if one.waits else call.answer.at.wall)
                     and one.generation.job.task in tasks
                     and not _may_be_paused(switches, one.generation, TickRange(one.ticks.after, call.ticks.before))
                     and not _in_use(history, call, one)
                 ):
                     seen["jobs left behind"] += 1
                     yield from _outranked(call, claim, place, one)
+
+
+def _last_time(history: History, call: RecordedCall) -> int:
+    """The engine's time in the caller's last answer before this call, 0 without one. No queue was visited before it.
+
+    Where each queue has its own time, the answer has the latest of them. A job may have fallen due after the claim had
+    visited its queue, and before that time.
+    """
+    before = (
+        one.answer.at.wall
+        for one in history.calls
+        if one.caller == call.caller and one.answer is not None and one.ticks.precedes(call.ticks)
+    )
+    return max(before, default=0)
 
 
 def _in_use(history: History, call: RecordedCall, one: ClaimableRange) -> bool:

@@ -57,6 +57,8 @@ class History:
     drained: bool = False
     """True if one caller has finished all jobs at the end."""
     busy: int = 0
+    cross_queue_atomic: bool = True
+    """The engine's capability. False: each queue has its own time, and an answer has the latest."""
     lane_order: dict[str, list[str]] = field(default_factory=dict)
     """The ids of jobs by lane, in the order in which they came, where that is certain."""
     released: list[JobKey] = field(default_factory=list)

@@ -109,6 +109,9 @@ do
   -- S2: the same if there is one task.
   local function take_one_task(task, left)
     local ids, of = {}, {}
+    if task.share == 0 then
+      return ids, of
+    end
     for place, member in ipairs(call("ZRANGE", task.key, 0, math.min(task.share, left) - 1)) do
       ids[place], of[place] = sub(member, 14), task
     end

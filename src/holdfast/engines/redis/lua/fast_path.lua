@@ -117,7 +117,7 @@ do
   -- E3: two of one id are left to the rules.
   local function by_queue(groups, now)
     local queues = {}
-    local last_name, last
+    local last_name, last, last_task
     for _, group in ipairs(groups) do
       if #group.limits > 0 then
         return nil
@@ -127,6 +127,12 @@ do
           return nil
         end
         local name, id = job.queue, job.id
+        if job.task ~= last_task then
+          last_task = job.task
+          if not F.is_key_part(last_task) then
+            return nil
+          end
+        end
         if name ~= last_name then
           last_name, last = name, queues[name]
           if last == nil then

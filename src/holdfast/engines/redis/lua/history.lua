@@ -57,6 +57,15 @@ function H.read(root, options, now_us, may_fill)
   return born, tip, lost
 end
 
+-- Writes the tip again. WAIT waits for writes of its own connection only, so a call that answers what another one has
+-- written must write something, too: else it would confirm a write that no replica has.
+function H.write_again(root, tip, may_fill)
+  if not may_fill then
+    redis.call("ZREM", root .. "leases", "") -- see above
+  end
+  redis.call("HSET", root .. "meta", "tip", string.format("%.0f", tip))
+end
+
 -- Counts a call that writes. Returns the new tip.
 function H.advance(root, tip)
   redis.call("HSET", root .. "meta", "tip", string.format("%.0f", tip + 1))

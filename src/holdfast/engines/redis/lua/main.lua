@@ -21,12 +21,17 @@ if options.last and options.last > clock and options.last - clock <= LONGEST_LEA
 end
 local at = { wall = wall, lease = clock }
 
-local born, tip, lost, format = H.read(root, options, clock, verb == "enqueue" or verb == "requeue")
+local may_fill = verb == "enqueue" or verb == "requeue"
+local born, tip, lost, format = H.read(root, options, clock, may_fill)
 if lost then
   return redis.error_reply("HOLDFAST HISTORY " .. born .. " " .. string.format("%.0f", tip))
 end
 if format then
   return redis.error_reply("HOLDFAST FORMAT " .. format)
+end
+
+if options.replicated then
+  H.write_again(root, tip, may_fill)
 end
 
 local command = cmsgpack.unpack(ARGV[3])

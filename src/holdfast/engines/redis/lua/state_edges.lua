@@ -10,6 +10,8 @@ do
   local ended_parents = {} -- name → whether it belongs to the set, for names that this call has changed
   local has_edges -- whether `parents` has a member
   local edges_changed = false
+  local changed_first = 0 -- how many of the stored set `ended_parents` come first and were changed by this call
+  local PAGE = 100
 
   -- Whether any edge exists, or existed when the call began.
   function S.any_edge()
@@ -59,10 +61,47 @@ do
     return found
   end
 
+  -- Names that this call has added to the set: a heap, the first name on top. Some may have left the set again.
+  local added = {}
+
+  local function push(name)
+    local place = #added + 1
+    while place > 1 do
+      local above = math.floor(place / 2)
+      if not rt.less(name, added[above]) then
+        break
+      end
+      added[place], place = added[above], above
+    end
+    added[place] = name
+  end
+
+  local function pop()
+    local count = #added
+    local name, place = added[count], 1
+    added[count] = nil
+    while 2 * place < count do
+      local below = 2 * place
+      if below + 1 < count and rt.less(added[below + 1], added[below]) then
+        below = below + 1
+      end
+      if not rt.less(added[below], name) then
+        break
+      end
+      added[place], place = added[below], below
+    end
+    if count > 1 then
+      added[place] = name
+    end
+  end
+
   function S.mark_parent(queue, id)
-    local job = S.job(queue, id)
-    local belongs = job ~= nil and TERMINAL[job.state] and #S.children(queue, id, 1) > 0
-    ended_parents[queue .. "\0" .. id] = belongs or false
+    local job, name = S.job(queue, id), queue .. "\0" .. id
+    local belongs = job ~= nil and TERMINAL[job.state] and #S.children(queue, id, 1) > 0 or false
+    if belongs and not ended_parents[name] then
+      push(name)
+    end
+    ended_parents[name] = belongs
   end
 
   local function swap_edge(edge, there)
@@ -77,25 +116,24 @@ do
     if not S.any_edge() then
       return nil
     end
-    local first
-    for name, belongs in pairs(ended_parents) do
-      if belongs and (first == nil or rt.less(name, first)) then
-        first = name
-      end
+    while added[1] and not ended_parents[added[1]] do
+      pop()
     end
-    local at = 0
+    local first, stored = added[1], nil
     repeat
-      local stored = call("ZRANGE", S.root .. "ended_parents", at, at + 99)
-      for _, name in ipairs(stored) do
-        if ended_parents[name] == nil then
-          if first == nil or rt.less(name, first) then
-            first = name
-          end
+      local name
+      stored = call("ZRANGE", S.root .. "ended_parents", changed_first, changed_first + PAGE - 1)
+      for _, one in ipairs(stored) do
+        if ended_parents[one] == nil then
+          name = one
           break
         end
-        at = at + 1
+        changed_first = changed_first + 1
       end
-    until #stored < 100 or at % 100 ~= 0
+      if name and (first == nil or rt.less(name, first)) then
+        first = name
+      end
+    until name or #stored < PAGE
     if first == nil then
       return nil
     end

@@ -280,7 +280,7 @@ async def test_a_claim_may_leave_a_job_that_fell_due_after_it_visited_the_queue(
     queues = tuple(QueueClaim(queue, (TaskClaim(task="t", lease_len=SECOND),)) for queue in "ab")
     claim = Claim(claim_id="c", worker="w", queues=queues, limit=1)
     history = History(cross_queue_atomic=False)
-    commands: tuple[Command[Any], ...] = (Enqueue(groups=(Group(jobs),)), Now(), Exchange(claim=claim))
+    commands: list[Command[Any]] = [Enqueue(groups=(Group(jobs),)), Now(), Exchange(claim=claim)]
     for command in commands:
         await history.ask(engine, "w", command)
     await engine.close()

@@ -50,6 +50,7 @@ def cluster(nodes: RedisCluster) -> RedisCluster:
     for node in nodes.primaries:
         node.execute("CLUSTER", "SETSLOT", SLOT, "STABLE")
     if nodes.node_of(SLOT) is not home:
+        nodes.begin_migration(SLOT, home)  # else the others would go on believing the one that has it now
         nodes.end_migration(SLOT, home)
     return nodes
 

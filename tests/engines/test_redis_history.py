@@ -15,9 +15,9 @@ from redis_server import AOF_ALWAYS, WITHOUT_PERSISTENCE, RedisServer, names, pr
 from holdfast import App, Context, Handle, events
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.errors import HistoryLost
+from holdfast.errors import HistoryLost, OutcomeUnknown
 from holdfast.model.job import JobKey
-from holdfast.model.produce import EnqueueAnswer, Group
+from holdfast.model.produce import Enqueue, EnqueueAnswer, EnqueueStatus, Group, GroupAccepted
 from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
@@ -258,3 +258,20 @@ async def test_the_callers_of_a_task_are_told(server: RedisServer) -> None:
             assert {type(answer) for answer in others} == {HistoryLost}
             await add.aenqueue(5, 6)
             assert (await jobs.control.astatus("default")).depth == 1
+
+
+async def test_a_history_that_one_of_two_queues_has_lost_does_not_hide_what_was_written_in_the_other(
+    server: RedisServer,
+) -> None:
+    def groups(job_id: str) -> Enqueue:
+        return Enqueue(groups=tuple(Group((new_job(job_id, queue=queue),)) for queue in ("kept", "lost")))
+
+    async with watched(server.url(), cluster="queues") as process:
+        await process.engine.perform(groups("before"))
+        server.execute("DEL", *server.execute("KEYS", "holdfast:{lost}:*"))
+        with pytest.raises(OutcomeUnknown, match="carried out for some queues, but not for 'lost'"):
+            await process.engine.perform(groups("after"))
+        assert [type(event) for event in process.events] == [events.HistoryLost]
+        answer = await process.engine.perform(groups("after"))
+        statuses = [group.jobs[0].status for group in answer.groups if isinstance(group, GroupAccepted)]
+        assert statuses == [EnqueueStatus.DUPLICATE, EnqueueStatus.CREATED]

@@ -231,6 +231,7 @@ class StoreConnection:
         if not any(key[0] == pid for key in tuple(self._processes)):
             return
         await move_to_loop()
+        await self.bus.wait_for_listeners()  # they may use the store
         for key in [key for key in self._processes if key[0] == pid]:  # more than one if the address has changed
             process = self._processes.pop(key, None)
             if process is not None:

@@ -32,6 +32,8 @@ Listener = Callable[[E], object]
 
 _logger = logging.getLogger("holdfast.events")
 
+LISTENER_TIMEOUT_S: Seconds = 2.0
+"""Async listeners get this long to end when a worker stops or the App is closed."""
 _LOGGED_ERRORS = (Exception, Interrupt, SystemExit, asyncio.CancelledError)
 """Errors of a listener that are only logged: all but KeyboardInterrupt. A CancelledError is one of them: a function
 cannot be cancelled, so it comes from a future or task that the listener has used."""
@@ -132,12 +134,12 @@ class Bus:
             self._listener_tasks.add(task)
             task.add_done_callback(self._listener_tasks.discard)
 
-    async def wait_for_listeners(self, timeout_s: Seconds) -> None:
-        """Wait up to `timeout_s` for the async listeners that still run on this loop."""
+    async def wait_for_listeners(self) -> None:
+        """Wait for the async listeners that still run on this loop, for a limited time."""
         loop = asyncio.get_running_loop()
         running = {task for task in tuple(self._listener_tasks) if task.get_loop() is loop} - {asyncio.current_task()}
         if running:
-            await asyncio.wait(running, timeout=timeout_s)
+            await asyncio.wait(running, timeout=LISTENER_TIMEOUT_S)
 
 
 async def _finish(answer: Awaitable[object], listener: Listener[Any], event: Event) -> None:

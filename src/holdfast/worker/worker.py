@@ -31,8 +31,6 @@ from holdfast.worker.stop_request import StopRequest
 from holdfast.worker.thread import WorkerThread, run_loop
 from holdfast.worker.until_empty import LeftJobs
 
-LISTENER_TIMEOUT_S: Seconds = 2.0
-"""Async listeners get this long to end when the worker stops."""
 LEFTOVER_TIMEOUT_S: Seconds = 1.0
 """Tasks that still run when the loop is to be closed get this long to end."""
 
@@ -153,7 +151,7 @@ class Worker:
                         self.left = services.until_empty.left
                     finally:  # with the signal handlers in place: a second signal must not end the process here
                         await services.end()
-                        await app.bus.wait_for_listeners(LISTENER_TIMEOUT_S)
+                        await app.bus.wait_for_listeners()
         finally:
             stop_request.waker.close()
             self._stop_request = self._loop = self._services = None

@@ -139,6 +139,21 @@ def test_on_empty_is_called_once_each_time_the_queue_has_run_empty(jobs: App[obj
     assert heard == [("scans", 0), ("async", 0)] * 2
 
 
+async def test_close_waits_for_hooks_that_still_run(jobs: App[object], scans: Queue[Scan]) -> None:
+    depths: list[int] = []
+
+    @scans.on_empty
+    async def slow(event: events.QueueEmpty) -> None:
+        await asyncio.sleep(0.05)
+        depths.append((await scans.astatus()).depth)
+
+    async with jobs:
+        await scans.aenqueue(Scan("a"))
+        (lease,) = await scans.aclaim()
+        await lease.acomplete()
+    assert depths == [0]
+
+
 def test_a_hook_that_fails_has_no_other_effect(scans: Queue[Scan], caplog: pytest.LogCaptureFixture) -> None:
     @scans.on_empty
     def broken(event: events.QueueEmpty) -> None:

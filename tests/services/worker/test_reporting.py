@@ -253,7 +253,7 @@ def test_an_async_listener_finishes_before_the_worker_is_done() -> None:
 
 
 def test_an_async_listener_that_does_not_end_does_not_keep_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.worker.LISTENER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("holdfast.telemetry.bus.LISTENER_TIMEOUT_S", 0.01)
     app, ends = MinimalApp(), list[str]()
 
     async def listen(event: events.WorkerStopped) -> None:

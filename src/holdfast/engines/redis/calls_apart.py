@@ -1,8 +1,8 @@
 """Several calls for one command, each on the root of another queue, and what their failures mean together.
 
 The calls run at the same time. If some were carried out and others were not, no single error of theirs is true for the
-command: `EngineUnavailable` says that nothing has happened. Then the command's outcome is unknown, and the caller sends
-it again: commands that were carried out are recognised.
+command: `EngineUnavailable` and `HistoryLost` say that nothing has happened. Then the command's outcome is unknown, and
+the caller sends it again: commands that were carried out are recognised.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.engines.redis.roots import root_of_no_queue, root_of_queue
-from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.errors import EngineUnavailable, HistoryLost, OutcomeUnknown
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
 
@@ -18,6 +18,10 @@ T = TypeVar("T")
 
 MOST_CALLS_AT_ONCE = 64
 """Of one command that is about all queues: more would only wait in the servers, before the calls of others."""
+
+
+_NOTHING_WRITTEN = (EngineUnavailable, HistoryLost)
+"""What they say of one queue is not true for a command that was carried out in others."""
 
 
 class PerformOnRoot(Protocol):
@@ -83,17 +87,20 @@ class Parts(Generic[T]):
     def _error(self, verb: str, *, reads: bool) -> Exception:
         errors = list(self.errors.values())
         for error in errors:
-            if not isinstance(error, EngineUnavailable):
+            if not isinstance(error, _NOTHING_WRITTEN):
                 return error
+        first = next((error for error in errors if isinstance(error, HistoryLost)), errors[0])
         if reads or not self.answers:
-            return errors[0]
+            return first
         queues = ", ".join(map(repr, list(self.errors)[:3]))
-        return OutcomeUnknown(
-            f"{verb} was carried out for some queues, but not for {queues}: {errors[0]} Repeat the call with the same "
+        unknown = OutcomeUnknown(
+            f"{verb} was carried out for some queues, but not for {queues}: {first} Repeat the call with the same "
             "ids: that is safe.",
             verb=verb,
-            engine=errors[0].engine if isinstance(errors[0], EngineUnavailable) else "",
+            engine=first.engine if isinstance(first, _NOTHING_WRITTEN) else "",
         )
+        unknown.__cause__ = first
+        return unknown
 
 
 async def in_parallel(calls: Sequence[Awaitable[T]]) -> list[T | Exception]:

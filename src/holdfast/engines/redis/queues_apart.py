@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.engines.redis.calls_apart import CallsApart, Parts, PerformOnRoot, latest
 from holdfast.engines.redis.exchange_apart import ExchangesApart
 from holdfast.engines.redis.queue_names import QueueNames
-from holdfast.errors import EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
+from holdfast.errors import EngineError, EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.instants import At
@@ -63,8 +63,9 @@ class QueuesApart:
     async def perform(self, command: Command[A]) -> A:
         try:
             answer: Any = await self._perform(command)
-        except HistoryLost:
-            self._names.forget()
+        except EngineError as error:
+            if isinstance(error, HistoryLost) or isinstance(error.__cause__, HistoryLost):
+                self._names.forget()
             raise
         return answer  # type: ignore[no-any-return]
 

@@ -22,7 +22,7 @@ _logger = logging.getLogger("holdfast.redis")
 
 
 class Seen(NamedTuple):
-    """What the last answer about a root said, and which run of the server gave it."""
+    """The history in the last answer about a root, and the run of the server that gave it."""
 
     born: str
     tip: int

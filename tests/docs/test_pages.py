@@ -31,6 +31,7 @@ from unittest.mock import patch
 
 import click
 import pytest
+from command_line import forget_modules
 
 from holdfast import App
 from holdfast.cli.root import root
@@ -218,10 +219,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
             del os.environ[name]
         yield here
-    for name, module in list(sys.modules.items()):
-        # Its own modules only: a driver that is imported twice (asyncpg) may bring down the process.
-        if name == "page" or Path(getattr(module, "__file__", None) or "/").is_relative_to(here):
-            del sys.modules[name]
+    sys.modules.pop("page", None)
+    forget_modules(here)
 
 
 @pytest.fixture

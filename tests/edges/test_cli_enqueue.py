@@ -154,7 +154,6 @@ def test_with_an_app_task_and_arguments_are_checked(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "checked_shop.py").write_text(SHOP.format(name="shop", folder=tmp_path))
     unknown = run("resise", "cat.png", target="checked_shop")
     assert (unknown.code, "Did you mean 'resize'?" in unknown.err) == (2, True)
@@ -172,8 +171,6 @@ def test_a_number_is_text_where_the_task_takes_text(
     run: Run, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "texts_shop", raising=False)
     (tmp_path / "texts_shop.py").write_text(SHOP.format(name="shop", folder=tmp_path))
     assert run("resize", *typed, "width=3", target="texts_shop").code == 0
     (job,) = jobs()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import pytest
-from command_line import Answer, Run
+from command_line import Answer, Run, forget_modules
 
 from holdfast import App
 from holdfast.cli.root import root
@@ -21,12 +21,9 @@ SHOP = "from holdfast import App\njobs = App('sqlite:///jobs.db')\n"
 def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command in an empty folder, with the modules of that folder imported anew."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
 
     def run_in_folder(*args: str) -> Answer:
-        for name, module in list(sys.modules.items()):
-            if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
-                del sys.modules[name]
+        forget_modules(tmp_path)
         return run(*args)
 
     return run_in_folder

@@ -1,6 +1,7 @@
 """The command line inside the test's process: run a command, get its exit code and what it printed."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,13 @@ def run_command(capsys: pytest.CaptureFixture[str], *args: str) -> Answer:
     out, err = capsys.readouterr()
     assert isinstance(exit.value.code, int)
     return Answer(exit.value.code, out, err)
+
+
+def forget_modules(folder: Path) -> None:
+    """Of this folder only: a driver that is imported twice (asyncpg) may bring down the process."""
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]
 
 
 class Shell:

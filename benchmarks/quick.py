@@ -205,8 +205,8 @@ def sqlite_growth(folder: Path) -> Figures:
         url = f"sqlite:///{folder}/growth-{count}.db"
         fill(url, count)
         peaks.append(worker("drain", url)[2] / 1024)
-        for file in folder.glob(f"growth-{count}.db*"):
-            os.unlink(file)
+        for path in folder.glob(f"growth-{count}.db*"):
+            os.unlink(path)
     return {"worker.peak_mb_20k": peaks[0], "worker.peak_mb_200k": peaks[1], "worker.growth_mb": peaks[1] - peaks[0]}
 
 

@@ -7,8 +7,14 @@ An empty file says that the reserve is in use. While it is, every process refuse
 again. A reserve holds no data: it may be removed at any time.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
+from holdfast.engines.command_thread import CommandResult
+from holdfast.errors import StorageFull
+from holdfast.model.command import Command
+from holdfast.model.produce import Enqueue
 from holdfast.runtime import Runtime
 
 STEP_BYTES = 256 * 1024
@@ -73,3 +79,32 @@ class SpaceReserve:
         except OSError:
             return False
         return status is not None and status.size == 0
+
+    def run(
+        self,
+        commands: Sequence[Command[Any]],
+        run: Callable[[Sequence[Command[Any]]], list[CommandResult]],
+        use: Callable[[], object],
+        full: StorageFull,
+    ) -> list[CommandResult]:
+        """Run the commands. While the disk is full no job is accepted, and the other commands use the reserve.
+
+        `use` releases the reserve, with the gate. `full` is the error of the commands that are not run.
+        """
+        results: list[CommandResult] = []
+        may_be_full = self.in_use or Enqueue in map(type, commands)
+        if not (may_be_full and self.is_released()):
+            results = run(commands)
+            if not any(isinstance(result.error, StorageFull) for result in results):
+                return results
+            use()
+        results = results or [CommandResult(None, full, frozenset())] * len(commands)
+        again = [
+            index
+            for index, command in enumerate(commands)
+            if isinstance(results[index].error, StorageFull) and not isinstance(command, Enqueue)
+        ]
+        if again:
+            for index, result in zip(again, run([commands[index] for index in again]), strict=True):
+                results[index] = result
+        return results

@@ -85,11 +85,11 @@ class SpaceReserve:
         commands: Sequence[Command[Any]],
         run: Callable[[Sequence[Command[Any]]], list[CommandResult]],
         use: Callable[[], object],
-        full: StorageFull,
+        make_error: Callable[[], StorageFull],
     ) -> list[CommandResult]:
         """Run the commands. While the disk is full no job is accepted, and the other commands use the reserve.
 
-        `use` releases the reserve, with the gate. `full` is the error of the commands that are not run.
+        `use` releases the reserve, with the gate. `make_error`: for the commands that are not run.
         """
         results: list[CommandResult] = []
         may_be_full = self.in_use or Enqueue in map(type, commands)
@@ -98,7 +98,7 @@ class SpaceReserve:
             if not any(isinstance(result.error, StorageFull) for result in results):
                 return results
             use()
-        results = results or [CommandResult(None, full, frozenset())] * len(commands)
+        results = results or [CommandResult(None, make_error(), frozenset())] * len(commands)
         again = [
             index
             for index, command in enumerate(commands)

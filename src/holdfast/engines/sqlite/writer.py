@@ -159,7 +159,7 @@ class Writer:
     # Commands
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
-        return self._reserve.run(commands, self._run, self._use_reserve, storage_full(self._store.path))
+        return self._reserve.run(commands, self._run, self._use_reserve, lambda: storage_full(self._store.path))
 
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:

@@ -1,10 +1,10 @@
-"""Files on a simulated disk, for one simulated process. Paths that are not below `ROOT` are real: the private folder,
-where the sockets of processes are."""
+"""Files on a simulated disk, for one simulated process. Paths that are not below `ROOT` are real."""
 
 import errno
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from simulated_disk import DEVICE, SimulatedDisk, SimulatedFile, SimulatedFolder
 
@@ -89,6 +89,10 @@ class SimulatedFiles(Files):
 
     def file_system_type(self, path: StrPath) -> str:
         return "ext4" if is_simulated(path) else super().file_system_type(path)
+
+    def private_folder(self, name: str) -> Path:
+        """There is none: then engines work without sockets. Many of them are opened in one test."""
+        raise OSError(errno.ENOTSUP, "a simulated process has no sockets")
 
     # Content
 

@@ -19,7 +19,9 @@ PRIVATE = 0o700
 def check_platform() -> None:
     if sys.platform == "win32":
         raise Unsupported(
-            "Windows has no file locks of the kind that this store needs. Use SQLite.", capability="flock", engine="file"
+            "Windows has no file locks of the kind that this store needs. Use SQLite.",
+            capability="flock",
+            engine="file",
         )
 
 
@@ -38,16 +40,17 @@ def _check(folder: Path, runtime: Runtime) -> None:
         return
     if status.kind == "link":
         raise _refusal(
-            f"{folder} is a symbolic link, and a store does not follow links: another user could change where one leads. "
-            f"Use the folder itself: file://{os.path.realpath(folder)}"
+            f"{folder} is a symbolic link. A store does not follow links, because another user could change where one "
+            f"leads. Use the folder itself: file://{os.path.realpath(folder)}"
         )
     if status.kind != "folder":
         raise _refusal(f"{folder} is no folder. A file store needs a folder of its own.")
     user = os.geteuid() if sys.platform != "win32" else 0
     if status.user != user:
         raise _refusal(
-            f"{folder} belongs to the user with the number {status.user}, and this process runs as {user}. All processes "
-            "of a file store run as the user who owns its folder. Change the owner with chown, or use another folder."
+            f"{folder} belongs to the user with the number {status.user}, and this process runs as {user}. All "
+            "processes of a file store run as the user who owns its folder. Change the owner with chown, or use another "
+            "folder."
         )
     if status.permissions & WRITABLE_BY_ALL:
         raise _refusal(
@@ -60,9 +63,9 @@ def check_file_system(root: Path, runtime: Runtime, *, allow_network_disk: bool)
     kind = runtime.fs.file_system_type(root)
     if is_network_file_system(kind) and not allow_network_disk:
         raise _refusal(
-            f"{root} is on a network file system ({kind}), where file locks may not hold and a sync may not reach a disk. "
-            "Use a local disk, PostgreSQL or Redis. If you know that it keeps both, and one host alone uses the folder, "
-            "set `allow_network_disk = true` in the table [file]."
+            f"{root} is on a network file system ({kind}), where file locks may not hold and a sync may not reach a "
+            "disk. Use a local disk, PostgreSQL or Redis. If you know that it keeps both, and one host alone uses the "
+            "folder, set `allow_network_disk = true` in the table [file]."
         )
 
 

@@ -49,8 +49,8 @@ def _check(folder: Path, runtime: Runtime) -> None:
     if status.user != user:
         raise _refusal(
             f"{folder} belongs to the user with the number {status.user}, and this process runs as {user}. All "
-            "processes of a file store run as the user who owns its folder. Change the owner with chown, or use another "
-            "folder."
+            "processes of a file store run as the user who owns its folder. Change its owner with chown, or use "
+            "another folder."
         )
     if status.permissions & WRITABLE_BY_ALL:
         raise _refusal(

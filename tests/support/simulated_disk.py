@@ -5,8 +5,9 @@ has: a change moves there when the file, or for a change of names the folder, is
 the other changes: each sector of each write by itself, each length, each name. A renamed file may be found under its
 old name, its new name or both, but never under none, because a rename is one step.
 
-`SimulatedDisk.image()` copies the disk at one moment. An image answers which disk a killed process leaves
-(`after_kill`: both planes as they are), and which disk a power cut leaves (`after_power_cut`, one of many, chosen by a seed).
+`SimulatedDisk.image()` copies the disk at one moment. An image answers which disk killed processes leave
+(`after_kill`: both planes as they are), and which disk a power cut leaves (`after_power_cut`: one of many, chosen by a
+seed).
 """
 
 import errno

@@ -5,8 +5,9 @@ has: a change moves there when the file, or for a change of names the folder, is
 the other changes: each sector of each write by itself, each length, each name. A renamed file may be found under its
 old name, its new name or both, but never under none, because a rename is one step.
 
-`SimulatedDisk.image()` copies the disk at one moment. An image answers which disk a killed process leaves
-(`after_kill`: the live plane), and which disk a power cut leaves (`after_power_cut`, one of many, chosen by a seed).
+`SimulatedDisk.image()` copies the disk at one moment. An image answers which disk killed processes leave
+(`after_kill`: both planes as they are), and which disk a power cut leaves (`after_power_cut`: one of many, chosen by a
+seed).
 """
 
 import errno
@@ -245,39 +246,54 @@ class DiskImage(NamedTuple):
     clock: Callable[[], int]
 
     def after_kill(self) -> SimulatedDisk:
-        """All processes have ended. Nothing that they have written is lost."""
-        return self._disk({number: file.live for number, file in self.files.items()}, lambda folder: folder.live)
+        """All processes have ended. Nothing that they have written is lost, but what was not synced is still not."""
+        disk = self._new_disk()
+        files = {
+            number: SimulatedFile(number, file.modified_us, bytearray(file.live), file.durable, list(file.unsynced))
+            for number, file in self.files.items()
+        }
+        folders: dict[int, SimulatedFolder] = {}
+
+        def node(entry: int | NamesImage) -> Node:
+            return files[entry] if isinstance(entry, int) else make_folder(entry)
+
+        def make_folder(image: NamesImage) -> SimulatedFolder:
+            if image.number not in folders:
+                folder = folders[image.number] = SimulatedFolder(image.number, 0)
+                folder.live = {name: node(entry) for name, entry in image.live.items()}
+                folder.durable = {name: node(entry) for name, entry in image.durable.items()}
+                folder.unsynced = [
+                    NameChange(None if new is None else (new[0], node(new[1])), removed)
+                    for new, removed in image.unsynced
+                ]
+            return folders[image.number]
+
+        disk.root = make_folder(self.root)
+        return disk
 
     def after_power_cut(self, seed: int, loss: Loss | None = None) -> SimulatedDisk:
         """The disk when the machine starts again. Without `loss` the seed chooses it for each file."""
         random = Random(seed)
-        contents: dict[int, bytes] = {}
+        disk = self._new_disk()
+        files: dict[int, SimulatedFile] = {}
         for number, file in self.files.items():
             of_file: Loss = random.choice(LOSSES) if loss is None else loss
-            contents[number] = _after_loss(file.durable, file.unsynced, len(file.live), random, of_file)
-        return self._disk(contents, lambda folder: _names_after_loss(folder, random, loss))
-
-    def _disk(
-        self, contents: Mapping[int, bytes], names: Callable[[NamesImage], "Mapping[str, int | NamesImage]"]
-    ) -> SimulatedDisk:
-        disk = SimulatedDisk(self.clock)
-        disk._next_number = self.next_number
-        made: dict[int, SimulatedFile] = {}
-
-        def make_file(number: int) -> SimulatedFile:
-            if number not in made:  # a file may have two names after a rename
-                content = contents[number]
-                made[number] = SimulatedFile(number, self.files[number].modified_us, bytearray(content), content)
-            return made[number]
+            content = _after_loss(file.durable, file.unsynced, len(file.live), random, of_file)
+            files[number] = SimulatedFile(number, file.modified_us, bytearray(content), content)
 
         def make_folder(image: NamesImage) -> SimulatedFolder:
-            entries: dict[str, Node] = {
-                name: make_folder(entry) if isinstance(entry, NamesImage) else make_file(entry)
-                for name, entry in names(image).items()
+            names: dict[str, Node] = {
+                name: make_folder(entry) if isinstance(entry, NamesImage) else files[entry]
+                for name, entry in _names_after_loss(image, random, loss).items()
             }
-            return SimulatedFolder(image.number, 0, entries, dict(entries))
+            return SimulatedFolder(image.number, 0, names, dict(names))
 
         disk.root = make_folder(self.root)
+        return disk
+
+    def _new_disk(self) -> SimulatedDisk:
+        disk = SimulatedDisk(self.clock)
+        disk._next_number = self.next_number
         return disk
 
 

@@ -186,6 +186,23 @@ def test_a_kill_loses_nothing_and_an_image_does_not_change() -> None:
     assert SimulatedFiles(image.after_kill()).read_bytes(JOURNAL) == b"new"
 
 
+def test_what_a_killed_process_has_not_synced_can_still_be_lost() -> None:
+    disk, files = disk_with(b"old")
+    files.open_write(JOURNAL).write_at(0, b"new")
+    files.mkdir(f"{ROOT}/folder")
+    files.write_atomic(f"{ROOT}/folder/file", b"synced")
+    after = SimulatedFiles(disk.image().after_kill())
+    assert after.read_bytes(f"{ROOT}/folder/file") == b"synced"
+    cut = SimulatedFiles(after.disk.image().after_power_cut(0, "everything"))
+    assert cut.read_bytes(JOURNAL) == b"old"
+    assert cut.listdir(ROOT) == ["journal"]
+    after.open_write(JOURNAL).sync()
+    after.sync_folder(ROOT)
+    cut = SimulatedFiles(after.disk.image().after_power_cut(0, "everything"))
+    assert cut.read_bytes(JOURNAL) == b"new"
+    assert cut.read_bytes(f"{ROOT}/folder/file") == b"synced"
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_same_seed_leaves_the_same_disk(loss: Loss) -> None:
     disk, files = disk_with(b"old" * 1_000)

@@ -7,8 +7,8 @@ agree with each other, and the indexes are built once, from the last version of 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from holdfast.engines.file.changes import decode, with_payload
-from holdfast.engines.ledger.state import Name, Record
+from holdfast.engines.file.changes import decode, encode, with_payload
+from holdfast.engines.ledger.state import Change, Name, Record, State
 from holdfast.errors import CorruptRecord
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
@@ -47,6 +47,10 @@ class Records:
             else:
                 self._swap(record, there=there)
 
+    def swap(self, change: Change) -> None:
+        """Apply a change that was not read from a file."""
+        self.apply((encode(change),))
+
     def _swap_job(self, job: JobRecord, *, there: bool, needs_payload: bool) -> None:
         name = (job.queue, job.id)
         if not there:
@@ -76,6 +80,14 @@ class Records:
                 _keep(self.workers, record.worker, record, there=there)
             case Edge(parent=parent, child=child):
                 _keep(self.edges, ((parent.queue, parent.id), (child.queue, child.id)), record, there=there)
+
+    def fill(self, state: State) -> None:
+        """Write all records to an empty state."""
+        for record in self.in_order():
+            if type(record) is JobRecord:
+                state.swap_job(None, record)
+            else:
+                state.swap(record, there=True)
 
     def in_order(self) -> Iterator[Record]:
         """All records. A job comes after the records of its queue and lane, an edge after its jobs."""

@@ -62,8 +62,8 @@ class FileRunner:
         self._options = options
         self._boot_hash = hash_of_boot(runtime.boot_id())
         self.replica = Replica()
-        self._is_in_order = True
-        """False while commands are carried out, and after a call that was interrupted."""
+        self._must_load = True
+        """The replica is not that of a place in the journal: it is being changed, or that was interrupted."""
         self._gate = folder.open_gate(options.lock_timeout_s)
         try:
             self.journal = Journal(folder, runtime, segment_bytes=options.segment_bytes)
@@ -87,12 +87,8 @@ class FileRunner:
         self._gate.timeout_s = min(self._gate.timeout_s, CLOSING_GATE_TIMEOUT_S)
 
     def recover(self) -> None:
-        """After an interrupted `run`: the replica may have a part of a command. Harmless if it was not interrupted."""
-        if not self._is_in_order:
-            self._gate.unlock()
-            with self._gate:
-                self._load()
-            self._is_in_order = True
+        """End what an interrupted `run` has left. The next one loads the store, if the replica has a part of it."""
+        self._gate.unlock()
 
     def close(self) -> None:
         self._compaction.close()
@@ -106,26 +102,31 @@ class FileRunner:
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         """Run the commands in order. While the disk is full no job is accepted."""
-        self.recover()
-        self._is_in_order = False
-        results = self._reserve.run(commands, self._run, self._use_reserve, self._storage_full)
-        self._is_in_order = True
-        return results
+        return self._reserve.run(commands, self._run, self._use_reserve, self._storage_full)
 
     def _run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         try:
+            if self._must_load:
+                self._load_again()
             if all(type(command) in READS for command in commands):
                 return self._read(commands)
             return self._write(commands)
         except EngineError as error:
-            return [CommandResult(None, error, frozenset())] * len(commands)
+            failure: Exception = error
+        except OSError as error:
+            failure = self._unavailable(error)
+        return [CommandResult(None, failure, frozenset())] * len(commands)
+
+    def _unavailable(self, error: OSError) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self._folder.path} cannot be used ({error}). Nothing was written. Check the disk.", engine="file"
+        )
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         try:
             self._catch_up(under_gate=False)
         except FellBehind:
-            with self._gate:
-                self._catch_up(under_gate=True)
+            self._load_again()
         results, _ = self._decide(commands)
         self._sync()
         return results
@@ -135,14 +136,16 @@ class FileRunner:
         with self._gate:
             self._folder.check_identity()
             self._catch_up(under_gate=True)
+            self._must_load = True
             results, changes = self._decide(commands)
             if changes:
                 self._append(changes)
+            self._must_load = False
         if all(type(command) in NEED_NO_SYNC for command in commands):
             return results
         try:
             self._sync()
-        except EngineError as error:
+        except (EngineError, OSError) as error:
             if not changes:
                 raise
             raise OutcomeUnknown(
@@ -170,11 +173,22 @@ class FileRunner:
 
     def _load(self) -> None:
         """Under the gate."""
+        self._must_load = True
         self.replica.load(load(self.journal))
         if self.replica.boot_hash != self._boot_hash:
+            self.replica.begin(self.replica.at)
             self._append(self.replica.expire_leases())
+        self._must_load = False
+
+    def _load_again(self) -> None:
+        if self.journal.marks.read().is_suspect:  # to load it would be to trust the disk again
+            raise self.journal.suspect_error()
+        with self._gate:
+            self._folder.check_identity()
+            self._load()
 
     def _catch_up(self, *, under_gate: bool) -> None:
+        self._must_load = True
         try:
             frames = self.journal.read_new(under_gate=under_gate)
         except FellBehind as reason:
@@ -185,24 +199,28 @@ class FileRunner:
         else:
             if frames:
                 self.replica.apply(frames)
+            self._must_load = False
 
     def _catch_up_before_gate(self) -> None:
         """Apply what is there already, so that the gate is held only for what comes meanwhile."""
-        with suppress(FellBehind):
+        try:
             self._catch_up(under_gate=False)
+        except FellBehind:
+            self._load_again()
 
     def _append(self, changes: Sequence[Change]) -> None:
         """Under the gate. After an error the replica is as before."""
         if not changes:
             return
         replica, journal = self.replica, self.journal
-        at = replica.clock.after(replica.at)
         try:
-            journal.append([encode(change) for change in changes], at, replica.last_arrival, self._boot_hash)
+            data = [encode(change) for change in changes]
+            journal.append(data, replica.clock, replica.last_arrival, self._boot_hash)
         except EngineError:
             replica.undo(changes)
+            self._must_load = False
             raise
-        replica.at, replica.boot_hash = at, self._boot_hash
+        replica.at, replica.boot_hash = replica.clock, self._boot_hash
         try:
             self._folder.check_identity()
         except EngineUnavailable as error:
@@ -225,7 +243,7 @@ class FileRunner:
         """Class fast. Called by another thread."""
         try:
             self.journal.sync()
-        except EngineError as error:  # every later command meets the mark of the failed sync
+        except (EngineError, OSError) as error:  # every later command meets the mark of the failed sync
             log.error("%s", error)
 
     # A full disk

@@ -1,5 +1,6 @@
 """Files, folders and file locks. Use them through `holdfast.runtime`: `runtime.fs` is the only instance in use."""
 
+import errno
 import os
 import stat
 import sys
@@ -20,6 +21,8 @@ Identity = tuple[int, int]
 
 def _sync(fd: int) -> None:
     """Write the file to the disk. On macOS a plain fsync leaves the data in the drive's cache."""
+    if fd < 0:  # closed, perhaps by another thread; the standard library would raise ValueError
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     if sys.platform == "darwin":
         import fcntl
 
@@ -176,12 +179,12 @@ class Files:
         target = Path(path)
         temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
         try:
-            with Descriptor(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)) as file:
-                _write_all(file.fd, data)
-                _sync(file.fd)
-            os.replace(temporary, target)
+            with self.create(temporary) as file:
+                file.write_at(0, data)
+                file.sync()
+            self.rename(temporary, target)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            self.remove(temporary)
             raise
         self.sync_folder(target.parent)
 

@@ -24,6 +24,11 @@ _NOTHING_WRITTEN = (EngineUnavailable, HistoryLost, StorageFull)
 """What they say of one queue is not true for a command that was carried out in others."""
 
 
+PASSING = (EngineUnavailable, HistoryLost)
+"""Errors of one queue after which a command may go on with the others: nothing was written in this queue, and a later
+call may succeed. (The loss of a history is reported by its event.)"""
+
+
 class PerformOnRoot(Protocol):
     """Carries out a command under one root. `first_rank`: of the first lease of its claim."""
 
@@ -77,7 +82,7 @@ class Parts(Generic[T]):
             raise self._error(verb, reads=reads)
         return self.answers
 
-    def some_or_raise(self, verb: str, passing: tuple[type[Exception], ...] = (EngineUnavailable,)) -> Mapping[str, T]:
+    def some_or_raise(self, verb: str, passing: tuple[type[Exception], ...] = PASSING) -> Mapping[str, T]:
         """The answers, if there are any and the errors will pass. Else raise what is true for the whole command."""
         others = any(not isinstance(error, passing) for error in self.errors.values())
         if self.errors and (others or not self.answers):

@@ -77,7 +77,7 @@ class Journal:
         """The header of the last frame that was read or written."""
         self._file: WriteFile | None = None
         self._identity: Identity = (0, 0)
-        self._synced = Mark(0, 0)
+        self.synced = Mark(0, 0)
         """What this process knows to be synced."""
         self._files = runtime.lock()
         """Held while a sync uses the file of the segment, and while another segment is opened."""
@@ -115,8 +115,8 @@ class Journal:
         mark = self.marks.read()  # before the bytes: what is below it does not change any more
         if mark.is_suspect:
             raise self.suspect_error()
-        if mark.covers(self._synced.segment, self._synced.offset):
-            self._synced = mark
+        if mark.covers(self.synced.segment, self.synced.offset):
+            self.synced = mark
         frames: list[Frame] = []
         while self._read_segment(mark, frames, under_gate=under_gate) and self._open_next(
             frames, under_gate=under_gate
@@ -202,7 +202,7 @@ class Journal:
         segment, offset, sequence = self.position
         if self.last.flags & Flag.LAST:
             raise EngineUnavailable("The last segment of the journal is complete and has no next one.", engine="file")
-        synced = self._synced.offset if self._synced.segment == segment else 0
+        synced = self.synced.offset if self.synced.segment == segment else 0
         header = Header(sequence, at, arrival, boot_hash, synced, self.folder.id, flags)
         data = encode_frame(header, changes)
         try:
@@ -232,10 +232,10 @@ class Journal:
             mark = self.marks.read()
             if mark.is_suspect:
                 raise self.suspect_error()
-            if self._synced.covers(target.segment, target.offset):
+            if self.synced.covers(target.segment, target.offset):
                 return
             if mark.covers(target.segment, target.offset):
-                self._synced = mark
+                self.synced = mark
                 return
             segment, offset, _ = self.position  # no other segment can be opened now
             try:
@@ -250,7 +250,7 @@ class Journal:
             self._note_synced(segment, offset)
 
     def _note_synced(self, segment: int, offset: int) -> None:
-        self._synced = Mark(segment, offset)
+        self.synced = Mark(segment, offset)
         self.marks.write(segment, offset)
 
     def set_suspect(self, error: OSError) -> None:

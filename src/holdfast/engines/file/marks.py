@@ -7,6 +7,7 @@ A process may write an older mark over a newer one: then a sync more is made, an
 sync has failed has a place of its own, so that the mark of another process cannot clear it.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -50,7 +51,9 @@ class MarkFile:
         return parse_mark(self._file.read_at(0, FILE_BYTES))
 
     def write(self, segment: int, offset: int) -> None:
-        self._file.write_at(0, encode_mark(segment, offset))
+        """Without an error if the disk refuses it: then another process syncs once more."""
+        with suppress(OSError):
+            self._file.write_at(0, encode_mark(segment, offset))
 
     def set_suspect(self, is_suspect: bool) -> None:
         self._file.write_at(SUSPECT_AT, bytes([is_suspect]))
@@ -61,9 +64,11 @@ class MarkFile:
 
 def _open(path: Path, runtime: Runtime) -> WriteFile:
     try:
-        return runtime.fs.create(path)
+        file = runtime.fs.create(path)
     except FileExistsError:
         return runtime.fs.open_write(path)
+    file.allocate(FILE_BYTES)  # a full disk can refuse no mark later; what another process has written stays
+    return file
 
 
 def encode_mark(segment: int, offset: int) -> bytes:

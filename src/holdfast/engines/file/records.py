@@ -5,13 +5,17 @@ agree with each other, and the indexes are built once, from the last version of 
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-from holdfast.engines.file.changes import decode, with_payload
-from holdfast.engines.ledger.state import Name, Record
+from holdfast.engines.file.changes import decode, encode, with_payload
+from holdfast.engines.ledger.state import Change, Name, Record, State
 from holdfast.errors import CorruptRecord
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+
+K = TypeVar("K")
+R = TypeVar("R")
 
 
 class Records:
@@ -22,6 +26,8 @@ class Records:
         self.arrival = 0
         """The last arrival number in use."""
         self.boot_hash = 0
+        self.lost_changes = 0
+        """Changes that could not be read; a number of frames that cannot be read counts as one."""
         self.queues: dict[str, QueueRecord] = {}
         self.lanes: dict[Name, LaneRecord] = {}
         self.pools: dict[str, PoolRecord] = {}
@@ -29,28 +35,36 @@ class Records:
         self.workers: dict[str, WorkerRecord] = {}
         self.jobs: dict[Name, JobRecord] = {}
         self.edges: dict[tuple[Name, Name], Edge] = {}
+        self.without_payload: set[Name] = set()
+        """Jobs whose payload is lost: the change that wrote it was damaged, and a later one was not."""
 
-    def apply(self, changes: Iterable[bytes]) -> list[str]:
-        """Apply the changes of a frame; the answer says which ones are of no use because an earlier one is lost."""
-        useless: list[str] = []
+    def apply(self, changes: Iterable[bytes]) -> None:
+        """Apply the changes of a frame."""
         for data in changes:
             record, there, needs_payload = decode(data)
             if type(record) is JobRecord:
-                name = (record.queue, record.id)
-                if needs_payload:
-                    try:
-                        record = with_payload(record, self.jobs.get(name))
-                    except CorruptRecord as error:
-                        useless.append(str(error))
-                        self.jobs.pop(name, None)
-                        continue
-                if there:
-                    self.jobs[name] = record
-                else:
-                    self.jobs.pop(name, None)
+                self._swap_job(record, there=there, needs_payload=needs_payload)
             else:
                 self._swap(record, there=there)
-        return useless
+
+    def swap(self, change: Change) -> None:
+        """Apply a change that was not read from a file."""
+        self.apply((encode(change),))
+
+    def _swap_job(self, job: JobRecord, *, there: bool, needs_payload: bool) -> None:
+        name = (job.queue, job.id)
+        if not there:
+            self.jobs.pop(name, None)
+            self.without_payload.discard(name)
+            return
+        if not needs_payload:
+            self.without_payload.discard(name)
+        else:
+            try:
+                job = with_payload(job, self.jobs.get(name))
+            except CorruptRecord:
+                self.without_payload.add(name)
+        self.jobs[name] = job
 
     def _swap(self, record: Record, *, there: bool) -> None:
         match record:
@@ -67,6 +81,14 @@ class Records:
             case Edge(parent=parent, child=child):
                 _keep(self.edges, ((parent.queue, parent.id), (child.queue, child.id)), record, there=there)
 
+    def fill(self, state: State) -> None:
+        """Write all records to an empty state."""
+        for record in self.in_order():
+            if type(record) is JobRecord:
+                state.swap_job(None, record)
+            else:
+                state.swap(record, there=True)
+
     def in_order(self) -> Iterator[Record]:
         """All records. A job comes after the records of its queue and lane, an edge after its jobs."""
         yield from self.queues.values()
@@ -78,7 +100,7 @@ class Records:
         yield from self.edges.values()
 
 
-def _keep[K, R](table: dict[K, R], key: K, record: R, *, there: bool) -> None:
+def _keep(table: dict[K, R], key: K, record: R, *, there: bool) -> None:
     if there:
         table[key] = record
     else:

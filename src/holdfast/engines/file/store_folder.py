@@ -9,7 +9,7 @@
     suspect             a sync has failed here: when, and why
     reserve             space for settling jobs when the disk is full
     <16 hex>.torn       the end of segment N, which a power failure has left incomplete
-    <16 hex>.damaged    changes of segments before N that could not be read
+    <name>.damaged      a segment or snapshot of which changes could not be read
     .<16 hex>.tmp       a file that is being written
 
 Other names are not ours, and are left alone.
@@ -96,9 +96,6 @@ class StoreFolder:
 
     def torn_path(self, segment: int) -> Path:
         return self.path / f"{segment:016x}.torn"
-
-    def damaged_path(self, segment: int) -> Path:
-        return self.path / f"{segment:016x}.damaged"
 
     def temporary_path(self) -> Path:
         return self.path / f".{self._runtime.token_bytes(8).hex()}.tmp"

@@ -150,16 +150,16 @@ def frame_length(data: bytes, offset: int = 0) -> int | None:
     return None if layout is None else layout.length
 
 
-def header_at(data: bytes, offset: int) -> Header | None:
-    """The header at this offset; None if there is no sound one."""
-    layout = _read_header(data, offset, MAGIC)
-    return None if layout is None else layout.header
-
-
 def store_of(data: bytes) -> int | None:
     """The store of the frame at the beginning; None if there is no sound header."""
     layout = _read_header(data, 0, MAGIC)
     return None if layout is None else layout.header.store
+
+
+def header_at(data: bytes, offset: int) -> Header | None:
+    """The header at this offset; None if there is no sound one."""
+    layout = _read_header(data, offset, MAGIC)
+    return None if layout is None else layout.header
 
 
 def read_sound(data: bytes, offset: int, store: int) -> Frame | None:

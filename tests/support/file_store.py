@@ -120,6 +120,13 @@ def content(disk: SimulatedDisk, name: str) -> bytearray:
     return disk.file(str(STORE / name)).live
 
 
+def damage_synced(disk: SimulatedDisk, name: str, offset: int) -> None:
+    """Another value for this byte of a file of the store, on the disk and for programs."""
+    file = disk.file(str(STORE / name))
+    file.live[offset] ^= 1
+    file.durable = bytes(file.live)
+
+
 def names(disk: SimulatedDisk) -> list[str]:
     """The files of the store."""
     return sorted(disk.folder(str(STORE)).live)

@@ -31,6 +31,9 @@ no_fork = threading.RLock()
 _forking = threading.RLock()
 """One thread forks at a time."""
 
+_without_turn: set[int] = set()
+"""Threads that fork while another one does: they waited for too long. Participants are left to the other thread."""
+
 depth = 0
 """How many forks are between the process that loaded this module and this one. Code that calls a function of the user
 compares it before and after, to notice that it has returned in a child."""
@@ -101,7 +104,12 @@ def _before_fork() -> None:
     So it is the second one here, too. What another thread has opened between the two is new to its participant.
     """
     deadline_s = now_s() + OPENING_LIMIT_S
-    _forking.acquire(timeout=OPENING_LIMIT_S)
+    if not _forking.acquire(timeout=OPENING_LIMIT_S):
+        # The other thread may wait for one that waits for this thread, so no limit is right. What it has taken for its
+        # own child is right for this child, too. What it has not taken counts as in use there.
+        _without_turn.add(threading.get_ident())
+        no_fork.acquire(timeout=0)
+        return
     while True:
         for participant in _around:
             _call(participant.before_fork)
@@ -112,8 +120,11 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    for participant in _around:
-        _call(participant.after_fork_in_parent)
+    thread = threading.get_ident()
+    if thread not in _without_turn:
+        for participant in _around:
+            _call(participant.after_fork_in_parent)
+    _without_turn.discard(thread)
     for lock in (no_fork, _forking):
         with suppress(RuntimeError):  # it was not acquired in time
             lock.release()
@@ -137,6 +148,7 @@ def end_child(error: BaseException | None = None) -> NoReturn:
 def _after_fork_in_child() -> None:
     global depth  # noqa: PLW0603 - there is one process
     depth += 1
+    _without_turn.clear()
     for lock in (no_fork, _forking):
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # the standard library's own way: a dead thread may hold it
     methods = [reference() for reference in _in_child.copy()]  # all: one method may drop the object of another

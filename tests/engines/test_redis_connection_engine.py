@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import threading
 import warnings
 from collections.abc import Callable
@@ -98,6 +99,43 @@ async def test_a_forked_child_keeps_no_connection_of_its_parent_open(store: Stor
     finally:
         os.close(writer)
         os.waitpid(pid, 0)
+
+
+async def test_a_child_that_is_forked_during_a_handshake_keeps_no_copy_of_the_socket() -> None:
+    """The server here accepts and says nothing. The parent gives up, and its server must notice it."""
+    reader, writer = os.pipe()
+
+    def fork() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        return pid
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        engine = open_engine(f"redis://127.0.0.1:{server.getsockname()[1]}/0", durability="none", connect_timeout=60)
+        opening = asyncio.ensure_future(engine.open())
+        accepted, _ = await asyncio.to_thread(server.accept)
+        with accepted:
+            accepted.settimeout(30)
+            assert await asyncio.to_thread(accepted.recv, 100)
+            pid = await asyncio.to_thread(fork)
+            os.close(reader)
+            try:
+                opening.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await opening
+
+                async with asyncio.timeout(30):
+                    while await asyncio.to_thread(accepted.recv, 100):  # until the end of the connection
+                        pass
+            finally:
+                os.close(writer)
+                os.waitpid(pid, 0)
 
 
 # Cancelled calls

@@ -87,6 +87,7 @@ FILES = (
     "state_edges",
     "state_lists",
     "state_scopes",
+    "state_lanes",
 )
 
 
@@ -302,6 +303,39 @@ def test_the_first_of_many_ended_parents_is_found(redis_server: RedisServer, red
     for call, expected in (([*steps, ["flush"]], []), ([question, *resolved, question], [["q", "000"], ["q", "100"]])):
         reply = redis_server.execute("EVAL", state_script(DRIVER), 1, root, msgspec.msgpack.encode(call))
         assert msgspec.msgpack.decode(reply) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_jobs_of_a_lane_are_found_by_arrival_whatever_their_priorities(
+    redis_server: RedisServer, redis_store: Callable[[], Store], seed: int
+) -> None:
+    """With a part of them changed by the call: ended, or with another priority."""
+    chance, root = random.Random(seed), f"{redis_store().namespace}:"
+    priorities = chance.sample(range(-9, 10), seed + 1)
+    jobs = [
+        JobRecord(
+            queue="q", id=str(number), arrival=number, created=NOW, lane="x",
+            state=JobState.BLOCKED, hold=Hold.LANE, priority=chance.choice(priorities),
+        )
+        for number in range(1, chance.randrange(100, 300))
+    ]  # fmt: skip
+    put = [["job", lua_job(job), "q", job.id] for job in jobs]
+    redis_server.execute("EVAL", state_script(DRIVER), 1, root, msgspec.msgpack.encode([*put, ["flush"]]))
+    steps, expected = [], []
+    for _ in range(10):
+        for place in chance.sample(range(len(jobs)), 5):
+            jobs[place] = replace(jobs[place], priority=chance.choice(priorities))
+            steps.append(["job", lua_job(jobs[place]), "q", jobs[place].id])
+        for job in chance.sample(jobs, 2) + jobs[:1]:
+            if job in jobs:
+                jobs.remove(job)
+                steps.append(["job", False, "q", job.id])
+        below, limit = chance.choice([False, 1, chance.randrange(400)]), chance.choice([1, 7, 100, 1000])
+        steps += [["earliest_in_lane", ["q", "x"], 2], ["live_in_lane", ["q", "x", below, limit], 4]]
+        found = [name(job) for job in reversed(jobs) if not below or job.arrival < below]
+        expected += [name(jobs[0]), found[:limit]]
+    reply = redis_server.execute("EVAL", state_script(DRIVER), 1, root, msgspec.msgpack.encode(steps))
+    assert msgspec.msgpack.decode(reply) == expected
 
 
 def index_problems(server: RedisServer, root: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from eventually import eventually
 
+from holdfast import forks
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.engines.sqlite.engine import SqliteEngine
@@ -77,6 +78,44 @@ def child_that_waits() -> Iterator[int]:
 def exit_code_of_child(child: int) -> int:
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+class Participant(forks.AtFork):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def before_fork(self) -> None:
+        self.calls.append("before")
+
+    def after_fork_in_parent(self) -> None:
+        self.calls.append("after")
+
+
+# PF1, PF2
+def test_a_fork_that_waits_too_long_for_another_leaves_what_that_one_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    participant, is_forking, may_end = Participant(), threading.Event(), threading.Event()
+    monkeypatch.setattr(forks, "_around", [participant])
+    monkeypatch.setattr(forks, "OPENING_LIMIT_S", 0.05)
+
+    def fork_slowly() -> None:
+        forks._before_fork()
+        is_forking.set()
+        may_end.wait(60)
+        forks._after_fork_in_parent()
+
+    other = threading.Thread(target=fork_slowly)
+    other.start()
+    try:
+        assert is_forking.wait(60)
+        assert participant.calls == ["before"]
+        with child_that_waits():
+            assert participant.calls == ["before"]
+    finally:
+        may_end.set()
+        other.join(60)
+    assert participant.calls == ["before", "after"]
+    with child_that_waits():
+        assert participant.calls == ["before", "after", "before", "after"]
 
 
 # PF2

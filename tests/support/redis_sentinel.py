@@ -67,7 +67,7 @@ class SentinelGroup:
         try:
             return new is not old and new.execute("ROLE")[0] == b"master"
         except redis.ConnectionError:
-            return False  # Sentinels end all connections to a server that they have given another role
+            return False  # Sentinel ends the connections of a server whose role it changes
 
     def wait_until_ready(self) -> None:
         """Wait until every replica is in step, and each Sentinel knows all the others and every replica."""
@@ -86,7 +86,8 @@ class SentinelGroup:
                 and len(sentinel.execute("SENTINEL", "REPLICAS", SERVICE)) == wanted
                 for sentinel in self.sentinels
             ]
-        except (redis.ResponseError, redis.ConnectionError):  # see above
+        except (redis.ResponseError, redis.ConnectionError):
+            # Sentinel ends the connections of a server whose role it changes.
             return False
         return all(connected) and all(known)
 

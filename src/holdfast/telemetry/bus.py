@@ -15,6 +15,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from holdfast.errors import Interrupt
 from holdfast.model.instants import Seconds
@@ -53,6 +54,8 @@ class Bus:
         self._entries_by_token: dict[object, ListenerEntry] = {}
         self._for_kind: dict[type[Event], tuple[ListenerEntry, ...]] = {}
         self._listener_tasks: set[asyncio.Task[None]] = set()
+        self._late_tasks: WeakSet[asyncio.Task[None]] = WeakSet()
+        """Those of them that did not end within the limit: nothing waits for them again."""
         self.feed: Feed | None = None
         """Transports events between processes while the engine is open."""
 
@@ -135,11 +138,13 @@ class Bus:
             task.add_done_callback(self._listener_tasks.discard)
 
     async def wait_for_listeners(self) -> None:
-        """Wait for the async listeners that still run on this loop, for a limited time."""
+        """Wait for the async listeners that still run on this loop, for a limited time, and for each of them once."""
         loop = asyncio.get_running_loop()
         running = {task for task in tuple(self._listener_tasks) if task.get_loop() is loop} - {asyncio.current_task()}
+        running.difference_update(self._late_tasks)
         if running:
-            await asyncio.wait(running, timeout=LISTENER_TIMEOUT_S)
+            _, late = await asyncio.wait(running, timeout=LISTENER_TIMEOUT_S)
+            self._late_tasks.update(late)
 
 
 async def _finish(answer: Awaitable[object], listener: Listener[Any], event: Event) -> None:

@@ -1,5 +1,6 @@
 """The bus: events reach who wants them, and a broken listener harms nobody."""
 
+import asyncio
 import logging
 import sys
 
@@ -95,3 +96,24 @@ def test_an_async_listener_also_gets_events_of_blocking_code() -> None:
 
 def test_an_event_has_its_time() -> None:
     assert failed().time.isoformat() == "2027-01-15T08:00:00+00:00"
+
+
+async def test_a_listener_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its worker stops, and not again when the App is closed."""
+    bus, never, ended = Bus(SystemRuntime()), asyncio.Event(), asyncio.Event()
+
+    async def hang(event: events.Event) -> None:
+        await never.wait()
+        ended.set()
+
+    bus.on(events.Failed, hang)
+    bus.emit(failed())
+    monkeypatch.setattr("holdfast.telemetry.bus.LISTENER_TIMEOUT_S", 0.01)
+    await bus.wait_for_listeners()
+    monkeypatch.setattr("holdfast.telemetry.bus.LISTENER_TIMEOUT_S", 1_000.0)
+    async with asyncio.timeout(30):
+        await bus.wait_for_listeners()
+
+        assert not ended.is_set()
+        never.set()
+        await ended.wait()

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -26,6 +27,7 @@ from redis.asyncio.connection import (
     Connection as TcpConnection,
 )
 
+from holdfast import forks
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.connections import Connection, OnPush
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError
@@ -147,7 +149,7 @@ class RedisConnector:
         self._connect_timeout_s = connect_timeout_s
         self.login_worked = False
         """True: this login was accepted before. A refusal is then a fault of the server, not a wrong setting."""
-        self._ssl_context: Any = None
+        self._ssl_context: ssl.SSLContext | None = None
 
     def at(self, host: str, port: int) -> "RedisConnector":
         """Connects to another server with the same login, options and limits."""
@@ -213,6 +215,7 @@ class RedisConnector:
             if isinstance(error, (*failures.FAILURES, ValueError)):
                 raise self._failed(error) from error
             raise
+        del driver._connect  # it refers to the driver
         self.login_worked = True
         _set_tcp_options(socket_of(driver))
         return driver
@@ -231,20 +234,67 @@ class RedisConnector:
             "socket_timeout": limit_s,
             "protocol": protocol,
         }
+        tls: dict[str, Any] = {}
+        driver: AbstractConnection
         if address.path:
-            return UnixDomainSocketConnection(path=address.path, **options)
-        options |= {"host": address.host, "port": address.port}
-        if address.tls is None:
-            return TcpConnection(**options)
-        driver = SSLConnection(**address.tls, **options)
+            driver = UnixDomainSocketConnection(path=address.path, **options)
+        elif address.tls is None:
+            driver = TcpConnection(host=address.host, port=address.port, **options)
+        else:
+            driver = SSLConnection(**address.tls, host=address.host, port=address.port, **options)
+            tls = {"ssl": self._tls_context(driver), "server_hostname": address.host}
+        driver._connect = partial(_open_socket, driver, address, tls)  # type: ignore[method-assign]
+        return driver
+
+    def _tls_context(self, driver: SSLConnection) -> ssl.SSLContext:
         if self._ssl_context is None:
             try:
-                driver.ssl_context.get()  # no limit: it reads the certificates, once
+                self._ssl_context = driver.ssl_context.get()  # no limit: it reads the certificates, once
             except OSError as error:
                 raise ConfigError(f"The options for TLS of Redis at {self.place}: {error}.", key="url") from error
-            self._ssl_context = driver.ssl_context
-        driver.ssl_context = self._ssl_context
-        return driver
+        return self._ssl_context
+
+
+async def _open_socket(driver: Any, address: Address, tls: dict[str, Any]) -> None:
+    """In place of redis-py's own method: a child that is forked while the connection is made keeps no copy (PF2)."""
+    found, driver.child_copy = await _connected_socket(address)
+    try:
+        driver._reader, driver._writer = await asyncio.open_connection(sock=found, **tls)
+    except BaseException:
+        found.close()
+        raise
+
+
+async def _connected_socket(address: Address) -> tuple[socket.socket, forks.ChildCopy]:
+    loop = asyncio.get_running_loop()
+    errors: list[OSError] = []
+    for family, place in await _places(address):
+        with forks.no_fork:
+            found = socket.socket(family, socket.SOCK_STREAM)
+            child_copy = forks.ChildCopy(found.fileno)
+        found.setblocking(False)
+        try:
+            await loop.sock_connect(found, place)
+        except BaseException as error:
+            found.close()
+            if not isinstance(error, OSError):
+                raise
+            errors.append(error)
+        else:
+            return found, child_copy
+    raise errors[0] if len(errors) == 1 else OSError(", ".join(map(str, errors)))
+
+
+async def _places(address: Address) -> list[tuple[int, Any]]:
+    """The family and the address of every socket that the address may mean."""
+    if address.path:
+        return [(socket.AF_UNIX, address.path)]
+    host, port = address.host, address.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # no number: the name is looked up in a thread
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, place) for family, _, _, _, place in found]
 
 
 def socket_of(driver: AbstractConnection) -> socket.socket | None:

@@ -25,6 +25,7 @@ INSIDE = (
     "state_edges",
     "state_lists",
     "state_scopes",
+    "state_lanes",
     "step",
     "rules",
     "state_unfinished",

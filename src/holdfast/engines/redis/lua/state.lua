@@ -3,6 +3,7 @@
 do
   local call = redis.call
   local NAMES = { "paused", "emptied_at", "total:succeeded", "total:failed", "total:cancelled", "pooled" }
+  local IDLE_LANES_PER_CALL = 1000
   local FIELDS = {} -- of the hash queue:Q
   for _, name in ipairs(NAMES) do
     FIELDS[#FIELDS + 1] = name
@@ -245,9 +246,25 @@ do
     end
   end
 
+  -- Lanes that have been empty since then; a part of them, if they are many.
   function S.idle_lanes(emptied_before)
-    local found = {}
-    for _, name in ipairs(call("ZRANGEBYSCORE", S.root .. "idle_lanes", "-inf", emptied_before)) do
+    local key, first = S.root .. "idle_lanes", 0
+    local count = call("ZCOUNT", key, "-inf", emptied_before)
+    if count > IDLE_LANES_PER_CALL then
+      -- Another part at every call: the lanes of a pool stay in the set.
+      first = S.now % math.ceil(count / IDLE_LANES_PER_CALL) * IDLE_LANES_PER_CALL
+    end
+    local names = call("ZRANGEBYSCORE", key, "-inf", emptied_before, "LIMIT", first, IDLE_LANES_PER_CALL)
+    local lanes, found = {}, {}
+    for _, name in ipairs(names) do
+      local queue, lane = S.split_name(name)
+      lanes[queue] = lanes[queue] or {}
+      lanes[queue][lane] = true
+    end
+    for queue, of_queue in pairs(lanes) do
+      S.prefetch_lanes(S.of(queue), of_queue)
+    end
+    for _, name in ipairs(names) do
       local queue, lane = S.split_name(name)
       if S.of(queue).stored_lanes[lane] == nil then
         found[#found + 1] = S.lane(queue, lane)

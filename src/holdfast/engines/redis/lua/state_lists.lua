@@ -4,7 +4,7 @@
 -- that belong to the set now.
 
 do
-  local call, sub, struct_unpack = redis.call, string.sub, struct.unpack
+  local call, sub = redis.call, string.sub
   local BY_DUE = S.BY_DUE
   local PAGE = 100
   local MAX_READY = 256 -- entries that one read of ready jobs takes, however many the claim asks for
@@ -250,23 +250,5 @@ do
       end
     end
     return best
-  end
-
-  function S.earliest_in_lane(queue, lane)
-    local q = S.of(queue)
-    local earliest, first
-    for _, member in ipairs(call("ZRANGE", S.lane_key(q, lane), 0, -1)) do
-      local arrival = struct_unpack(">I6", member)
-      if (earliest == nil or arrival < earliest) and q.stored[sub(member, 7)] == nil then
-        earliest, first = arrival, sub(member, 7)
-      end
-    end
-    local job = first and S.job(queue, first) or nil
-    for _, other in pairs(q.waiting[lane] or records.NOTHING) do
-      if job == nil or other.arrival < job.arrival then
-        job = other
-      end
-    end
-    return job
   end
 end

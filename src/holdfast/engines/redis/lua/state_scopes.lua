@@ -1,8 +1,7 @@
 -- The state of a root, part 6: lists of the whole root (leases, expiring, ended), and all jobs of a state or scope.
 
 do
-  local call, sub, struct_unpack = redis.call, string.sub, struct.unpack
-  local TERMINAL = S.TERMINAL
+  local call = redis.call
 
   local function arrival_before(one, other)
     return one.arrival < other.arrival
@@ -122,7 +121,7 @@ do
 
   -- Jobs of one state or scope, latest arrival first
 
-  local function changed_jobs(q, is_wanted)
+  function S.changed_jobs(q, is_wanted)
     local found = {}
     for _, id in ipairs(q.changed) do
       local job = q.jobs[id]
@@ -176,7 +175,7 @@ do
       return latest(leased(q, state, below), limit)
     end
     local found = listed(q, state, below, limit)
-    extend(found, changed_jobs(q, function(job)
+    extend(found, S.changed_jobs(q, function(job)
       return job.state == state and (below == nil or job.arrival < below)
     end))
     return latest(found, limit)
@@ -189,58 +188,10 @@ do
     for state in pairs(S.WAITING) do
       extend(found, listed(q, state, below, limit))
     end
-    extend(found, changed_jobs(q, function(job)
+    extend(found, S.changed_jobs(q, function(job)
       return S.WAITING[job.state] and (below == nil or job.arrival < below)
     end))
     return latest(found, limit or #found)
-  end
-
-  -- The same for a lane: its head, and the jobs behind it.
-  function S.live_in_lane(queue, lane, below, limit)
-    local q = S.of(queue)
-    local key, ids = S.lane_key(q, lane), {}
-    local members
-    local first, last = call("ZRANGE", key, 0, 0, "WITHSCORES")[2], call("ZRANGE", key, -1, -1, "WITHSCORES")[2]
-    if limit and first == last then
-      -- One priority: the set is in the order of arrival.
-      local bound = below and "(" .. struct.pack(">I6", below) or "+"
-      members = call("ZREVRANGEBYLEX", key, bound, "-", "LIMIT", 0, limit + #q.changed)
-    else
-      members = call("ZRANGE", key, 0, -1)
-      table.sort(members, function(one, other)
-        return struct_unpack(">I6", one) > struct_unpack(">I6", other)
-      end)
-    end
-    for _, member in ipairs(members) do
-      local id = sub(member, 7)
-      if
-        q.stored[id] == nil and not (limit and #ids >= limit) and (not below or struct_unpack(">I6", member) < below)
-      then
-        ids[#ids + 1] = id
-      end
-    end
-    local record = S.lane(queue, lane)
-    if record and record.head and q.stored[record.head] == nil then
-      ids[#ids + 1] = record.head
-    end
-    S.prefetch(q, ids)
-    local found = changed_jobs(q, function(job)
-      return job.lane == lane and not TERMINAL[job.state] and (below == nil or job.arrival < below)
-    end)
-    for _, id in ipairs(ids) do
-      local job = S.job(queue, id)
-      if below == nil or job.arrival < below then
-        found[#found + 1] = job
-      end
-    end
-    return latest(found, limit or #found)
-  end
-
-  function S.live_jobs(queue, lane)
-    if lane == nil then
-      return S.live_below(queue, nil, nil)
-    end
-    return S.live_in_lane(queue, lane, nil, nil)
   end
 
   -- Jobs with an epoch hold above an arrival, in the order of arrival.

@@ -1,4 +1,4 @@
--- The state of a root, part 7: work that is too large for one call, done in pieces of a thousand jobs.
+-- The state of a root, part 8: work that is too large for one call, done in pieces of a thousand jobs.
 --
 -- There are two kinds: `clear` of a queue or lane, and the release of the epoch hold after a pool's `resize`. The call
 -- that begins such work does the first piece. If jobs are left, it stores a record of the unfinished work, and the

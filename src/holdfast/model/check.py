@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable
 
+from holdfast.durations import LAST_INSTANT_US
 from holdfast.errors import InvalidOption, PayloadTooLarge
 from holdfast.model.instants import FOREVER, SECOND, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
@@ -80,10 +81,12 @@ def note(text: str) -> str:
 
 
 def whole(value: int | None, what: str, low: int = 0, high: int = FOREVER) -> None:
+    """A number that every engine stores exactly: up to 2^53 and, where `high` allows it, FOREVER."""
     if value is None:
         return
-    if type(value) is not int or not low <= value <= high:
-        raise InvalidOption(f"`{what}` must be a whole number from {low} to {high}, not {value!r}.", option=what)
+    if type(value) is not int or not low <= value <= high or LAST_INSTANT_US < abs(value) != FOREVER:
+        first, last = max(low, -LAST_INSTANT_US), min(high, LAST_INSTANT_US)
+        raise InvalidOption(f"`{what}` must be a whole number from {first} to {last}, not {value!r}.", option=what)
 
 
 def limit(value: int, what: str = "limit") -> None:

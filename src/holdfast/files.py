@@ -1,9 +1,11 @@
 """Files, folders and file locks. Use them through `holdfast.runtime`: `runtime.fs` is the only instance in use."""
 
 import os
+import stat
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from holdfast import forks
 from holdfast.errors import EngineUnavailable, Unsupported
@@ -11,6 +13,9 @@ from holdfast.file_locks import OPEN_FLAGS, Descriptor, FileLock, Gate
 
 # Files are created with mode 0600, folders with 0700. A path whose last part is a symbolic link is not followed:
 # another user with write access to the folder could redirect it.
+
+Identity = tuple[int, int]
+"""Device and inode."""
 
 
 def _sync(fd: int) -> None:
@@ -29,6 +34,27 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
+def _allocate(fd: int, length: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, length)
+    elif (missing := length - os.fstat(fd).st_size) > 0:
+        os.lseek(fd, 0, os.SEEK_END)
+        _write_all(fd, bytes(missing))
+
+
+class FileStatus(NamedTuple):
+    """What the file system says about a path. A symbolic link is not followed."""
+
+    identity: Identity
+    kind: Literal["file", "folder", "link", "other"]
+    permissions: int
+    """Such as 0o600."""
+    user: int
+    size: int
+    modified_us: int
+    """On the wall clock."""
+
+
 class AppendFile(Descriptor):
     """A file that data is only appended to."""
 
@@ -40,6 +66,13 @@ class AppendFile(Descriptor):
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
+
+    def allocate(self, length: int) -> None:
+        """Let the file have at least this many bytes, and occupy them on the disk. New bytes are 0."""
+        _allocate(self.fd, length)
+
     def sync(self) -> None:
         """When this returns, everything that was appended is on the disk."""
         _sync(self.fd)
@@ -48,9 +81,9 @@ class AppendFile(Descriptor):
 class ReadFile(Descriptor):
     """A file that is only read. A forked child closes its copy."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> None:
         with forks.no_fork:
-            super().__init__(os.open(path, os.O_RDONLY | OPEN_FLAGS))
+            super().__init__(os.open(path, flags | OPEN_FLAGS, 0o600))
             forks.call_in_child(self.close)
 
     def read_at(self, offset: int, count: int) -> bytes:
@@ -60,10 +93,39 @@ class ReadFile(Descriptor):
             return os.read(self.fd, count)
         return os.pread(self.fd, count, offset)
 
-    def identity(self) -> tuple[int, int]:
-        """Device and inode."""
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def identity(self) -> Identity:
         status = os.fstat(self.fd)
         return status.st_dev, status.st_ino
+
+
+class WriteFile(ReadFile):
+    """A file that is read, and written at any offset. A forked child closes its copy."""
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Write all of `data`. After an error any part of it may have been written."""
+        rest = memoryview(data)
+        while rest:
+            if sys.platform == "win32":
+                os.lseek(self.fd, offset, os.SEEK_SET)
+                written = os.write(self.fd, rest)
+            else:
+                written = os.pwrite(self.fd, rest, offset)
+            offset += written
+            rest = rest[written:]
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
+
+    def allocate(self, length: int) -> None:
+        """Let the file have at least this many bytes, and occupy them on the disk. New bytes are 0."""
+        _allocate(self.fd, length)
+
+    def sync(self) -> None:
+        """When this returns, everything that was written to the file is on the disk, by other openings, too."""
+        _sync(self.fd)
 
 
 class Files:
@@ -82,6 +144,28 @@ class Files:
     def remove(self, path: str | os.PathLike[str]) -> None:
         """Remove the file. No error if it does not exist."""
         Path(path).unlink(missing_ok=True)
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Rename the file. A file at the new path is replaced. Durable only after `sync_folder`."""
+        os.replace(path, new_path)
+
+    def status(self, path: str | os.PathLike[str]) -> FileStatus | None:
+        """None if nothing is at the path."""
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        kind: Literal["file", "folder", "link", "other"] = "other"
+        if stat.S_ISREG(found.st_mode):
+            kind = "file"
+        elif stat.S_ISDIR(found.st_mode):
+            kind = "folder"
+        elif stat.S_ISLNK(found.st_mode):
+            kind = "link"
+        identity = found.st_dev, found.st_ino
+        return FileStatus(
+            identity, kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_size, found.st_mtime_ns // 1000
+        )
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
         with open(os.open(path, os.O_RDONLY | OPEN_FLAGS), "rb") as file:
@@ -112,6 +196,15 @@ class Files:
 
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
         return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))
+
+    def create(self, path: str | os.PathLike[str]) -> WriteFile:
+        """Make a new file and open it. `FileExistsError` if something is at the path. Durable only after
+        `sync_folder`."""
+        return WriteFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def open_write(self, path: str | os.PathLike[str]) -> WriteFile:
+        """Open a file that exists."""
+        return WriteFile(path, os.O_RDWR)
 
     def gate(self, path: str | os.PathLike[str], timeout_s: float, *, guarded: str | os.PathLike[str]) -> Gate:
         """Open a gate: all writers of the file `guarded` pass it. A `with` block waits for it, at most `timeout_s`, and

@@ -62,6 +62,17 @@ def still_redis() -> Engine:
     return EngineAt(store.url, SystemRuntime(), namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
+def still_queues() -> Engine:
+    """On a cluster with a slot for each queue: the oracle applies a command over several queues at one time."""
+    from redis_cluster import cluster
+    from redis_stores import fresh_cluster_namespace
+    from twin_redis import EngineAt
+
+    store = fresh_cluster_namespace(cluster())
+    url = f"{store.url}?cluster=queues"
+    return EngineAt(url, SystemRuntime(), namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
+
+
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
     "sqlite": sqlite,
@@ -74,6 +85,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "redis-general": lambda folder: redis(fast_paths=False),
     **{name: partial(redis_at, name) for name in OTHER_REDIS},
     "redis-namespace": lambda folder: many_cluster_redis(1, "namespace")[0],
+    "still-redis-queues": lambda folder: still_queues(),
 }
 
 
@@ -95,6 +107,7 @@ PACES = {
     "redis-general": Pace(12, 600, 5),
     **{name: Pace(5, 600, 5) for name in OTHER_REDIS},
     "redis-namespace": Pace(6, 300, 5),
+    "still-redis-queues": Pace(6, 300, 5),
 }
 """A server answers in a millisecond, not in a tenth of one, and reads all its tables for an audit."""
 

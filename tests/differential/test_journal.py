@@ -1,16 +1,23 @@
 """The changes of a decision are all there is to it.
 
-A file can therefore hold changes instead of commands: whoever applies them, later or elsewhere, knows the same
-records, and has the same indexes, as the one who decided.
+A file can therefore hold changes instead of commands: a process that applies them, later or elsewhere, has the same
+records and the same indexes as the process that decided. Undone, the last one first, they leave the state as it was.
 """
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast.engine import Engine
 from holdfast.engines.ledger import Ledger
+from holdfast.engines.ledger.state import Record
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
 from holdfast.model.command import A, Command
+from holdfast.model.job import JobRecord
+from holdfast.model.states import JobState
 from holdfast.runtime import Runtime
 from holdfast.testing import FrozenRuntime
 from holdfast.testing.differential import differential
@@ -32,6 +39,74 @@ class JournaledEngine(MemoryEngine):
         return decision.answer
 
 
+class WriteFailed(Exception):
+    """The error that a rule meets half-way."""
+
+
+class FailingTables(Tables):
+    """Fails at one write, if `writes_left` says so."""
+
+    writes_left: int | None = None
+
+    def _count_write(self) -> None:
+        if self.writes_left is not None:
+            if self.writes_left == 0:
+                self.writes_left = None  # so that the changes can be undone
+                raise WriteFailed
+            self.writes_left -= 1
+
+    def swap_job(self, before: JobRecord | None, after: JobRecord | None) -> None:
+        self._count_write()
+        super().swap_job(before, after)
+
+    def swap(self, record: Record, *, there: bool) -> None:
+        self._count_write()
+        super().swap(record, there=there)
+
+
+class UndoingEngine(MemoryEngine):
+    """Carries out each command three times: fails at a write of it, undoes it after its end, and lets it stand."""
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        super().__init__(url, runtime)
+        self._tables = FailingTables()
+        self._ledger = Ledger(self._tables, record_changes=True)
+        self._failures = 0
+
+    def perform_now(self, command: Command[A]) -> A:
+        now, ledger = self._time(), self._ledger
+        before = records(ledger, now.wall)
+        changes = ledger.decide(command, now).changes
+        ledger.undo(changes)
+        self._compare(before, now.wall)
+        if changes:
+            self._failures += 1
+            self._tables.writes_left = self._failures % len(changes)
+            with pytest.raises(WriteFailed):
+                ledger.decide(command, now)
+            self._compare(before, now.wall)
+        return super().perform_now(command)
+
+    def _compare(self, before: dict[str, object], now: int) -> None:
+        assert records(self._ledger, now) == before
+        assert list(self._tables.problems(now)) == []
+
+
+def records(ledger: Ledger, now: int) -> dict[str, object]:
+    """All records, and the keys that are taken. A key that is free may name its last job or none."""
+    found = everything(ledger)
+    del found["next"]
+    tables = ledger.state
+    assert isinstance(tables, Tables)
+    found["keys"] = {
+        (name, task, key): job_id
+        for name, queue in tables._queues.items()
+        for (task, key), job_id in queue.keys.items()
+        if (job := queue.jobs[job_id]).live or (job.state is JobState.SUCCEEDED and now < job.key_until)
+    }
+    return found
+
+
 def everything(ledger: Ledger) -> dict[str, object]:
     """All records, and the number that the next job will get."""
     tables = ledger.state
@@ -50,11 +125,12 @@ def everything(ledger: Ledger) -> dict[str, object]:
     }
 
 
-def test_applying_the_changes_is_as_good_as_deciding() -> None:
+@pytest.mark.parametrize(("engine", "examples"), [(JournaledEngine, 60), (UndoingEngine, 30)])
+def test_changes_can_be_applied_elsewhere_and_undone(engine: Callable[[str, Runtime], Engine], examples: int) -> None:
     run_state_machine_as_test(
-        differential(lambda: JournaledEngine("memory://", FrozenRuntime())),
+        differential(lambda: engine("memory://", FrozenRuntime())),
         settings=settings(
-            max_examples=60,
+            max_examples=examples,
             stateful_step_count=40,
             derandomize=True,
             deadline=None,

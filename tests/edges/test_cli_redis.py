@@ -64,7 +64,7 @@ def test_a_wrong_password_is_not_shown_either(run: Run, server: RedisServer, mon
 
 
 @pytest.mark.parametrize(("option", "advice"), [("--sql", "without a script"), ("--grant=ada", "Leave out `grant`")])
-def test_there_is_no_sql_and_no_role(run: Run, option: str, advice: str) -> None:
+def test_there_is_no_sql_and_no_role(run: Run, server: RedisServer, option: str, advice: str) -> None:
     answer = run("migrate", option)
     assert answer.code == 2
     assert advice in " ".join(answer.err.split())

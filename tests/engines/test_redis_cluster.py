@@ -4,7 +4,7 @@ The contract suite runs on a cluster in both modes, too (tests/contract).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from eventually import eventually
 from every_verb import every_verb
 from load import QUEUE, Load
-from redis_binaries import versions
+from redis_binaries import find_all, versions
 from redis_cluster import RedisCluster, cluster, private_cluster
 from redis_server import RedisServer
 from redis_stores import Store, fresh_cluster_namespace
@@ -137,14 +137,36 @@ async def test_no_job_is_lost_or_doubled_while_all_slots_move_often(private: Red
     await move_under_load(private, mode, times=30)
 
 
-async def move_under_load(nodes: RedisCluster, mode: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "times"),
+    [("queues", 2), *(pytest.param(mode, 30, marks=pytest.mark.chaos) for mode in MODES)],
+)
+async def test_no_job_is_lost_or_doubled_while_its_slot_moves_in_one_step(mode: str, times: int) -> None:
+    """CLUSTER MIGRATESLOTS: the servers copy the keys, and the slot changes hands when the target has all of them."""
+    binary = find_all()[-1]
+    if not binary.moves_slots_in_one_step:
+        pytest.skip(f"not offered: {binary.name} moves keys one by one")
+    with private_cluster(binary.name) as nodes:
+        await move_under_load(nodes, mode, times, RedisCluster.migrate_slot_in_one_step)
+
+
+def migrate_key_by_key(nodes: RedisCluster, slot: int, target: RedisServer) -> None:
+    nodes.migrate_slot(slot, target, keys_at_once=1)
+
+
+async def move_under_load(
+    nodes: RedisCluster,
+    mode: str,
+    times: int,
+    migrate: Callable[[RedisCluster, int, RedisServer], None] = migrate_key_by_key,
+) -> None:
     store = store_on(nodes, mode)
     slots = [slot_of(root) for root in roots_of(store, mode, QUEUE)]
     async with Load(store, durability="none") as load:
         for _ in range(times):
             for slot in slots:
                 target = await asyncio.to_thread(other_primary, nodes, slot)
-                await asyncio.to_thread(nodes.migrate_slot, slot, target, keys_at_once=1)
+                await asyncio.to_thread(migrate, nodes, slot, target)
             await load.consumes()
     print(load)
     assert (load.refused, load.unknown) == (0, 0)

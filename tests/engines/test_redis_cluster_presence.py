@@ -1,14 +1,16 @@
 """Notifications and dead workers in a cluster: a channel belongs to the node of its slot, and moves with it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from eventually import eventually
 from opened_engine import opened_engine
 from redis_binaries import find_all
 from redis_cluster import RedisCluster, cluster, private_cluster
+from redis_server import RedisServer
 from redis_stores import Store, fresh_cluster_namespace
 
 from holdfast.engines import open_engine
@@ -62,22 +64,34 @@ async def _disowns(watcher: RedisEngine) -> bool:
     return await watcher.disown_silent(WATCHED) == {"w": 3}
 
 
-def move_slot(made: RedisCluster, key: str) -> None:
+Migrate = Callable[[RedisCluster, int, RedisServer], None]
+
+
+def move_slot(made: RedisCluster, key: str, migrate: Migrate) -> None:
     """Move the slot of a key to another node."""
     slot = made.slot_of(key)
     target = next(node for node in made.primaries if node is not made.node_of(slot))
-    made.migrate_slot(slot, target)
+    migrate(made, slot, target)
 
 
-@pytest.mark.parametrize("name", [pytest.param(OLDEST, marks=pytest.mark.chaos), NEWEST])
-async def test_notifications_arrive_again_after_a_slot_has_moved(name: str) -> None:
+MIGRATIONS: list[Any] = [
+    pytest.param(OLDEST, RedisCluster.migrate_slot, marks=pytest.mark.chaos),
+    (NEWEST, RedisCluster.migrate_slot),
+]
+if find_all()[-1].moves_slots_in_one_step:
+    in_one_step = RedisCluster.migrate_slot_in_one_step
+    MIGRATIONS.append(pytest.param(NEWEST, in_one_step, marks=pytest.mark.chaos))
+
+
+@pytest.mark.parametrize(("name", "migrate"), MIGRATIONS)
+async def test_notifications_arrive_again_after_a_slot_has_moved(name: str, migrate: Migrate) -> None:
     with private_cluster(name) as made:
         store = fresh_cluster_namespace(made)
         async with opened(store, "queues") as engine, opened(store, "queues") as other:
             with engine.subscribe(f"queue:{QUEUE}") as subscription:
                 await other.enqueue(Group((new_job("a"),)))
                 assert await subscription.wait(30) == {f"queue:{QUEUE}"}
-                await asyncio.to_thread(move_slot, made, f"{store.namespace}:{{{QUEUE}}}:")
+                await asyncio.to_thread(move_slot, made, f"{store.namespace}:{{{QUEUE}}}:", migrate)
                 await engine.stats(QUEUE)  # a worker polls
                 count = 0
 

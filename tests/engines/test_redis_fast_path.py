@@ -333,6 +333,11 @@ class TwinMachine(Differential):
         super().__init__()
         self.number = 0
         self.held: list[Lease] = []
+        # Whatever rules follow, each run has calls on the fast path: these, from the second one on.
+        self.enqueue_plain(1, "q", "t", 0)
+        self.enqueue_plain(1, "q", "t", 0)
+        self.work_off(EVERYTHING, (5, 0))
+        self.work_off(EVERYTHING, (5, 0))
 
     @rule(count=st.integers(1, 5), queue=queues, tasks=st.sampled_from(["t", "u", "tu"]), priority=st.integers(0, 1))
     def enqueue_plain(self, count: int, queue: str, tasks: str, priority: int) -> None:
@@ -377,8 +382,8 @@ def machine(make: Callable[[], Twins]) -> type[TwinMachine]:
     return type("Machine", (TwinMachine,), fields)
 
 
-def run_mixtures(server: RedisServer, how: settings) -> Counter[str]:
-    """What took the fast path, in all examples."""
+def run_mixtures(server: RedisServer, how: settings) -> None:
+    """Fails too if a run made no call on the fast path."""
     made: list[Twins] = []
 
     def make() -> Twins:
@@ -386,16 +391,16 @@ def run_mixtures(server: RedisServer, how: settings) -> Counter[str]:
         return made[-1]
 
     run_state_machine_as_test(machine(make), settings=how)
-    return sum((twins.taken() for twins in made), Counter())
+    taken = [twins.taken() for twins in made]
+    assert all(each["enqueue"] and each["exchange"] for each in taken)
+    total: Counter[str] = sum(taken, Counter())
+    print(f"{len(made)} runs; on the fast path: {dict(total)}")
 
 
 def test_mixtures_of_plain_and_other_calls_store_the_same(redis_server: RedisServer) -> None:
-    taken = run_mixtures(redis_server, MIXTURES)
-    assert min(taken["enqueue"], taken["exchange"]) > 20
+    run_mixtures(redis_server, MIXTURES)
 
 
 @pytest.mark.long
 def test_mixtures_store_the_same_for_long(redis_server: RedisServer) -> None:
-    how = settings(MIXTURES, max_examples=300, derandomize=False)
-    taken = run_mixtures(redis_server, how)
-    assert min(taken["enqueue"], taken["exchange"]) > 200
+    run_mixtures(redis_server, settings(MIXTURES, max_examples=300, derandomize=False))

@@ -14,12 +14,11 @@ import pytest
 from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
+from holdfast.engines.command_thread import CommandResult, CommandThread, _resolve
 from holdfast.engines.sqlite import unfinished
-from holdfast.engines.sqlite.command_thread import CommandThread, _resolve
 from holdfast.engines.sqlite.connection import MAX_WAL_BYTES
 from holdfast.engines.sqlite.engine import SqliteEngine
 from holdfast.engines.sqlite.reader import Reader
-from holdfast.engines.sqlite.store import CommandResult
 from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
@@ -380,7 +379,7 @@ class Batches:
 
 
 def test_a_batch_has_a_limited_number_of_commands_and_closing_runs_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.sqlite.command_thread.MAX_BATCH", 3)
+    monkeypatch.setattr("holdfast.engines.command_thread.MAX_BATCH", 3)
     runner = Batches()
     thread = CommandThread(lambda: runner, lambda topics: None, SystemRuntime(), "test writer")
     callers = [threading.Thread(target=thread.perform_now, args=(Now(),), daemon=True) for _ in range(8)]

@@ -18,8 +18,9 @@ import pytest
 from opened_engine import opened_engine
 
 from holdfast.engines import open_engine
+from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.sqlite.engine import SqliteEngine
-from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.model.instants import SECOND

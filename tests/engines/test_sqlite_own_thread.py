@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from sqlite_store import a_claim, job, store, writer_of
 
-from holdfast.engines.sqlite.command_thread import CommandThread
+from holdfast.engines.command_thread import CommandResult, CommandThread
 from holdfast.engines.sqlite.engine import SqliteEngine
-from holdfast.engines.sqlite.store import CommandResult
 from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.errors import EngineUnavailable
 from holdfast.model.command import Command

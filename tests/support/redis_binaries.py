@@ -47,6 +47,11 @@ class Binary(NamedTuple):
         """Product, major and minor version, such as redis62: the name of this server in tests."""
         return f"{self.product}{self.version[0]}{self.version[1]}"
 
+    @property
+    def moves_slots_in_one_step(self) -> bool:
+        """True: a cluster of such servers knows CLUSTER MIGRATESLOTS."""
+        return self.product == "valkey" and self.version >= (9, 0, 0)
+
 
 @cache
 def find_all() -> tuple[Binary, ...]:

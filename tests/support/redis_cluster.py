@@ -33,6 +33,8 @@ BUS_OFFSET = 10_000
 """The port on which nodes talk to each other is that much higher. Redis 6.2 cannot set it."""
 NODE_TIMEOUT_MS = 1_000
 """After that long without an answer, a node counts as failed."""
+MOVE_LIMIT_S = 60.0
+"""Seconds for the migration of a slot."""
 CLUSTER: Settings = WITHOUT_PERSISTENCE | {
     "cluster-enabled": "yes",
     "cluster-node-timeout": NODE_TIMEOUT_MS,
@@ -99,6 +101,17 @@ class RedisCluster:
         owner = self.id_of(target)
         for node in (target, *(node for node in self.primaries if node is not target)):
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", owner)
+
+    def migrate_slot_in_one_step(self, slot: int, target: RedisServer) -> None:
+        """Let the servers move a slot themselves, and wait for its end: Valkey 9 and newer."""
+        source = self.node_of(slot)
+        source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(target))
+        eventually_now(lambda: self._has_moved(slot, target), f"slot {slot} to move", MOVE_LIMIT_S)
+
+    def _has_moved(self, slot: int, target: RedisServer) -> bool:
+        """Every node says so."""
+        name = self.id_of(target)
+        return all(any(line.id == name and slot in line.slots for line in _nodes(node)) for node in self.primaries)
 
     def id_of(self, node: RedisServer) -> str:
         return str(node.execute("CLUSTER", "MYID").decode())

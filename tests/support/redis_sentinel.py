@@ -64,7 +64,10 @@ class SentinelGroup:
 
     def _is_other_primary(self, old: RedisServer) -> bool:
         new = self.primary
-        return new is not old and new.execute("ROLE")[0] == b"master"
+        try:
+            return new is not old and new.execute("ROLE")[0] == b"master"
+        except redis.ConnectionError:
+            return False  # Sentinel ends the connections of a server whose role it changes
 
     def wait_until_ready(self) -> None:
         """Wait until every replica is in step, and each Sentinel knows all the others and every replica."""
@@ -72,10 +75,10 @@ class SentinelGroup:
 
     def _is_ready(self) -> bool:
         wanted = len(self.servers) - 1
-        connected = [
-            server.execute("INFO", "replication").get("master_link_status") == "up" for server in self.replicas
-        ]
         try:
+            connected = [
+                server.execute("INFO", "replication").get("master_link_status") == "up" for server in self.replicas
+            ]
             # Answers an error until a majority can be reached.
             known = [
                 sentinel.execute("SENTINEL", "CKQUORUM", SERVICE)
@@ -83,7 +86,8 @@ class SentinelGroup:
                 and len(sentinel.execute("SENTINEL", "REPLICAS", SERVICE)) == wanted
                 for sentinel in self.sentinels
             ]
-        except redis.ResponseError:
+        except (redis.ResponseError, redis.ConnectionError):
+            # Sentinel ends the connections of a server whose role it changes.
             return False
         return all(connected) and all(known)
 

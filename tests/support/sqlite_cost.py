@@ -4,9 +4,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.sqlite.rows import job_row, unpack_job
 from holdfast.engines.sqlite.statements import load
-from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import JobRecord

@@ -11,7 +11,10 @@ from holdfast.engine import Engine, Subscription
 from holdfast.engines import open_engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.model.instants import MINUTE
-from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.job import Given, JobKey, KeyScope
+from holdfast.model.observe import Audit, Stats
+from holdfast.model.operate import Cancel
+from holdfast.model.produce import Enqueue, EnqueueStatus, Group, GroupAccepted, NewJob, Parent
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.work import Claim, Exchange, QueueClaim, Renewal, RenewStatus, Settlement, SettleStatus, TaskClaim
@@ -147,3 +150,57 @@ def test_an_address_opens_it() -> None:
     engine: Engine = open_engine("memory://")
     assert isinstance(engine, MemoryEngine)
     assert not engine.capabilities.durable
+
+
+# --- Errors in the middle of a command ---
+
+
+def test_a_command_that_raises_leaves_nothing_behind(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals = dict.fromkeys((1, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._ledger.state, "new_arrival", lambda queue: arrivals.popitem()[0])
+        with pytest.raises(KeyError):
+            engine.perform_now(enqueue("a", "b", "c"))
+    assert engine.perform_now(Stats()).queues == ()
+    engine.perform_now(enqueue("a"))
+    assert [lease.id for lease in engine.perform_now(claim("c", limit=9)).leases] == ["a"]
+    assert engine.perform_now(Audit()).problems == ()
+
+
+def test_a_key_is_taken_again_after_its_job_was_replaced_by_a_command_that_raises(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed = NewJob(queue="q", id="a", task="t", unique_key="k", key_scope=KeyScope.FOREVER, given=Given(result_ttl=0))
+    engine.perform_now(Enqueue(groups=(Group((keyed,)),)))
+    (lease,) = engine.perform_now(claim("c")).leases
+    done = Settlement(queue="q", id="a", token=lease.token, target=JobState.SUCCEEDED)
+    engine.perform_now(Exchange(settlements=(done,)))
+    arrivals = dict.fromkeys((2,))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._ledger.state, "new_arrival", lambda queue: arrivals.popitem()[0])
+        with pytest.raises(KeyError):
+            engine.perform_now(enqueue("a", "b"))
+    again = NewJob(queue="q", id="c", task="t", unique_key="k")
+    (answer,) = engine.perform_now(Enqueue(groups=(Group((again,)),))).groups
+    assert isinstance(answer, GroupAccepted)
+    assert [(job.status, job.id) for job in answer.jobs] == [(EnqueueStatus.DUPLICATE, "a")]
+
+
+def test_an_edge_is_there_again_after_a_command_that_raises(
+    engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = NewJob(queue="q", id="p", task="t")
+    child = NewJob(
+        queue="q", id="c", task="t", parents=(Parent(JobKey("q", "p")),), given=Given(retention=0, result_ttl=0)
+    )
+    engine.perform_now(Enqueue(groups=(Group((parent, child)),)))
+    engine.perform_now(Cancel(queue="q", ids=("c",)))
+    engine.perform_now(Enqueue(groups=(Group((child,)),)))
+    before = engine._ledger.state.children("q", "p")
+    engine.perform_now(Cancel(queue="q", ids=("c",)))
+    arrivals = dict.fromkeys((7,))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._ledger.state, "new_arrival", lambda queue: arrivals.popitem()[0])
+        with pytest.raises(KeyError):
+            engine.perform_now(Enqueue(groups=(Group((child, NewJob(queue="q", id="d", task="t"))),)))
+    assert engine._ledger.state.children("q", "p") == before

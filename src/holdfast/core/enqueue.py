@@ -192,6 +192,8 @@ class EnqueueMerger:
         self._may_wait_for_users = capabilities.user_transactions and capabilities.concurrent_writers
         """A user's open transaction may hold an id or a key. A group that needs it waits, so it is written alone."""
         self._max_writes = MAX_WRITES if capabilities.concurrent_writers else 1
+        self._divides_by_queue = not capabilities.cross_queue_atomic
+        """S4: each queue is written in a step of its own. So is each queue's part of a batch: it may fail alone."""
         self._writes = 0
         """Under way."""
         self._waiting: deque[_WaitingGroup] = deque()
@@ -220,7 +222,10 @@ class EnqueueMerger:
     async def _write_all(self) -> None:
         try:
             while batch := self._next_batch():
-                await self._write_batch(batch)
+                if self._divides_by_queue:
+                    await asyncio.gather(*map(self._write_batch, _by_queue(batch)))
+                else:
+                    await self._write_batch(batch)
                 await self._runtime.sleep(0)  # callers with an answer enqueue their next jobs: all in one write
         except BaseException:  # cancelled, with the loop
             for _, answer in self._waiting:
@@ -268,6 +273,14 @@ class EnqueueMerger:
         else:
             for (_, answer), group_answer in zip(batch, answers, strict=True):
                 _resolve(answer, group_answer)
+
+
+def _by_queue(batch: list[_WaitingGroup]) -> list[list[_WaitingGroup]]:
+    parts: dict[str, list[_WaitingGroup]] = {}
+    for waiting in batch:
+        queue = next((job.queue for job in waiting[0].jobs), "")
+        parts.setdefault(queue, []).append(waiting)
+    return list(parts.values())
 
 
 def _has_lane(group: Group) -> bool:

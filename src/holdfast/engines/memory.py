@@ -45,7 +45,7 @@ class MemoryEngine(Engine):
                 key="durability",
             )
         self._runtime = runtime
-        self._ledger = Ledger(Tables())
+        self._ledger = Ledger(Tables(), record_changes=True)  # recorded to undo a command that raises
         self._lock = runtime.lock()
         self._topics = Topics()
 

@@ -6,6 +6,7 @@ is the file, `server` the PostgreSQL database. Both have a task backend of the s
 
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         from django.db import connections
 
         django.setup()
+        # Before a test changes the settings: the tasks would be declared at the App of those settings.
+        import_module("django_project.shop.tasks")
         for database in connections:
             call_command("migrate", database=database, verbosity=0)
         yield django

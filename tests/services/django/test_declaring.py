@@ -108,10 +108,13 @@ def test_one_function_cannot_be_two_tasks_with_different_options() -> None:
     from holdfast.django import task
     from holdfast.django.tasks_api import InvalidTask
 
-    first = task(max_attempts=3)(plain)
-    assert task(max_attempts=3)(plain) == first
+    first = task(max_attempts=3)(_declared_twice)
+    assert task(max_attempts=3)(_declared_twice) == first
     with pytest.raises(InvalidTask, match="declared twice"):
-        task(max_attempts=4)(plain)
+        task(max_attempts=4)(_declared_twice)
+
+
+def _declared_twice() -> None: ...  # stays declared, so no other test may declare it
 
 
 def test_djangos_own_decorator_takes_the_options() -> None:

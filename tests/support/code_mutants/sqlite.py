@@ -191,7 +191,7 @@ MUTANTS = (
     # Threads
     Mutant(
         "a batch of commands has no limit",
-        "engines/sqlite/command_thread.py",
+        "engines/command_thread.py",
         "while len(batch) < MAX_BATCH and not self._pending.empty():",
         "while not self._pending.empty():",
         "One transaction of a busy process holds the gate for seconds.",
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "a closing thread forgets that it has to end",
-        "engines/sqlite/command_thread.py",
+        "engines/command_thread.py",
         "                self._pending.put(pending)\n                break",
         "                break",
         "Closing a busy store never returns.",
@@ -211,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancelled caller breaks the answers of the others",
-        "engines/sqlite/command_thread.py",
+        "engines/command_thread.py",
         "        if future.done():\n            continue",
         "        if False:\n            continue",
         "Callers after a cancelled one in the batch never get their answers.",
@@ -221,7 +221,7 @@ MUTANTS = (
     ),
     Mutant(
         "nothing ends what an interrupted call has left open",
-        "engines/sqlite/command_thread.py",
+        "engines/command_thread.py",
         "self._pending.put(ThreadRequest.RECOVER)",
         "pass",
         "Ctrl-C in one process keeps the gate locked, and no other process can write.",
@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "a signal handler waits for the call that it has interrupted",
-        "engines/sqlite/command_thread.py",
+        "engines/command_thread.py",
         "return self._calling_thread == self._runtime.thread_id()",
         "return False",
         "The process hangs.",
@@ -448,15 +448,15 @@ MUTANTS = (
     ),
     Mutant(
         "a network file system is accepted",
-        "engines/sqlite/engine.py",
-        "if kind in NETWORK_FILE_SYSTEMS or",
-        "if False or",
+        "engines/file_systems.py",
+        "return kind in NETWORK_FILE_SYSTEMS or",
+        "return False or",
         "SQLite's locks do not hold there, and the database is damaged.",
         ("tests/engines/test_sqlite_faults.py::test_a_network_file_system_is_refused",),
     ),
     Mutant(
         "a forked child uses its parent's threads",
-        "engines/sqlite/engine.py",
+        "engines/host_engine.py",
         "if self._pid not in (0, os.getpid()):",
         "if False:",
         "A call in the child waits for a thread that exists in the parent only.",

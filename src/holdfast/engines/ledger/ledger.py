@@ -2,7 +2,8 @@
 
 `decide` carries out a command: from the state, the command and the time it makes changes and an answer. Each change is
 applied at once, because the next rule must see it. With `record_changes` the decision also lists the changes, so that
-an engine can write them to a journal. `apply` applies changes that come from a journal or from another process.
+an engine can write them to a journal, and a command that raises an error is undone. `apply` applies changes that come
+from a journal or from another process.
 
 The memory engine is the ledger over tables in memory, the SQLite engine the ledger over a database. Engines whose rules
 run in a server decide by themselves, and `testing/oracle.py` compares their answers with the ledger's.
@@ -15,7 +16,7 @@ The files: `state.py` is what the rules ask of a store, `step.py` how a rule wri
 queues; `prune.py` and `reading.py` are the rest.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic
 
 from msgspec import Struct
@@ -77,7 +78,7 @@ class Decision(Struct, Generic[A], frozen=True):
 class Ledger:
     """A state and its time.
 
-    `record_changes` is for an engine that writes the changes of each decision to a journal.
+    `record_changes` is for an engine that cannot roll back, or that writes the changes of each decision to a journal.
     """
 
     def __init__(self, state: State, *, record_changes: bool = False) -> None:
@@ -90,11 +91,20 @@ class Ledger:
         # TM3: time never goes back.
         self.clock = now.after(self.clock)
         step = Step(self.state, self.clock, record_changes=self._record_changes)
-        answer: A = RULES[type(command)](step, command)
-        step.close()
+        try:
+            answer: A = RULES[type(command)](step, command)
+            step.close()
+        except BaseException:
+            self.undo(step.changes or ())
+            raise
         return Decision(answer, tuple(step.changes or ()), frozenset(step.topics))
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Apply changes that another ledger decided."""
         for change in changes:
             self.state.apply(change)
+
+    def undo(self, changes: Sequence[Change]) -> None:
+        """Undo changes that were decided or applied, and no others since: the last one first."""
+        for change in reversed(changes):
+            self.state.apply(Change(change.after, change.before))

@@ -192,6 +192,11 @@ class State(ABC):
     def children(self, queue: str, job_id: str, limit: int | None = None) -> list[Edge]:
         """Edges from this parent that are not resolved yet."""
 
+    def edge(self, like: Edge) -> Edge | None:
+        """The stored edge between the same two jobs. Asked only where changes are recorded."""
+        edges = self.children(like.parent.queue, like.parent.id)
+        return next((edge for edge in edges if edge.child == like.child), None)
+
     @abstractmethod
     def ended_parents(self) -> Name | None:
         """A parent that has ended and has edges left, if there is one."""

@@ -9,17 +9,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.engines.ledger.state import Change, State
+from holdfast.engines.ledger.state import Change, Record, State
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
-from holdfast.model.records import (
-    Edge,
-    LaneRecord,
-    PoolRecord,
-    QueueRecord,
-    ScheduleRecord,
-    WorkerRecord,
-)
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
 from holdfast.model.states import TRANSITIONS, Hold, JobState, legal
 from holdfast.model.work import LaneName
 
@@ -68,9 +61,12 @@ class Step:
         """Write a record that is no job; None as `after` removes it."""
         record = before if after is None else after
         assert record is not None
+        old: Record | None = before
+        if self.changes is not None and isinstance(after, Edge):
+            old = self.state.edge(after)  # a rule does not look for an older edge between the two jobs
         self.state.swap(record, there=after is not None)
         if self.changes is not None:
-            self.changes.append(Change(before, after))
+            self.changes.append(Change(old, after))
 
     def put_job(self, before: JobRecord | None, after: JobRecord) -> None:
         """Write a job. The change of state must be in the table; anything else is a defect in a rule."""

@@ -1,8 +1,8 @@
 """Several calls for one command, each on the root of another queue, and what their failures mean together.
 
 The calls run at the same time. If some were carried out and others were not, no single error of theirs is true for the
-command: `EngineUnavailable` and `HistoryLost` say that nothing has happened. Then the command's outcome is unknown, and
-the caller sends it again: commands that were carried out are recognised.
+command: `EngineUnavailable`, `HistoryLost` and `StorageFull` say that nothing has happened. Then the command's outcome
+is unknown, and the caller sends it again: commands that were carried out are recognised.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.engines.redis.roots import root_of_no_queue, root_of_queue
-from holdfast.errors import EngineUnavailable, HistoryLost, OutcomeUnknown
+from holdfast.errors import EngineUnavailable, HistoryLost, OutcomeUnknown, StorageFull
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
 
@@ -20,8 +20,13 @@ MOST_CALLS_AT_ONCE = 64
 """Of one command that is about all queues: more would only wait in the servers, before the calls of others."""
 
 
-_NOTHING_WRITTEN = (EngineUnavailable, HistoryLost)
+_NOTHING_WRITTEN = (EngineUnavailable, HistoryLost, StorageFull)
 """What they say of one queue is not true for a command that was carried out in others."""
+
+
+PASSING = (EngineUnavailable, HistoryLost)
+"""Errors of one queue after which a command may go on with the others: nothing was written in this queue, and a later
+call may succeed. (The loss of a history is reported by its event.)"""
 
 
 class PerformOnRoot(Protocol):
@@ -77,7 +82,7 @@ class Parts(Generic[T]):
             raise self._error(verb, reads=reads)
         return self.answers
 
-    def some_or_raise(self, verb: str, passing: tuple[type[Exception], ...] = (EngineUnavailable,)) -> Mapping[str, T]:
+    def some_or_raise(self, verb: str, passing: tuple[type[Exception], ...] = PASSING) -> Mapping[str, T]:
         """The answers, if there are any and the errors will pass. Else raise what is true for the whole command."""
         others = any(not isinstance(error, passing) for error in self.errors.values())
         if self.errors and (others or not self.answers):

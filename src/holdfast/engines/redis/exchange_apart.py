@@ -4,8 +4,8 @@ Settlements and starts go to their queues at the same time. Claims go to one que
 claim, until its limit is filled; a queue's settlements travel with its claim. The ranks of the leases go on from queue
 to queue, so every token of the claim is different.
 
-If the primary of one queue cannot be reached, the others go on: its settlements and starts are answered `busy`, and the
-claim passes over it.
+If the primary of one queue cannot be reached, or has lost its history, the others go on: its settlements and starts are
+answered `busy`, and the claim passes over it.
 
 A claim sent again must take nothing new while it holds leases, and no call sees the leases of another queue. The engine
 remembers its last claims over several queues. A claim that it has sent before first asks every queue for the leases
@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from holdfast.engines.ledger.state import rank_of
-from holdfast.engines.redis.calls_apart import CallsApart, in_parallel, latest
-from holdfast.errors import EngineUnavailable
+from holdfast.engines.redis.calls_apart import PASSING, CallsApart, in_parallel, latest
 from holdfast.model.work import (
     Claim,
     Exchange,
@@ -96,7 +95,7 @@ class ExchangesApart:
                 continue
             try:
                 answer = await self._calls.on_queue(queue, request, first_rank=count)
-            except EngineUnavailable as error:
+            except PASSING as error:
                 outcomes[queue] = error
             else:
                 outcomes[queue] = answer
@@ -132,11 +131,11 @@ class _ExchangeParts:
         )
 
     def join(self, outcomes: "dict[str, ExchangeAnswer | Exception]") -> ExchangeAnswer:
-        """One answer. If a primary cannot be reached, what was meant for it is `busy`."""
+        """One answer. What was meant for a primary that cannot carry it out now is `busy`."""
         answers = {queue: answer for queue, answer in outcomes.items() if isinstance(answer, ExchangeAnswer)}
         errors = [error for error in outcomes.values() if isinstance(error, Exception)]
         for error in errors:
-            if not isinstance(error, EngineUnavailable) or not answers:
+            if not isinstance(error, PASSING) or not answers:
                 raise error
         settled = {queue: iter(answer.settled) for queue, answer in answers.items()}
         started = {queue: iter(answer.started) for queue, answer in answers.items()}

@@ -13,10 +13,10 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.engines.redis.calls_apart import CallsApart, Parts, PerformOnRoot, latest
+from holdfast.engines.redis.calls_apart import PASSING, CallsApart, Parts, PerformOnRoot, latest
 from holdfast.engines.redis.exchange_apart import ExchangesApart
 from holdfast.engines.redis.queue_names import QueueNames
-from holdfast.errors import EngineError, EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
+from holdfast.errors import HistoryLost, OutcomeUnknown, Unsupported
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.instants import At
@@ -52,7 +52,8 @@ class QueuesApart:
         on_use: Callable[[str], object],
         scheme: str,
     ) -> None:
-        self._calls = CallsApart(namespace, perform)
+        self._perform_on_root = perform
+        self._calls = CallsApart(namespace, self._on_root)
         self._exchanges = ExchangesApart(self._calls)
         self._names = names
         self._on_use = on_use
@@ -60,13 +61,15 @@ class QueuesApart:
         self._prune_after = ""
         """The queue at which the last prune ended: the next one begins behind it."""
 
-    async def perform(self, command: Command[A]) -> A:
+    async def _on_root(self, root: str, command: Command[A], *, first_rank: int = 0) -> A:
         try:
-            answer: Any = await self._perform(command)
-        except EngineError as error:
-            if isinstance(error, HistoryLost) or isinstance(error.__cause__, HistoryLost):
-                self._names.forget()
+            return await self._perform_on_root(root, command, first_rank=first_rank)
+        except HistoryLost:
+            self._names.forget()
             raise
+
+    async def perform(self, command: Command[A]) -> A:
+        answer: Any = await self._perform(command)
         return answer  # type: ignore[no-any-return]
 
     async def _perform(self, command: Command[Any]) -> Answer:
@@ -173,7 +176,7 @@ class QueuesApart:
             return await self._calls.on_queue(next(iter(by_queue)), command)
         parts = await self._calls.on_each({queue: work.Renew(jobs=tuple(jobs)) for queue, jobs in by_queue.items()})
         # A lease whose primary did not answer is renewed again soon, and counts as not renewed.
-        answers = parts.some_or_raise("renew", passing=(EngineUnavailable, OutcomeUnknown))
+        answers = parts.some_or_raise("renew", passing=(*PASSING, OutcomeUnknown))
         results = {queue: iter(answer.jobs) for queue, answer in answers.items()}
         busy = work.RenewResult(work.RenewStatus.BUSY)
         return work.RenewAnswer(
@@ -266,7 +269,7 @@ class QueuesApart:
                 break
             try:
                 part = await self._calls.on_queue(queue, observe.Prune(limit=left))
-            except EngineUnavailable:  # it has jobs of its own to prune later, and delays no other queue
+            except PASSING:  # it has jobs of its own to prune later, and delays no other queue
                 more = True
                 continue
             self._prune_after = queue

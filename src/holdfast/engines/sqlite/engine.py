@@ -6,26 +6,25 @@ each with a connection of its own: the writer, which runs all waiting commands i
 """
 
 import asyncio
-import logging
 import os
-import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
-from holdfast.engines.host import HostProcesses, has_sockets
-from holdfast.engines.sqlite.command_thread import CommandThread
+from holdfast.engine import Capabilities, RenewalConnection
+from holdfast.engines.command_thread import CommandThread
+from holdfast.engines.engine_clock import EngineClock
+from holdfast.engines.file_systems import is_network_file_system
+from holdfast.engines.host_engine import HostEngine, checked_namespace
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransaction, refuse_inside
 from holdfast.engines.sqlite.poller import CommitPoller
 from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.settings import SqliteSettings
-from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
-from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
@@ -35,52 +34,13 @@ from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
-log = logging.getLogger("holdfast")
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "orangefs",
-        "ocfs2",
-        "gfs2",
-        "virtiofs",
-        "vboxsf",
-        "vmhgfs",
-        "prl_fs",
-    ]
-)
-"""Their locks and shared memory do not reach every process that opens a file, or are not known to."""
-LOCAL_FUSE = frozenset(
-    [
-        "fuse.fuse-overlayfs",
-        "fuse.bindfs",
-        "fuse.gocryptfs",
-        "fuse.encfs",
-        "fuse.cryfs",
-        "fuse.mergerfs",
-        "fuse.ntfs-3g",
-    ]
-)
-"""File systems of user programs over a local disk. Every other `fuse.…` counts as a network file system."""
 BLOCKED_AFTER_S = 1.0
 """A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
 SHORT_WRITES = frozenset({produce.Enqueue, work.Exchange})
 """One transaction each. Others have work that goes on after an interrupted call, so the writer's thread does them."""
-NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
-class SqliteEngine(Engine):
+class SqliteEngine(HostEngine):
     scheme = "sqlite"
     capabilities = Capabilities(
         durable=True,
@@ -111,15 +71,12 @@ class SqliteEngine(Engine):
             raise ConfigError(
                 f"`durability` must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}.", key="durability"
             )
-        self._runtime = runtime
+        super().__init__(runtime)
         self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self._auto_migrate = auto_migrate
-        self._topics = Topics()
         self._clock = EngineClock(runtime, path_of(url))
-        self._pid = 0
         self._writer: CommandThread | None = None
         self._reader: CommandThread | None = None
-        self._processes: HostProcesses | None = None
         self._poller: CommitPoller | None = None
         self._gate_queue = GateQueue(self._store, runtime)
         self._user_transactions = SqliteUserTransactions(
@@ -138,7 +95,7 @@ class SqliteEngine(Engine):
             return
         store, runtime = self._store, self._runtime
         self._refuse_network_file_systems()
-        self._pid = os.getpid()
+        self._belong_to_this_process()
 
         def open_writer() -> Writer:
             writer = Writer(store, runtime, self._clock)
@@ -155,26 +112,16 @@ class SqliteEngine(Engine):
         try:
             self._writer = CommandThread(open_writer, self._notify, runtime, "holdfast-sqlite-writer", SHORT_WRITES)
             self._reader = CommandThread(open_reader, self._notify, runtime, "holdfast-sqlite-reader", READS)
-            self._processes = self._open_processes() if has_sockets() else None
+            self._open_processes(store.path, store.namespace)
             self._poller = CommitPoller(store, runtime, self._topics)
         except BaseException:
             self.close_now()
             raise
 
-    def _open_processes(self) -> HostProcesses | None:
-        try:
-            return HostProcesses(self._store.path, self._runtime, self._topics.notify, namespace=self._store.namespace)
-        except OSError as error:  # for example, the path of the folder is too long for a socket
-            log.warning(
-                "Processes cannot notify each other, so they poll: %s. Set XDG_RUNTIME_DIR to a short path.",
-                error,
-            )
-            return None
-
     def _refuse_network_file_systems(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._store.path))
         kind = self._runtime.fs.file_system_type(folder)
-        if kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in LOCAL_FUSE):
+        if is_network_file_system(kind):
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
                 "or PostgreSQL.",
@@ -182,17 +129,17 @@ class SqliteEngine(Engine):
             )
 
     async def close(self) -> None:
-        if self._writer is not None and self._pid == os.getpid():
+        if self._writer is not None and self._is_in_its_process():
             await self._runtime.run_blocking(self.close_now)
 
     def close_now(self) -> None:
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.close()
-        for part in (self._poller, self._processes):
-            if part is not None:
-                part.close()
-        self._writer = self._reader = self._processes = self._poller = None
+        if self._poller is not None:
+            self._poller.close()
+        self._close_processes()
+        self._writer = self._reader = self._poller = None
         self._store.file.forget()
         self._topics.close()
 
@@ -239,13 +186,6 @@ class SqliteEngine(Engine):
         self._check_process()
         return thread
 
-    def _check_process(self) -> None:
-        if self._pid not in (0, os.getpid()):
-            raise EngineUnavailable(
-                "This connection was opened before a fork and belongs to the parent process. Nothing was written. "
-                "Open the store again in the child process."
-            )
-
     # Transactions
 
     def perform_in(self, command: Command[A], user: UserConnection) -> A:
@@ -263,50 +203,11 @@ class SqliteEngine(Engine):
 
     # Notifications
 
-    def _notify(self, topics: frozenset[str]) -> None:
-        self._topics.notify(topics)
-        if self._processes is not None:
-            self._processes.notify(topics)
-
     def _notify_processes(self, topics: frozenset[str]) -> bool:
         """Notify the topics, if there are any. True: other processes can be notified."""
         if topics:
             self._notify(topics)
         return self._processes is not None
-
-    def subscribe(self, *topics: str) -> Subscription:
-        return self._topics.subscribe(*topics)
-
-    @property
-    def feed_kinds(self) -> frozenset[str]:
-        processes = self._processes
-        return frozenset() if processes is None else processes.feed.feed_kinds
-
-    def publish(self, message: bytes) -> None:
-        processes = self._processes
-        if processes is not None:
-            processes.feed.publish(message)
-
-    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
-        processes = self._processes
-        if processes is not None:
-            processes.feed.listen_to_feed(kinds, on_message)
-
-    @property
-    def process_name(self) -> str:
-        return "" if self._processes is None else self._processes.name
-
-    def keep_process_record(self) -> None:
-        if self._processes is not None:
-            self._processes.outlives_close = True
-
-    async def ended_workers(self) -> tuple[str, ...]:
-        processes = self._processes
-        if processes is None:
-            return ()
-        records = (await self.workers()).workers
-        ended = {name for name in {record.process for record in records} if processes.has_ended(name)}
-        return tuple(record.worker for record in records if record.process in ended)
 
     async def blocked_by(self) -> str:
         return await self._runtime.run_blocking(self._blocked_by)
@@ -325,14 +226,6 @@ class SqliteEngine(Engine):
     @classmethod
     def shown_address(cls, url: str) -> str:
         return path_of(url)
-
-    @property
-    def clock_offset(self) -> int:
-        return self._runtime.clock_offset
-
-    @clock_offset.setter
-    def clock_offset(self, value: int) -> None:
-        self._runtime.clock_offset = value
 
 
 class SqliteRenewalConnection(RenewalConnection):
@@ -378,12 +271,3 @@ def path_of(url: str) -> str:
     if not path or path == ":memory:":
         raise ConfigError(f"{mask_password(url)!r} names no file. For a store in memory use memory://", key="url")
     return os.path.abspath(path)
-
-
-def checked_namespace(namespace: str) -> str:
-    if not NAMESPACE.fullmatch(namespace):
-        raise ConfigError(
-            f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
-            key="namespace",
-        )
-    return namespace

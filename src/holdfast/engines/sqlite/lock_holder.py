@@ -27,7 +27,7 @@ OWN_THREADS = (
     "holdfast blocking call",
 )
 """How the names of threads begin that never have a transaction of the user."""
-WAITING_IN = frozenset({"holdfast.blocking", "holdfast.engines.sqlite.command_thread"})
+WAITING_IN = frozenset({"holdfast.blocking", "holdfast.engines.command_thread"})
 """The modules in which the threads of callers wait."""
 
 ADVICE = (

@@ -6,13 +6,15 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engines.command_thread import CommandResult
+from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, roll_back, translate
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
-from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import CorruptRecord
 from holdfast.model.command import Command
 from holdfast.model.instants import At

@@ -13,7 +13,6 @@ import os
 import sqlite3
 from contextlib import suppress
 
-from holdfast.files import AppendFile
 from holdfast.runtime import Runtime
 
 SLACK_BYTES = 256 * 1024
@@ -52,7 +51,7 @@ class Reserve:
         wanted_bytes = -(-wanted_bytes // SLACK_BYTES) * SLACK_BYTES
         try:
             with self._runtime.fs.open_append(self._path) as file:
-                _allocate(file, wanted_bytes)
+                file.allocate(wanted_bytes)
         except OSError:
             return False
         return True
@@ -61,7 +60,7 @@ class Reserve:
         """The disk is full: give its space to the database."""
         self.in_use = True
         with suppress(OSError), self._runtime.fs.open_append(self._path) as file:
-            os.ftruncate(file.fd, 0)
+            file.truncate(0)
 
     def is_released(self) -> bool:
         """True while the disk is full: the file is empty and cannot be filled again."""
@@ -81,20 +80,12 @@ class Reserve:
         try:
             with self._runtime.fs.open_append(self._path) as file:
                 try:
-                    _allocate(file, max(sizes) + SLACK_BYTES)
+                    file.allocate(max(sizes) + SLACK_BYTES)
                 finally:
-                    os.ftruncate(file.fd, sizes[-1])
+                    file.truncate(sizes[-1])
         except OSError:
             return True
         return False
-
-
-def _allocate(file: AppendFile, length: int) -> None:
-    """Let the file occupy this many bytes of the disk."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fd, 0, length)
-    else:
-        file.append(bytes(max(0, length - file.size())))
 
 
 def _is_empty(path: str) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import translate
 from holdfast.engines.sqlite.gate_queue import GateQueue
@@ -28,7 +29,7 @@ from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_
 from holdfast.engines.sqlite.rows import BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
-from holdfast.engines.sqlite.store import EngineClock, StoreOptions
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import Busy, CorruptRecord, UsageError, WrongDatabase
 from holdfast.model.command import A, Command
 from holdfast.model.instants import SECOND, At

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.engines.command_thread import CommandResult
+from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
@@ -30,7 +32,7 @@ from holdfast.engines.sqlite.reserve import Reserve
 from holdfast.engines.sqlite.rows import MAX_INTEGER, BrokenLane, DamagedIndex, DamagedRow
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.engines.sqlite.statements import load
-from holdfast.engines.sqlite.store import CommandResult, EngineClock, StoreOptions
+from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
 from holdfast.engines.sqlite.write_lock import begin_write, wait_in_steps

@@ -105,6 +105,8 @@ class Tables(State):
                 queue.expiring.push(ByTime(job.expires, job.arrival, job.id))
             if job.unique_key is not None:
                 queue.keys[(job.task, job.unique_key)] = job.id
+        elif job.unique_key is not None and state is JobState.SUCCEEDED:
+            self._keep_key(queue, job, (job.task, job.unique_key))
         if job.hold is not FREE and job.hold & Hold.LANE:
             queue.lanes[str(job.lane)].waiting.push(InLane(-job.priority, job.arrival, job.id))
         if job.token is not None:
@@ -113,6 +115,15 @@ class Tables(State):
             self._claims.setdefault(claim_of(job.token), {})[name] = None
         if self._children and (before is None or (before.state in TERMINAL) != (state in TERMINAL)):
             self._mark_parent((job.queue, job.id))
+
+    def _keep_key(self, queue: QueueTables, job: JobRecord, key: tuple[str, str]) -> None:
+        """A succeeded job keeps its key. Only one that is loaded, or brought back by undoing, does not have it yet."""
+        taker = queue.keys.get(key)
+        if taker == job.id:
+            return
+        other = None if taker is None else queue.jobs[taker]
+        if other is None or (other.state in TERMINAL and other.key_until < job.key_until):
+            queue.keys[key] = job.id
 
     def swap(self, record: Record, *, there: bool) -> None:
         match record:
@@ -289,6 +300,10 @@ class Tables(State):
 
     def children(self, queue: str, job_id: str, limit: int | None = None) -> list[Edge]:
         return list(self._children.get((queue, job_id), {}).values())[:limit]
+
+    def edge(self, like: Edge) -> Edge | None:
+        edges = self._children.get((like.parent.queue, like.parent.id), {})
+        return edges.get((like.child.queue, like.child.id))
 
     def ended_parents(self) -> Name | None:
         return min(self._ended_parents, default=None)

@@ -5,6 +5,11 @@ and says whether the ledger could have given the same answer. After every rule t
 `audit_every` rules, if an audit is slow), and at the end every record is compared. Hypothesis shrinks a failure and
 prints it as a script: one line per command, in the order sent, with its answer.
 
+An engine without `cross_queue_atomic` (S4) gets groups of one queue, without parents in another one. Its claims over
+several queues have room for all jobs, because a full claim does not look at the queues behind; claims sent again name
+the queues that they named before. Its clock must stand still during a command: the oracle applies a command over
+several queues at one time.
+
 The bundles remember what a careless or slow worker would remember: `leases` has every lease ever given, so most of its
 tokens are stale; `fresh` has those not settled yet; `listed` has what a reaper saw, however long ago.
 """
@@ -50,9 +55,12 @@ class Differential(RuleBasedStateMachine):
         self.engine = type(self).make_engine()
         self.oracle = Oracle()
         self.claims = 0
+        self.claimed_queues: dict[str, tuple[work.QueueClaim, ...]] = {}
+        """By claim id, if each queue is apart."""
         self.steps = 0
         self.sound = True
         self.loop.run_until_complete(self._open())
+        self.queues_apart = not self.engine.capabilities.cross_queue_atomic
         at = self.loop.run_until_complete(self.engine.now())
         self.now = at.wall
         self.script = Script(at.wall, at.lease)
@@ -122,7 +130,8 @@ class Differential(RuleBasedStateMachine):
         self.ask(produce.Enqueue(groups=(self._group(first), self._group(second))))
 
     def _group(self, new: list[jobs.Drawn], limits: tuple[produce.DepthLimit, ...] = ()) -> produce.Group:
-        return produce.Group(tuple(jobs.new_job(job, self.now) for job in new), limits)
+        group = produce.Group(tuple(jobs.new_job(job, self.now) for job in new), limits)
+        return jobs.of_one_queue(group) if self.queues_apart else group
 
     # Claiming
 
@@ -139,6 +148,7 @@ class Differential(RuleBasedStateMachine):
         self, old: work.Lease, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str
     ) -> Any:
         claim_id = old.token.rpartition(".")[0]
+        queues = self.claimed_queues.get(claim_id, queues)
         return multiple(*self.ask(work.Exchange(claim=self._claim(claim_id, queues, size, worker))).leases)
 
     def _claim_id(self) -> str:
@@ -148,7 +158,13 @@ class Differential(RuleBasedStateMachine):
     def _claim(
         self, claim_id: str, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str
     ) -> work.Claim:
-        return work.Claim(claim_id=claim_id, worker=worker, queues=queues, limit=size[0], prefetch=size[1])
+        limit, prefetch = size
+        if self.queues_apart:
+            self.claimed_queues[claim_id] = queues
+            if len(queues) > 1:
+                limit = len(jobs.ALL_KEYS) if limit and not prefetch else limit
+                prefetch = len(jobs.ALL_KEYS) if prefetch else 0
+        return work.Claim(claim_id=claim_id, worker=worker, queues=queues, limit=limit, prefetch=prefetch)
 
     # Settling
 
@@ -277,6 +293,8 @@ class Differential(RuleBasedStateMachine):
 
     @rule(queue=jobs.queues, ids=jobs.some_ids, limits=abc.depth_limits)
     def requeue(self, queue: str, ids: tuple[str, ...], limits: tuple[produce.DepthLimit, ...]) -> None:
+        if self.queues_apart:
+            limits = tuple(limit for limit in limits if limit.queue == queue)
         self.ask(operate.Requeue(queue=queue, ids=ids, limits=limits))
 
     @rule(verb=st.sampled_from([operate.Trigger, operate.Delete]), queue=jobs.queues, ids=jobs.some_ids)

@@ -17,7 +17,6 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.engines.sqlite.store import CommandResult
 from holdfast.engines.topics import EVERY_TOPIC
 from holdfast.errors import EngineUnavailable
 from holdfast.model.command import Command
@@ -29,8 +28,16 @@ MAX_BATCH = 1_000
 """Commands in one transaction, so that it holds the gate for tens of milliseconds and not longer."""
 
 
+class CommandResult(NamedTuple):
+    """The result of one command: an answer or an error, and the topics to notify."""
+
+    answer: Any
+    error: BaseException | None
+    topics: frozenset[str]
+
+
 class CommandRunner(Protocol):
-    """A `Writer` or a `Reader`: used by one thread at a time."""
+    """What carries out the commands, such as a connection that writes: used by one thread at a time."""
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]: ...
     def recover(self) -> None: ...

@@ -106,12 +106,16 @@ class WorkerProcesses:
 # --- The story ---
 
 
-async def storm(tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[list[Line], int]:
+@pytest.fixture(params=["sqlite", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else f"file://{tmp_path}/jobs"
+
+
+async def storm(url: str, tmp_path: Path, *, events: int, kills: int, seed: int) -> tuple[list[Line], int]:
     """Send events through the pool while workers are killed; answers what ran, and how many runs were lost."""
     random = Random(seed)
     folder = tmp_path / "runs"
     folder.mkdir()
-    url = f"sqlite:///{tmp_path}/jobs.db"
     jobs = App(url)
     pool = jobs.pool("events", Event, lanes=LANES)
     workers = WorkerProcesses(url, folder, random)
@@ -174,8 +178,8 @@ def check_order(lines: list[Line], events: int) -> None:
         assert fences == sorted(set(fences)), f"a fence of lane {lane} did not grow"
 
 
-async def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> None:
-    lines, losses = await storm(tmp_path, events=1_000, kills=4, seed=4)
+async def test_no_key_runs_out_of_order_while_workers_are_killed(url: str, tmp_path: Path) -> None:
+    lines, losses = await storm(url, tmp_path, events=1_000, kills=4, seed=4)
     check_order(lines, 1_000)
     failed_once = sum(line.what == "start" for line in lines) - 1_000
     assert failed_once >= 80
@@ -185,8 +189,8 @@ async def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-async def test_no_key_runs_out_of_order_in_a_longer_storm(tmp_path: Path, seed: int) -> None:
-    lines, losses = await storm(tmp_path, events=5_000, kills=20, seed=seed)
+async def test_no_key_runs_out_of_order_in_a_longer_storm(url: str, tmp_path: Path, seed: int) -> None:
+    lines, losses = await storm(url, tmp_path, events=5_000, kills=20, seed=seed)
     check_order(lines, 5_000)
     assert losses > 0, "no kill met an event: this proved nothing"
     print(f"{len(lines)} lines, {losses} runs lost")

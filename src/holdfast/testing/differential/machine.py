@@ -5,9 +5,10 @@ and says whether the ledger could have given the same answer. After every rule t
 `audit_every` rules, if an audit is slow), and at the end every record is compared. Hypothesis shrinks a failure and
 prints it as a script: one line per command, in the order sent, with its answer.
 
-An engine without `cross_queue_atomic` (S4) gets groups of one queue, without parents in another one, and claims that
-are sent again name the queues that they named before. Its clock must stand still during a command: the oracle applies a
-command over several queues at one time.
+An engine without `cross_queue_atomic` (S4) gets groups of one queue, without parents in another one. Its claims over
+several queues have room for all jobs, because a full claim does not look at the queues behind; claims sent again name
+the queues that they named before. Its clock must stand still during a command: the oracle applies a command over
+several queues at one time.
 
 The bundles remember what a careless or slow worker would remember: `leases` has every lease ever given, so most of its
 tokens are stale; `fresh` has those not settled yet; `listed` has what a reaper saw, however long ago.
@@ -157,9 +158,13 @@ class Differential(RuleBasedStateMachine):
     def _claim(
         self, claim_id: str, queues: tuple[work.QueueClaim, ...], size: tuple[int, int], worker: str
     ) -> work.Claim:
+        limit, prefetch = size
         if self.queues_apart:
             self.claimed_queues[claim_id] = queues
-        return work.Claim(claim_id=claim_id, worker=worker, queues=queues, limit=size[0], prefetch=size[1])
+            if len(queues) > 1:
+                limit = len(jobs.ALL_KEYS) if limit and not prefetch else limit
+                prefetch = len(jobs.ALL_KEYS) if prefetch else 0
+        return work.Claim(claim_id=claim_id, worker=worker, queues=queues, limit=limit, prefetch=prefetch)
 
     # Settling
 

@@ -29,12 +29,17 @@ async def enqueue(engine: Engine, task: str, ids: list[str], payload: bytes = b"
         await engine.enqueue(Group(tuple(batch)))
 
 
-async def storm(tmp_path: Path, *, jobs: int, kills: int, processes: int) -> None:
+@pytest.fixture(params=["sqlite", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The stores whose processes share files of one host."""
+    return f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else f"file://{tmp_path}/jobs"
+
+
+async def storm(url: str, tmp_path: Path, *, jobs: int, kills: int, processes: int) -> None:
     """Kill workers while they work through jobs.
 
     For each kill there is one more job, whose first run never ends. Its worker is killed, so each kill meets a job.
     """
-    url = f"sqlite:///{tmp_path}/jobs.db"
     engine = open_engine(url)
     await engine.open()
     ids = [f"job-{number}" for number in range(jobs)]
@@ -78,19 +83,18 @@ async def storm(tmp_path: Path, *, jobs: int, kills: int, processes: int) -> Non
     print(f"{kills} kills, {sum(starts.values())} runs, {losses} losses beside those of the {kills} jobs held")
 
 
-async def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(tmp_path: Path) -> None:
-    await storm(tmp_path, jobs=3_000, kills=5, processes=3)
+async def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(url: str, tmp_path: Path) -> None:
+    await storm(url, tmp_path, jobs=3_000, kills=5, processes=3)
 
 
 @pytest.mark.long
-async def test_twenty_thousand_jobs_survive_twenty_kills(tmp_path: Path) -> None:
-    await storm(tmp_path, jobs=20_000, kills=20, processes=4)
+async def test_twenty_thousand_jobs_survive_twenty_kills(url: str, tmp_path: Path) -> None:
+    await storm(url, tmp_path, jobs=20_000, kills=20, processes=4)
 
 
-async def test_a_job_of_a_killed_worker_runs_again_long_before_its_lease_is_over(tmp_path: Path) -> None:
+async def test_a_job_of_a_killed_worker_runs_again_long_before_its_lease_is_over(url: str, tmp_path: Path) -> None:
     """The lease is 30 seconds; another worker sees that the process is gone."""
 
-    url = f"sqlite:///{tmp_path}/jobs.db"
     engine = open_engine(url)
     await engine.open()
     with engine.subscribe(f"room:{QUEUE}") as ended, WorkerProcesses(url, tmp_path / "runs", size=2) as workers:
@@ -113,16 +117,15 @@ async def test_a_job_of_a_killed_worker_runs_again_long_before_its_lease_is_over
     await engine.close()
 
 
-async def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> None:
+async def test_a_worker_that_slept_past_its_lease_is_refused(url: str, tmp_path: Path) -> None:
     """SIGSTOP: the process is there, so only the lease tells. Here another client's clock is past it."""
 
-    url = f"sqlite:///{tmp_path}/jobs.db"
     engine = open_engine(url)
     await engine.open()
     with WorkerProcesses(url, tmp_path / "runs", size=1) as workers:
         await enqueue(engine, "hold", ["held"], b"[[],{}]")
         await workers.first_run()
-        pause_process(workers.processes[0].pid, tmp_path / "jobs.db")
+        pause_process(workers.processes[0].pid, Path(engine.shown_address(url)))
         engine.clock_offset = 31_000_000
         (lost,) = (await engine.expired("me")).leases
         reap = Settlement(
@@ -139,8 +142,7 @@ async def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path) -> 
     await engine.close()
 
 
-async def test_a_worker_asked_to_stop_releases_its_jobs_and_exits_cleanly(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/jobs.db"
+async def test_a_worker_asked_to_stop_releases_its_jobs_and_exits_cleanly(url: str, tmp_path: Path) -> None:
     engine = open_engine(url)
     await engine.open()
     with WorkerProcesses(url, tmp_path / "runs", size=1) as workers:

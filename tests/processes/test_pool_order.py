@@ -114,7 +114,12 @@ class WorkerProcesses:
 # --- The story ---
 
 
-async def storm(tmp_path: Path, *, events: int, held: int, seed: int) -> list[Line]:
+@pytest.fixture(params=["sqlite", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else f"file://{tmp_path}/jobs"
+
+
+async def storm(url: str, tmp_path: Path, *, events: int, held: int, seed: int) -> list[Line]:
     """Send events through the pool while workers are killed; answers what ran.
 
     `held`: so many events, chosen at random, run for ever at first. Their workers are killed, so each kill meets one.
@@ -122,7 +127,6 @@ async def storm(tmp_path: Path, *, events: int, held: int, seed: int) -> list[Li
     random = Random(seed)
     folder = tmp_path / "runs"
     folder.mkdir()
-    url = f"sqlite:///{tmp_path}/jobs.db"
     jobs = App(url)
     pool = jobs.pool("events", Event, lanes=LANES)
     held_numbers = set(random.sample(range(events), held))
@@ -183,8 +187,8 @@ def check_order(lines: list[Line], events: int) -> None:
         assert fences == sorted(set(fences)), f"a fence of lane {lane} did not grow"
 
 
-async def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path) -> None:
-    lines = await storm(tmp_path, events=1_000, held=4, seed=4)
+async def test_no_key_runs_out_of_order_while_workers_are_killed(url: str, tmp_path: Path) -> None:
+    lines = await storm(url, tmp_path, events=1_000, held=4, seed=4)
     check_order(lines, 1_000)
     failed_once = sum(line.what == "start" for line in lines) - 1_000
     assert failed_once >= 80
@@ -192,8 +196,8 @@ async def test_no_key_runs_out_of_order_while_workers_are_killed(tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-async def test_no_key_runs_out_of_order_in_a_longer_storm(tmp_path: Path, seed: int) -> None:
-    check_order(await storm(tmp_path, events=5_000, held=20, seed=seed), 5_000)
+async def test_no_key_runs_out_of_order_in_a_longer_storm(url: str, tmp_path: Path, seed: int) -> None:
+    check_order(await storm(url, tmp_path, events=5_000, held=20, seed=seed), 5_000)
 
 
 if __name__ == "__main__":

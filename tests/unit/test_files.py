@@ -166,3 +166,22 @@ def test_a_lock_and_a_gate_let_one_opening_in(place: Place) -> None:
         pass
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o277, 0o777])
+def test_a_new_folder_and_its_files_belong_to_their_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    files, folder = Files(), tmp_path / "store"
+    before = os.umask(umask)
+    try:
+        files.mkdir(folder)
+        files.create(folder / "journal").close()
+        files.open_append(folder / "reserve").close()
+        lock = files.lock(folder / "compaction")
+        files.write_atomic(folder / "format", b"1")
+    finally:
+        os.umask(before)
+    assert lock is not None
+    lock.close()
+    found = {name: (folder / name).stat().st_mode & 0o777 for name in os.listdir(folder)}
+    assert found == dict.fromkeys(["journal", "reserve", "compaction", "format"], 0o600)
+    assert folder.stat().st_mode & 0o777 == 0o700

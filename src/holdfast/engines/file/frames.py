@@ -156,6 +156,12 @@ def store_of(data: bytes) -> int | None:
     return None if layout is None else layout.header.store
 
 
+def header_at(data: bytes, offset: int) -> Header | None:
+    """The header at this offset; None if there is no sound one."""
+    layout = _read_header(data, offset, MAGIC)
+    return None if layout is None else layout.header
+
+
 def read_sound(data: bytes, offset: int, store: int) -> Frame | None:
     """The frame that begins at this offset; None unless it is there to its end and every byte of it is sound."""
     layout = _read_header(data, offset, MAGIC)

@@ -181,7 +181,7 @@ class Loader:
     def _use(self, frame: Frame) -> None:
         header = frame.header
         records = self.records
-        records.at = header.at.after(records.at)
+        records.at = header.at
         records.arrival = max(records.arrival, header.arrival)
         records.boot_hash = header.boot_hash
         records.apply(frame.changes)

@@ -17,8 +17,10 @@ Other names are not ours, and are left alone.
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from holdfast.errors import CorruptRecord, EngineUnavailable, SchemaMismatch
+from holdfast.engines.file.folder_checks import check_folders, check_platform
+from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch
 from holdfast.file_locks import Gate
 from holdfast.files import Identity
 from holdfast.runtime import Runtime
@@ -28,6 +30,7 @@ _FORMAT_LINE = "holdfast file store, format"
 _FORMAT_TEXT = re.compile(rf"{_FORMAT_LINE} (\d+)\nid ([0-9a-f]{{16}})\n")
 _NUMBERED = re.compile(r"([0-9a-f]{16})\.(journal|snapshot)")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_OTHERS = re.compile(r"gate|compaction|mark|suspect|reserve|[0-9a-f]{16}\.(torn|damaged)")
 UNUSED_TEMPORARY_US = 3600 * 1_000_000
 """A temporary file that was last changed before this time belongs to no living process."""
 
@@ -35,6 +38,17 @@ ADVICE = (
     "This process still has the old files open and cannot use the new ones. Stop all processes that use the folder, "
     "put the right one there, and start them again."
 )
+
+
+class StoreFormat(NamedTuple):
+    number: int
+    id: int
+
+
+def parse_format(data: bytes) -> StoreFormat | None:
+    """The content of the file `format`; None if it is damaged."""
+    match = _FORMAT_TEXT.fullmatch(data.decode("ascii", "replace"))
+    return None if match is None else StoreFormat(int(match[1]), int(match[2], 16))
 
 
 class StoreFolder:
@@ -97,9 +111,13 @@ class StoreFolder:
     # Opening
 
     def prepare(self, lock_timeout_s: float) -> None:
-        """Make the folder and its `format`, if they are missing; refuse a store of another format."""
+        """Make the folder and its `format`, if they are missing. Refuse one that is not safe or has another format."""
+        check_platform()
+        check_folders(self.root, self.path, self._runtime)
         self._make_folders()
+        check_folders(self.root, self.path, self._runtime)  # again: another process may have made or replaced them
         if not self._runtime.fs.exists(self.format_path):
+            self._refuse_files_of_others()
             with self.open_gate(lock_timeout_s) as gate:
                 try:
                     self._make_format()
@@ -114,6 +132,14 @@ class StoreFolder:
             fs.mkdir(self.path)
             for folder in reversed(new):
                 fs.sync_folder(folder.parent)
+
+    def _refuse_files_of_others(self) -> None:
+        for name in self._runtime.fs.listdir(self.path):
+            if not any(pattern.fullmatch(name) for pattern in (_NUMBERED, _TEMPORARY, _OTHERS)) and name != "format":
+                raise ConfigError(
+                    f"{self.path} is not empty and is no store: it has {name!r}. Use another folder or namespace.",
+                    key="url",
+                )
 
     def _make_format(self) -> None:
         """Under the gate."""
@@ -132,8 +158,8 @@ class StoreFolder:
     def _read_format(self) -> None:
         data = self._runtime.fs.read_bytes(self.format_path)
         first_line = data.split(b"\n")[0].decode("ascii", "replace")
-        match = _FORMAT_TEXT.fullmatch(data.decode("ascii", "replace"))
-        if match is None or int(match[1]) != FORMAT:
+        found = parse_format(data)
+        if found is None or found.number != FORMAT:
             newer = re.fullmatch(rf"{_FORMAT_LINE} (\d+)", first_line)
             if newer is None or int(newer[1]) <= FORMAT:
                 raise CorruptRecord(
@@ -149,7 +175,7 @@ class StoreFolder:
                 wanted=str(FORMAT),
                 engine="file",
             )
-        self.id = int(match[2], 16)
+        self.id = found.id
 
     def open_gate(self, timeout_s: float) -> Gate:
         return self._runtime.fs.gate(self.gate_path, timeout_s, guarded=self.format_path)

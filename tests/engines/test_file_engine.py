@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from file_store import file_store, runner_of
+from file_engines import file_store, runner_of
 from interrupts import interrupt_at
 from opened_engine import opened_engine
 from sqlite_store import a_claim, job, success

@@ -277,7 +277,7 @@ Dump = dict[tuple[Any, ...], Any]
 
 
 def dump_of(tables: Tables) -> Dump:
-    records: Dump = {("last arrival",): tables._last_arrival}
+    records: Dump = {("last arrival",): tables.last_arrival}
     for name, queue in tables._queues.items():
         if queue.record is not None:
             records["queue", name] = queue.record

@@ -6,6 +6,7 @@ Works over the real file system and over a simulated one.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.file_locks import FileLock, Gate
 from holdfast.files import AppendFile, Files, FileStatus, Identity, ReadFile, WriteFile
@@ -37,6 +38,8 @@ class InterceptedFiles(Files):
         self.calls = 0
         self.before: Callable[[Call], object] = lambda call: None
         self.after: Callable[[Call], object] = lambda call: None
+        self.before_open: Callable[[str], object] = lambda path: None
+        """Called with the path before a file is opened, created, listed or locked; may raise."""
 
     def change(
         self,
@@ -69,17 +72,21 @@ class InterceptedFiles(Files):
         self.change("rename", new_path, lambda: self._inner.rename(path, new_path))
 
     def sync_folder(self, path: StrPath) -> None:
+        self.before_open(os.fspath(path))
         self.change("sync_folder", path, lambda: self._inner.sync_folder(path))
 
     def create(self, path: StrPath) -> WriteFile:
+        self.before_open(os.fspath(path))
         files: list[WriteFile] = []
         self.change("create", path, lambda: files.append(self._inner.create(path)))
         return InterceptedFile(self, os.fspath(path), files[0])
 
     def open_write(self, path: StrPath) -> WriteFile:
+        self.before_open(os.fspath(path))
         return InterceptedFile(self, os.fspath(path), self._inner.open_write(path))
 
     def open_append(self, path: StrPath) -> AppendFile:
+        self.before_open(os.fspath(path))
         files: list[AppendFile] = []
         if self._inner.exists(path):
             files.append(self._inner.open_append(path))
@@ -93,25 +100,33 @@ class InterceptedFiles(Files):
         return self._inner.exists(path)
 
     def listdir(self, path: StrPath) -> list[str]:
+        self.before_open(os.fspath(path))
         return self._inner.listdir(path)
 
     def status(self, path: StrPath) -> FileStatus | None:
         return self._inner.status(path)
 
     def read_bytes(self, path: StrPath) -> bytes:
+        self.before_open(os.fspath(path))
         return self._inner.read_bytes(path)
 
     def open_read(self, path: StrPath) -> ReadFile:
+        self.before_open(os.fspath(path))
         return self._inner.open_read(path)
 
     def gate(self, path: StrPath, timeout_s: float, *, guarded: StrPath) -> Gate:
+        self.before_open(os.fspath(path))
         return self._inner.gate(path, timeout_s, guarded=guarded)
 
     def lock(self, path: StrPath) -> FileLock | None:
+        self.before_open(os.fspath(path))
         return self._inner.lock(path)
 
     def size(self, path: StrPath) -> int:
         return self._inner.size(path)
+
+    def private_folder(self, name: str) -> Path:
+        return self._inner.private_folder(name)
 
     def file_system_type(self, path: StrPath) -> str:
         return self._inner.file_system_type(path)

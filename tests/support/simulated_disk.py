@@ -49,6 +49,13 @@ class SimulatedFile:
     durable: bytes = b""
     unsynced: list[Write | Resize] = field(default_factory=list)
     lock_owner: object | None = None
+    copy: bytes | None = None
+    """Of the live plane, if it has not changed since the last image."""
+
+    def copy_of_live(self) -> bytes:
+        if self.copy is None:
+            self.copy = bytes(self.live)
+        return self.copy
 
 
 class NameChange(NamedTuple):
@@ -181,6 +188,7 @@ class SimulatedDisk:
 
     def _apply(self, file: SimulatedFile, change: Write | Resize) -> None:
         file.modified_us = self._now_us()
+        file.copy = None
         _apply(file.live, change)
         file.unsynced.append(change)
 
@@ -215,7 +223,7 @@ class SimulatedDisk:
     def image(self) -> "DiskImage":
         with self.changed:
             files = {
-                file.number: FileImage(file.modified_us, bytes(file.live), file.durable, tuple(file.unsynced))
+                file.number: FileImage(file.modified_us, file.copy_of_live(), file.durable, tuple(file.unsynced))
                 for file in _every_file(self.root)
             }
             return DiskImage(files, _folder_image(self.root), self._next_number, self._now_us)

@@ -186,6 +186,7 @@ class OpenAppendFile(AppendFile):
     def __init__(self, files: SimulatedFiles, file: SimulatedFile) -> None:
         self._opening = OpenFile(files, file)
         self._disk = files.disk
+        self.fd = file.number
 
     def append(self, data: bytes) -> int:
         with self._disk.changed:

@@ -217,9 +217,9 @@ def salvage(data: bytes, offset: int, sequence: int | None, store: int) -> Frame
     tables = (data[offset + HEADER_BYTES : table_end], data[body_end : body_end + layout.table_bytes])
     table = next((table for table in tables if crc32(table) == layout.table_crc), None)
     body = data[table_end:body_end]
-    length = min(layout.length, len(data) - offset)
+    frame_bytes = min(layout.length, len(data) - offset)
     if table is None:  # two places of the frame are damaged: the limits of the changes are unknown
-        return Frame(layout.header, [], length, (LostChange(0, body),), was_damaged=True)
+        return Frame(layout.header, [], frame_bytes, (LostChange(0, body),), was_damaged=True)
     changes: list[bytes] = []
     lost: list[LostChange] = []
     numbers = unpack(f"<{2 * layout.change_count}I", table)
@@ -231,7 +231,7 @@ def salvage(data: bytes, offset: int, sequence: int | None, store: int) -> Frame
             changes.append(change)
         else:
             lost.append(LostChange(number, change))
-    return Frame(layout.header, changes, length, tuple(lost), was_damaged=True)
+    return Frame(layout.header, changes, frame_bytes, tuple(lost), was_damaged=True)
 
 
 def _is_frame(layout: _Layout, sequence: int | None, store: int) -> bool:

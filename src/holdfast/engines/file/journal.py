@@ -79,6 +79,8 @@ class Journal:
         self._identity: Identity = (0, 0)
         self.synced = Mark(0, 0)
         """What this process knows to be synced."""
+        self._must_load = False
+        """`read_new` has failed: frames that were read may not have been applied."""
         self._files = runtime.lock()
         """Held while a sync uses the file of the segment, and while another segment is opened."""
 
@@ -111,18 +113,32 @@ class Journal:
     # Reading
 
     def read_new(self, *, under_gate: bool) -> list[Frame]:
-        """The frames that other processes have appended since. The position is behind them afterwards."""
-        mark = self.marks.read()  # before the bytes: what is below it does not change any more
-        if mark.is_suspect:
-            raise self.suspect_error()
-        if mark.covers(self.synced.segment, self.synced.offset):
-            self.synced = mark
-        frames: list[Frame] = []
-        while self._read_segment(mark, frames, under_gate=under_gate) and self._open_next(
-            frames, under_gate=under_gate
-        ):
-            pass
+        """The frames that other processes have appended since. The position is behind them afterwards.
+
+        After an error the store must be loaded: some of the frames may have been passed over.
+        """
+        try:
+            mark = self.marks.read()  # before the bytes: what is below it does not change any more
+            if mark.is_suspect:
+                raise self.suspect_error()
+            if self._must_load:
+                raise FellBehind("An earlier call was interrupted.")
+            if mark.covers(self.synced.segment, self.synced.offset):
+                self.synced = mark
+            self._must_load = True
+            frames: list[Frame] = []
+            while self._read_segment(mark, frames, under_gate=under_gate) and self._open_next(frames):
+                pass
+        except EngineError:
+            raise
+        except OSError as error:
+            raise EngineUnavailable(f"{self.folder.path} could not be read: {error}", engine="file") from error
+        self._must_load = False
         return frames
+
+    def was_loaded(self) -> None:
+        """The store has been loaded, and the copy of this process is that of the position."""
+        self._must_load = False
 
     def _read_segment(self, mark: Mark, frames: list[Frame], *, under_gate: bool) -> bool:
         """Read the current segment to its end. True: it is complete, and the next one follows."""
@@ -168,7 +184,7 @@ class Journal:
                 raise DamagedJournal(f"Segment {segment} has a damaged frame at offset {offset}.")
             self.file.truncate(offset)  # its writer has died
 
-    def _open_next(self, frames: list[Frame], *, under_gate: bool) -> bool:
+    def _open_next(self, frames: list[Frame]) -> bool:
         """Go on with the next segment. False: there is none yet."""
         segment, _, sequence = self.position
         if self.last.flags & Flag.RELOAD:
@@ -179,9 +195,6 @@ class Journal:
         except FileNotFoundError:
             if not self._is_at_its_path():
                 raise FellBehind(f"Segment {segment + 1} was removed before this process has read it.") from None
-            if under_gate:
-                self.sync()
-                self.begin_segment(segment + 1, self._write_first_frame(sequence))
             return False
         frame = read_sound(file.read_at(0, EMPTY_FRAME_BYTES), 0, self.folder.id)
         if frame is None or frame.header.sequence != sequence or frame.header.flags & Flag.RELOAD:
@@ -199,17 +212,17 @@ class Journal:
 
     def append(self, changes: Sequence[bytes], at: At, arrival: int, boot_hash: int, flags: int = 0) -> None:
         """Append one frame. After an error nothing was written."""
+        self.finish_rotation()
         segment, offset, sequence = self.position
-        if self.last.flags & Flag.LAST:
-            raise EngineUnavailable("The last segment of the journal is complete and has no next one.", engine="file")
         synced = self.synced.offset if self.synced.segment == segment else 0
         header = Header(sequence, at, arrival, boot_hash, synced, self.folder.id, flags)
         data = encode_frame(header, changes)
+        file = self.file
         try:
-            self.file.write_at(offset, data)
+            file.write_at(offset, data)
         except OSError as error:
             try:
-                self.file.truncate(offset)
+                file.truncate(offset)
             except OSError as second:  # the next writer removes what is there
                 error.add_note(f"The rest of the write could not be removed: {second}")
             raise self.write_error(error) from error
@@ -237,9 +250,9 @@ class Journal:
             if mark.covers(target.segment, target.offset):
                 self.synced = mark
                 return
-            segment, offset, _ = self.position  # no other segment can be opened now
+            file, (segment, offset, _) = self.file, self.position  # no other segment can be opened now
             try:
-                self.file.sync()
+                file.sync()
                 if (
                     mark.segment < segment
                 ):  # the process that made the segment may have died before it synced the folder
@@ -280,6 +293,7 @@ class Journal:
 
     def rotate(self, flags: int = 0) -> int:
         """Go on in a new segment; the answer is its number."""
+        self.finish_rotation()
         segment, _, sequence = self.position
         temporary = self._write_first_frame(sequence + 1, flags)
         try:
@@ -290,6 +304,12 @@ class Journal:
             raise
         self.begin_segment(segment + 1, temporary)
         return segment + 1
+
+    def finish_rotation(self) -> None:
+        """If the process that rotated has died after it closed the segment, make the next one."""
+        if self.last.flags & Flag.LAST:
+            self.sync()
+            self.begin(self.position.segment + 1, self.position.sequence)
 
     def _write_first_frame(self, sequence: int, flags: int = 0) -> Path:
         """A new segment, under a temporary name."""

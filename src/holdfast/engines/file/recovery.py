@@ -26,15 +26,29 @@ MOST_TRIES = 10
 
 
 def load(journal: Journal) -> Records:
-    """Load the store, repair it if necessary, and let the journal stand at its end. Under the gate."""
-    journal.folder.remove_unused_temporary_files()
+    """Load the store, repair it if necessary, and let the journal stand at its end. Under the gate.
+
+    After a failed sync only a process that opens the store writes it anew. The others stop.
+    """
+    is_open = journal.position.segment > 0
     try:
-        for _ in range(MOST_TRIES):
-            with suppress(FileNotFoundError):  # another process compacts, which needs no gate
-                return _load(journal)
-        return _load(journal)
+        if is_open and journal.marks.read().is_suspect:
+            raise journal.suspect_error()
+        journal.folder.remove_unused_temporary_files()
+        records = _try_to_load(journal)
+    except EngineError:
+        raise
     except OSError as error:
         raise EngineUnavailable(f"{journal.folder.path} could not be read: {error}", engine="file") from error
+    journal.was_loaded()
+    return records
+
+
+def _try_to_load(journal: Journal) -> Records:
+    for _ in range(MOST_TRIES):
+        with suppress(FileNotFoundError):  # another process compacts, which needs no gate
+            return _load(journal)
+    return _load(journal)
 
 
 def _load(journal: Journal) -> Records:
@@ -60,7 +74,7 @@ def _load(journal: Journal) -> Records:
     elif loader.has_torn_frames:  # a process that has read what was removed must load the store, too
         journal.rotate(Flag.RELOAD)
     elif end & Flag.LAST:
-        journal.read_new(under_gate=True)  # finishes the rotation
+        journal.finish_rotation()
     return records
 
 
@@ -75,7 +89,7 @@ def _begin_anew(journal: Journal, records: Records, damages: Sequence[Damage], *
             if not is_suspect:  # else no process appends to it, and the disk may refuse every write to it
                 raise
     segments, snapshots = journal.folder.numbers()
-    segment, sequence = max(*segments, *snapshots) + 1, journal.position.sequence
+    segment, sequence = max((*segments, *snapshots)) + 1, journal.position.sequence
     changes = map(encode_record, records.in_order())
     journal.write_snapshot(segment, changes, records.at, records.arrival, records.boot_hash, sequence)
     journal.begin(segment, sequence, Flag.RELOAD)

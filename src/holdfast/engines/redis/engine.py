@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
 from holdfast.engines.ended_processes import EndedProcesses
 from holdfast.engines.redis import failures
+from holdfast.engines.redis.acl import check_rights
 from holdfast.engines.redis.durability import ServerDurability
 from holdfast.engines.redis.history import StoreHistory
-from holdfast.engines.redis.loop_subscriber import LoopSubscriber, is_of_worker
 from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.presence import Presence
 from holdfast.engines.redis.queue_names import QueueNames
@@ -82,7 +82,6 @@ class RedisEngine(Engine):
         self.place = self._servers.place
         """The address for messages: without user name and password."""
         self._notify = settings.notify
-        self._fast = fast_paths
         self._pid = 0
         self._topics = Topics()
         self._notifier: ChannelNotifier | None = None
@@ -182,6 +181,12 @@ class RedisEngine(Engine):
         await self._servers.check_mode(self._primary)
         await self.durability.check(*await self._primary.commands())
         await self._caller.perform(self._primary, self._servers.root, Now())
+        await self._check_rights()
+
+    async def _check_rights(self) -> None:
+        servers = self._servers
+        channel = servers.channel_prefix(servers.root)
+        await check_rights(self._primary.command, servers.root, channel, sharded=servers.sharded)
 
     async def _find_cluster(self) -> None:
         if await self._servers.look_for_cluster(self._primary):
@@ -207,8 +212,8 @@ class RedisEngine(Engine):
             await self._runtime.run_blocking(notifier.close)
         primary = self._primary
         self._set_primary()
+        await primary.close()
         self._topics.close()
-        await primary.close()  # waits until the sockets of this loop are closed
         self._ended_processes.close()
 
     def close_now(self) -> None:
@@ -276,11 +281,9 @@ class RedisEngine(Engine):
     # Notifications
 
     def subscribe(self, *topics: str) -> Subscription:
-        subscription, notifier, routes = self._topics.subscribe(*topics), self._notifier, self._routes
-        if notifier is not None:
-            notifier.subscribe(topics)
-            if self._fast and isinstance(routes, OnePrimary) and is_of_worker(topics):
-                LoopSubscriber(routes, subscription, notifier, self._runtime)
+        subscription = self._topics.subscribe(*topics)
+        if self._notifier is not None:
+            self._notifier.subscribe(topics)
         return subscription
 
     def _receive_from(self, queue: str) -> None:

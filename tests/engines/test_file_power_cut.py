@@ -17,11 +17,11 @@ from file_crashes import (
     state_of,
 )
 from file_scenarios import SCENARIOS, Scenario, enqueue, mixed
-from holdfast.engines.file.engine import FileEngine
 from intercepted_files import InterceptedFiles
 from simulated_disk import LOSSES, DiskImage, SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
 
+from holdfast.engines.file.engine import FileEngine
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Audit, Get
 from holdfast.model.work import Exchange, Settlement

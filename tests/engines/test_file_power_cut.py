@@ -44,6 +44,14 @@ def test_after_a_power_cut_everything_acknowledged_is_there(scenario: Scenario) 
     assert problems == []
 
 
+def test_a_store_that_a_killed_process_has_begun_is_finished_durably() -> None:
+    recording = record(SCENARIOS[0])
+    cuts = [cut for cut in recording.cuts if cut.begun == 0]
+    problems = [problem for cut in cuts for problem in problems_after_kill(recording, cut)]
+    problems += [problem for cut in cuts for seed in range(8) for problem in problems_after(recording, cut, seed)]
+    assert problems == []
+
+
 @pytest.mark.chaos
 @BY_NAME
 def test_after_a_power_cut_at_every_call_everything_acknowledged_is_there(scenario: Scenario) -> None:

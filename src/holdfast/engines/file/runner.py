@@ -108,7 +108,7 @@ class FileRunner:
         try:
             if self._must_load:
                 self._load_again()
-            if all(type(command) in READS for command in commands):
+            if READS.issuperset(map(type, commands)):
                 return self._read(commands)
             return self._write(commands)
         except EngineError as error:
@@ -141,7 +141,7 @@ class FileRunner:
             if changes:
                 self._append(changes)
             self._must_load = False
-        if all(type(command) in NEED_NO_SYNC for command in commands):
+        if NEED_NO_SYNC.issuperset(map(type, commands)):
             return results
         try:
             self._sync()

@@ -126,12 +126,19 @@ class StoreFolder:
         self._read_format()
 
     def _make_folders(self) -> None:
+        """Durably: the file `format` is written afterwards. While there is none, a folder that exists may be the work
+        of a process that was killed before it synced the folder above it."""
         fs = self._runtime.fs
-        new = [folder for folder in (self.path, *self.path.parents) if not fs.exists(folder)]
-        if new:
-            fs.mkdir(self.path)
-            for folder in reversed(new):
+        if fs.exists(self.format_path):
+            return
+        new = {folder for folder in (self.path, *self.path.parents) if not fs.exists(folder)}
+        fs.mkdir(self.path)
+        for folder in (*reversed(self.path.parents), self.path):
+            try:
                 fs.sync_folder(folder.parent)
+            except OSError:
+                if folder in new:
+                    raise  # else this user may not read the folder above, so the folder was made by another user
 
     def _refuse_files_of_others(self) -> None:
         for name in self._runtime.fs.listdir(self.path):

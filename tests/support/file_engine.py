@@ -1,13 +1,13 @@
 """File stores for tests: short names for what they do over and over."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from holdfast.engines import open_engine
 from holdfast.engines.file.engine import FileEngine
 from holdfast.engines.file.runner import FileRunner
+from holdfast.model.job import JobRecord
+from holdfast.model.observe import Audit
 
 
 def file_store(path: Path, **options: Any) -> FileEngine:
@@ -22,33 +22,13 @@ def runner_of(engine: FileEngine) -> FileRunner:
     return engine._thread.runner
 
 
-READ_IDS = """
-import asyncio, sys
-from holdfast.engines import open_engine
-from holdfast.model.observe import Find
-from holdfast.model.states import JobState
-
-async def main():
-    engine = open_engine(sys.argv[1])
-    await engine.open()
-    for stats in (await engine.stats()).queues:
-        for state in JobState:
-            cursor, more = None, True
-            while more:
-                page = await engine.find(Find(queue=stats.queue, state=state, limit=1000, cursor=cursor))
-                print(*(job.id for job in page.jobs))
-                cursor, more = page.cursor, page.cursor is not None
-    print(*(await engine.audit()), file=sys.stderr)
-    await engine.close()
-
-asyncio.run(main())
-"""
-
-
 def read_ids(path: Path) -> set[str]:
-    """Read by another process: what is in the files, not what an engine of ours believes."""
-    answer = subprocess.run(
-        [sys.executable, "-c", READ_IDS, f"file://{path}"], capture_output=True, text=True, check=False
-    )
-    assert (answer.returncode, answer.stderr.strip()) == (0, "")
-    return set(answer.stdout.split())
+    """The ids of all jobs, read by an engine that has just loaded the files."""
+    engine = file_store(path)
+    engine.open_now()
+    try:
+        assert engine.perform_now(Audit()).problems == ()
+        replica = runner_of(engine).replica
+        return {record.id for record in replica.snapshot_records() if isinstance(record, JobRecord)}
+    finally:
+        engine.close_now()

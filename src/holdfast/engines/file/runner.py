@@ -124,6 +124,7 @@ class FileRunner:
         )
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        self._folder.check_identity()
         try:
             self._catch_up(under_gate=False)
         except FellBehind:

@@ -60,13 +60,8 @@ async def heartbeat(engine: FileEngine) -> None:
         connection.heartbeat(WorkerRecord(worker="w", process=""))
 
 
-async def opening(engine: FileEngine) -> None:
-    async with opened_engine(file_store(engine._folder.root, lock_timeout=0.3)):
-        pass
-
-
 # PF1
-@pytest.mark.parametrize("write", [command, clear, heartbeat, opening])
+@pytest.mark.parametrize("write", [command, clear, heartbeat])
 async def test_every_writer_waits_at_the_gate_and_not_for_ever(
     tmp_path: Path, write: Callable[[FileEngine], Awaitable[None]]
 ) -> None:

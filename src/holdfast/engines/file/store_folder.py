@@ -132,6 +132,7 @@ class StoreFolder:
         if fs.exists(self.format_path):
             return
         new = {folder for folder in (self.path, *self.path.parents) if not fs.exists(folder)}
+        fs.mkdir(self.root)  # by itself: a folder that is made as the parent of another one has the mode of the umask
         fs.mkdir(self.path)
         for folder in (*reversed(self.path.parents), self.path):
             try:

@@ -12,7 +12,7 @@ from redis_server import server as shared_server
 
 import holdfast.engines.redis
 from holdfast.engines import open_engine
-from holdfast.engines.redis.acl import acl_rules
+from holdfast.engines.redis.acl import WRITES, acl_rules
 from holdfast.errors import EngineError
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group
@@ -80,6 +80,18 @@ async def test_a_user_with_the_published_rights_can_do_nothing_else(user: str) -
         ):
             with pytest.raises(redis.ResponseError, match=r"permission|can't access"):
                 other.execute_command(*command)
+
+
+async def test_a_user_without_one_of_the_rights_to_write_is_refused_at_open(server: RedisServer, user: str) -> None:
+    """Else its first script would stop in the middle."""
+    url, names = user, [*WRITES, "publish"]
+    for missing in names:
+        server.execute("ACL", "SETUSER", "shop", f"-{missing}")
+        with pytest.raises(EngineError, match=rf"(?i)\b{missing}\b.*lists the rights that it needs"):
+            await open_engine(url, namespace="shop_rights", durability="none").open()
+        server.execute("ACL", "SETUSER", "shop", f"+{missing}")
+    async with opened_engine(open_engine(url, namespace="shop_rights", durability="none")):
+        assert server.client.keys("shop_rights:rights") == []
 
 
 async def test_another_namespace_than_that_of_the_rights_is_an_error_of_the_engine(user: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.redis import failures
+from holdfast.engines.redis.acl import check_rights
 from holdfast.engines.redis.durability import ServerDurability
 from holdfast.engines.redis.history import StoreHistory
 from holdfast.engines.redis.notifier import ChannelNotifier
@@ -174,6 +175,12 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
         await self._servers.check_mode(self._primary)
         await self.durability.check(*await self._primary.commands())
         await self._caller.perform(self._primary, self._servers.root, Now())
+        await self._check_rights()
+
+    async def _check_rights(self) -> None:
+        servers = self._servers
+        channel = servers.channel_prefix(servers.root)
+        await check_rights(self._primary.command, servers.root, channel, sharded=servers.sharded)
 
     async def _find_cluster(self) -> None:
         if await self._servers.look_for_cluster(self._primary):

@@ -84,6 +84,23 @@ async def test_a_subscription_is_in_force_when_the_call_returns(private: RedisSe
             assert await subscription.wait(30) == {f"reply:{number}"}
 
 
+async def test_a_topic_that_is_dropped_and_wanted_again_at_once_is_confirmed(start: Start) -> None:
+    """Else every later subscription to it would wait for the whole time limit."""
+    process = start()
+    first = process.subscribe("queue:a")
+    second: list[Subscription] = []
+
+    def subscribe_again() -> None:
+        first.close()
+        process.notifier._route()
+        second.append(process.topics.subscribe("queue:a"))
+        process.notifier._route()
+
+    process.notifier._on_loop(subscribe_again)
+    await eventually(lambda: second)
+    await eventually(lambda: f"{PREFIX}queue:a" in process.notifier._confirmed)
+
+
 async def test_a_topic_without_a_subscription_is_dropped(private: RedisServer, start: Start) -> None:
     process = start()
     process.subscribe("queue:a").close()

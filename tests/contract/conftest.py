@@ -179,6 +179,15 @@ def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return lambda: maker.make(tmp_path_factory.mktemp(maker.name))
 
 
+@pytest.fixture(autouse=True)
+def _subscriptions_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait until Redis confirms a subscription, however busy the machine is.
+
+    The engine goes on after a moment: what is sent before the confirmation is found by polling. Examples do not poll.
+    """
+    monkeypatch.setattr("holdfast.engines.redis.notifier.SUBSCRIBE_TIMEOUT_S", 60.0)
+
+
 @pytest.fixture
 def user_transaction(engine: Engine, request: pytest.FixtureRequest) -> UserTransaction:
     maker: Maker = request.node.callspec.params["make_engine"]

@@ -174,18 +174,11 @@ ENGINES = (
 
 
 @pytest.fixture(params=[pytest.param(maker, marks=maker.marks, id=maker.name) for maker in ENGINES])
-def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EngineMaker:
+def make_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, confirmed_subscriptions: None
+) -> EngineMaker:
     maker: Maker = request.param
     return lambda: maker.make(tmp_path_factory.mktemp(maker.name))
-
-
-@pytest.fixture(autouse=True)
-def _subscriptions_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait until Redis confirms a subscription, however busy the machine is.
-
-    The engine goes on after a moment: what is sent before the confirmation is found by polling. Examples do not poll.
-    """
-    monkeypatch.setattr("holdfast.engines.redis.notifier.SUBSCRIBE_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ async def test_the_first_call_after_a_restart_does_not_fail(synced: RedisServer,
 # The server loads its data after a start
 
 SLOWLY = "key-load-delay 1\n"
-"""Microseconds, in fact about 60, for each command that the server loads. It answers clients after each 1,000 of them."""
+"""Microseconds (in fact about 60) for each command that the server loads. It answers after each 1,000 of them."""
 FILL = "for n = 1, 300000 do redis.call('SET', 'filler:' .. n, '') end"
 """Commands to load: the server answers 300 times meanwhile, about ten times as often as the test needs."""
 

@@ -67,6 +67,7 @@ Start = Callable[[], Process]
 
 
 # N7
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_topic_reaches_those_who_subscribe_to_it_and_no_others(private: RedisServer, start: Start) -> None:
     one, other = start(), start()
     with one.subscribe("queue:a", "room:a") as received, other.subscribe("queue:b") as not_received:
@@ -76,6 +77,7 @@ async def test_a_topic_reaches_those_who_subscribe_to_it_and_no_others(private: 
         assert await not_received.wait(30) == {"queue:b"}
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_subscription_is_in_force_when_the_call_returns(private: RedisServer, start: Start) -> None:
     process = start()
     for number in range(50):
@@ -101,6 +103,7 @@ async def test_a_topic_that_is_dropped_and_wanted_again_at_once_is_confirmed(sta
     await eventually(lambda: f"{PREFIX}queue:a" in process.notifier._confirmed)
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_topic_without_a_subscription_is_dropped(private: RedisServer, start: Start) -> None:
     process = start()
     process.subscribe("queue:a").close()
@@ -112,6 +115,7 @@ async def test_a_topic_without_a_subscription_is_dropped(private: RedisServer, s
 
 
 # N7
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_notifier_whose_connection_is_ended_receives_again(
     private: RedisServer, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,6 +130,7 @@ async def test_a_notifier_whose_connection_is_ended_receives_again(
     assert not caplog.records
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_notifier_receives_again_after_a_restart_of_the_server(private: RedisServer, start: Start) -> None:
     process = start()
     with process.subscribe("queue:a") as subscription:
@@ -242,6 +247,7 @@ async def test_a_forked_child_does_not_keep_the_subscriptions_of_its_parent(priv
 # The feed
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_the_feed_reaches_other_processes_that_listen(start: Start) -> None:
     sender, listener = start(), start()
     received: list[bytes] = []
@@ -256,6 +262,7 @@ async def test_the_feed_reaches_other_processes_that_listen(start: Start) -> Non
     await eventually(lambda: sender.notifier.feed.kinds == frozenset())
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_new_process_knows_who_listens_before_its_first_message(start: Start) -> None:
     listener = start()
     received: list[bytes] = []

@@ -46,6 +46,10 @@ def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
     return open_engine(f"sqlite:///{folder}/jobs.db", durability="none", fast_paths=fast_paths)
 
 
+def file_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    return open_engine(f"file://{folder}/jobs", durability="none", fast_paths=fast_paths)
+
+
 def sqlite_transaction(engine: Engine) -> UserTransaction:
     """As a user would: a connection of their own to the same file."""
     store: Any = engine
@@ -143,6 +147,7 @@ ENGINES = (
         transaction=sqlite_transaction,
         only=SHORT,
     ),
+    Maker("file", file_engine),
     Maker("postgres", lambda folder: postgres_engine(), transaction=postgres_transaction),
     # That every verb has the rights of its owner is tested in tests/engines; here, that they are enough.
     Maker(

@@ -224,7 +224,7 @@ def test_every_command_has_a_help_page_with_an_example(run: Run, command: tuple[
 
 @pytest.mark.parametrize("command", [c for c in commands() if c not in ((), ("demo",))], ids=" ".join)
 def test_every_command_that_does_something_prints_json(run: Run, command: tuple[str, ...]) -> None:
-    if command not in (("jobs",), ("queues",), ("pools",), ("workers",)):
+    if command not in (("jobs",), ("queues",), ("pools",), ("workers",), ("file",)):
         assert "--json" in run(*command, "--help").out
 
 

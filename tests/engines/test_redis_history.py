@@ -15,6 +15,8 @@ from redis_server import AOF_ALWAYS, WITHOUT_PERSISTENCE, RedisServer, names, pr
 from holdfast import App, Context, Handle, events
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.redis import history as history_module
+from holdfast.engines.redis.history import StoreHistory
 from holdfast.errors import HistoryLost, OutcomeUnknown
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Enqueue, EnqueueAnswer, EnqueueStatus, Group, GroupAccepted
@@ -199,6 +201,81 @@ async def test_writes_of_other_processes_do_not_hide_what_a_failover_has_lost(se
             # From now on it is known to all.
             await is_told_once(other)
             await is_told_once(idle)
+
+
+async def fail_back(server: RedisServer, replica: RedisServer, proxy: Proxy) -> None:
+    """The first primary, which has become a replica of the second one, takes over again."""
+    server.execute("REPLICAOF", "127.0.0.1", replica.port)
+    try:
+        await eventually(lambda: has_everything(server, replica), "the first primary to be in step")
+    finally:
+        promote(server)
+    proxy.redirect(server.port)
+
+
+@pytest.mark.parametrize("lost", [1, 7])
+async def test_an_idle_process_is_told_of_a_loss_when_the_first_primary_is_back(server: RedisServer, lost: int) -> None:
+    """Also if it had seen more writes than there were when the first primary came back."""
+    async with with_replica(server) as (replica, proxy):
+        url = server.url(port=proxy.port)
+        async with watched(url) as idle, watched(url) as other:
+            await idle.enqueue("a")
+            assert await other.ids("a") == ["a"]
+            await eventually(lambda: has_everything(replica, server), "the replica")
+            cut_off(replica)
+            for number in range(lost):
+                await idle.enqueue(f"lost-{number}")
+            take_over(replica, proxy)
+            for number in range(5):
+                await other.enqueue(f"second-{number}")
+            await fail_back(server, replica, proxy)
+            for number in range(5):
+                await other.enqueue(f"third-{number}")
+            assert other.events == []
+            await is_told_once(idle)
+            await is_told_once(other)
+
+
+async def test_an_idle_process_is_not_told_if_two_failovers_lose_nothing(server: RedisServer) -> None:
+    async with with_replica(server) as (replica, proxy):
+        url = server.url(port=proxy.port)
+        async with watched(url) as idle, watched(url) as other:
+            await idle.enqueue("a")
+            assert await other.ids("a") == ["a"]
+            await eventually(lambda: has_everything(replica, server), "the replica")
+            take_over(replica, proxy)
+            await other.enqueue("b")
+            await fail_back(server, replica, proxy)
+            await other.enqueue("c")
+            assert await idle.ids("a", "b", "c") == ["a", "b", "c"]
+            assert idle.events == other.events == []
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+def test_answers_of_two_runs_that_cross_hide_nothing(first: str) -> None:
+    """Two calls are under way during a failover. The old primary counts to 100, and the new one began with 90."""
+    old, new = ("old", "0"), ("new", "90")
+    history = StoreHistory("place", lambda: 0)
+    history.note("root:", None, "b", 90, old)
+    sent = history.seen("root:")
+    answers = [(100, old), (150, new)]
+    for tip, run in answers if first == "old" else reversed(answers):
+        history.note("root:", sent, "b", tip, run)
+    sent = history.seen("root:")
+    options = history.options("root:", "new")
+    assert (options["born"], options["tip"]) == ("b", 150)
+    assert sorted(map(str, options["seen"])) == sorted(["old", "0", "100", "new", "90", "150"])
+
+    history.note("root:", sent, "b", 151, new)  # the server has compared them
+    assert history.options("root:", "new") == {"run": "new", "born": "b", "tip": 151, "begin": "90"}
+
+
+def test_a_process_remembers_a_limited_number_of_histories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "MOST_ROOTS", 3)
+    history = StoreHistory("place", lambda: 0)
+    for number in range(5):
+        history.note(f"root-{number}:", None, "b", 1, ("run", "0"))
+    assert [history.seen(f"root-{number}:") is None for number in range(5)] == [True, True, False, False, False]
 
 
 # Workers

@@ -47,6 +47,7 @@ class Head(NamedTuple):
     lease: int
     born: str
     tip: int
+    begin: str
     answer: msgspec.Raw
     begun: tuple[str, ...] = ()
     """Names of the work that this call has begun and left unfinished (`unfinished.py`)."""

@@ -22,7 +22,6 @@ from holdfast.engines.redis import failures
 from holdfast.engines.redis.acl import check_rights
 from holdfast.engines.redis.durability import ServerDurability
 from holdfast.engines.redis.history import StoreHistory
-from holdfast.engines.redis.loop_subscriber import LoopSubscriber, is_of_worker
 from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.presence import Presence
 from holdfast.engines.redis.queue_names import QueueNames
@@ -83,7 +82,6 @@ class RedisEngine(Engine):
         self.place = self._servers.place
         """The address for messages: without user name and password."""
         self._notify = settings.notify
-        self._fast = fast_paths
         self._pid = 0
         self._topics = Topics()
         self._notifier: ChannelNotifier | None = None
@@ -214,8 +212,8 @@ class RedisEngine(Engine):
             await self._runtime.run_blocking(notifier.close)
         primary = self._primary
         self._set_primary()
+        await primary.close()
         self._topics.close()
-        await primary.close()  # waits until the sockets of this loop are closed
         self._ended_processes.close()
 
     def close_now(self) -> None:
@@ -283,11 +281,9 @@ class RedisEngine(Engine):
     # Notifications
 
     def subscribe(self, *topics: str) -> Subscription:
-        subscription, notifier, routes = self._topics.subscribe(*topics), self._notifier, self._routes
-        if notifier is not None:
-            notifier.subscribe(topics)
-            if self._fast and isinstance(routes, OnePrimary) and is_of_worker(topics):
-                LoopSubscriber(routes, subscription, notifier, self._runtime)
+        subscription = self._topics.subscribe(*topics)
+        if self._notifier is not None:
+            self._notifier.subscribe(topics)
         return subscription
 
     def _receive_from(self, queue: str) -> None:

@@ -64,8 +64,6 @@ class ChannelNotifier:
         """A channel to which this process alone is subscribed."""
         self._workers: dict[str, int] = {}
         """The workers of this process, each with the number of its renewal connections."""
-        self._taken_back: dict[str, None] = {}
-        """Topics that were received apart. They are notified when they are received here."""
         self._lock = runtime.lock()
         """For the steps "drop a channel that no subscription needs" and "look whether a channel is confirmed"."""
         self._waiters: list[Callable[[], None]] = []
@@ -115,12 +113,7 @@ class ChannelNotifier:
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """There is a new local subscription to these topics: receive them from other processes."""
-        self._wait_confirmed([channel for topic in topics for channel in self._channels_of(topic)])
-
-    def take_back(self, topics: Iterable[str]) -> None:
-        """Receive topics again that were received apart (`loop_subscriber.py`). Some notifications may be lost (N7)."""
-        self._taken_back |= dict.fromkeys(topics)
-        self.refresh()
+        self._wait_confirmed([f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)])
 
     def join_worker(self, worker: str) -> None:
         """Subscribe to the channel of a worker of this process, by which others see that it lives."""
@@ -170,9 +163,6 @@ class ChannelNotifier:
     def _is_down(self) -> bool:
         """A server of a cluster gets its first connection when it gets its first channel: until then it is not down."""
         return any(subscriber.is_down for subscriber in tuple(self._subscribers.values()))
-
-    def _channels_of(self, topic: str) -> list[str]:
-        return [f"{prefix}{topic}" for prefix in self._routes.prefixes(topic)]
 
     def _channel_of(self, worker: str) -> str:
         return f"{self.worker_prefix}{worker}"
@@ -265,15 +255,14 @@ class ChannelNotifier:
             if place not in self._subscribers:
                 self._subscribers = {**self._subscribers, place: self._new_subscriber(connector)}
             self._subscribers[place].set_channels(channels[place])
-        self._notify_taken_back()
 
     def _wanted(self) -> dict[str, Callable[[bytes], None]]:
         wanted = {**self.feed.channels, self.own_channel: _ignore}
         for worker in tuple(self._workers):
             wanted[self._channel_of(worker)] = _ignore
         for topic in self._topics.topics:
-            for channel in self._channels_of(topic):
-                wanted[channel] = partial(self._notify, topic)
+            for prefix in self._routes.prefixes(topic):
+                wanted[f"{prefix}{topic}"] = partial(self._notify, topic)
         return wanted
 
     def _notify(self, topic: str, payload: bytes) -> None:
@@ -301,15 +290,6 @@ class ChannelNotifier:
     def _on_confirmed(self) -> None:
         for look in tuple(self._waiters):
             look()
-        self._notify_taken_back()
-
-    def _notify_taken_back(self) -> None:
-        topics = self._topics.topics
-        for topic in tuple(self._taken_back):
-            is_received = all(channel in self._confirmed for channel in self._channels_of(topic))
-            if is_received or topic not in topics:  # it was closed, or it is received apart again
-                self._taken_back.pop(topic, None)
-                self._topics.notify(frozenset({topic}))
 
     async def _on_connect(self, subscriber: Subscriber) -> None:
         is_home = subscriber is self._home

@@ -72,6 +72,7 @@ class ScriptCaller:
         if isinstance(command, Audit):
             return await self._audit(primary, root)  # type: ignore[return-value]  # the type that belongs to the command
         not_before_us = self.not_before_us
+        seen = self._history.seen(root)
         wait = self._durability.wait
         if wait is not None and type(command) in _WITHOUT_REPLICAS:
             wait = None
@@ -82,7 +83,7 @@ class ScriptCaller:
         except OutcomeUnknown as unknown:
             raise failures.with_ids(unknown, command, replicated=wait is not None) from unknown.__cause__
         head, answer = answers.decode(command, reply.values)
-        self._history.note(root, head.born, head.tip, reply.run)
+        self._history.note(root, seen, head.born, head.tip, (reply.run, head.begin))
         self._note_time(head.wall, not_before_us)
         if head.begun:
             answer = await self._finish(primary, root, head.begun, answer)
@@ -124,7 +125,7 @@ class ScriptCaller:
         return answer
 
     def refusal(self, error: failures.ReplyError, root: str, run: str) -> HoldfastError:
-        """The error for a call that the script has refused: `HISTORY born tip`, or `FORMAT number`."""
+        """The error for a call that the script has refused: `HISTORY born tip begin`, or `FORMAT number`."""
         kind, _, rest = error.text.partition(" ")
         if kind == "HISTORY":
             return self._history.lost(root, rest, run)

@@ -22,9 +22,9 @@ end
 local at = { wall = wall, lease = clock }
 
 local may_fill = verb == "enqueue" or verb == "requeue"
-local born, tip, lost, format = H.read(root, options, clock, may_fill)
+local born, tip, begin, lost, format = H.read(root, options, clock, may_fill)
 if lost then
-  return redis.error_reply("HOLDFAST HISTORY " .. born .. " " .. string.format("%.0f", tip))
+  return redis.error_reply("HOLDFAST HISTORY " .. born .. " " .. string.format("%.0f", tip) .. " " .. begin)
 end
 if format then
   return redis.error_reply("HOLDFAST FORMAT " .. format)
@@ -48,7 +48,7 @@ end
 
 -- `blobs`: false, which the head replaces, then byte strings.
 function call.reply(answer, blobs)
-  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, answer, call.begun })
+  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, begin, answer, call.begun })
   return blobs
 end
 

@@ -59,7 +59,6 @@ class FileEngine(HostEngine):
         sync_interval: float = 0.1,
         lock_timeout: float = 10.0,
         allow_network_disk: bool = False,
-        fast_paths: bool = True,
     ) -> None:
         if durability not in DURABILITIES:
             raise ConfigError(
@@ -67,7 +66,7 @@ class FileEngine(HostEngine):
             )
         super().__init__(runtime)
         self._folder = StoreFolder(path_of(url), checked_namespace(namespace), runtime)
-        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout, fast_paths)
+        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
         self._clock = EngineClock(runtime, str(self._folder.path))
         self._thread: CommandThread | None = None

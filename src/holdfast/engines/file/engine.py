@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.engine_clock import EngineClock
-from holdfast.engines.file.folder_checks import check_file_system, check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
 from holdfast.engines.file.store_folder import StoreFolder
@@ -95,6 +95,9 @@ class FileEngine(HostEngine):
                 assert isinstance(self._thread.runner, FileRunner)
                 self._syncs = PeriodicSync(self._thread.runner, runtime, options.sync_interval_s)
             self._open_processes(str(folder.path), folder.path.name)
+        except OSError as error:
+            self.close_now()
+            raise self._unusable(error) from error
         except BaseException:
             self.close_now()
             raise
@@ -104,13 +107,15 @@ class FileEngine(HostEngine):
         folder, runtime = self._folder, self._runtime
         check_platform()
         check_file_system(folder.root, runtime, allow_network_disk=self._allow_network_disk)
-        check_folders(folder.root, folder.path, runtime)
         try:
             folder.prepare(self._options.lock_timeout_s)
         except OSError as error:
-            raise EngineUnavailable(
-                f"{folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
-            ) from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self._folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
+        )
 
     async def close(self) -> None:
         if self._thread is not None and self._is_in_its_process():

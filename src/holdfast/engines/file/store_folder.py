@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.engines.file.folder_checks import check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_folders
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch
 from holdfast.file_locks import Gate
 from holdfast.files import Identity
@@ -113,7 +113,6 @@ class StoreFolder:
 
     def prepare(self, lock_timeout_s: float) -> None:
         """Make the folder and its `format`, if they are missing. Refuse one that is not safe or has another format."""
-        check_platform()
         check_folders(self.root, self.path, self._runtime)
         if not self._runtime.fs.exists(self.format_path):
             self._make_folders()

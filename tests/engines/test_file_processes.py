@@ -99,6 +99,18 @@ async def test_the_error_at_the_gate_names_the_process_that_is_stopped_inside_it
 
 
 # PF1
+async def test_a_store_with_a_stopped_writer_can_be_opened_read_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    async with opened_engine(file_store(path)) as engine:
+        await engine.enqueue(job("a"))
+    with holder_of_gate(gate_of(path)) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        async with opened_engine(file_store(path)) as engine:
+            assert await is_stored(engine, "a")
+            assert "is stopped" in await engine.blocked_by()
+
+
+# PF1
 async def test_closing_a_store_does_not_wait_as_long_as_a_write(tmp_path: Path) -> None:
     path = tmp_path / "jobs"
     engine = file_store(path, lock_timeout=300.0)

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.engine_clock import EngineClock
-from holdfast.engines.file.folder_checks import check_file_system, check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
 from holdfast.engines.file.store_folder import StoreFolder, disk_error
@@ -107,7 +107,6 @@ class FileEngine(HostEngine):
         folder, runtime = self._folder, self._runtime
         check_platform()
         check_file_system(folder.root, runtime, allow_network_disk=self._allow_network_disk)
-        check_folders(folder.root, folder.path, runtime)
         try:
             folder.prepare(self._options.lock_timeout_s)
         except OSError as error:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.engines.file.folder_checks import check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_folders
 from holdfast.errors import ConfigError, CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.file_locks import Gate
 from holdfast.files import Identity
@@ -125,7 +125,6 @@ class StoreFolder:
 
     def prepare(self, lock_timeout_s: float) -> None:
         """Make the folder and its `format`, if they are missing. Refuse one that is not safe or has another format."""
-        check_platform()
         check_folders(self.root, self.path, self._runtime)
         if not self._runtime.fs.exists(self.format_path):
             self._make_folders()
@@ -138,6 +137,7 @@ class StoreFolder:
                 finally:
                     gate.close()
         self._read_format()
+        self._remove_unused_temporary_files()
 
     def _make_folders(self) -> None:
         """Make the folders, each one durable before anything is made in it.
@@ -201,7 +201,7 @@ class StoreFolder:
     def open_gate(self, timeout_s: float) -> Gate:
         return self._runtime.fs.gate(self.gate_path, timeout_s, guarded=self.format_path)
 
-    def remove_unused_temporary_files(self) -> None:
+    def _remove_unused_temporary_files(self) -> None:
         fs = self._runtime.fs
         oldest_us = self._runtime.wall() - UNUSED_TEMPORARY_US
         for name in fs.listdir(self.path):

@@ -72,6 +72,11 @@ def drain_general(url: str) -> None:
     drain(url)
 
 
+def drain_second(url: str) -> None:
+    """The same on the second queue."""
+    _drain(make(url), QUEUES[1:])
+
+
 def drain_tasks(url: str, tasks: str, queues: str) -> None:
     """The same with this many tasks in this many queues."""
     _drain(make_tasks(url, int(tasks), int(queues)), QUEUES[: int(queues)])
@@ -98,6 +103,51 @@ def drain_counted(url: str, last: str) -> None:
         Worker(jobs, queues=["default"], concurrency=100, until_empty=True).run()
     for count in (len(FINISHED), int(last)):
         print((count - 1) / (FINISHED[-1] - FINISHED[-count]), flush=True)
+
+
+def open_store(url: str) -> None:
+    """Opens a store and asks one question. Prints the seconds that took, and the bytes of a job's record."""
+    import msgspec
+
+    from holdfast.engines import open_engine
+    from holdfast.model.observe import Find
+    from holdfast.model.states import JobState
+
+    async def answer() -> None:
+        engine = open_engine(url)
+        began = time.perf_counter()
+        await engine.open()
+        await engine.stats()
+        took = time.perf_counter() - began
+        found = await engine.find(Find(queue="default", state=JobState.QUEUED))
+        sizes = [len(msgspec.msgpack.encode(record)) for record in found.jobs]
+        await engine.close()
+        print(took, sum(sizes) / len(sizes), flush=True)
+
+    asyncio.run(answer())
+
+
+def produce(url: str, count: str, batch: str) -> None:
+    """A producer: prints when it begins, and ends when all its jobs have ended."""
+    jobs = make(url)
+    with jobs:
+        task = jobs.registry["counted"]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(time.perf_counter(), flush=True)
+        for _ in range(0, int(count), int(batch)):
+            jobs.client.enqueue_many([task.draft(PAYLOAD) for _ in range(int(batch))])
+        while any(queue.depth for queue in jobs.control.queues()):
+            time.sleep(0.05)
+
+
+def count_ends(url: str) -> None:
+    """A worker process that works until its input ends. Prints how many jobs it ran, and when the last one ended."""
+    jobs = make(url)
+    with jobs, jobs.worker(queues=["default"], concurrency=100):
+        print("ready", flush=True)
+        sys.stdin.read()
+    print(len(FINISHED), max(FINISHED, default=0.0), flush=True)
 
 
 def share(url: str) -> None:
@@ -169,6 +219,10 @@ PROGRAMS: dict[str, Callable[..., None]] = {
     "drain_general": drain_general,
     "drain_tasks": drain_tasks,
     "drain_counted": drain_counted,
+    "drain_second": drain_second,
+    "open": open_store,
+    "produce": produce,
+    "count": count_ends,
     "share": share,
     "enqueue": enqueue,
     "pace": pace,

@@ -42,10 +42,10 @@ def alternate(
 # Worker processes
 
 
-def fill(url: str, count: int, task: str = "nothing") -> None:
+def fill(url: str, count: int, task: str = "nothing", queue: str = "default") -> None:
     jobs = make(url)
     with jobs:
-        drained = jobs.registry[task]
+        drained = jobs.registry[task].using(queue=queue)
         for _ in range(0, count, 1_000):
             jobs.client.enqueue_many([drained.draft(PAYLOAD) for _ in range(1_000)])
 
@@ -102,6 +102,24 @@ def together(what: str, urls: list[str], *more: object, of: str = "benchmarks.ap
     for process in processes:
         finish(process)
     return took
+
+
+def drain_memory(count: int) -> float:
+    """Jobs per second of a worker on the memory engine, in this process."""
+    return asyncio.run(_drain_memory(count))
+
+
+async def _drain_memory(count: int) -> float:
+    from holdfast.worker import Worker
+
+    jobs = make("memory://")
+    async with jobs:
+        task = jobs.registry["nothing"]
+        for _ in range(0, count, 1_000):
+            await jobs.client.aenqueue_many([task.draft(PAYLOAD) for _ in range(1_000)])
+        began = time.perf_counter()
+        await Worker(jobs, concurrency=100, until_empty=True).arun()
+        return count / (time.perf_counter() - began)
 
 
 # Enqueueing

@@ -8,7 +8,6 @@ ratios, since machines are noisy and absolute numbers travel badly. Prints a tab
 stands for all that begin with it. The other figures in the file stay.
 """
 
-import asyncio
 import json
 import os
 import sys
@@ -20,8 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks import huey_peer, postgres, redis
-from benchmarks.apps import PAYLOAD, make
+from benchmarks import file, huey_peer, postgres, redis
 from benchmarks.limits import asyncio_loop, sqlite_loop
 from benchmarks.measure import (
     JOBS,
@@ -31,6 +29,7 @@ from benchmarks.measure import (
     batches,
     build,
     callers,
+    drain_memory,
     fill,
     fill_tasks,
     latency,
@@ -43,7 +42,7 @@ def main(chosen: list[str]) -> None:
     figures: Figures = {}
     with tempfile.TemporaryDirectory(dir=build()) as folder, postgres.Stores() as stores, redis.Stores() as servers:
         measures: dict[str, Callable[[], Figures]] = {
-            **{measure.__name__: partial(measure, Path(folder)) for measure in LOCAL},
+            **{measure.__name__: partial(measure, Path(folder)) for measure in (*LOCAL, *file.MEASURES)},
             **{measure.__name__: partial(measure, stores) for measure in postgres.MEASURES},
             **{measure.__name__: partial(measure, servers) for measure in redis.MEASURES},
         }
@@ -105,26 +104,13 @@ def _drained(
 
 def memory_drain(folder: Path) -> Figures:
     def ours(turn: int) -> float:
-        return asyncio.run(drain_memory(JOBS * 2))
+        return drain_memory(JOBS * 2)
 
     def bare(turn: int) -> float:
         return asyncio_loop.drain(JOBS * 2)
 
     rate, limit, ratio = alternate(ours, bare)
     return {"memory.drain.jobs_s": rate, "memory.drain.bare_jobs_s": limit, "memory.drain.ratio_to_bare": ratio}
-
-
-async def drain_memory(count: int) -> float:
-    from holdfast.worker import Worker
-
-    jobs = make("memory://")
-    async with jobs:
-        task = jobs.registry["nothing"]
-        for _ in range(0, count, 1_000):
-            await jobs.client.aenqueue_many([task.draft(PAYLOAD) for _ in range(1_000)])
-        began = time.perf_counter()
-        await Worker(jobs, concurrency=100, until_empty=True).arun()
-        return count / (time.perf_counter() - began)
 
 
 # Enqueueing
@@ -219,8 +205,8 @@ def sqlite_growth(folder: Path) -> Figures:
         url = f"sqlite:///{folder}/growth-{count}.db"
         fill(url, count)
         peaks.append(worker("drain", url)[2] / 1024)
-        for file in folder.glob(f"growth-{count}.db*"):
-            os.unlink(file)
+        for path in folder.glob(f"growth-{count}.db*"):
+            os.unlink(path)
     return {"worker.peak_mb_20k": peaks[0], "worker.peak_mb_200k": peaks[1], "worker.growth_mb": peaks[1] - peaks[0]}
 
 
@@ -256,6 +242,11 @@ BARS = {
     "sqlite.drain_five_tasks.ratio_to_bare": Bar(">=", 0.22, goal=0.25),
     "sqlite.drain_five_tasks.cpu_us_per_job": Bar("<=", 35),
     "memory.drain.ratio_to_bare": Bar(">=", 0.15),
+    "file.drain.ratio_to_memory": Bar(">=", 0.50),
+    "file.workers.two_and_producer_to_one": Bar(">=", 0.40),
+    "file.start.idle_p50_ms": Bar("<=", 3),
+    "file.start_up.200k_jobs_s": Bar("<=", 5),
+    "file.disk.to_live_data": Bar("<=", 3),
     "sqlite.start.idle_p50_ms": Bar("<=", 3),
     "sqlite.start.after_quiet_p50_ms": Bar("<=", 3),
     "sqlite.request.round_trip_p50_ms": Bar("<=", 2.5),

@@ -100,7 +100,10 @@ class App(Generic[S]):
 
     @property
     def durability(self) -> str:
-        """The durability in use: `durable`, `fast` or `none`. On Redis it is `none` until the store has been opened."""
+        """The durability in use: `durable`, `fast` or `none`.
+
+        On Redis it depends on the server: before the store is opened, it is the one of the settings, else `unknown`.
+        """
         return self._store.durability
 
     def import_modules(self) -> None:

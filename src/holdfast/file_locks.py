@@ -23,6 +23,14 @@ WAIT_STEP_S = 0.5
 """A waiting caller reads the limit of its wait again after this time."""
 
 
+def let_owner_write(fd: int) -> None:
+    """A file was opened that may be new: undo what an unusual umask took from its owner."""
+    if sys.platform != "win32":
+        status = os.fstat(fd)
+        if status.st_mode & 0o600 != 0o600 and status.st_uid == os.geteuid():
+            os.fchmod(fd, status.st_mode & 0o777 | 0o600)
+
+
 class Descriptor:
     """An open file that closes at the end of a `with` block."""
 
@@ -48,6 +56,7 @@ class FileLock(Descriptor):
         with forks.no_fork:
             super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, mode))
             forks.call_in_child(self._close_in_child)
+        let_owner_write(self.fd)
 
     def try_lock(self) -> bool:
         """Lock it. False: another opening has locked it."""

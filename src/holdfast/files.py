@@ -1,5 +1,6 @@
 """Files, folders and file locks. Use them through `holdfast.runtime`: `runtime.fs` is the only instance in use."""
 
+import errno
 import os
 import stat
 import sys
@@ -9,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from holdfast import forks
 from holdfast.errors import EngineUnavailable, Unsupported
-from holdfast.file_locks import OPEN_FLAGS, Descriptor, FileLock, Gate
+from holdfast.file_locks import OPEN_FLAGS, Descriptor, FileLock, Gate, let_owner_write
 
 # Files are created with mode 0600, folders with 0700. A path whose last part is a symbolic link is not followed:
 # another user with write access to the folder could redirect it.
@@ -20,6 +21,8 @@ Identity = tuple[int, int]
 
 def _sync(fd: int) -> None:
     """Write the file to the disk. On macOS a plain fsync leaves the data in the drive's cache."""
+    if fd < 0:  # closed, perhaps by another thread; the standard library would raise ValueError
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     if sys.platform == "darwin":
         import fcntl
 
@@ -85,6 +88,8 @@ class ReadFile(Descriptor):
         with forks.no_fork:
             super().__init__(os.open(path, flags | OPEN_FLAGS, 0o600))
             forks.call_in_child(self.close)
+        if flags & os.O_CREAT:
+            let_owner_write(self.fd)
 
     def read_at(self, offset: int, count: int) -> bytes:
         """These bytes, or fewer where the file ends. Used by one thread at a time."""
@@ -139,7 +144,16 @@ class Files:
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
         """Make the folder and its parents. A folder that exists is left as it is."""
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        folder = Path(path)
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            self.make_private(folder)
+
+    def make_private(self, folder: str | os.PathLike[str]) -> None:
+        """Give all rights on the folder to its owner, and none to others. A new folder may lack some by the umask."""
+        if stat.S_IMODE(os.stat(folder, follow_symlinks=False).st_mode) != 0o700:
+            os.chmod(folder, 0o700)
 
     def remove(self, path: str | os.PathLike[str]) -> None:
         """Remove the file. No error if it does not exist."""
@@ -176,12 +190,12 @@ class Files:
         target = Path(path)
         temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
         try:
-            with Descriptor(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)) as file:
-                _write_all(file.fd, data)
-                _sync(file.fd)
-            os.replace(temporary, target)
+            with self.create(temporary) as file:
+                file.write_at(0, data)
+                file.sync()
+            self.rename(temporary, target)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            self.remove(temporary)
             raise
         self.sync_folder(target.parent)
 
@@ -195,7 +209,9 @@ class Files:
         return ReadFile(path)
 
     def open_append(self, path: str | os.PathLike[str]) -> AppendFile:
-        return AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))
+        file = AppendFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600))
+        let_owner_write(file.fd)
+        return file
 
     def create(self, path: str | os.PathLike[str]) -> WriteFile:
         """Make a new file and open it. `FileExistsError` if something is at the path. Durable only after

@@ -23,6 +23,11 @@ def sqlite(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
     return open_engine(url, runtime=FrozenRuntime(), durability="none", fast_paths=fast_paths)
 
 
+def file(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
+    url = f"file://{folder}/jobs"
+    return open_engine(url, runtime=FrozenRuntime(), durability="none", fast_paths=fast_paths)
+
+
 def postgres() -> Engine:
     """A server's clock cannot be frozen, so time flows here: the oracle follows the answers."""
     from kept_postgres import KeptPostgres
@@ -77,6 +82,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "memory": lambda folder: open_engine("memory://", runtime=FrozenRuntime()),
     "sqlite": sqlite,
     "sqlite-general": lambda folder: sqlite(folder, fast_paths=False),
+    "file": file,
     "postgres": lambda folder: postgres(),
     "still-postgres": lambda folder: still_postgres(),
     "postgres-general": lambda folder: general_postgres(),
@@ -152,9 +158,15 @@ def many_sqlite(folder: Path, count: int) -> list[Engine]:
     return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
 
 
+def many_file(folder: Path, count: int) -> list[Engine]:
+    url = f"file://{folder}/jobs"
+    return [open_engine(url, durability="none", fast_paths=FAST_PATHS) for _ in range(count)]
+
+
 SHARED: dict[str, Callable[[Path, int], list[Engine]]] = {
     "memory": lambda folder, count: [open_engine("memory://")],
     "sqlite": many_sqlite,
+    "file": many_file,
     "postgres": lambda folder, count: many_postgres(count),
     "redis": lambda folder, count: many_redis(count),
     **{name: partial(many_redis_at, name) for name in OTHER_REDIS},

@@ -224,7 +224,7 @@ def test_every_command_has_a_help_page_with_an_example(run: Run, command: tuple[
 
 @pytest.mark.parametrize("command", [c for c in commands() if c not in ((), ("demo",))], ids=" ".join)
 def test_every_command_that_does_something_prints_json(run: Run, command: tuple[str, ...]) -> None:
-    if command not in (("jobs",), ("queues",), ("pools",), ("workers",)):
+    if command not in (("jobs",), ("queues",), ("pools",), ("workers",), ("file",)):
         assert "--json" in run(*command, "--help").out
 
 
@@ -250,3 +250,16 @@ def test_the_package_is_the_command_and_importing_it_loads_neither_click_nor_ric
         cwd=tmp_path,
     )
     assert command.stdout.startswith("holdfast ")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_a_worker_that_starts_while_its_server_is_away_says_so_and_exits_with_3(
+    run: Run, tmp_path: Path, scheme: str
+) -> None:
+    (tmp_path / "away.py").write_text(
+        f"from holdfast import App\njobs = App('{scheme}://user:secret@127.0.0.1:1/0')\n@jobs.task\ndef t(): ...\n"
+    )
+    answer = run("worker", "away")
+    assert answer.code == 3
+    assert "127.0.0.1:1/0 cannot be reached" in answer.err
+    assert "secret" not in answer.err

@@ -54,6 +54,17 @@ async def test_the_class_is_what_the_server_does(
         assert engine.found_durability == (durability, promise)
 
 
+async def test_before_the_store_is_opened_the_class_is_that_of_the_settings_or_unknown(server: RedisServer) -> None:
+    server.configure(appendonly="yes", appendfsync="everysec")
+    app: App[Any] = App(server.url())
+    assert app.durability == "unknown"
+    assert app.engine.capabilities.durable  # a server of class none is refused
+    assert app.engine.found_durability == ("unknown", "unknown (the store has not been opened)")
+    async with app:
+        assert app.durability == "fast"
+    assert App[Any](server.url(), durability="none").durability == "none"
+
+
 @pytest.mark.parametrize(
     ("save", "words"), [("", "no persistence"), ("900 1", "snapshots now and then, no append-only file")]
 )

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
 from redis_server import RedisServer
 from redis_stores import Store
 
@@ -158,3 +159,71 @@ async def fail_everywhere(redis_server: RedisServer, engine: RedisEngine, root: 
         questions += number - 1
     redis_server.execute("DEL", f"fails_at:{root}")
     return questions
+
+
+async def test_a_key_that_another_program_has_replaced_stops_a_call_before_it_writes(
+    redis_server: RedisServer, redis_store: Callable[[], Store]
+) -> None:
+    """Each key of the store in turn becomes a text. A call that needs it fails and has written nothing."""
+    failures = 0
+    for is_fast in (False, True):
+        number, left = 0, 1
+        while number < left:
+            failed, left = await replace_key(redis_server, redis_store(), number, is_fast)
+            failures += failed
+            number += 1
+    assert failures > 100
+
+
+async def replace_key(redis_server: RedisServer, store: Store, number: int, is_fast: bool) -> tuple[int, int]:
+    """Replace the key with this number. The answer is how many calls have failed, and how many keys there are."""
+    root, failures = f"{store.namespace}:", 0
+    engine = RedisEngine(
+        store.url, SystemRuntime(), namespace=store.namespace, durability="none", fast_paths=is_fast, notify=False
+    )
+    await engine.open()
+    if is_fast:
+        leases = await fill_plain(engine)
+        calls = plain_commands(leases)
+    else:
+        leases = await fill(engine)
+        calls = commands(leases)
+    keys = sorted(key for key in redis_server.client.keys(f"{root}*") if redis_server.execute("TYPE", key) != b"string")
+    key = keys[number]
+    kept = redis_server.execute("DUMP", key)
+    for command in calls:
+        redis_server.execute("DEL", key)
+        redis_server.execute("SET", key, "foreign")
+        before = redis_server.execute("EVAL", DIGEST, 0, f"{root}*")
+        text = ""
+        try:
+            await engine.perform(command)
+        except EngineError as error:
+            text = str(error)
+        if text:
+            assert "WRONGTYPE" in text, f"{command} with {key!r}: {text}"
+            assert redis_server.execute("EVAL", DIGEST, 0, f"{root}*") == before, f"{command} with {key!r}"
+            failures += 1
+        redis_server.execute("RESTORE", key, 0, kept, "REPLACE")
+    await engine.close()
+    return failures, len(keys)
+
+
+async def fill_plain(engine: RedisEngine) -> tuple[Lease, ...]:
+    await engine.perform(Enqueue(groups=(Group(tuple(new(f"{number}") for number in range(9))),)))
+    claim = Claim(claim_id="first", worker="w", queues=(QueueClaim("q", (SETTINGS,)),), limit=4)
+    leases = (await engine.perform(Exchange(claim=claim))).leases
+    ends = [Settlement(queue="q", id=leases[0].id, token=leases[0].token, target=JobState.SUCCEEDED)]
+    await engine.perform(Exchange(settlements=tuple(ends)))
+    return leases[1:]
+
+
+def plain_commands(leases: tuple[Lease, ...]) -> list[Command[Any]]:
+    ends = [Settlement(queue="q", id=one.id, token=one.token, target=JobState.SUCCEEDED) for one in leases]
+    claim = Claim(claim_id="second", worker="w", queues=(QueueClaim("q", (SETTINGS,)),), limit=2)
+    return [
+        Enqueue(groups=(Group((new("one"), new("two"))),)),
+        Exchange(settlements=(ends[0],)),
+        Exchange(claim=claim),
+        Exchange(settlements=tuple(ends[1:]), claim=replace(claim, claim_id="third")),
+    ]

@@ -12,7 +12,7 @@ from redis_server import server as shared_server
 
 import holdfast.engines.redis
 from holdfast.engines import open_engine
-from holdfast.engines.redis.acl import acl_rules
+from holdfast.engines.redis.acl import WRITES, acl_rules
 from holdfast.errors import EngineError
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group
@@ -51,6 +51,7 @@ def user(server: RedisServer) -> Iterator[str]:
     server.execute("ACL", "DELUSER", "shop")
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_user_with_the_published_rights_works_in_its_namespace(user: str) -> None:
     async with opened_engine(open_engine(user, namespace="shop_rights", durability="none")) as engine:
         with engine.subscribe(f"queue:{QUEUE}") as subscription:
@@ -82,6 +83,18 @@ async def test_a_user_with_the_published_rights_can_do_nothing_else(user: str) -
                 other.execute_command(*command)
 
 
+async def test_a_user_without_one_of_the_rights_to_write_is_refused_at_open(server: RedisServer, user: str) -> None:
+    """Else its first script would stop in the middle."""
+    url, names = user, [*WRITES, "publish"]
+    for missing in names:
+        server.execute("ACL", "SETUSER", "shop", f"-{missing}")
+        with pytest.raises(EngineError, match=rf"(?i)\b{missing}\b.*lists the rights that it needs"):
+            await open_engine(url, namespace="shop_rights", durability="none").open()
+        server.execute("ACL", "SETUSER", "shop", f"+{missing}")
+    async with opened_engine(open_engine(url, namespace="shop_rights", durability="none")):
+        assert server.client.keys("shop_rights:rights") == []
+
+
 async def test_another_namespace_than_that_of_the_rights_is_an_error_of_the_engine(user: str) -> None:
     engine = open_engine(user, namespace="shop_other", durability="none")
     for call in (engine.open, engine.migrate):
@@ -89,6 +102,7 @@ async def test_another_namespace_than_that_of_the_rights_is_an_error_of_the_engi
             await call()
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_namespaces_and_databases_are_apart(server: RedisServer) -> None:
     """Jobs, claims and notifications of one reach no other."""
     database = server.database

@@ -111,10 +111,13 @@ async def test_a_clear_in_pieces_ends_every_job_and_counts_them(stores: Stores) 
         await engine.put(*IDS[5:], lane="L")
         await engine.take(2)
 
-        assert (await engine.perform(Clear(queue=QUEUE))).count == len(IDS)
+        answer = await engine.perform(Clear(queue=QUEUE))
 
+        assert answer.count == len(IDS)
         assert await engine.reasons(*IDS) == [CLEARED] * len(IDS)
         assert stores.unfinished() == 0
+        jobs = (await engine.perform(Get(jobs=tuple(JobKey(QUEUE, id) for id in IDS)))).jobs
+        assert max(job.finished for job in jobs if job is not None and job.finished) == answer.at.wall
 
 
 async def test_nothing_of_a_queue_is_claimed_while_it_is_cleared_and_stats_show_it(stores: Stores) -> None:

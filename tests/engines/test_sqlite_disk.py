@@ -14,11 +14,11 @@ import pytest
 from opened_engine import opened_engine
 from sqlite_store import a_claim, job, store, success, writer_of
 
-from holdfast.engines.sqlite import reserve
 from holdfast.engines.sqlite.engine import SqliteRenewalConnection
 from holdfast.engines.sqlite.reader import Reader
 from holdfast.engines.sqlite.reserve import Reserve
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, StorageFull
+from holdfast.files import AppendFile
 from holdfast.model.job import JobKey
 from holdfast.model.records import WorkerRecord
 from holdfast.model.work import SettleStatus
@@ -192,7 +192,7 @@ async def test_no_process_enqueues_while_the_reserve_is_in_use(tmp_path: Path, m
         await engine.enqueue(job("before"))
         writer_of(engine)._reserve.release()
         with monkeypatch.context() as full_disk:
-            full_disk.setattr(Reserve, "_grow", lambda reserve, wanted_bytes: False)
+            full_disk.setattr(Reserve, "grow", lambda reserve, wanted_bytes: False)
             for refusing in (engine, other):
                 with pytest.raises(StorageFull, match="Nothing was written"):
                     await refusing.enqueue(job("refused"))
@@ -218,7 +218,7 @@ async def test_a_reserve_that_another_process_has_emptied_is_filled_again_before
             await process.enqueue(job(f"before-{number}"))
         writer_of(engine)._reserve.release()
         with monkeypatch.context() as full_disk:
-            full_disk.setattr(reserve, "_allocate", no_space)
+            full_disk.setattr(AppendFile, "allocate", no_space)
             with pytest.raises(StorageFull):
                 await other.enqueue(job("refused"))
         writer_of(other)._reserve._refill_at_us = 0

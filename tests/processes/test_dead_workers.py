@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -71,17 +72,16 @@ async def kill_and_measure(store: Store, log: Path, *, times: int, hosts: Path |
     took_s = []
     with WorkerProcesses(store.url, log, size=2, concurrency=2, hosts=hosts) as workers:
 
-        def started(job: str, attempt: int) -> int | None:
-            return next((run.pid for run in workers.runs() if (run.job, run.attempt) == (job, attempt)), None)
+        def has_run_again(job: str) -> bool:
+            return any((run.job, run.attempt) == (job, 2) for run in workers.runs())
 
         for number in range(times):
             name = f"held-{number}"
             await until_workers(engine, 2)
             await engine.enqueue(Group((new_job(name),)))
-            await eventually(lambda: started(name, 1), f"{name} to start", limit_s=60)  # noqa: B023
-            workers.kill_one(started(name, 1))
+            await workers.kill_runner_of(name)
             killed_s = time.monotonic()
-            await eventually(lambda: started(name, 2), f"{name} to run again", limit_s=60)  # noqa: B023
+            await eventually(partial(has_run_again, name), f"{name} to run again", limit_s=60)
             took_s.append(time.monotonic() - killed_s)
     await engine.close()
     return took_s

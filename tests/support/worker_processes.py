@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -33,15 +32,12 @@ class WorkerProcesses:
     others, as if each ran on another host.
     """
 
-    def __init__(
-        self, url: str, log: Path, *, size: int, concurrency: int = 20, seed: int = 0, hosts: Path | None = None
-    ) -> None:
+    def __init__(self, url: str, log: Path, *, size: int, concurrency: int = 20, hosts: Path | None = None) -> None:
         self.log = log
         self._hosts = hosts
         self._started = 0
         self._environment = {**os.environ, "KILL_URL": url, "KILL_LOG": str(log)}
         self._concurrency = concurrency
-        self._random = Random(seed)
         self.processes = [self._start() for _ in range(size)]
 
     def _start(self) -> "subprocess.Popen[str]":
@@ -54,11 +50,9 @@ class WorkerProcesses:
             environment = {**environment, "XDG_RUNTIME_DIR": str(folder)}
         return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
 
-    def kill_one(self, pid: int | None = None, *, replace: bool = True) -> int:
-        """Kill one, or one at random, by SIGKILL. Returns its process id."""
-        index = self._random.randrange(len(self.processes))
-        if pid is not None:
-            index = [process.pid for process in self.processes].index(pid)
+    def kill_one(self, pid: int, *, replace: bool = True) -> None:
+        """Kill the one with this process id, by SIGKILL."""
+        index = [process.pid for process in self.processes].index(pid)
         victim = self.processes[index]
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=30)
@@ -68,12 +62,21 @@ class WorkerProcesses:
             self.processes[index] = self._start()
         else:
             del self.processes[index]
-        return victim.pid
 
-    async def first_run(self) -> Run:
-        """Wait until a job has started. The log is a plain file, so it is read again and again."""
-        await eventually(self.runs, "the first job to start", limit_s=60)
-        return self.runs()[0]
+    async def kill_runner_of(self, job: str) -> None:
+        """Kill the process that runs this job, which must be one that does not end by itself."""
+        self.kill_one((await self.first_run(job)).pid)
+
+    async def first_run(self, job: str | None = None) -> Run:
+        """Wait until this job, or any, has started. The log is a plain file, so it is read again and again."""
+        found: list[Run] = []
+
+        def has_started() -> bool:
+            found[:] = [run for run in self.runs() if job in (None, run.job)]
+            return bool(found)
+
+        await eventually(has_started, f"{job or 'the first job'} to start", limit_s=60)
+        return found[0]
 
     async def stop_at_once(self, worker: "subprocess.Popen[str]") -> int:
         """Send SIGTERM again and again until the worker has ended. Returns the exit code."""

@@ -4,9 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
+from intercepted_files import InterceptedFiles
+from simulated_disk import SimulatedDisk
+from simulated_files import ROOT, SimulatedFiles
 
+from holdfast.errors import EngineUnavailable
 from holdfast.files import Files
 from holdfast.runtime import SystemRuntime
+
+Place = tuple[Files, Path]
 
 
 @pytest.fixture
@@ -14,25 +20,35 @@ def files() -> Files:
     return Files()
 
 
-def test_a_file_is_read_and_written_at_any_offset(files: Files, tmp_path: Path) -> None:
-    with files.create(tmp_path / "journal") as file:
+@pytest.fixture(params=["real", "simulated", "intercepted"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """The simulated file systems of the tests behave as the real one."""
+    if request.param == "simulated":
+        return SimulatedFiles(SimulatedDisk()), Path(ROOT)
+    return Files() if request.param == "real" else InterceptedFiles(Files(), tmp_path), tmp_path
+
+
+def test_a_file_is_read_and_written_at_any_offset(place: Place) -> None:
+    files, folder = place
+    with files.create(folder / "journal") as file:
         file.write_at(0, b"one two")
         file.write_at(4, b"TWO three")
         file.sync()
         assert file.read_at(0, 100) == b"one TWO three"
         file.truncate(7)
         assert file.size() == 7
-    with files.open_write(tmp_path / "journal") as file:
+    with files.open_write(folder / "journal") as file:
         file.write_at(file.size(), b"!")
         assert file.read_at(4, 100) == b"TWO!"
 
 
-def test_a_file_is_created_once_and_opened_only_if_it_exists(files: Files, tmp_path: Path) -> None:
+def test_a_file_is_created_once_and_opened_only_if_it_exists(place: Place) -> None:
+    files, folder = place
     with pytest.raises(FileNotFoundError):
-        files.open_write(tmp_path / "journal")
-    files.create(tmp_path / "journal").close()
+        files.open_write(folder / "journal")
+    files.create(folder / "journal").close()
     with pytest.raises(FileExistsError):
-        files.create(tmp_path / "journal")
+        files.create(folder / "journal")
 
 
 def test_a_short_write_at_an_offset_is_continued(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,13 +59,14 @@ def test_a_short_write_at_an_offset_is_continued(files: Files, tmp_path: Path, m
         assert file.read_at(0, 100) == b"\0seven b"
 
 
-def test_allocated_bytes_are_zero_and_a_smaller_request_changes_nothing(files: Files, tmp_path: Path) -> None:
-    with files.create(tmp_path / "reserve") as file:
+def test_allocated_bytes_are_zero_and_a_smaller_request_changes_nothing(place: Place) -> None:
+    files, folder = place
+    with files.create(folder / "reserve") as file:
         file.write_at(0, b"data")
         file.allocate(6)
         file.allocate(1)
         assert file.read_at(0, 100) == b"data\0\0"
-    with files.open_append(tmp_path / "reserve") as reserve:
+    with files.open_append(folder / "reserve") as reserve:
         reserve.allocate(8)
         assert reserve.size() == 8
         reserve.truncate(0)
@@ -81,16 +98,17 @@ def test_the_status_says_what_is_at_a_path(files: Files, tmp_path: Path) -> None
     assert files.status(tmp_path / "file" / "below") is None
 
 
-def test_renaming_replaces_the_file_at_the_new_path(files: Files, tmp_path: Path) -> None:
-    files.write_atomic(tmp_path / "old", b"old")
-    with files.create(tmp_path / "new") as file:
+def test_renaming_replaces_the_file_at_the_new_path(place: Place) -> None:
+    files, folder = place
+    files.write_atomic(folder / "old", b"old")
+    with files.create(folder / "new") as file:
         file.write_at(0, b"new")
-        files.rename(tmp_path / "new", tmp_path / "old")
-        assert files.read_bytes(tmp_path / "old") == b"new"
-        status = files.status(tmp_path / "old")
+        files.rename(folder / "new", folder / "old")
+        assert files.read_bytes(folder / "old") == b"new"
+        status = files.status(folder / "old")
         assert status is not None
         assert status.identity == file.identity()
-    assert not files.exists(tmp_path / "new")
+    assert not files.exists(folder / "new")
 
 
 def test_a_forked_child_closes_its_copy(files: Files, tmp_path: Path) -> None:
@@ -105,3 +123,65 @@ def test_a_forked_child_closes_its_copy(files: Files, tmp_path: Path) -> None:
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         file.write_at(0, b"the parent's stays open")
+
+
+def test_a_folder_is_listed_and_a_removed_file_is_gone(place: Place) -> None:
+    files, folder = place
+    files.mkdir(folder / "a" / "store")
+    files.mkdir(folder / "a" / "store")
+    files.write_atomic(folder / "a" / "store" / "one", b"1")
+    with files.open_append(folder / "a" / "store" / "two") as file:
+        assert [file.append(b"2"), file.append(b"22")] == [0, 1]
+    assert files.listdir(folder / "a" / "store") == ["one", "two"]
+    files.remove(folder / "a" / "store" / "one")
+    files.remove(folder / "a" / "store" / "one")
+    assert files.listdir(folder / "a" / "store") == ["two"]
+    assert files.size(folder / "a" / "store" / "two") == 3
+    assert files.size(folder / "a" / "store" / "one") == 0
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes(folder / "a" / "store" / "one")
+    with pytest.raises(FileNotFoundError):
+        files.create(folder / "missing" / "file")
+
+
+def test_a_closed_file_is_refused(place: Place) -> None:
+    files, folder = place
+    with files.create(folder / "journal") as file:
+        pass
+    for use in (file.size, file.sync, file.identity, lambda: file.read_at(0, 1), lambda: file.write_at(0, b"1")):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            use()
+
+
+def test_a_lock_and_a_gate_let_one_opening_in(place: Place) -> None:
+    files, folder = place
+    lock = files.lock(folder / "lock")
+    assert lock is not None
+    assert files.lock(folder / "lock") is None
+    lock.close()
+    first, second = (files.gate(folder / "gate", 0.05, guarded=folder / "lock") for _ in range(2))
+    with first, pytest.raises(EngineUnavailable, match="was locked for"), second:
+        pass
+    with second:
+        pass
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o277, 0o777])
+def test_a_new_folder_and_its_files_belong_to_their_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    files, folder = Files(), tmp_path / "store"
+    before = os.umask(umask)
+    try:
+        files.mkdir(folder)
+        files.create(folder / "journal").close()
+        files.open_append(folder / "reserve").close()
+        lock = files.lock(folder / "compaction")
+        files.write_atomic(folder / "format", b"1")
+    finally:
+        os.umask(before)
+    assert lock is not None
+    lock.close()
+    found = {name: (folder / name).stat().st_mode & 0o777 for name in os.listdir(folder)}
+    assert found == dict.fromkeys(["journal", "reserve", "compaction", "format"], 0o600)
+    assert folder.stat().st_mode & 0o777 == 0o700

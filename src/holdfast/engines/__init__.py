@@ -42,6 +42,9 @@ ENGINES: dict[str, EngineEntry] = {
     "sqlite": EngineEntry(
         engine="holdfast.engines.sqlite.engine:SqliteEngine", settings="holdfast.engines.sqlite.settings:SqliteSettings"
     ),
+    "file": EngineEntry(
+        engine="holdfast.engines.file.engine:FileEngine", settings="holdfast.engines.file.settings:FileSettings"
+    ),
     # Addresses as users have them, for SQLAlchemy too: all mean the same engine.
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,

@@ -28,11 +28,10 @@ class Topics:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that have a subscription, except those whose engine receives them for this subscription alone."""
-        subscriptions = self._subscriptions
-        return frozenset().union(*(one.topics for one in subscriptions if not one.is_received_apart))
+        """The topics that have a subscription."""
+        return frozenset().union(*(subscription.topics for subscription in self._subscriptions))
 
-    def subscribe(self, *topics: str) -> "TopicSubscription":
+    def subscribe(self, *topics: str) -> Subscription:
         subscription = TopicSubscription(self, frozenset(topics))
         # Replaced, not changed in place: `notify` may be iterating over the set in another thread.
         self._subscriptions = self._subscriptions | {subscription}
@@ -65,10 +64,6 @@ class TopicSubscription(Subscription):
         self._notified: dict[str, None] = {}
         """`deliver` adds entries, the waiter removes them one at a time. Each step is atomic, so none is lost."""
         self._closed = False
-        self.is_received_apart = False
-        """The engine receives these topics for this subscription alone."""
-        self.on_close: Callable[[], object] | None = None
-        """Called by `close`, from any thread."""
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
     @property
@@ -86,8 +81,6 @@ class TopicSubscription(Subscription):
         waiter = self._waiter
         if waiter is not None:
             loop, future = waiter
-            if loop is asyncio._get_running_loop():
-                return _resolve(future)
             try:
                 loop.call_soon_threadsafe(_resolve, future)
             except RuntimeError:
@@ -118,8 +111,6 @@ class TopicSubscription(Subscription):
         self._closed = True
         self._owner.unsubscribe(self)
         self._wake()
-        if self.on_close is not None:
-            self.on_close()
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

@@ -5,7 +5,8 @@
 
 from collections.abc import Iterable
 
-from holdfast.errors import InvalidOption, PayloadTooLarge
+from holdfast.durations import LAST_INSTANT_US
+from holdfast.errors import LONGEST, InvalidOption, PayloadTooLarge
 from holdfast.model.instants import FOREVER, SECOND, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.observe import Find
@@ -80,10 +81,18 @@ def note(text: str) -> str:
 
 
 def whole(value: int | None, what: str, low: int = 0, high: int = FOREVER) -> None:
+    """A number that every engine stores exactly: up to 2^53 and, where `high` allows it, FOREVER."""
     if value is None:
         return
-    if type(value) is not int or not low <= value <= high:
-        raise InvalidOption(f"`{what}` must be a whole number from {low} to {high}, not {value!r}.", option=what)
+    if type(value) is not int or not low <= value <= high or LAST_INSTANT_US < abs(value) != FOREVER:
+        first, last = max(low, -LAST_INSTANT_US), min(high, LAST_INSTANT_US)
+        raise InvalidOption(f"`{what}` must be a whole number from {first} to {last}, not {value!r}.", option=what)
+
+
+def duration(value: Micros | None, what: str, low: Micros = 0) -> None:
+    """A century at most, so that its sum with an instant is exact, too; or FOREVER."""
+    if value != FOREVER:
+        whole(value, what, low, LONGEST)
 
 
 def limit(value: int, what: str = "limit") -> None:
@@ -153,12 +162,12 @@ def new_job(job: NewJob) -> None:
     if job.priority or type(job.priority) is not int:
         whole(job.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
     if job.delay or type(job.delay) is not int:
-        whole(job.delay, "delay")
+        duration(job.delay, "delay")
     if job.due is not None or job.expires is not None:
         whole(job.due, "due", -FOREVER)
         whole(job.expires, "expires", -FOREVER)
     if job.key_window or job.key_scope is KeyScope.WINDOW or type(job.key_window) is not int:
-        whole(job.key_window, "unique_for", 1 if job.key_scope is KeyScope.WINDOW else 0)
+        duration(job.key_window, "unique_for", 1 if job.key_scope is KeyScope.WINDOW else 0)
     if job.given is not NOTHING_GIVEN:
         given(job.given)
 
@@ -175,10 +184,10 @@ def payload(job: NewJob) -> None:
 def given(given: Given) -> None:
     whole(given.max_attempts, "max_attempts")
     whole(given.max_losses, "max_losses", 1)
-    whole(given.timeout, "timeout", 1)
-    whole(given.lease_len, "lease", MIN_LEASE_US)
-    whole(given.result_ttl, "result_ttl")
-    whole(given.retention, "retention")
+    duration(given.timeout, "timeout", 1)
+    duration(given.lease_len, "lease", MIN_LEASE_US)
+    duration(given.result_ttl, "result_ttl")
+    duration(given.retention, "retention")
 
 
 def exchange(exchange: Exchange) -> None:
@@ -210,13 +219,13 @@ def _settlement(settlement: Settlement) -> None:
         for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
             storable(text, "error")
     if settlement.delay != 0:  # most settlements have the defaults, and an exchange has many of them
-        whole(settlement.delay, "delay")
+        duration(settlement.delay, "delay")
     if settlement.due is not None:
         whole(settlement.due, "due", -FOREVER)
     if settlement.result_ttl is not None:
-        whole(settlement.result_ttl, "result_ttl")
+        duration(settlement.result_ttl, "result_ttl")
     if settlement.retention is not None:
-        whole(settlement.retention, "retention")
+        duration(settlement.retention, "retention")
 
 
 def _claim(claim: Claim) -> None:
@@ -232,14 +241,14 @@ def _claim(claim: Claim) -> None:
             raise InvalidOption(f"A claim on queue {queue.queue!r} names a task twice.", option="tasks")
         for task in queue.tasks:
             whole(task.limit, "limit")
-            whole(task.lease_len, "lease", MIN_LEASE_US)
+            duration(task.lease_len, "lease", MIN_LEASE_US)
             whole(task.max_attempts, "max_attempts")
             whole(task.max_losses, "max_losses", 1)
 
 
 def amend(amend: Amend) -> None:
-    whole(amend.result_ttl, "result_ttl")
-    whole(amend.retention, "retention")
+    duration(amend.result_ttl, "result_ttl")
+    duration(amend.retention, "retention")
     whole(amend.priority, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
     whole(amend.due, "due", -FOREVER)
     if amend.reply is not None:

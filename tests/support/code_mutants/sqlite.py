@@ -491,7 +491,7 @@ MUTANTS = (
     ),
     Mutant(
         "jobs are accepted while the disk is full",
-        "engines/sqlite/writer.py",
+        "engines/reserve.py",
         "if isinstance(results[index].error, StorageFull) and not isinstance(command, Enqueue)",
         "if isinstance(results[index].error, StorageFull)",
         "New jobs use up the reserve, and stored ones cannot be settled any more.",
@@ -500,15 +500,15 @@ MUTANTS = (
     Mutant(
         "the reserve does not grow with the log",
         "engines/sqlite/reserve.py",
-        "return self._grow(missing + SLACK_BYTES)",
-        "return self._grow(SLACK_BYTES)",
+        "return self.grow(missing + STEP_BYTES)",
+        "return self.grow(STEP_BYTES)",
         "On a full disk the log cannot be moved into the database, and nothing is settled.",
         ("tests/engines/test_sqlite_disk.py::test_the_reserve_covers_what_the_log_has_to_move_into_the_database",),
     ),
     Mutant(
         "a released reserve is forgotten by other processes",
-        "engines/sqlite/reserve.py",
-        "if not self.in_use and not _is_empty(self._path):",
+        "engines/reserve.py",
+        "if not self.in_use and not self._is_empty():",
         "if not self.in_use:",
         "Another process enqueues into the space that settlements need.",
         ("tests/engines/test_sqlite_disk.py::test_no_process_enqueues_while_the_reserve_is_in_use",),

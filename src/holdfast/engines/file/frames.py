@@ -150,6 +150,18 @@ def frame_length(data: bytes, offset: int = 0) -> int | None:
     return None if layout is None else layout.length
 
 
+def store_of(data: bytes) -> int | None:
+    """The store of the frame at the beginning; None if there is no sound header."""
+    layout = _read_header(data, 0, MAGIC)
+    return None if layout is None else layout.header.store
+
+
+def header_at(data: bytes, offset: int) -> Header | None:
+    """The header at this offset; None if there is no sound one."""
+    layout = _read_header(data, offset, MAGIC)
+    return None if layout is None else layout.header
+
+
 def read_sound(data: bytes, offset: int, store: int) -> Frame | None:
     """The frame that begins at this offset; None unless it is there to its end and every byte of it is sound."""
     layout = _read_header(data, offset, MAGIC)
@@ -191,12 +203,13 @@ def check_flags(flags: int) -> None:
         )
 
 
-def salvage(data: bytes, offset: int, sequence: int, store: int) -> Frame | None:
-    """What is left of the frame with this number that begins at this offset; None if its length is unknown."""
+def salvage(data: bytes, offset: int, sequence: int | None, store: int) -> Frame | None:
+    """What is left of the frame with this number that begins at this offset; None if its length is unknown.
+
+    `sequence` None: with any number. The end of the frame may be missing.
+    """
     layout = _read_header(data, offset, MAGIC) or _find_copy(data, offset, sequence, store)
-    if layout is None or (layout.header.sequence, layout.header.store) != (sequence, store):
-        return None
-    if offset + layout.length > len(data):
+    if layout is None or not _is_frame(layout, sequence, store):
         return None
     check_flags(layout.header.flags)
     table_end = offset + HEADER_BYTES + layout.table_bytes
@@ -204,8 +217,9 @@ def salvage(data: bytes, offset: int, sequence: int, store: int) -> Frame | None
     tables = (data[offset + HEADER_BYTES : table_end], data[body_end : body_end + layout.table_bytes])
     table = next((table for table in tables if crc32(table) == layout.table_crc), None)
     body = data[table_end:body_end]
+    frame_bytes = min(layout.length, len(data) - offset)
     if table is None:  # two places of the frame are damaged: the limits of the changes are unknown
-        return Frame(layout.header, [], layout.length, (LostChange(0, body),), was_damaged=True)
+        return Frame(layout.header, [], frame_bytes, (LostChange(0, body),), was_damaged=True)
     changes: list[bytes] = []
     lost: list[LostChange] = []
     numbers = unpack(f"<{2 * layout.change_count}I", table)
@@ -217,19 +231,19 @@ def salvage(data: bytes, offset: int, sequence: int, store: int) -> Frame | None
             changes.append(change)
         else:
             lost.append(LostChange(number, change))
-    return Frame(layout.header, changes, layout.length, tuple(lost), was_damaged=True)
+    return Frame(layout.header, changes, frame_bytes, tuple(lost), was_damaged=True)
 
 
-def _find_copy(data: bytes, offset: int, sequence: int, store: int) -> _Layout | None:
+def _is_frame(layout: _Layout, sequence: int | None, store: int) -> bool:
+    return layout.header.store == store and sequence in (None, layout.header.sequence)
+
+
+def _find_copy(data: bytes, offset: int, sequence: int | None, store: int) -> _Layout | None:
     """The header of the frame at this offset, from its copy at the end of the frame."""
     found = data.find(END_MAGIC, offset + HEADER_BYTES)
     while found >= 0:
         layout = _read_header(data, found, END_MAGIC)
-        if (
-            layout is not None
-            and (layout.header.sequence, layout.header.store) == (sequence, store)
-            and found + HEADER_BYTES - layout.length == offset
-        ):
+        if layout is not None and _is_frame(layout, sequence, store) and found + HEADER_BYTES - layout.length == offset:
             return layout
         found = data.find(END_MAGIC, found + 1)
     return None

@@ -27,6 +27,7 @@ from holdfast.errors import ConfigError, EngineError, OutcomeUnknown
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 
 CLASSES = ("none", "fast", "durable")  # from the weakest to the strongest
+UNKNOWN = "unknown"  # no server has been asked
 NO_EVICTION = "noeviction"
 CHECK_EVERY_US: Micros = 30 * SECOND
 """Between two checks of a running engine. A changed policy evicts jobs from then on, so an operator must know soon."""
@@ -150,8 +151,8 @@ class ServerDurability:
         self._replica_timeout_s = replica_timeout_s
         self._settings = ServerSettings()
         self._checked_at: Instant = 0
-        self.found = wanted or "none"
-        """The class in force."""
+        self.found = wanted or UNKNOWN
+        """The class in force. Before `check` it is what the user has set."""
 
     # The class
 
@@ -181,6 +182,8 @@ class ServerDurability:
     @property
     def promise(self) -> str:
         """The class in force and how it is known, for an operator."""
+        if self.found == UNKNOWN:
+            return "unknown (the store has not been opened)"
         if self._is_stated:
             return f"{self.found} (stated, not checked)"
         words = self._settings.words

@@ -70,6 +70,8 @@ class ReplyError(ResponseError):
         inside = _INSIDE_SCRIPT.search(text) if code == "ERR" and "@user_script" in text else None
         if inside is not None:
             code, text = inside.groups()
+        elif "The user executing the script can't" in text:  # so Redis 6.2 says it
+            code = "NOPERM"
         self.code = code
         self.text = _OF_SCRIPT.sub("", text).strip().rstrip(".")
 

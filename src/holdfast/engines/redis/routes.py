@@ -50,14 +50,14 @@ class OnePrimary:
     sharded = False
 
     def __init__(self, connector: RedisConnector, prefix: str) -> None:
-        self.connector = connector
+        self._connector = connector
         self.home = prefix
 
     def prefixes(self, topic: str) -> Iterable[str]:
         return (self.home,)
 
     def connector_of(self, channel: str) -> RedisConnector:
-        return self.connector
+        return self._connector
 
 
 class ManyPrimaries:

@@ -100,7 +100,7 @@ class ScriptCaller:
 
     async def _finish(self, primary: Primaries, root: str, begun: tuple[str, ...], answer: A) -> A:
         """Do the rest of a clear or resize, piece by piece. Other clients have their turns in between."""
-        count = 0
+        count, at = 0, answer.at
         for name in begun:
             more = True
             while more:
@@ -119,9 +119,9 @@ class ScriptCaller:
                         error,
                     )
                     return answer
-                count, more = count + piece.count, piece.more
+                count, more, at = count + piece.count, piece.more, piece.at
         if isinstance(answer, ScopeAnswer):
-            return replace(answer, count=answer.count + count)
+            return replace(answer, at=at, count=answer.count + count)
         return answer
 
     def refusal(self, error: failures.ReplyError, root: str, run: str) -> HoldfastError:

@@ -47,11 +47,11 @@ Channels = Mapping[str, Callable[[bytes], None]]
 
 
 class Subscriber:
-    """All work is done on the event loop that made it: the notifier's, or that of a worker (`loop_subscriber.py`).
+    """All work is done on the notifier's loop.
 
     `confirmed` has the channels that a server has confirmed, each with its subscriber. `on_change` is called when it
     has changed, `on_connect` with every new connection, `after_wake` after every wake, `after_try` after every try to
-    connect. `reports`: it logs that notifications do not arrive.
+    connect.
     """
 
     def __init__(
@@ -62,10 +62,9 @@ class Subscriber:
         confirmed: dict[str, "Subscriber"],
         *,
         on_change: Callable[[], None],
+        on_connect: Callable[["Subscriber"], Awaitable[None]],
+        after_wake: Callable[["Subscriber"], Awaitable[None]],
         after_try: Callable[["Subscriber"], None],
-        on_connect: Callable[["Subscriber"], Awaitable[None]] | None = None,
-        after_wake: Callable[["Subscriber"], Awaitable[None]] | None = None,
-        reports: bool = True,
     ) -> None:
         self._connector = connector
         self._runtime = runtime
@@ -85,10 +84,9 @@ class Subscriber:
         """Since then it has been subscribed without a break. None: it is not."""
         self.is_down = False
         """True if its last try to connect failed, or its connection has ended."""
-        self._reports = reports
         self._has_logged = False
         self._warned = False
-        self.closing = False
+        self._closing = False
         self._wake = asyncio.Event()
         self.task = runtime.spawn(self._run(), name=f"holdfast subscriber {connector.place}")
 
@@ -101,7 +99,7 @@ class Subscriber:
 
     def close(self) -> None:
         """End after the next `after_wake`."""
-        self.closing = True
+        self._closing = True
         self._wake.set()
 
     async def publish(self, channel: str, payload: bytes) -> None:
@@ -117,13 +115,13 @@ class Subscriber:
 
     async def _run(self) -> None:
         pause_s, down_since_s = MIN_RECONNECT_PAUSE_S, self._now_s()
-        while not self.closing:
+        while not self._closing:
             longest_s = SHORT_RECONNECT_PAUSE_S
             try:
                 await self._connect_and_serve()
             except Exception as error:
                 self.is_down = True
-                if self._reports and (self.since_s is not None or not self._has_logged):
+                if self.since_s is not None or not self._has_logged:
                     self._has_logged = True
                     log.info("Notifications do not arrive for now (%s). Workers poll until they do again.", error)
                 if isinstance(error, ReplyError) and error.code == "NOPERM":
@@ -143,7 +141,7 @@ class Subscriber:
             pause_s *= 2
 
     def _warn_about_permission(self, error: ReplyError) -> None:
-        if self._reports and not self._warned:
+        if not self._warned:
             self._warned = True
             log.warning(
                 "The user that Holdfast has at Redis may not subscribe to its channels (%s). Workers poll instead, "
@@ -160,7 +158,7 @@ class Subscriber:
 
     async def _pause(self, seconds: float) -> None:
         until_s = self._now_s() + seconds
-        while not self.closing and (left_s := until_s - self._now_s()) > 0:
+        while not self._closing and (left_s := until_s - self._now_s()) > 0:
             await self._wait_for_wake(left_s)
 
     async def _wait_for_wake(self, seconds: float) -> None:
@@ -180,8 +178,7 @@ class Subscriber:
             self.since_s = self._now_s()
             self.is_down = False
             self.connects += 1
-            if self._on_connect is not None:
-                await self._on_connect(self)
+            await self._on_connect(self)
             self._after_try(self)
             await self._serve(connection)
         finally:
@@ -193,9 +190,8 @@ class Subscriber:
         probe_at_s = self._now_s() + PROBE_INTERVAL_S
         while connection.error is None:
             await self._change_subscriptions(connection)
-            if self._after_wake is not None:
-                await self._after_wake(self)
-            if self.closing:
+            await self._after_wake(self)
+            if self._closing:
                 return
             left_s = probe_at_s - self._now_s()
             if left_s <= 0:
@@ -218,7 +214,7 @@ class Subscriber:
                 self._subscribed.update(added)
                 self._confirmed |= dict.fromkeys(added, self)
             self._on_change()
-        # Those that were dropped and wanted again before this task saw it.
+        # The notifier has dropped these, and wanted them again before this task looked.
         again = [channel for channel in self._subscribed if channel not in self._confirmed]
         if again:
             self._confirmed |= dict.fromkeys(again, self)

@@ -36,12 +36,11 @@ from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
 from holdfast.engines.sqlite.write_lock import begin_write, wait_in_steps
-from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
+from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.model.observe import Prune
 from holdfast.model.operate import ScopeAnswer
-from holdfast.model.produce import Enqueue
 from holdfast.model.text import shown
 from holdfast.runtime import Runtime
 
@@ -160,26 +159,7 @@ class Writer:
     # Commands
 
     def run(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
-        """Run the commands. While the disk is full no job is accepted, and the other commands use the reserve."""
-        results: list[CommandResult] = []
-        if not (self._may_be_full(commands) and self._reserve.is_released()):
-            results = self._run(commands)
-            if not any(isinstance(result.error, StorageFull) for result in results):
-                return results
-            self._use_reserve()
-        full = CommandResult(None, storage_full(self._store.path), frozenset())
-        results = results or [full] * len(commands)
-        again = [
-            index
-            for index, command in enumerate(commands)
-            if isinstance(results[index].error, StorageFull) and not isinstance(command, Enqueue)
-        ]
-        for index, result in zip(again, self._run([commands[index] for index in again]), strict=True):
-            results[index] = result
-        return results
-
-    def _may_be_full(self, commands: Sequence[Command[Any]]) -> bool:
-        return self._reserve.in_use or Enqueue in map(type, commands)
+        return self._reserve.run(commands, self._run, self._use_reserve, lambda: storage_full(self._store.path))
 
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:

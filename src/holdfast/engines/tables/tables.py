@@ -173,6 +173,27 @@ class Tables(State):
     def new_arrival(self, queue: str) -> int:
         return self._last_arrival + 1
 
+    @property
+    def last_arrival(self) -> int:
+        """The highest arrival number so far, also of jobs that were deleted."""
+        return self._last_arrival
+
+    @last_arrival.setter
+    def last_arrival(self, arrival: int) -> None:
+        self._last_arrival = max(self._last_arrival, arrival)
+
+    def records(self) -> Iterator[Record]:
+        """All records. A job comes after the records of its queue and lane, an edge after its jobs."""
+        yield from self.queues()
+        for queue in self._queues.values():
+            yield from (lane.record for lane in queue.lanes.values())
+        for table in (self._pools, self._schedules, self._workers):
+            yield from table.values()
+        for queue in self._queues.values():
+            yield from queue.jobs.values()
+        for edges in self._children.values():
+            yield from edges.values()
+
     # Jobs
 
     def job(self, queue: str, job_id: str) -> JobRecord | None:

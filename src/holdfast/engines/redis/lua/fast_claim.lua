@@ -258,6 +258,23 @@ do
     end
   end
 
+  -- Fails if a key that is written, and that was not read, is of another type.
+  local function check_types(root, settled, claimed)
+    for name in pairs(settled.queues) do
+      call("HLEN", root .. "queue:" .. name)
+      call("ZCARD", root .. "state:" .. name .. ":succeeded")
+    end
+    if next(settled.queues) then
+      call("ZCARD", root .. "ended")
+      call("HLEN", root .. "claims")
+    end
+    for _, plan in ipairs(claimed and claimed.plans or {}) do
+      if plan.ids[1] then
+        call("ZCARD", root .. "state:" .. plan.name .. ":queued")
+      end
+    end
+  end
+
   -- W2: settlements, then the claim. Starts are left to the rules.
   function F.exchange(command, this)
     local root, settlements, claim = this.root, command.settlements, command.claim
@@ -278,7 +295,8 @@ do
     local leases = claimed and claimed.leases or {}
     local statuses, numbers, blobs = {}, {}, { false }
     if #settlements > 0 or #leases > 0 then
-      call("ZREM", root .. "nothing", "") -- removes nothing; after it a server without memory refuses no write
+      check_types(root, settled, claimed)
+      call("ZREM", root .. "leases", "") -- removes nothing; after it a server without memory refuses no write
       local counts = {}
       F.apply_settlements(root, settled, counts)
       if claimed then

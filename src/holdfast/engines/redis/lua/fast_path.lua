@@ -127,21 +127,22 @@ do
           return nil
         end
         local name, id = job.queue, job.id
+        if name ~= last_name then
+          last_name, last, last_task = name, queues[name], nil
+          if last == nil then
+            if not F.is_key_part(name) then
+              return nil
+            end
+            last = { ids = {}, jobs = {}, seen = {}, tasks = {} }
+            queues[name] = last
+          end
+        end
         if job.task ~= last_task then
           last_task = job.task
           if not F.is_key_part(last_task) then
             return nil
           end
-        end
-        if name ~= last_name then
-          last_name, last = name, queues[name]
-          if last == nil then
-            if not F.is_key_part(name) then
-              return nil
-            end
-            last = { ids = {}, jobs = {}, seen = {} }
-            queues[name] = last
-          end
+          last.tasks[last_task] = true
         end
         if last.seen[id] then
           return nil
@@ -167,6 +168,17 @@ do
       end
     end
     return true
+  end
+
+  -- Fails if a key that `insert` writes, and that was not read, is of another type.
+  local function check_types(root, queues)
+    for name, queue in pairs(queues) do
+      call("ZCARD", root .. "state:" .. name .. ":queued")
+      call("SCARD", root .. "tasks:" .. name)
+      for task in pairs(queue.tasks) do
+        call("ZCARD", root .. "ready:" .. name .. ":" .. task)
+      end
+    end
   end
 
   -- E1, E4, D11, N1: writes new jobs; all are due now.
@@ -209,6 +221,7 @@ do
     if queues == nil or not F.nothing_waits(root) or not all_new(root, queues) then
       return nil
     end
+    check_types(root, queues)
     local count = 0
     for _, group in ipairs(command.groups) do
       count = count + #group.jobs

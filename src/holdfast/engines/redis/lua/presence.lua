@@ -13,6 +13,7 @@ do
   -- The heartbeat of a worker that says whether it is subscribed to its channel.
   function P.subscribed_heartbeat(step, command)
     local answer = R.heartbeat(step, command)
+    redis.call("SCARD", S.root .. "sessions") -- fails if it is no set, before anything is written
     pending[1] = { command.session and "SADD" or "SREM", command.worker.worker }
     return answer
   end

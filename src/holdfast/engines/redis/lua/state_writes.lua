@@ -56,6 +56,18 @@ do
     end
   end
 
+  local SIZES = { Z = "ZCARD", H = "HLEN", S = "SCARD" } -- by the first letter of a command
+
+  -- Fails if a key that will be written is of another type, before anything is written.
+  local function check_types(commands)
+    for command, by_key in pairs(commands) do
+      local size = SIZES[string.sub(command, 1, 1)]
+      for key in pairs(by_key) do
+        call(size, key)
+      end
+    end
+  end
+
   -- The indexes of one job
 
   local function write_ready(q, id, before, after)
@@ -217,6 +229,11 @@ do
       write_queue(q)
     end
     S.write_small_records()
+    check_types(removals)
+    check_types(additions)
+    if next(S.claim_changes) then
+      call("HLEN", S.root .. "claims")
+    end
     if not S.may_fill then
       -- It removes nothing. After a first write that is never refused, a server without memory refuses no later one.
       call("ZREM", S.root .. "leases", "")

@@ -1,0 +1,143 @@
+"""`holdfast file inspect`: print the files of a file store, also while it is used, and also if it is damaged."""
+
+from collections import Counter
+from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.exits import DONE, REFUSED, NothingMatched
+from holdfast.cli.format import count, safe
+from holdfast.cli.json_output import print_json, to_data
+from holdfast.cli.options import examples, json_option
+from holdfast.engines.file.inspect import (
+    ChangeFacts,
+    Damage,
+    FileFacts,
+    FrameFacts,
+    Item,
+    StoreFacts,
+    Unfinished,
+    inspect_store,
+)
+from holdfast.model.instants import Instant
+from holdfast.model.job import JobRecord
+
+KINDS = {
+    StoreFacts: "store",
+    FileFacts: "file",
+    FrameFacts: "frame",
+    ChangeFacts: "change",
+    Unfinished: "unfinished",
+    Damage: "damage",
+}
+SECRETS = ("token", "settled_token", "reaped_token")
+"""Fields that are not printed: with the token of a lease its job can be settled."""
+
+
+@click.group(epilog=examples("holdfast file inspect /var/lib/scanner"))
+def file() -> None:
+    """Look into the files of a file store."""
+
+
+@file.command("inspect", epilog=examples("holdfast file inspect /var/lib/scanner", "holdfast file inspect jobs --json"))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--namespace", default="holdfast", metavar="NAME", help="The namespace of the store. Default: holdfast.")
+@json_option
+def inspect(folder: Path, namespace: str, as_json: bool) -> int:
+    """Print what is written in the files of a store: frames, their changes, and what is damaged.
+
+    Changes nothing, takes no lock and needs no engine. Exits with 1 if something is damaged.
+    """
+    counts: Counter[str] = Counter()
+    damages: list[Damage] = []
+    try:
+        for item in inspect_store(folder, namespace):
+            counts[KINDS[type(item)]] += 1
+            if isinstance(item, Damage):
+                damages.append(item)
+            if as_json:
+                print_json(_data(item), kind=KINDS[type(item)])
+            else:
+                click.echo(_line(item))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NothingMatched(f"There is no store with the namespace {namespace!r} in {folder.absolute()}.") from error
+    if not as_json:
+        click.echo()
+        click.echo(
+            f"{count(counts['file'], 'file')}, {count(counts['frame'], 'frame')}, {count(counts['change'], 'change')}. "
+            + (f"{count(len(damages), 'place')} damaged:" if damages else "Nothing is damaged.")
+        )
+        for damage in damages:
+            click.echo(_line(damage))
+    return REFUSED if damages else DONE
+
+
+def _time(at: Instant) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+
+
+def _data(item: Item) -> dict[str, Any]:
+    if isinstance(item, ChangeFacts):
+        record = {name: value for name, value in to_data(item.record).items() if name not in SECRETS}
+        data = {name: value for name, value in _fields(item).items() if name != "record"}
+        return {**data, "type": _type(item), "record": record}
+    if isinstance(item, FrameFacts):
+        return {**asdict(item), "at": _time(item.at)}
+    return asdict(item)
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    return {field.name: getattr(item, field.name) for field in fields(item)}
+
+
+def _type(change: ChangeFacts) -> str:
+    return type(change.record).__name__.removesuffix("Record").lower()
+
+
+def _line(item: Item) -> str:
+    match item:
+        case StoreFacts():
+            lines = [
+                f"{safe(item.folder)}   {safe(item.format) or 'no format'}   id {item.id}",
+                f"synced to {item.synced_offset:,} in {item.synced_file}" if item.synced_file else "no mark of a sync",
+            ]
+            if item.suspect:
+                lines.append(f"A SYNC HAS FAILED: {safe(item.suspect)}")
+            return "\n".join([*lines, *(f"{safe(name)}   {size:,} bytes" for name, size in item.other_files.items())])
+        case FileFacts():
+            return f"\n{item.file}   {item.size:,} bytes"
+        case FrameFacts():
+            words = [
+                f"frame {item.sequence} at {item.offset:,}",
+                f"{_time(item.at):%Y-%m-%d %H:%M:%S.%f}Z",
+                count(item.changes, "change"),
+                f"{item.length:,} bytes",
+                *item.flags,
+            ]
+            return f"  {'   '.join(words)}"
+        case ChangeFacts():
+            return f"    {_change_text(item)}"
+        case Unfinished():
+            return (
+                f"  {item.length:,} bytes at {item.offset:,} after the last complete frame: a write that is under way, "
+                "or one that was cut off and not acknowledged"
+            )
+        case Damage():
+            return f"  DAMAGED: {item.file} at {item.offset:,}: {safe(item.what)}"
+
+
+def _change_text(change: ChangeFacts) -> str:
+    record, kind = change.record, _type(change)
+    if not isinstance(record, JobRecord):
+        shown = {name: value for name, value in to_data(record).items() if value}
+        text = "  ".join(f"{name}={safe(value)}" for name, value in shown.items())
+        return f"{kind}  {'removed  ' if change.removed else ''}{text}"
+    name = f"{kind}  {safe(record.queue)} / {safe(record.id)}"
+    if change.removed:
+        return f"{name}  removed"
+    payload = "payload as before" if change.without_payload else f"payload {len(record.payload):,} bytes"
+    lane = f"  lane {safe(record.lane)}" if record.lane is not None else ""
+    return f"{name}  {record.state.value}  task {safe(record.task) or '-'}{lane}  attempt {record.attempt}  {payload}"

@@ -1,0 +1,125 @@
+"""Compaction: the journal begins anew with a snapshot, and the files before it are removed.
+
+The process that goes on in a new segment also writes the snapshot, if one is due. It takes references to all records
+while it holds the gate, and a thread writes them afterwards. No process waits for it: the records do not change, and
+the journal goes on. One process at a time does it.
+
+The journal grows by the size of the last snapshot, and at least by a segment, before the next snapshot is written. So
+the files are at most about three times as large as the records, while a snapshot is written, too.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.engines.file.changes import encode_record
+from holdfast.engines.file.journal import FellBehind, Journal
+from holdfast.engines.file.replica import Replica
+from holdfast.engines.file.store_folder import StoreFolder
+from holdfast.engines.ledger.state import Record
+from holdfast.errors import EngineError
+from holdfast.file_locks import FileLock
+from holdfast.runtime import Runtime
+
+log = logging.getLogger("holdfast")
+
+CLOSE_TIMEOUT_S = 10.0
+"""`close` waits this long for a snapshot. If every process gave up, the journal would grow without limit."""
+RECORDS_PER_SLICE = 200
+"""Records that are encoded before other threads get a turn: about a millisecond."""
+
+
+TAKE_OVER_AT = 2
+"""A journal that is this many times longer than the limit was left behind by a process that has ended."""
+
+
+class CompactionEnded(Exception):
+    """The store is being closed."""
+
+
+class Compaction:
+    """Used by the thread that has the gate; the snapshot is written by a thread of its own."""
+
+    def __init__(self, folder: StoreFolder, runtime: Runtime, journal: Journal, replica: Replica) -> None:
+        self._folder = folder
+        self._runtime = runtime
+        self._journal = journal
+        self._replica = replica
+        self._seen_segment = 0
+        """The last segment whose beginning this process has seen."""
+        self._must_end = runtime.event()
+        self._thread: Any = None
+
+    def run_if_due(self) -> None:
+        """Under the gate: go on in a new segment if this one is long, and write a snapshot if the journal is long."""
+        journal = self._journal
+        is_long = journal.needs_rotation
+        if not is_long and journal.position.segment == self._seen_segment:
+            return
+        try:
+            lock = self._lock_if_due(is_long=is_long)
+            if is_long or lock is not None:
+                self._rotate(lock)
+        except (EngineError, OSError) as error:
+            log.warning(
+                "%s: the journal could not go on in a new file (%s). It is tried again.", self._folder.path, error
+            )
+        self._seen_segment = journal.position.segment
+
+    def _lock_if_due(self, *, is_long: bool) -> FileLock | None:
+        """The lock of the one process that compacts; None if there is nothing to do, or another process does it."""
+        if self._thread is not None and self._thread.is_alive():
+            return None
+        # A process that finds the journal twice as long takes over: the one that had to compact it has ended.
+        if not self._is_due(1 if is_long else TAKE_OVER_AT):
+            return None
+        return self._runtime.fs.lock(self._folder.compaction_path)
+
+    def is_overdue(self) -> bool:
+        """True if the process that had to compact the journal has ended. Needs no gate."""
+        return self._is_due(TAKE_OVER_AT)
+
+    def _is_due(self, times: int) -> bool:
+        segments, snapshots = self._folder.numbers()
+        sizes = [self._runtime.fs.size(self._folder.segment_path(segment)) for segment in segments]
+        last_bytes = self._runtime.fs.size(self._folder.snapshot_path(snapshots[-1])) if snapshots else 0
+        limit = max(self._journal.segment_bytes, last_bytes)
+        return sum(sizes) > times * limit
+
+    def _rotate(self, lock: FileLock | None) -> None:
+        try:
+            segment = self._journal.rotate()
+            if lock is None:
+                return
+            replica, last = self._replica, self._journal.last
+            records = replica.snapshot_records()
+            at, arrival, boot_hash = replica.at, replica.last_arrival, last.boot_hash
+        except BaseException:
+            if lock is not None:
+                lock.close()
+            raise
+
+        def write() -> None:
+            try:
+                with lock:
+                    changes = self._encode(records)
+                    self._journal.write_snapshot(segment, changes, at, arrival, boot_hash, last.sequence)
+                    self._journal.remove_before(segment)
+            except CompactionEnded:
+                pass
+            except (EngineError, OSError, FellBehind) as error:
+                log.warning("%s: a snapshot could not be written (%s).", self._folder.path, error)
+
+        self._thread = self._runtime.thread(write, name="holdfast-file-compaction")
+
+    def _encode(self, records: list[Record]) -> Iterator[bytes]:
+        for begin in range(0, len(records), RECORDS_PER_SLICE):
+            if self._must_end.is_set():
+                raise CompactionEnded
+            yield from map(encode_record, records[begin : begin + RECORDS_PER_SLICE])
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT_S)
+            self._must_end.set()
+            self._thread.join(CLOSE_TIMEOUT_S)

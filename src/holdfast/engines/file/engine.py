@@ -1,0 +1,221 @@
+"""The file engine: one folder, one host, any number of processes, no database.
+
+The rules are those of the ledger. Each process has a copy of all jobs in memory (`replica.py`), and all processes share
+a journal of changes (`journal.py`). One thread per process carries out all waiting commands in a batch (`runner.py`).
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from holdfast.engine import Capabilities, RenewalConnection
+from holdfast.engines.command_thread import CommandThread
+from holdfast.engines.engine_clock import EngineClock
+from holdfast.engines.file.folder_checks import check_file_system, check_platform
+from holdfast.engines.file.runner import FileOptions, FileRunner
+from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
+from holdfast.engines.file.store_folder import StoreFolder
+from holdfast.engines.host_engine import HostEngine, checked_namespace
+from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.model import produce, work
+from holdfast.model.address import mask_password
+from holdfast.model.command import A, Command
+from holdfast.model.reads import READS
+from holdfast.model.records import WorkerRecord
+from holdfast.runtime import Runtime
+
+DURABILITIES = ("durable", "fast", "none")
+BLOCKED_AFTER_S = 1.0
+"""A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
+SHORT = READS | {produce.Enqueue, work.Exchange}
+"""What a blocking caller may carry out in its own thread."""
+
+
+class FileEngine(HostEngine):
+    scheme = "file"
+    capabilities = Capabilities(
+        durable=True,
+        shared_between_processes=True,
+        shared_between_hosts=False,
+        push=True,
+        user_transactions=False,
+        cross_queue_atomic=True,
+        blocking_calls=True,
+    )
+    settings = FileSettings
+
+    def __init__(
+        self,
+        url: str,
+        runtime: Runtime,
+        *,
+        namespace: str = "holdfast",
+        durability: str = "durable",
+        auto_migrate: bool = True,
+        segment_bytes: int = SEGMENT_BYTES,
+        sync_interval: float = 0.1,
+        lock_timeout: float = 10.0,
+        allow_network_disk: bool = False,
+    ) -> None:
+        if durability not in DURABILITIES:
+            raise ConfigError(
+                f"`durability` must be one of {', '.join(DURABILITIES)}, not {durability!r}.", key="durability"
+            )
+        super().__init__(runtime)
+        self._folder = StoreFolder(path_of(url), checked_namespace(namespace), runtime)
+        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
+        self._allow_network_disk = allow_network_disk
+        self._clock = EngineClock(runtime, str(self._folder.path))
+        self._thread: CommandThread | None = None
+        self._syncs: PeriodicSync | None = None
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        if self._thread is None:
+            await self._runtime.run_blocking(self.open_now)
+
+    def open_now(self) -> None:
+        """Open. Blocks the calling thread."""
+        if self._thread is not None:
+            return
+        self._prepare()
+        self._belong_to_this_process()
+        folder, runtime, options = self._folder, self._runtime, self._options
+
+        def open_runner() -> FileRunner:
+            return FileRunner(folder, runtime, self._clock, options)
+
+        try:
+            self._thread = CommandThread(open_runner, self._notify, runtime, "holdfast-file", SHORT)
+            if options.durability == "fast":
+                assert isinstance(self._thread.runner, FileRunner)
+                self._syncs = PeriodicSync(self._thread.runner, runtime, options.sync_interval_s)
+            self._open_processes(str(folder.path), folder.path.name)
+        except OSError as error:
+            self.close_now()
+            raise self._unusable(error) from error
+        except BaseException:
+            self.close_now()
+            raise
+
+    def _prepare(self) -> None:
+        """Make the folder, if it is missing; refuse one that cannot be used."""
+        folder, runtime = self._folder, self._runtime
+        check_platform()
+        check_file_system(folder.root, runtime, allow_network_disk=self._allow_network_disk)
+        try:
+            folder.prepare(self._options.lock_timeout_s)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self._folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
+        )
+
+    async def close(self) -> None:
+        if self._thread is not None and self._is_in_its_process():
+            await self._runtime.run_blocking(self.close_now)
+
+    def close_now(self) -> None:
+        if self._syncs is not None:
+            self._syncs.close()
+        if self._thread is not None:
+            self._thread.close()
+        self._close_processes()
+        self._thread = self._syncs = None
+        self._topics.close()
+
+    async def migrate(self) -> tuple[str, ...]:
+        """Make the folder, if it is missing. There is one format of files, so there is nothing else to do."""
+        await self._runtime.run_blocking(self._prepare)
+        return ()
+
+    # Commands
+
+    async def perform(self, command: Command[A]) -> A:
+        if asyncio._get_running_loop() is None:
+            return self.perform_now(command)
+        answer: A = await self._open_thread().perform(command)
+        return answer
+
+    def perform_now(self, command: Command[A]) -> A:
+        """The same, for a thread without an event loop."""
+        answer: A = self._open_thread().perform_now(command)
+        return answer
+
+    def _open_thread(self) -> CommandThread:
+        thread = self._thread
+        if thread is None:
+            raise EngineUnavailable(f"{self._folder.path} is not open. Nothing was written. Call open() first.")
+        self._check_process()
+        return thread
+
+    async def blocked_by(self) -> str:
+        return await self._runtime.run_blocking(self._blocked_by)
+
+    def _blocked_by(self) -> str:
+        with closing(self._folder.open_gate(self._options.lock_timeout_s)) as gate:
+            obstacle = gate.obstacle(BLOCKED_AFTER_S)
+        return f"{self._folder.gate_path} is locked. {obstacle}" if obstacle else ""
+
+    def renewal_connection(self) -> RenewalConnection:
+        return FileRenewalConnection(self)
+
+    @classmethod
+    def shown_address(cls, url: str) -> str:
+        return path_of(url)
+
+
+class FileRenewalConnection(RenewalConnection):
+    """The thread of the engine carries out renewals, too. They need no event loop."""
+
+    def __init__(self, engine: FileEngine) -> None:
+        self._engine = engine
+
+    def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
+        return self._engine.perform_now(work.Renew(jobs=tuple(jobs)))
+
+    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
+        return self._engine.perform_now(work.Heartbeat(worker=worker))
+
+    def close(self) -> None: ...
+
+
+class PeriodicSync:
+    """Class fast: a thread that syncs the journal at intervals."""
+
+    def __init__(self, runner: FileRunner, runtime: Runtime, interval_s: float) -> None:
+        self._runner = runner
+        self._interval_s = interval_s
+        self._stopped = runtime.event()
+        self._thread: Any = runtime.thread(self._main, name="holdfast-file-sync")
+
+    def _main(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            self._runner.sync_in_background()
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()  # no limit: a sync ends when the disk has answered
+
+
+def path_of(url: str) -> str:
+    """The folder of an address: `file:jobs` is relative, `file:///var/lib/jobs` is absolute."""
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise ConfigError(
+            f"{mask_password(url)!r} contains a host. The address of a folder is file:relative/path or "
+            "file:///absolute/path.",
+            key="url",
+        )
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{mask_password(url)!r}: the address of a folder takes no options.", key="url")
+    path = unquote(parts.path)
+    if not path:
+        raise ConfigError(f"{mask_password(url)!r} names no folder.", key="url")
+    return os.path.abspath(path)

@@ -1,0 +1,196 @@
+"""Faults of the disk: each is a typed error, nothing acknowledged is lost, and the copy in memory equals the disk."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from file_crashes import EMPTY, STORE, ProcessRuntime, open_engine, state_of
+from file_scenarios import SCENARIOS, Advance, Dump, Reopen, Scenario, difference, enqueue, expected_states
+from intercepted_files import Call, InterceptedFiles
+from simulated_disk import SimulatedDisk
+from simulated_files import ROOT, SimulatedFiles
+
+from holdfast.engines.file.engine import FileEngine
+from holdfast.errors import EngineUnavailable, StorageFull
+from holdfast.model.instants import SECOND
+from holdfast.model.observe import Audit
+from holdfast.testing.clock import FrozenRuntime
+from holdfast.testing.contract import builders as new
+
+Fault = Callable[[Call], None]
+
+
+def fail(code: int, *, after_part: bool = False) -> Fault:
+    def fault(call: Call) -> None:
+        if after_part:
+            call.write_part(len(call.data) // 2)
+        raise OSError(code, os.strerror(code), call.path)
+
+    return fault
+
+
+WRITE_FAULTS = {
+    "no space": (fail(errno.ENOSPC), StorageFull),
+    "no space after a part": (fail(errno.ENOSPC, after_part=True), StorageFull),
+    "quota": (fail(errno.EDQUOT, after_part=True), StorageFull),
+    "input/output error": (fail(errno.EIO, after_part=True), EngineUnavailable),
+    "read-only": (fail(errno.EROFS), EngineUnavailable),
+}
+
+
+class Host:
+    """A simulated host with one process, whose disk fails when the test says so."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.time = FrozenRuntime()
+        self.disk = SimulatedDisk(self.time.wall)
+        self.files = InterceptedFiles(SimulatedFiles(self.disk), ROOT)
+        self.runtime = ProcessRuntime(self.time, self.files)
+        self.engine: FileEngine | None = None
+
+    def open(self) -> FileEngine:
+        if self.engine is None:
+            self.engine = open_engine(self.runtime, STORE, segment_bytes=self.scenario.segment_bytes)
+        return self.engine
+
+    def close(self) -> None:
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.close_now()
+
+    def state_on_disk(self) -> Dump:
+        """As another process finds it."""
+        runtime = ProcessRuntime(self.time, SimulatedFiles(self.disk), seed=5)
+        engine = open_engine(runtime, STORE, segment_bytes=self.scenario.segment_bytes)
+        try:
+            assert engine.perform_now(Audit()).problems == ()
+            return state_of(engine)
+        finally:
+            engine.close_now()
+
+
+@contextmanager
+def host(scenario: Scenario) -> Iterator[Host]:
+    opened = Host(scenario)
+    try:
+        yield opened
+    finally:
+        opened.files.before = lambda call: None
+        opened.close()
+
+
+def play_with_a_fault(
+    scenario: Scenario, is_hit: Callable[[Call], bool], fault: Fault, error: type[Exception]
+) -> tuple[int, int]:
+    """Play the scenario. One call fails; a command that fails because of it is sent again. Answers how many calls and
+    how many commands have failed."""
+    states = [EMPTY, *(progress.state for progress in expected_states(scenario))]
+    failed_calls: list[Call] = []
+    failed_commands = 0
+
+    def before(call: Call) -> None:
+        if not failed_calls and is_hit(call):
+            failed_calls.append(call)
+            fault(call)
+
+    with host(scenario) as at:
+        at.files.before = before
+
+        def attempt(action: Callable[[], Any], done: int) -> Any:
+            nonlocal failed_commands
+            try:
+                return action()
+            except error:
+                assert failed_calls, "a command has failed without a fault"
+                failed_commands += 1
+                if at.engine is not None:
+                    assert difference(state_of(at.engine), states[done]) == []
+                    assert difference(at.state_on_disk(), states[done]) == []
+                return action()
+
+        attempt(at.open, 0)
+        items, answer = scenario.run(), None
+        for number in range(len(states) - 1):
+            item = items.send(answer)
+            answer = None
+            if isinstance(item, Advance):
+                at.time.advance(item.step_us / SECOND)
+            elif isinstance(item, Reopen):
+                at.close()
+                attempt(at.open, number)
+            else:
+                answer = attempt(lambda item=item: at.open().perform_now(item), number)
+        assert difference(state_of(at.open()), states[-1]) == []
+        at.close()
+        assert difference(at.state_on_disk(), states[-1]) == []
+    return len(failed_calls), failed_commands
+
+
+def scenario_named(name: str) -> Scenario:
+    return next(scenario for scenario in SCENARIOS if scenario.name == name)
+
+
+def calls_of(scenario: Scenario, *verbs: str) -> int:
+    seen: list[Call] = []
+    play_with_a_fault(scenario, lambda call: seen.append(call) or False, lambda call: None, EngineUnavailable)
+    return sum(call.verb in verbs for call in seen)
+
+
+@pytest.mark.parametrize("fault", WRITE_FAULTS)
+@pytest.mark.parametrize("name", ["exchanging", "rotation"])
+def test_a_write_that_fails_leaves_the_state_as_it_was(name: str, fault: str) -> None:
+    """A few of the writes; `make chaos` takes all of them."""
+    play_write_faults(scenario_named(name), fault, step=23)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("fault", WRITE_FAULTS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_each_write_that_fails_leaves_the_state_as_it_was(scenario: Scenario, fault: str) -> None:
+    play_write_faults(scenario, fault, step=1)
+
+
+CHANGING = ("write", "create", "rename", "truncate", "allocate", "mkdir", "remove")
+
+
+def play_write_faults(scenario: Scenario, name: str, step: int) -> None:
+    fault, error = WRITE_FAULTS[name]
+    failed = 0
+    for number in range(1, calls_of(scenario, *CHANGING) + 1, step):
+        left = number
+
+        def is_hit(call: Call) -> bool:
+            nonlocal left
+            left -= call.verb in CHANGING
+            return left == 0 and call.verb in CHANGING
+
+        calls, commands = play_with_a_fault(scenario, is_hit, fault, error)
+        assert calls == 1, f"call {number} was not reached"
+        failed += commands
+    assert failed > 0
+
+
+def test_a_process_without_free_file_descriptors_works_again_when_it_has_some() -> None:
+    scenario = scenario_named("rotation")
+    states = [EMPTY, *(progress.state for progress in expected_states(scenario))]
+    with host(scenario) as at:
+        engine = at.open()
+        engine.perform_now(enqueue(new.new_job("before")))
+
+        def refuse(path: str) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        at.files.before_open = refuse
+        for number in range(20):
+            try:
+                engine.perform_now(enqueue(new.new_job(f"full {number}", payload=b"x" * 1_000)))
+            except EngineUnavailable:
+                break
+        at.files.before_open = lambda path: None
+        engine.perform_now(enqueue(new.new_job("after")))
+        assert difference(at.state_on_disk(), state_of(engine)) == []
+    assert states

@@ -15,6 +15,7 @@ import redis_cluster
 import redis_server
 import redis_stores
 from fast_paths import FAST_PATHS, SHORT
+from file_store import opened
 from postgres import server
 from postgres_roles import app_role
 from postgres_stock import fresh_namespace
@@ -23,6 +24,8 @@ from redis_acl import limited
 import holdfast.testing.contract
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
+from holdfast.engines.file.frames import frame_length
+from holdfast.engines.file.store_folder import StoreFolder
 from holdfast.engines.postgres.schema import grants
 from holdfast.testing.contract.bench import DamageOneChange, EngineMaker, UserTransaction
 
@@ -48,6 +51,24 @@ def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
 
 def file_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
     return open_engine(f"file://{folder}/jobs", durability="none", fast_paths=fast_paths)
+
+
+async def damage_file_store(engine: Engine) -> None:
+    """One byte in the middle of the last frame, whose changes have no copy there."""
+    store: Any = engine
+    folder: StoreFolder = store._folder
+    await engine.close()
+    with opened(folder.root) as process:
+        process.journal.sync()  # what was not synced could be a torn tail
+        segment = folder.segment_path(process.journal.position.segment)
+    data = segment.read_bytes()
+    begin = end = 0
+    while end < len(data):
+        begin, end = end, end + (frame_length(data, end) or 0)
+    damaged = bytearray(data)
+    damaged[(begin + end) // 2] ^= 1
+    segment.write_bytes(damaged)
+    await engine.open()
 
 
 def sqlite_transaction(engine: Engine) -> UserTransaction:
@@ -147,7 +168,7 @@ ENGINES = (
         transaction=sqlite_transaction,
         only=SHORT,
     ),
-    Maker("file", file_engine),
+    Maker("file", file_engine, damage=damage_file_store),
     Maker("postgres", lambda folder: postgres_engine(), transaction=postgres_transaction),
     # That every verb has the rights of its owner is tested in tests/engines; here, that they are enough.
     Maker(

@@ -8,11 +8,14 @@ from typing import NamedTuple
 import pytest
 from file_crashes import STORE, ProcessRuntime, open_engine, record, runtime_after, state_of
 from file_scenarios import SCENARIOS, Dump, Scenario, enqueue, mixed
+from msgspec.structs import replace
 from simulated_disk import DiskImage, SimulatedFolder
 from simulated_files import SimulatedFiles
 
 from holdfast.errors import CorruptRecord, SchemaMismatch
+from holdfast.model.job import JobRecord
 from holdfast.model.observe import Audit
+from holdfast.model.states import JobState
 from holdfast.testing.contract import builders as new
 
 DATA = ("journal", "snapshot")
@@ -38,10 +41,14 @@ def closed_store(scenario: Scenario) -> Store:
 
 
 def places(store: Store, count: int, seed: int) -> Iterator[tuple[str, int]]:
-    """Files and offsets, spread over all files of the store."""
+    """Files and offsets, spread over all files of the store but the reserve, which is large and holds no data."""
     folder = store.image.after_kill().folder(f"{STORE}/holdfast")
     assert isinstance(folder, SimulatedFolder)
-    sizes = {name: len(file.live) for name, file in folder.live.items() if not isinstance(file, SimulatedFolder)}
+    sizes = {
+        name: len(file.live)
+        for name, file in folder.live.items()
+        if not isinstance(file, SimulatedFolder) and name != "reserve"
+    }
     total = sum(sizes.values())
     chance = Random(seed)
     for number in range(count):
@@ -98,10 +105,17 @@ def problems_with(store: Store, name: str, offset: int, bit: int, reports: Repor
 def _losses(found: Dump, expected: Dump) -> list[str]:
     jobs = [{key: job for key, job in dump.items() if key[0] == "job"} for dump in (found, expected)]
     missing, resurrected = jobs[1].keys() - jobs[0].keys(), jobs[0].keys() - jobs[1].keys()
-    others = [key for key in jobs[0].keys() & jobs[1].keys() if jobs[0][key] != jobs[1][key]]
+    others = [key for key in jobs[0].keys() & jobs[1].keys() if _was_changed(jobs[0][key], jobs[1][key])]
     if len(missing) + len(resurrected) + len(others) > 1:
         return [f"more than one job: {sorted(missing)} missing, {sorted(resurrected)} back, {sorted(others)} changed"]
     return []
+
+
+def _was_changed(found: JobRecord, expected: JobRecord) -> bool:
+    """More than by what holds the job: the next job of a lane is its head when the head is lost."""
+    if JobState.BLOCKED not in (found.state, expected.state):
+        return found != expected
+    return replace(found, state=expected.state, hold=expected.hold, parents_left=expected.parents_left) != expected
 
 
 def damage(scenario: Scenario, count: int, reports: Reports, seed: int = 0) -> list[str]:

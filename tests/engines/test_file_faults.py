@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from file_crashes import EMPTY, STORE, ProcessRuntime, open_engine, state_of
 from file_scenarios import SCENARIOS, Advance, Dump, Reopen, Scenario, difference, enqueue, expected_states
-from holdfast.engines.file.engine import FileEngine
 from intercepted_files import Call, InterceptedFiles
 from simulated_disk import SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
 
+from holdfast.engines.file.engine import FileEngine
 from holdfast.errors import EngineUnavailable, StorageFull
 from holdfast.model.instants import SECOND
 from holdfast.model.observe import Audit

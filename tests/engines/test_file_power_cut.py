@@ -17,11 +17,11 @@ from file_crashes import (
     state_of,
 )
 from file_scenarios import SCENARIOS, Scenario, enqueue, mixed
-from holdfast.engines.file.engine import FileEngine
 from intercepted_files import InterceptedFiles
 from simulated_disk import LOSSES, DiskImage, SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
 
+from holdfast.engines.file.engine import FileEngine
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Audit, Get
 from holdfast.model.work import Exchange, Settlement
@@ -41,6 +41,14 @@ def test_after_a_power_cut_everything_acknowledged_is_there(scenario: Scenario) 
         for number, cut in enumerate(recording.cuts[::step])
         for problem in problems_after(recording, cut, number)
     ]
+    assert problems == []
+
+
+def test_a_store_that_a_killed_process_has_begun_is_finished_durably() -> None:
+    recording = record(SCENARIOS[0])
+    cuts = [cut for cut in recording.cuts if cut.begun == 0]
+    problems = [problem for cut in cuts for problem in problems_after_kill(recording, cut)]
+    problems += [problem for cut in cuts for seed in range(8) for problem in problems_after(recording, cut, seed)]
     assert problems == []
 
 

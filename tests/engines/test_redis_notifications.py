@@ -14,9 +14,10 @@ from eventually import eventually
 from redis_server import AOF_ALWAYS, RedisServer, private_server
 
 from holdfast.engine import Subscription
+from holdfast.engines.feed_channels import MAX_PENDING_MESSAGES
 from holdfast.engines.redis import subscriber
 from holdfast.engines.redis.connect import RedisConnector, parse
-from holdfast.engines.redis.feed import MAX_PENDING_MESSAGES, PubSubFeed
+from holdfast.engines.redis.feed import PubSubFeed
 from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.topics import Topics
@@ -83,6 +84,23 @@ async def test_a_subscription_is_in_force_when_the_call_returns(private: RedisSe
         with process.subscribe(f"reply:{number}") as subscription:
             assert private.execute("PUBLISH", f"{PREFIX}reply:{number}", "") == 1
             assert await subscription.wait(30) == {f"reply:{number}"}
+
+
+async def test_a_topic_that_is_dropped_and_wanted_again_at_once_is_confirmed(start: Start) -> None:
+    """Else every later subscription to it would wait for the whole time limit."""
+    process = start()
+    first = process.subscribe("queue:a")
+    second: list[Subscription] = []
+
+    def subscribe_again() -> None:
+        first.close()
+        process.notifier._route()
+        second.append(process.topics.subscribe("queue:a"))
+        process.notifier._route()
+
+    process.notifier._on_loop(subscribe_again)
+    await eventually(lambda: second)
+    await eventually(lambda: f"{PREFIX}queue:a" in process.notifier._confirmed)
 
 
 @pytest.mark.usefixtures("confirmed_subscriptions")
@@ -185,7 +203,7 @@ def test_a_notifier_that_cannot_start_is_an_error_and_no_endless_wait(
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("holdfast.engines.redis.notifier.asyncio.Runner", refuse)
+    monkeypatch.setattr("holdfast.engines.notifier_thread.asyncio.Runner", refuse)
     with pytest.raises(EngineUnavailable, match=r"could not start.*Too many open files"):
         Process(private.url())
 
@@ -258,7 +276,7 @@ async def test_a_new_process_knows_who_listens_before_its_first_message(start: S
 
 
 async def test_a_listener_that_is_gone_is_forgotten(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.redis.feed.LISTENER_TTL_S", 0.5)
+    monkeypatch.setattr("holdfast.engines.feed_channels.LISTENER_TTL_S", 0.5)
     sender, listener = start(), start()
     listener.notifier.listen_to_feed(["Started"], print)
     await eventually(lambda: sender.notifier.feed.kinds == {"Started"})

@@ -1,15 +1,14 @@
 """A blocking call that finds the connection idle runs its command in its own thread, and may be interrupted there."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from interrupts import interrupt_at
 from sqlite_store import a_claim, job, store, writer_of
 
 from holdfast.engines.command_thread import CommandResult, CommandThread
@@ -44,36 +43,6 @@ def other(tmp_path: Path) -> Iterator[SqliteEngine]:
     opened.open_now()
     yield opened
     opened.close_now()
-
-
-def raise_interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def interrupt_at(number: int, call: Callable[[], object], handler: Callable[[], object] = raise_interrupt) -> bool:
-    """Run a signal handler in `call`, at the place of this number. False: it has fewer places.
-
-    The interpreter runs signal handlers when a function begins and when a function of C has returned. (It runs them
-    also at the end of a loop's body; that is no other place, because a function of C is called in every loop.)
-    """
-    left = number
-
-    def on_event(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal left
-        if event in ("call", "c_return"):
-            left -= 1
-            if left == -1:
-                handler()
-
-    before = sys.getprofile()
-    sys.setprofile(on_event)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(before)
-    return left < 0
 
 
 def stored(engine: SqliteEngine, job_id: str) -> bool:

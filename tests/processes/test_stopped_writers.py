@@ -1,4 +1,4 @@
-"""A process that is stopped (SIGSTOP) inside the gate of a SQLite file: the others report it and can end."""
+"""A process that is stopped (SIGSTOP) inside the gate of a store: the others report it and can end."""
 
 import asyncio
 import os
@@ -7,27 +7,31 @@ from pathlib import Path
 
 import pytest
 from command_line import run_command
-from gate_holder import gate_holder
+from host_stores import HostStore, holder_of_gate
 from worker_processes import WorkerProcesses
 
 from holdfast.engines import open_engine
 from holdfast.model.produce import Group, NewJob
 
 
-async def end_a_worker_while_the_gate_is_blocked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"sqlite:///{tmp_path}/jobs.db"
+async def end_a_worker_while_the_gate_is_blocked(
+    store: HostStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = store.url
     with WorkerProcesses(url, tmp_path / "runs", size=1) as workers:
         engine = open_engine(url)
         await engine.open()
         await engine.enqueue(Group((NewJob(queue="default", id="held", task="hold", payload=b"[[],{}]"),)))
         await workers.first_run()
         worker = workers.processes[0]
-        with gate_holder(tmp_path / "jobs.db") as holder:
+        with holder_of_gate(store.gate) as holder:
             os.kill(holder.pid, signal.SIGSTOP)
             status = await asyncio.to_thread(run_command, capsys, "status", "--url", url)
-            assert (status.code, status.err) == (0, "")
-            assert f"Process {holder.pid} " in status.out
-            assert "is stopped" in status.out
+            # To open a file store, a process must pass the gate.
+            assert status.code == (3 if store.scheme == "file" else 0)
+            message = status.err if store.scheme == "file" else status.out
+            assert f"Process {holder.pid} " in message
+            assert "is stopped" in message
             assert "No worker is alive" not in status.out
             worker.terminate()
             began = asyncio.get_running_loop().time()
@@ -39,13 +43,15 @@ async def end_a_worker_while_the_gate_is_blocked(tmp_path: Path, capsys: pytest.
 
 # PF1
 async def test_a_worker_ends_on_sigterm_while_a_stopped_process_holds_the_gate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    host_store: HostStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SQLITE_BUSY_TIMEOUT", "0.5")
+    monkeypatch.setenv(host_store.timeout_setting, "0.5")
     monkeypatch.setenv("HOLDFAST_WORKER_GRACE", "0")
-    await end_a_worker_while_the_gate_is_blocked(tmp_path, capsys)
+    await end_a_worker_while_the_gate_is_blocked(host_store, tmp_path, capsys)
 
 
 @pytest.mark.chaos
-async def test_a_worker_with_the_default_limits_ends_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    await end_a_worker_while_the_gate_is_blocked(tmp_path, capsys)
+async def test_a_worker_with_the_default_limits_ends_too(
+    host_store: HostStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await end_a_worker_while_the_gate_is_blocked(host_store, tmp_path, capsys)

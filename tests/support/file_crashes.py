@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from file_scenarios import NOT_DURABLE, Advance, Dump, Reopen, Scenario, difference, dump_of, enqueue, expected_states
-from holdfast.engines.file.engine import FileEngine
-from holdfast.engines.file.runner import FileRunner
 from intercepted_files import Call, InterceptedFiles
 from simulated_disk import DiskImage, Loss, SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
 
+from holdfast.engines.file.engine import FileEngine
+from holdfast.engines.file.runner import FileRunner
 from holdfast.files import Files
 from holdfast.model.instants import SECOND, Instant
 from holdfast.model.observe import Audit

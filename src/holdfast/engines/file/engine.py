@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.engine_clock import EngineClock
-from holdfast.engines.file.folder_checks import check_file_system, check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
 from holdfast.engines.file.store_folder import StoreFolder
@@ -59,7 +59,6 @@ class FileEngine(HostEngine):
         sync_interval: float = 0.1,
         lock_timeout: float = 10.0,
         allow_network_disk: bool = False,
-        fast_paths: bool = True,
     ) -> None:
         if durability not in DURABILITIES:
             raise ConfigError(
@@ -67,7 +66,7 @@ class FileEngine(HostEngine):
             )
         super().__init__(runtime)
         self._folder = StoreFolder(path_of(url), checked_namespace(namespace), runtime)
-        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout, fast_paths)
+        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
         self._clock = EngineClock(runtime, str(self._folder.path))
         self._thread: CommandThread | None = None
@@ -96,6 +95,9 @@ class FileEngine(HostEngine):
                 assert isinstance(self._thread.runner, FileRunner)
                 self._syncs = PeriodicSync(self._thread.runner, runtime, options.sync_interval_s)
             self._open_processes(str(folder.path), folder.path.name)
+        except OSError as error:
+            self.close_now()
+            raise self._unusable(error) from error
         except BaseException:
             self.close_now()
             raise
@@ -105,13 +107,15 @@ class FileEngine(HostEngine):
         folder, runtime = self._folder, self._runtime
         check_platform()
         check_file_system(folder.root, runtime, allow_network_disk=self._allow_network_disk)
-        check_folders(folder.root, folder.path, runtime)
         try:
             folder.prepare(self._options.lock_timeout_s)
         except OSError as error:
-            raise EngineUnavailable(
-                f"{folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
-            ) from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self._folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
+        )
 
     async def close(self) -> None:
         if self._thread is not None and self._is_in_its_process():

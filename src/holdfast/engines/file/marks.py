@@ -20,8 +20,10 @@ _MARK = Struct("<4sIQQ")
 _MAGIC = b"HFm\x01"
 _CHECKED_FROM = 8
 SUSPECT_AT = 64
-"""The offset of the flag: one byte, 0 if no sync has failed."""
-FILE_BYTES = SUSPECT_AT + 1
+"""The offset of the flag."""
+SUSPECT = b"suspect\n"
+"""The flag. Other bytes in its place are no flag: a power failure may leave anything in a file that was not synced."""
+FILE_BYTES = SUSPECT_AT + len(SUSPECT)
 
 
 class Mark(NamedTuple):
@@ -56,7 +58,7 @@ class MarkFile:
             self._file.write_at(0, encode_mark(segment, offset))
 
     def set_suspect(self, is_suspect: bool) -> None:
-        self._file.write_at(SUSPECT_AT, bytes([is_suspect]))
+        self._file.write_at(SUSPECT_AT, SUSPECT if is_suspect else bytes(len(SUSPECT)))
 
     def close(self) -> None:
         self._file.close()
@@ -77,7 +79,7 @@ def encode_mark(segment: int, offset: int) -> bytes:
 
 
 def parse_mark(data: bytes) -> Mark:
-    is_suspect = any(data[SUSPECT_AT : SUSPECT_AT + 1])
+    is_suspect = data[SUSPECT_AT:FILE_BYTES] == SUSPECT
     if len(data) >= _MARK.size:
         magic, crc, segment, offset = _MARK.unpack_from(data)
         if magic == _MAGIC and crc32(data[_CHECKED_FROM : _MARK.size]) == crc:

@@ -59,6 +59,8 @@ def _load(journal: Journal) -> Records:
         if mark.segment:
             raise missing_segment(journal, mark.segment)
         journal.begin(1, 1)
+        if is_suspect:
+            _trust_again(journal)
         return Records()
     loader = Loader(journal, mark)
     loader.load(segments, snapshots)
@@ -93,11 +95,16 @@ def _begin_anew(journal: Journal, records: Records, damages: Sequence[Damage], *
     changes = map(encode_record, records.in_order())
     journal.write_snapshot(segment, changes, records.at, records.arrival, records.boot_hash, sequence)
     journal.begin(segment, sequence, Flag.RELOAD)
-    journal.marks.set_suspect(False)
-    journal.runtime.fs.remove(journal.folder.suspect_path)
+    _trust_again(journal)
     for path in {damage.path for damage in damages if damage.is_loss}:
         with suppress(FileNotFoundError):  # another process compacts, which needs no gate
             journal.runtime.fs.rename(path, path.with_name(path.name + ".damaged"))
     journal.remove_before(segment)
     journal.runtime.fs.sync_folder(journal.folder.path)
     log.warning("The store in %s was written anew, beginning with segment %s.", journal.folder.path, segment)
+
+
+def _trust_again(journal: Journal) -> None:
+    """Everything was written anew and synced after the sync that had failed."""
+    journal.marks.set_suspect(False)
+    journal.runtime.fs.remove(journal.folder.suspect_path)

@@ -23,6 +23,7 @@ from holdfast.engines.file.journal import FellBehind, Journal
 from holdfast.engines.file.recovery import load
 from holdfast.engines.file.replica import Replica
 from holdfast.engines.file.store_folder import StoreFolder
+from holdfast.engines.file.unlocked_load import load_without_gate
 from holdfast.engines.ledger.state import Change
 from holdfast.engines.reserve import SpaceReserve
 from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
@@ -49,7 +50,6 @@ class FileOptions:
     segment_bytes: int
     sync_interval_s: float
     lock_timeout_s: float
-    fast_paths: bool
 
 
 class FileRunner:
@@ -70,11 +70,12 @@ class FileRunner:
             try:
                 self._compaction = Compaction(folder, runtime, self.journal, self.replica)
                 self._reserve = SpaceReserve(str(folder.reserve_path), runtime)
-                with self._gate:
-                    folder.remember()
-                    self._load()
-                    self._compaction.run_if_due()
-                self._sync()
+                folder.remember()
+                self._load_without_gate()
+                if self._compaction.is_overdue():
+                    with self._gate:
+                        self._catch_up(under_gate=True)
+                        self._compaction.run_if_due()
             except BaseException:
                 self.journal.close()
                 raise
@@ -108,7 +109,7 @@ class FileRunner:
         try:
             if self._must_load:
                 self._load_again()
-            if all(type(command) in READS for command in commands):
+            if READS.issuperset(map(type, commands)):
                 return self._read(commands)
             return self._write(commands)
         except EngineError as error:
@@ -123,6 +124,7 @@ class FileRunner:
         )
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        self._folder.check_identity()
         try:
             self._catch_up(under_gate=False)
         except FellBehind:
@@ -141,7 +143,7 @@ class FileRunner:
             if changes:
                 self._append(changes)
             self._must_load = False
-        if all(type(command) in NEED_NO_SYNC for command in commands):
+        if NEED_NO_SYNC.issuperset(map(type, commands)):
             return results
         try:
             self._sync()
@@ -183,9 +185,19 @@ class FileRunner:
     def _load_again(self) -> None:
         if self.journal.marks.read().is_suspect:  # to load it would be to trust the disk again
             raise self.journal.suspect_error()
-        with self._gate:
-            self._folder.check_identity()
-            self._load()
+        self._load_without_gate()
+
+    def _load_without_gate(self) -> None:
+        """Load the store, without the gate if possible: other processes go on."""
+        self._must_load = True
+        self._folder.check_identity()
+        records = load_without_gate(self.journal)
+        if records is not None and records.boot_hash == self._boot_hash:
+            self.replica.load(records)
+            self._must_load = False
+        else:
+            with self._gate:
+                self._load()
 
     def _catch_up(self, *, under_gate: bool) -> None:
         self._must_load = True

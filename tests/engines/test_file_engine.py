@@ -1,0 +1,292 @@
+"""The file engine itself: batches, interrupts, class fast, another boot, snapshots, processes that fall behind."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eventually import eventually
+from file_engines import file_store, runner_of
+from interrupts import interrupt_at
+from opened_engine import opened_engine
+from sqlite_store import a_claim, job, success
+
+from holdfast.engine import Engine
+from holdfast.engines.file.engine import FileEngine, path_of
+from holdfast.engines.file.settings import LEAST_SEGMENT_BYTES
+from holdfast.engines.ledger.ledger import RULES
+from holdfast.errors import ConfigError, Unsupported
+from holdfast.model.job import Given, JobKey
+from holdfast.model.observe import Audit, Get, Stats
+from holdfast.model.operate import Pause, Resume
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.states import JobState
+from holdfast.model.work import Renewal, RenewStatus
+from holdfast.runtime import SystemRuntime
+
+QUEUE = "q"
+
+
+def enqueue(job_id: str) -> Enqueue:
+    return Enqueue(groups=(job(job_id),))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[FileEngine]:
+    opened = file_store(tmp_path / "jobs", durability="none")
+    opened.open_now()
+    yield opened
+    opened.close_now()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[FileEngine]:
+    """Stands for another process. It does not wait long for the gate."""
+    opened = file_store(tmp_path / "jobs", durability="none", lock_timeout=1.0)
+    opened.open_now()
+    yield opened
+    opened.close_now()
+
+
+def stored(engine: FileEngine, job_id: str) -> bool:
+    return engine.perform_now(Get(jobs=(JobKey(QUEUE, job_id),))).jobs[0] is not None
+
+
+# --- Addresses ---
+
+
+def test_the_address_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_of("file:jobs") == f"{tmp_path}/jobs"
+    assert path_of("file:///var/lib/jobs") == "/var/lib/jobs"
+    assert path_of("file:///var/lib/my%20jobs") == "/var/lib/my jobs"
+    for address in ("file://host/jobs", "file:", "file:///jobs?mode=1"):
+        with pytest.raises(ConfigError):
+            path_of(address)
+
+
+def test_a_class_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="durability"):
+        file_store(tmp_path / "jobs", durability="quick")
+
+
+async def test_a_transaction_of_the_user_is_refused(engine: FileEngine) -> None:
+    with pytest.raises(Unsupported):
+        await engine.in_transaction(enqueue("a"), object())
+
+
+# --- Batches ---
+
+
+def test_a_command_that_raises_fails_alone(engine: FileEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_late(step: Any, command: Pause) -> None:
+        step.queue(command.queue)
+        raise RuntimeError("a defect in a rule")
+
+    rules: dict[Any, Any] = RULES
+    monkeypatch.setitem(rules, Pause, fail_late)
+    results = runner_of(engine).run([enqueue("a"), Pause(queue="new"), enqueue("b")])
+    assert [str(result.error) for result in results] == ["None", "a defect in a rule", "None"]
+    assert [queue.queue for queue in engine.perform_now(Stats()).queues] == [QUEUE]
+    assert engine.perform_now(Audit()).problems == ()
+
+
+def test_an_enqueue_that_is_interrupted_anywhere_leaves_one_state_for_all_processes(
+    engine: FileEngine, other: FileEngine
+) -> None:
+    """The job is there or not; the gate is free, and the store can be used."""
+    outcomes = set()
+    number = 0
+    while interrupt_at(number, partial(engine.perform_now, enqueue(f"{number}"))):
+        other.perform_now(enqueue(f"other-{number}"))
+        outcomes.add(stored(other, f"{number}"))
+        engine.perform_now(Resume(queue=QUEUE))  # behind the recovery, in the engine's thread; then that one is idle
+        assert stored(engine, f"{number}") == stored(other, f"{number}")
+        number += 1
+    assert number > 100
+    assert outcomes == {True, False}
+    assert engine.perform_now(Stats()).queues == other.perform_now(Stats()).queues
+    assert engine.perform_now(Audit()).problems == ()
+
+
+def test_a_read_that_is_interrupted_anywhere_skips_no_change(engine: FileEngine, other: FileEngine) -> None:
+    number = 0
+    other.perform_now(enqueue("0"))
+    while interrupt_at(number, partial(stored, engine, f"{number}")):
+        assert stored(engine, f"{number}")
+        number += 1
+        other.perform_now(enqueue(f"{number}"))
+    assert engine.perform_now(Stats()).queues == other.perform_now(Stats()).queues
+
+
+# --- Syncs ---
+
+
+class SyncCounter(SystemRuntime):
+    """Counts the syncs of journals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+
+    def count_in(self, engine: FileEngine) -> None:
+        file: Any = runner_of(engine).journal.file
+        sync = file.sync
+
+        def counted() -> None:
+            self.syncs += 1
+            sync()
+
+        file.sync = counted
+
+
+async def test_class_durable_syncs_before_it_answers(tmp_path: Path) -> None:
+    runtime = SyncCounter()
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=runtime)) as engine:
+        runtime.count_in(engine)
+        for number in range(3):
+            await engine.enqueue(job(f"{number}"))
+            assert runtime.syncs == number + 1
+        await engine.stats()
+        assert runtime.syncs == 3  # a read of what is synced
+
+
+async def test_what_another_process_has_synced_is_not_synced_again(tmp_path: Path) -> None:
+    runtime = SyncCounter()
+    async with (
+        opened_engine(file_store(tmp_path / "jobs", runtime=runtime)) as reader,
+        opened_engine(file_store(tmp_path / "jobs")) as writer,
+        opened_engine(file_store(tmp_path / "jobs", durability="none")) as careless,
+    ):
+        runtime.count_in(reader)
+        await writer.enqueue(job("a"))
+        assert (await reader.get(JobKey(QUEUE, "a"))).jobs[0] is not None
+        assert runtime.syncs == 0
+        await careless.enqueue(job("b"))
+        assert (await reader.get(JobKey(QUEUE, "b"))).jobs[0] is not None
+        assert runtime.syncs == 1  # an answer never shows what a power failure could take back
+
+
+async def test_renewals_do_not_wait_for_the_disk(tmp_path: Path) -> None:
+    runtime = SyncCounter()
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=runtime)) as engine:
+        await engine.enqueue(job("a"))
+        (lease,) = (await engine.claim(a_claim("w"))).leases
+        runtime.count_in(engine)
+        connection = engine.renewal_connection()
+        (renewed,) = connection.renew([Renewal(queue=QUEUE, id="a", token=lease.token)]).jobs
+        assert renewed.status is RenewStatus.HELD
+        assert runtime.syncs == 0
+        await engine.settle(success(lease))
+        assert runtime.syncs == 1
+
+
+async def test_class_fast_syncs_after_an_interval(tmp_path: Path) -> None:
+    runtime = SyncCounter()
+    engine = file_store(tmp_path / "jobs", runtime=runtime, durability="fast", sync_interval=0.01)
+    async with opened_engine(engine):
+        runtime.count_in(engine)
+        await engine.enqueue(job("a"))
+        await eventually(lambda: runtime.syncs, "a sync")
+
+
+# --- Boots ---
+
+
+class HostOfBoot(SystemRuntime):
+    def __init__(self, boot_id: str) -> None:
+        super().__init__()
+        self._boot_id = boot_id
+
+
+# TM2
+async def test_after_a_restart_of_the_host_every_lease_has_expired(tmp_path: Path) -> None:
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("first"))) as engine:
+        await engine.enqueue(job("a"))
+        (lease,) = (await engine.claim(a_claim("w"))).leases
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("first"))) as engine:
+        assert (await engine.expired("reaper")).leases == ()
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("second"))) as engine:
+        (expired,) = (await engine.expired("reaper")).leases
+        assert expired.token == lease.token
+        # Its owner lives no more. If it does, it may still renew: nothing has been reaped.
+        (renewed,) = (await engine.renew(Renewal(queue=QUEUE, id="a", token=lease.token))).jobs
+        assert renewed.status is RenewStatus.HELD
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("second"))) as engine:
+        assert (await engine.expired("reaper")).leases == ()
+
+
+# --- Snapshots ---
+
+
+def small(tmp_path: Path, **options: Any) -> FileEngine:
+    return file_store(tmp_path / "jobs", segment_bytes=LEAST_SEGMENT_BYTES, durability="none", **options)
+
+
+async def turn_over(engine: Engine, jobs: int, *, payload: bytes = bytes(2_000)) -> None:
+    """Let jobs come and go without a trace."""
+    gone = Given(retention=0, result_ttl=0)
+    for number in range(jobs):
+        new = NewJob(queue=QUEUE, id=f"gone-{number}", task="t", payload=payload, given=gone, priority=1)
+        await engine.enqueue(Group((new,)))
+        (lease,) = (await engine.claim(a_claim("w", number, limit=1))).leases
+        await engine.settle(success(lease))
+
+
+def files(tmp_path: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "jobs" / "holdfast").glob(f"*.{kind}"))
+
+
+def used_bytes(tmp_path: Path) -> int:
+    folder = tmp_path / "jobs" / "holdfast"
+    return sum(path.stat().st_size for kind in ("journal", "snapshot") for path in folder.glob(f"*.{kind}"))
+
+
+async def test_the_journal_is_replaced_by_snapshots_while_it_is_used(tmp_path: Path) -> None:
+    async with opened_engine(small(tmp_path)) as engine:
+        await engine.enqueue(Group(tuple(NewJob(queue=QUEUE, id=f"{n}", task="other") for n in range(50))))
+        await turn_over(engine, 300)
+        before = (await engine.stats()).queues
+    (snapshot,) = files(tmp_path, "snapshot")
+    assert int(snapshot.partition(".")[0], 16) > 5
+    assert used_bytes(tmp_path) < 5 * LEAST_SEGMENT_BYTES
+    async with opened_engine(small(tmp_path)) as engine:
+        assert (await engine.stats()).queues == before
+        assert await engine.audit() == ()
+
+
+async def test_a_process_that_was_idle_meanwhile_loads_the_snapshot(tmp_path: Path) -> None:
+    async with opened_engine(small(tmp_path)) as reader, opened_engine(small(tmp_path)) as writer:
+        async with opened_engine(small(tmp_path)) as busy:
+            await turn_over(busy, 300)
+            await busy.enqueue(job("kept"))
+        segments, snapshots = files(tmp_path, "journal"), files(tmp_path, "snapshot")
+        assert segments[0].partition(".")[0] == snapshots[0].partition(".")[0] != f"{1:016x}"
+        assert (await reader.get(JobKey(QUEUE, "kept"))).jobs[0] is not None
+        (lease,) = (await writer.claim(a_claim("w"))).leases
+        assert lease.id == "kept"
+        assert (await reader.get(JobKey(QUEUE, "kept"))).jobs[0].state is JobState.RUNNING  # type: ignore[union-attr]
+        assert await writer.audit() == ()
+
+
+async def test_a_journal_that_ended_processes_have_left_is_compacted_at_the_next_opening(tmp_path: Path) -> None:
+    async with opened_engine(file_store(tmp_path / "jobs", durability="none")) as engine:
+        await turn_over(engine, 150)  # one long segment
+    assert files(tmp_path, "snapshot") == []
+    async with opened_engine(small(tmp_path)) as engine:
+        await eventually(lambda: len(files(tmp_path, "journal")) == 1 and files(tmp_path, "snapshot"), "a snapshot")
+        assert (await engine.stats(QUEUE)).queues[0].totals.succeeded == 150
+    assert used_bytes(tmp_path) < LEAST_SEGMENT_BYTES
+
+
+async def test_only_one_process_writes_a_snapshot(tmp_path: Path) -> None:
+    async with opened_engine(small(tmp_path)) as engine:
+        lock = SystemRuntime().fs.lock(tmp_path / "jobs" / "holdfast" / "compaction")
+        assert lock is not None
+        await turn_over(engine, 150)
+        assert files(tmp_path, "snapshot") == []
+        assert len(files(tmp_path, "journal")) > 3
+        lock.close()
+        await turn_over(engine, 150)
+    assert len(files(tmp_path, "snapshot")) == 1

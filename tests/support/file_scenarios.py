@@ -8,11 +8,13 @@ import random
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.tables import Tables
 from holdfast.model.command import Command
 from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND, At
-from holdfast.model.job import Given, KeyScope, ProgressRecord
+from holdfast.model.job import Given, JobRecord, KeyScope, ProgressRecord
 from holdfast.model.observe import Prune
 from holdfast.model.operate import (
     Amend,
@@ -299,6 +301,23 @@ def difference(found: Dump, expected: Dump) -> list[str]:
         if found.get(key) != expected.get(key)
     ]
     return lines[:5]
+
+
+def what_counts(state: Dump) -> Dump:
+    """Without what means nothing: a command that was undone leaves a gap between arrival numbers, and takes a key away
+    from a job that had no use for it any more."""
+    state = {key: value for key, value in state.items() if key[0] != "key" or _keeps_key(state["job", key[1], value])}
+    numbers = sorted({record.arrival for key, record in state.items() if key[0] in ("job", "edge")})
+    places = {number: place for place, number in enumerate(numbers, 1)}
+    renumbered = {
+        key: replace(record, arrival=places[record.arrival]) if key[0] in ("job", "edge") else record
+        for key, record in state.items()
+    }
+    return {**renumbered, ("last arrival",): len(numbers)}
+
+
+def _keeps_key(job: JobRecord) -> bool:
+    return job.finished is None or job.key_until > job.finished
 
 
 class Progress(NamedTuple):

@@ -92,6 +92,10 @@ class SimulatedDisk:
         self.read_only = False
         """As after an error of a file system that is mounted with `errors=remount-ro`."""
 
+    def set_full(self, is_full: bool) -> None:
+        with self.changed:
+            self.capacity_bytes = sum(len(file.live) for file in _files(self.root)) if is_full else None
+
     # Finding
 
     def node(self, path: str) -> Node | None:

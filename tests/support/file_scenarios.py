@@ -49,7 +49,19 @@ class Reopen(NamedTuple):
     """All processes close the store and open it again."""
 
 
-Item = Command[Any] | Advance | Reopen
+class DiskFull(NamedTuple):
+    """From now on the disk has no space, or has space again. Simulated disks only."""
+
+    is_full: bool
+
+
+class Refused(NamedTuple):
+    """This command fails with `StorageFull`, and changes nothing."""
+
+    command: Command[Any]
+
+
+Item = Command[Any] | Advance | Reopen | DiskFull | Refused
 Items = Generator[Item, Any, None]
 
 NOT_DURABLE = (Renew, Heartbeat)
@@ -217,6 +229,27 @@ def growing(queue: str) -> Items:
         yield Prune()
 
 
+def on_a_full_disk(queue: str) -> Items:
+    """Jobs are refused, but those that are stored can be settled: a reserve is used for it."""
+    yield enqueue(*(_job(queue, f"f{number}", payload=b"x" * 100) for number in range(6)))
+    answer = yield _claim(queue, 1, 2)
+    yield DiskFull(is_full=True)
+    yield Refused(enqueue(_job(queue, "no", payload=b"x" * 5_000)))
+    yield Exchange(settlements=tuple(new.succeed(lease, b"done" * 200) for lease in answer.leases))
+    yield Refused(enqueue(_job(queue, "no again")))
+    for number in range(2, 4):
+        answer = yield _claim(queue, number, 2)
+        yield Exchange(settlements=tuple(new.fail(lease) for lease in answer.leases))
+    yield Reopen()
+    yield Refused(enqueue(_job(queue, "no more")))
+    yield Cancel(queue=queue, ids=("f5",))
+    yield DiskFull(is_full=False)
+    yield Advance(5 * SECOND)
+    yield enqueue(_job(queue, "yes", payload=b"x" * 5_000))
+    answer = yield _claim(queue, 9, 2)
+    yield Exchange(settlements=tuple(new.succeed(lease) for lease in answer.leases))
+
+
 PARTS: tuple[Callable[[str], Items], ...] = (
     enqueueing,
     exchanging,
@@ -256,6 +289,8 @@ class Scenario(NamedTuple):
     processes: int = 1
     """The commands go to them in turn."""
     segment_bytes: int = 16 * 1024 * 1024
+    has_gaps: bool = False
+    """A refused command leaves a gap between arrival numbers."""
 
 
 def _alone(part: Callable[[str], Items]) -> Callable[[], Items]:
@@ -270,6 +305,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("two processes", mixed(1), processes=2),
     Scenario("two processes with rotation", mixed(2), processes=2, segment_bytes=SMALL_SEGMENT_BYTES),
 )
+
+
+SIMULATED_SCENARIOS = (
+    *SCENARIOS,
+    Scenario("full disk", _alone(on_a_full_disk), has_gaps=True),
+    Scenario("full disk with rotation", _alone(on_a_full_disk), 2, SMALL_SEGMENT_BYTES, has_gaps=True),
+)
+"""Also those that need a simulated disk."""
 
 
 # States
@@ -343,6 +386,6 @@ def expected_states(scenario: Scenario) -> Iterator[Progress]:
         answer = None
         if isinstance(item, Advance):
             clock.advance(item.step_us / SECOND)
-        elif not isinstance(item, Reopen):
+        elif not isinstance(item, (Reopen, DiskFull, Refused)):
             answer = ledger.decide(item, At(clock.wall(), clock.boot())).answer
         yield Progress(item, At(clock.wall(), clock.boot()), dump_of(ledger.state))  # type: ignore[arg-type]

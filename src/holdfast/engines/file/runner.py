@@ -69,7 +69,7 @@ class FileRunner:
             self.journal = Journal(folder, runtime, segment_bytes=options.segment_bytes)
             try:
                 self._compaction = Compaction(folder, runtime, self.journal, self.replica)
-                self._reserve = SpaceReserve(str(folder.reserve_path), runtime)
+                self._reserve = SpaceReserve(str(folder.reserve_path), runtime, RESERVE_BYTES)
                 folder.remember()
                 self._load_without_gate()
                 if self._compaction.is_overdue():

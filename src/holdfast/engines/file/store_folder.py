@@ -174,7 +174,12 @@ class StoreFolder:
                 engine="file",
             )
         text = f"{_FORMAT_LINE} {FORMAT}\nid {self._runtime.token_bytes(8).hex()}\n"
-        fs.write_atomic(self.format_path, text.encode())
+        try:
+            fs.write_atomic(self.format_path, text.encode())
+        except OSError:
+            with suppress(OSError):
+                fs.remove(self.format_path)  # its name may not be on the disk, and a later sync would not write it
+            raise
 
     def _read_format(self) -> None:
         data = self._runtime.fs.read_bytes(self.format_path)

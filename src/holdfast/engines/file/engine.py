@@ -15,11 +15,12 @@ from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.file.folder_checks import check_file_system, check_platform
+from holdfast.engines.file.journal import DISK_IS_FULL
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
 from holdfast.engines.file.store_folder import StoreFolder
 from holdfast.engines.host_engine import HostEngine, checked_namespace
-from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.errors import ConfigError, EngineError, EngineUnavailable, StorageFull
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
@@ -112,10 +113,11 @@ class FileEngine(HostEngine):
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _unusable(self, error: OSError) -> EngineUnavailable:
-        return EngineUnavailable(
-            f"{self._folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
-        )
+    def _unusable(self, error: OSError) -> EngineError:
+        text = f"{self._folder.path} cannot be used ({error}). Nothing was written."
+        if error.errno in DISK_IS_FULL:
+            return StorageFull(f"{text} Free some space.", engine="file")
+        return EngineUnavailable(f"{text} Check that this process may write to it.", engine="file")
 
     async def close(self) -> None:
         if self._thread is not None and self._is_in_its_process():

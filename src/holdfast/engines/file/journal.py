@@ -44,7 +44,7 @@ from holdfast.files import Identity, ReadFile, WriteFile
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
 
-_DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Position(NamedTuple):
@@ -232,7 +232,7 @@ class Journal:
     def write_error(self, error: OSError) -> EngineError:
         """The error of a write that has failed: nothing of it can be read."""
         text = f"{self.folder.path} could not be written: {error}. Nothing was written."
-        if error.errno in _DISK_IS_FULL:
+        if error.errno in DISK_IS_FULL:
             return StorageFull(f"{text} Free some space.", engine="file")
         return EngineUnavailable(text, engine="file")
 

@@ -28,12 +28,12 @@ REFILL_INTERVAL_US = 1_000_000
 class SpaceReserve:
     """Used by one writer of a store, while it holds the gate."""
 
-    def __init__(self, path: str, runtime: Runtime) -> None:
+    def __init__(self, path: str, runtime: Runtime, refill_bytes: int = STEP_BYTES) -> None:
         self.path = path
         self._runtime = runtime
         self._transactions = TRANSACTIONS_PER_CHECK
         self._refill_at_us = 0
-        self.refill_bytes = STEP_BYTES
+        self.refill_bytes = refill_bytes
         """How large it must be again before jobs are accepted."""
         self.in_use = False
         """This writer has emptied it, and no writer of this process has filled it since."""

@@ -128,6 +128,16 @@ def redis_store(redis_server: "RedisServer", monkeypatch: pytest.MonkeyPatch) ->
     return lambda: fresh_namespace(redis_server)
 
 
+@pytest.fixture
+def confirmed_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait until Redis confirms a subscription, however busy the machine is.
+
+    The engine goes on after a moment: what is sent before the confirmation is found by polling. This is for tests that
+    do not poll.
+    """
+    monkeypatch.setattr("holdfast.engines.redis.notifier.SUBSCRIBE_TIMEOUT_S", 60.0)
+
+
 @pytest.fixture(autouse=True)
 def _stores_are_given_back() -> Iterator[None]:
     yield

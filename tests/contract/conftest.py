@@ -195,7 +195,9 @@ ENGINES = (
 
 
 @pytest.fixture(params=[pytest.param(maker, marks=maker.marks, id=maker.name) for maker in ENGINES])
-def make_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EngineMaker:
+def make_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, confirmed_subscriptions: None
+) -> EngineMaker:
     maker: Maker = request.param
     return lambda: maker.make(tmp_path_factory.mktemp(maker.name))
 

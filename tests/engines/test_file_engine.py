@@ -84,7 +84,7 @@ def test_a_command_that_raises_fails_alone(engine: FileEngine, monkeypatch: pyte
         step.queue(command.queue)
         raise RuntimeError("a defect in a rule")
 
-    rules: dict[type, Any] = RULES  # type: ignore[assignment]
+    rules: dict[Any, Any] = RULES
     monkeypatch.setitem(rules, Pause, fail_late)
     results = runner_of(engine).run([enqueue("a"), Pause(queue="new"), enqueue("b")])
     assert [str(result.error) for result in results] == ["None", "a defect in a rule", "None"]

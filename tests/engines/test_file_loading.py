@@ -350,15 +350,50 @@ def test_a_process_that_has_read_a_torn_tail_loads_the_store() -> None:
             assert each.numbers() == [1, 3]
 
 
-def test_a_new_store_is_made_or_not(caplog: pytest.LogCaptureFixture) -> None:
-    """A power failure while a store is made."""
+def test_a_new_store_is_durable_with_its_first_job() -> None:
+    """A process dies before each of its changes while it makes the store. The next one makes it, and power fails."""
+    root = SIMULATED / "several" / "new" / "folders"
+    for number in range(1, 40):
+        runtime = simulated_runtime(SimulatedDisk())
+        inner = runtime.fs
+        assert isinstance(inner, SimulatedFiles)
+        files = runtime.fs = InterceptedFiles(inner, SIMULATED)
+
+        def kill(call: Call, number: int = number) -> None:
+            if call.number == number:
+                raise KeyboardInterrupt
+
+        files.before = kill
+        try:
+            JournalProcess(root, runtime)
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        inner.kill()
+        for seed in range(3):
+            jobs_in(root, simulated_runtime(inner.disk.image().after_power_cut(seed)))
+        with opened(root, simulated_runtime(inner.disk)) as process:
+            process.add(1)
+        for seed in range(10):
+            assert jobs_in(root, simulated_runtime(inner.disk.image().after_power_cut(seed))) == [1], number
+    assert 15 < number < 39
+
+
+def test_a_power_failure_while_old_files_are_removed_leaves_some_of_them() -> None:
     disk = SimulatedDisk()
     with opened(SIMULATED, simulated_runtime(disk)) as process:
-        process.add(1)
-        image = disk.image()
-    for seed in range(20):
-        assert jobs_of(image.after_power_cut(seed)) == [1]
-    assert caplog.records == []
+        for number in range(4):
+            process.add(number)
+            process.rotate()
+        process.compact()
+        process.add(4)
+        for seed in range(40):
+            for damaged in (False, True):
+                after = disk.image().after_power_cut(seed)
+                if damaged:
+                    damage_synced(after, "0000000000000006.snapshot", 200)
+                assert len(jobs_of(after)) >= 5 - damaged
 
 
 @pytest.mark.parametrize("is_suspect", [False, True])

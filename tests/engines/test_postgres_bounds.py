@@ -11,11 +11,12 @@ from postgres import PostgresServer
 from postgres_stock import Store
 from postgres_stories import Stores, opened
 
+from holdfast.engines.feed_channels import MAX_PENDING_MESSAGES
 from holdfast.engines.postgres import failures, renewal_connection
 from holdfast.engines.postgres.claim_cursor import DEAD_ENTRIES, WHOLE_SCAN_INTERVAL_US, ClaimCursors
 from holdfast.engines.postgres.connect import TCP_OPTIONS, socket_of
 from holdfast.engines.postgres.connections import Connections
-from holdfast.engines.postgres.feed import MAX_PENDING_MESSAGES, FeedChannels
+from holdfast.engines.postgres.feed import NotifyFeed
 from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopConnections
 from holdfast.engines.postgres.notifier import MAX_PENDING_TOPICS, Notifier
 from holdfast.engines.topics import Topics
@@ -272,7 +273,7 @@ def test_room_is_notified_at_intervals() -> None:
 
 
 async def test_messages_of_the_feed_that_cannot_be_sent_do_not_fill_the_memory() -> None:
-    feed = FeedChannels("ns", SystemRuntime(), lambda: None)
+    feed = NotifyFeed("ns", SystemRuntime(), lambda: None)
     for _ in range(2 * MAX_PENDING_MESSAGES):
         feed.publish(b"{}")
     assert len(feed.take_pending()) == MAX_PENDING_MESSAGES
@@ -288,7 +289,7 @@ class CountingConnection:
 
 
 async def test_a_listener_takes_its_lock_again_on_a_new_connection() -> None:
-    feed = FeedChannels("ns", SystemRuntime(), lambda: None)
+    feed = NotifyFeed("ns", SystemRuntime(), lambda: None)
     feed.listen(["Started"], lambda message: None)
     connection: Any = CountingConnection()
     for _ in range(2):
@@ -301,8 +302,8 @@ async def test_a_listener_takes_its_lock_again_on_a_new_connection() -> None:
 
 async def test_a_listener_whose_announcements_stopped_is_not_served() -> None:
     runtime = FrozenRuntime()
-    feed = FeedChannels("ns", runtime, lambda: None)
-    feed._on_announcement(7, '["Started"]')
+    feed = NotifyFeed("ns", runtime, lambda: None)
+    feed.on_announcement(7, b'["Started"]')
     assert feed.kinds == {"Started"}
     runtime.advance(60)
     assert feed.kinds == frozenset()

@@ -92,7 +92,7 @@ async def test_a_notifier_that_cannot_start_is_an_error_and_no_endless_wait(
         raise OSError(errno.EMFILE, "Too many open files")
 
     engine = made(store)
-    monkeypatch.setattr("holdfast.engines.postgres.notifier.asyncio.Runner", refuse)
+    monkeypatch.setattr("holdfast.engines.notifier_thread.asyncio.Runner", refuse)
     with pytest.raises(EngineUnavailable, match=r"could not start.*Too many open files"):
         await engine.open()
     monkeypatch.undo()
@@ -121,6 +121,25 @@ async def test_a_connection_that_stopped_receiving_is_replaced(store: Store, mon
             notifier._loop.call_soon_threadsafe(connections[-1]._listeners.clear)
             assert await subscription.wait(30)  # every topic is notified after a reconnect
         assert len(connections) > 1
+
+
+async def test_a_process_that_listens_to_the_feed_has_sent_its_announcement(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that is told of it, by any way, publishes its next event."""
+    monkeypatch.setattr("holdfast.engines.notifier_thread.SUBSCRIBE_TIMEOUT_S", 30.0)
+    sends: list[bool] = []
+    send_pending = Notifier._send_pending
+
+    async def send_slowly(notifier: Notifier, connection: asyncpg.Connection) -> None:
+        await asyncio.sleep(0.05)
+        sends.append(notifier.feed.has_pending)
+        await send_pending(notifier, connection)
+
+    async with opened(store) as engine:
+        monkeypatch.setattr(Notifier, "_send_pending", send_slowly)
+        engine.listen_to_feed(["Started"], lambda message: None)
+        assert True in sends
 
 
 @pytest.fixture

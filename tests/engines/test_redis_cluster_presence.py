@@ -83,6 +83,7 @@ if find_all()[-1].moves_slots_in_one_step:
     MIGRATIONS.append(pytest.param(NEWEST, in_one_step, marks=pytest.mark.chaos))
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 @pytest.mark.parametrize(("name", "migrate"), MIGRATIONS)
 async def test_notifications_arrive_again_after_a_slot_has_moved(name: str, migrate: Migrate) -> None:
     with private_cluster(name) as made:

@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from eventually import eventually
 from every_verb import ONE_OF_EACH
 from load import Load
 from opened_engine import opened_engine
+from redis_binaries import versions
 from redis_server import AOF_ALWAYS, WITHOUT_PERSISTENCE, RedisServer, names, private_server
 from redis_stores import Store, fresh_namespace
 
@@ -83,6 +84,63 @@ async def test_the_first_call_after_a_restart_does_not_fail(synced: RedisServer,
             synced.restart()
         await asyncio.gather(*(engine.enqueue(Group((new_job(f"k{number}"),))) for number in range(3)))
         assert (await engine.stats(QUEUE)).queues[0].counts == {JobState.QUEUED: 4}
+
+
+# The server loads its data after a start
+
+SLOWLY = "key-load-delay 1\n"
+"""Microseconds (in fact about 60) for each command that the server loads. It answers after each 1,000 of them."""
+FILL = "for n = 1, 300000 do redis.call('SET', 'filler:' .. n, '') end"
+"""Commands to load: the server answers 300 times meanwhile, about ten times as often as the test needs."""
+
+
+@asynccontextmanager
+async def loading(server: RedisServer) -> AsyncIterator[None]:
+    """Kill the server and start it; it loads its data while the block runs. Then start it at its usual speed."""
+    settings = server.folder / "redis.conf"
+    usual = settings.read_text()
+    await asyncio.to_thread(server.kill)
+    settings.write_text(usual + SLOWLY)
+    start = asyncio.ensure_future(asyncio.to_thread(server.start))  # returns when the data is loaded
+    try:
+        await eventually(lambda: is_loading(server), "the server to load its data")
+        yield
+        assert is_loading(server), "it was ready too early: this proved nothing"
+    finally:
+        settings.write_text(usual)
+        await asyncio.to_thread(server.restart)  # Redis 6.2 changes no setting while it loads
+        await start
+
+
+def is_loading(server: RedisServer) -> bool:
+    with suppress(redis.ConnectionError):
+        return bool(server.execute("INFO", "persistence")["loading"])
+    return False
+
+
+@pytest.mark.parametrize("name", versions())
+async def test_a_server_that_loads_its_data_gives_no_answer_and_later_the_right_one(name: str) -> None:
+    with private_server(AOF_ALWAYS, name=name) as server:
+        store = fresh_namespace(server)
+        server.execute("EVAL", FILL, 0)
+        async with opened_engine(engine_of(store)) as engine:
+            await engine.enqueue(Group(tuple(new_job(f"job-{number}") for number in range(100))))
+            (lease,) = (await engine.claim(claim("c" * 32, limit=1))).leases
+            async with loading(server):
+                for call in (
+                    lambda: engine.enqueue(Group((new_job("new"),))),
+                    lambda: engine.settle(succeed(lease)),
+                    lambda: engine.stats(QUEUE),
+                    lambda: engine.get(JobKey(QUEUE, "job-1")),
+                ):
+                    with pytest.raises(EngineUnavailable, match="loads its data"):
+                        await call()
+                with pytest.raises(EngineUnavailable, match="loads its data"):
+                    await engine_of(store).open()
+            assert (await engine.get(JobKey(QUEUE, "new"))).jobs == (None,)
+            assert (await engine.settle(succeed(lease))).settled == (SettleStatus.APPLIED,)
+            counts = (await engine.stats(QUEUE)).queues[0].counts
+            assert counts == {JobState.QUEUED: 99, JobState.SUCCEEDED: 1}
 
 
 # Connections are ended, the script is forgotten

@@ -14,9 +14,10 @@ from eventually import eventually
 from redis_server import AOF_ALWAYS, RedisServer, private_server
 
 from holdfast.engine import Subscription
+from holdfast.engines.feed_channels import MAX_PENDING_MESSAGES
 from holdfast.engines.redis import subscriber
 from holdfast.engines.redis.connect import RedisConnector, parse
-from holdfast.engines.redis.feed import MAX_PENDING_MESSAGES, PubSubFeed
+from holdfast.engines.redis.feed import PubSubFeed
 from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.routes import OnePrimary
 from holdfast.engines.topics import Topics
@@ -66,6 +67,7 @@ Start = Callable[[], Process]
 
 
 # N7
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_topic_reaches_those_who_subscribe_to_it_and_no_others(private: RedisServer, start: Start) -> None:
     one, other = start(), start()
     with one.subscribe("queue:a", "room:a") as received, other.subscribe("queue:b") as not_received:
@@ -75,6 +77,7 @@ async def test_a_topic_reaches_those_who_subscribe_to_it_and_no_others(private: 
         assert await not_received.wait(30) == {"queue:b"}
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_subscription_is_in_force_when_the_call_returns(private: RedisServer, start: Start) -> None:
     process = start()
     for number in range(50):
@@ -83,6 +86,24 @@ async def test_a_subscription_is_in_force_when_the_call_returns(private: RedisSe
             assert await subscription.wait(30) == {f"reply:{number}"}
 
 
+async def test_a_topic_that_is_dropped_and_wanted_again_at_once_is_confirmed(start: Start) -> None:
+    """Else every later subscription to it would wait for the whole time limit."""
+    process = start()
+    first = process.subscribe("queue:a")
+    second: list[Subscription] = []
+
+    def subscribe_again() -> None:
+        first.close()
+        process.notifier._route()
+        second.append(process.topics.subscribe("queue:a"))
+        process.notifier._route()
+
+    process.notifier._on_loop(subscribe_again)
+    await eventually(lambda: second)
+    await eventually(lambda: f"{PREFIX}queue:a" in process.notifier._confirmed)
+
+
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_topic_without_a_subscription_is_dropped(private: RedisServer, start: Start) -> None:
     process = start()
     process.subscribe("queue:a").close()
@@ -94,6 +115,7 @@ async def test_a_topic_without_a_subscription_is_dropped(private: RedisServer, s
 
 
 # N7
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_notifier_whose_connection_is_ended_receives_again(
     private: RedisServer, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +130,7 @@ async def test_a_notifier_whose_connection_is_ended_receives_again(
     assert not caplog.records
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_notifier_receives_again_after_a_restart_of_the_server(private: RedisServer, start: Start) -> None:
     process = start()
     with process.subscribe("queue:a") as subscription:
@@ -180,7 +203,7 @@ def test_a_notifier_that_cannot_start_is_an_error_and_no_endless_wait(
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("holdfast.engines.redis.notifier.asyncio.Runner", refuse)
+    monkeypatch.setattr("holdfast.engines.notifier_thread.asyncio.Runner", refuse)
     with pytest.raises(EngineUnavailable, match=r"could not start.*Too many open files"):
         Process(private.url())
 
@@ -224,6 +247,7 @@ async def test_a_forked_child_does_not_keep_the_subscriptions_of_its_parent(priv
 # The feed
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_the_feed_reaches_other_processes_that_listen(start: Start) -> None:
     sender, listener = start(), start()
     received: list[bytes] = []
@@ -238,6 +262,7 @@ async def test_the_feed_reaches_other_processes_that_listen(start: Start) -> Non
     await eventually(lambda: sender.notifier.feed.kinds == frozenset())
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_new_process_knows_who_listens_before_its_first_message(start: Start) -> None:
     listener = start()
     received: list[bytes] = []
@@ -251,7 +276,7 @@ async def test_a_new_process_knows_who_listens_before_its_first_message(start: S
 
 
 async def test_a_listener_that_is_gone_is_forgotten(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.redis.feed.LISTENER_TTL_S", 0.5)
+    monkeypatch.setattr("holdfast.engines.feed_channels.LISTENER_TTL_S", 0.5)
     sender, listener = start(), start()
     listener.notifier.listen_to_feed(["Started"], print)
     await eventually(lambda: sender.notifier.feed.kinds == {"Started"})

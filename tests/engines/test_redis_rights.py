@@ -51,6 +51,7 @@ def user(server: RedisServer) -> Iterator[str]:
     server.execute("ACL", "DELUSER", "shop")
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_user_with_the_published_rights_works_in_its_namespace(user: str) -> None:
     async with opened_engine(open_engine(user, namespace="shop_rights", durability="none")) as engine:
         with engine.subscribe(f"queue:{QUEUE}") as subscription:
@@ -101,6 +102,7 @@ async def test_another_namespace_than_that_of_the_rights_is_an_error_of_the_engi
             await call()
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_namespaces_and_databases_are_apart(server: RedisServer) -> None:
     """Jobs, claims and notifications of one reach no other."""
     database = server.database

@@ -107,6 +107,7 @@ def in_forked_child(function: Callable[[], str]) -> str:
     return result
 
 
+@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_forked_child_opens_its_own_connections_and_does_not_touch_its_parent_s(
     server_store: ServerStore,
 ) -> None:

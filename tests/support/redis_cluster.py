@@ -39,6 +39,7 @@ CLUSTER: Settings = WITHOUT_PERSISTENCE | {
     "cluster-enabled": "yes",
     "cluster-node-timeout": NODE_TIMEOUT_MS,
     "cluster-replica-validity-factor": 0,
+    "repl-diskless-sync-delay": 0,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from eventually import eventually
 
 from holdfast import App, events
 from holdfast.testing import Probe
@@ -108,13 +109,18 @@ async def test_an_observer_gets_the_events_of_a_worker_from_start_to_end(place: 
                 await seen.calls(len(seen.seen) + 1)
         stream.close()
         await observing
-    lives = {
-        id: [type(event).__name__ for event in seen.seen if isinstance(event, events.JobEvent) and event.job_id == id]
+    assert [event.job_id for event in seen.seen if isinstance(event, events.Queued)] == ["well", "fails"]
+    lives = {  # without `Queued`, an event of this process: the order of events of two processes is not defined
+        id: [
+            type(event).__name__
+            for event in seen.seen
+            if isinstance(event, events.JobEvent) and event.job_id == id and not isinstance(event, events.Queued)
+        ]
         for id in ("well", "fails")
     }
     assert lives == {
-        "well": ["Queued", "Started", "Succeeded"],
-        "fails": ["Queued", "Started", "Retrying", "Started", "Failed"],
+        "well": ["Started", "Succeeded"],
+        "fails": ["Started", "Retrying", "Started", "Failed"],
     }
     workers = [event for event in seen.seen if isinstance(event, events.WorkerEvent)]
     assert [type(event).__name__ for event in workers] == ["WorkerStarted", "WorkerStopping", "WorkerStopped"]
@@ -136,8 +142,7 @@ async def test_events_of_a_script_that_ends_at_once_arrive(place: Place) -> None
 async def test_a_killed_observer_is_forgotten_and_disturbs_no_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for engine in ("postgres", "redis"):
-        monkeypatch.setattr(f"holdfast.engines.{engine}.feed.LISTENER_TTL_S", 3.0)
+    monkeypatch.setattr("holdfast.engines.feed_channels.LISTENER_TTL_S", 3.0)
     jobs = app(place)
     work = jobs.registry["work"]
 
@@ -145,15 +150,15 @@ async def test_a_killed_observer_is_forgotten_and_disturbs_no_process(
         async with child(place, "observer") as observer:
             assert observer.stdout is not None
             assert await observer.stdout.readline() == b"listening\n"
+            await eventually(lambda: jobs.bus.wants(events.Queued))  # its announcement comes by another way
             await work.aenqueue("well")
             assert await observer.stdout.readline() == b"Queued\n"
             observer.kill()
             await observer.wait()
-        assert jobs.bus.wants(events.Queued)  # its mark is still there
         async with jobs.subscribe(events.Succeeded) as stream, child(place, "worker"):
-            handle = await work.using(id="after").aenqueue("well")
-            await handle.aresult(timeout=20)
-            while (await anext(stream)).job_id != "after":
-                pass
+            event = asyncio.ensure_future(anext(stream))
+            while not event.done():  # one event may be lost: a worker that starts waits 2 s to learn who listens
+                await (await work.aenqueue("well")).aresult(timeout=20)
+                await asyncio.wait({event}, timeout=1)
         while jobs.bus.wants(events.Queued):  # whoever tells something next finds that nobody is there
             await work.aenqueue("well")

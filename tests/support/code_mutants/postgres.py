@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "a listener that has gone is served for ever",
-        "engines/postgres/feed.py",
+        "engines/feed_channels.py",
         "for until_s, kinds in tuple(self._listeners.values()) if until_s > now_s",
         "for until_s, kinds in tuple(self._listeners.values())",
         "Every process publishes its events although no process listens.",
@@ -245,7 +245,7 @@ MUTANTS = (
     ),
     Mutant(
         "pending messages of the feed have no limit",
-        "engines/postgres/feed.py",
+        "engines/feed_channels.py",
         "if len(self._pending) < MAX_PENDING_MESSAGES:",
         "if True:",
         "While the server is away, the memory of a process grows with its events.",

@@ -29,6 +29,10 @@ RECORDS_PER_SLICE = 200
 """Records that are encoded before other threads get a turn: about a millisecond."""
 
 
+TAKE_OVER_AT = 2
+"""A journal that is this many times longer than the limit was left behind by a process that has ended."""
+
+
 class CompactionEnded(Exception):
     """The store is being closed."""
 
@@ -66,14 +70,21 @@ class Compaction:
         """The lock of the one process that compacts; None if there is nothing to do, or another process does it."""
         if self._thread is not None and self._thread.is_alive():
             return None
+        # A process that finds the journal twice as long takes over: the one that had to compact it has ended.
+        if not self._is_due(1 if is_long else TAKE_OVER_AT):
+            return None
+        return self._runtime.fs.lock(self._folder.compaction_path)
+
+    def is_overdue(self) -> bool:
+        """True if the process that had to compact the journal has ended. Needs no gate."""
+        return self._is_due(TAKE_OVER_AT)
+
+    def _is_due(self, times: int) -> bool:
         segments, snapshots = self._folder.numbers()
         sizes = [self._runtime.fs.size(self._folder.segment_path(segment)) for segment in segments]
         last_bytes = self._runtime.fs.size(self._folder.snapshot_path(snapshots[-1])) if snapshots else 0
         limit = max(self._journal.segment_bytes, last_bytes)
-        # A process that finds the journal twice as long takes over: the one that had to compact it has ended.
-        if sum(sizes) <= (limit if is_long else 2 * limit):
-            return None
-        return self._runtime.fs.lock(self._folder.compaction_path)
+        return sum(sizes) > times * limit
 
     def _rotate(self, lock: FileLock | None) -> None:
         try:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.engine_clock import EngineClock
-from holdfast.engines.file.folder_checks import check_file_system, check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
 from holdfast.engines.file.store_folder import StoreFolder, disk_error
@@ -59,7 +59,6 @@ class FileEngine(HostEngine):
         sync_interval: float = 0.1,
         lock_timeout: float = 10.0,
         allow_network_disk: bool = False,
-        fast_paths: bool = True,
     ) -> None:
         if durability not in DURABILITIES:
             raise ConfigError(
@@ -67,7 +66,7 @@ class FileEngine(HostEngine):
             )
         super().__init__(runtime)
         self._folder = StoreFolder(path_of(url), checked_namespace(namespace), runtime)
-        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout, fast_paths)
+        self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
         self._clock = EngineClock(runtime, str(self._folder.path))
         self._thread: CommandThread | None = None
@@ -108,7 +107,6 @@ class FileEngine(HostEngine):
         folder, runtime = self._folder, self._runtime
         check_platform()
         check_file_system(folder.root, runtime, allow_network_disk=self._allow_network_disk)
-        check_folders(folder.root, folder.path, runtime)
         try:
             folder.prepare(self._options.lock_timeout_s)
         except OSError as error:

@@ -80,8 +80,6 @@ class Loader:
         if base:
             self._read_snapshot(base)
         for segment in range(max(base, 1), last + 1):
-            if segment not in segments:
-                raise missing_segment(self._journal, segment)
             if segment < last:
                 self._read_complete_segment(segment)
             else:
@@ -93,11 +91,14 @@ class Loader:
     def _choose(self, segments: list[int], snapshots: list[int]) -> int:
         """The number of the snapshot to begin with; 0: begin with segment 1, and without records."""
         last = max(segments, default=0)
-        usable = [number for number in snapshots if number in segments or number > last]
-        if 1 in segments:
+        first = last  # of the segments that follow each other to the last one
+        while first - 1 in segments:
+            first -= 1
+        usable = [number for number in snapshots if number > last or first <= number]
+        if first == 1:
             usable.insert(0, 0)
         if not usable:
-            raise missing_segment(self._journal, max(snapshots, default=1))
+            raise missing_segment(self._journal, first - 1)
         for base in reversed(usable[1:]):
             if self._is_sound(base):
                 return base

@@ -23,6 +23,7 @@ from holdfast.engines.file.journal import FellBehind, Journal
 from holdfast.engines.file.recovery import load
 from holdfast.engines.file.replica import Replica
 from holdfast.engines.file.store_folder import StoreFolder, disk_error
+from holdfast.engines.file.unlocked_load import load_without_gate
 from holdfast.engines.ledger.state import Change
 from holdfast.engines.reserve import SpaceReserve
 from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown, StorageFull
@@ -49,7 +50,6 @@ class FileOptions:
     segment_bytes: int
     sync_interval_s: float
     lock_timeout_s: float
-    fast_paths: bool
 
 
 class FileRunner:
@@ -70,11 +70,12 @@ class FileRunner:
             try:
                 self._compaction = Compaction(folder, runtime, self.journal, self.replica)
                 self._reserve = SpaceReserve(str(folder.reserve_path), runtime, RESERVE_BYTES)
-                with self._gate:
-                    folder.remember()
-                    self._load()
-                    self._compaction.run_if_due()
-                self._sync()
+                folder.remember()
+                self._load_without_gate()
+                if self._compaction.is_overdue():
+                    with self._gate:
+                        self._catch_up(under_gate=True)
+                        self._compaction.run_if_due()
             except BaseException:
                 self.journal.close()
                 raise
@@ -121,6 +122,7 @@ class FileRunner:
         return disk_error(f"{self._folder.path} cannot be used ({error}). Nothing was written. Check the disk.", error)
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
+        self._folder.check_identity()
         try:
             self._catch_up(under_gate=False)
         except FellBehind:
@@ -181,9 +183,19 @@ class FileRunner:
     def _load_again(self) -> None:
         if self.journal.marks.read().is_suspect:  # to load it would be to trust the disk again
             raise self.journal.suspect_error()
-        with self._gate:
-            self._folder.check_identity()
-            self._load()
+        self._load_without_gate()
+
+    def _load_without_gate(self) -> None:
+        """Load the store, without the gate if possible: other processes go on."""
+        self._must_load = True
+        self._folder.check_identity()
+        records = load_without_gate(self.journal)
+        if records is not None and records.boot_hash == self._boot_hash:
+            self.replica.load(records)
+            self._must_load = False
+        else:
+            with self._gate:
+                self._load()
 
     def _catch_up(self, *, under_gate: bool) -> None:
         self._must_load = True

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.engines.file.folder_checks import check_folders, check_platform
+from holdfast.engines.file.folder_checks import check_folders
 from holdfast.errors import ConfigError, CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.file_locks import Gate
 from holdfast.files import Identity
@@ -125,9 +125,9 @@ class StoreFolder:
 
     def prepare(self, lock_timeout_s: float) -> None:
         """Make the folder and its `format`, if they are missing. Refuse one that is not safe or has another format."""
-        check_platform()
         check_folders(self.root, self.path, self._runtime)
-        self._make_folders()
+        if not self._runtime.fs.exists(self.format_path):
+            self._make_folders()
         check_folders(self.root, self.path, self._runtime)  # again: another process may have made or replaced them
         if not self._runtime.fs.exists(self.format_path):
             self._refuse_files_of_others()
@@ -139,19 +139,19 @@ class StoreFolder:
         self._read_format()
 
     def _make_folders(self) -> None:
-        """Durably: the file `format` is written afterwards. While there is none, a folder that exists may be the work
-        of a process that was killed before it synced the folder above it."""
+        """Make the folders, each one durable before anything is made in it.
+
+        The lowest one that exists may have been made by a process that died before that.
+        """
         fs = self._runtime.fs
-        if fs.exists(self.format_path):
-            return
-        new = {folder for folder in (self.path, *self.path.parents) if not fs.exists(folder)}
-        fs.mkdir(self.path)
-        for folder in (*reversed(self.path.parents), self.path):
-            try:
-                fs.sync_folder(folder.parent)
-            except OSError:
-                if folder in new:
-                    raise  # else this user may not read the folder above, so the folder was made by another user
+        missing = [folder for folder in (self.path, *self.path.parents) if not fs.exists(folder)]
+        lowest = missing[-1].parent if missing else self.path
+        if lowest != lowest.parent:
+            with suppress(PermissionError):  # this user cannot have made it
+                fs.sync_folder(lowest.parent)
+        for folder in reversed(missing):
+            fs.mkdir(folder)
+            fs.sync_folder(folder.parent)
 
     def _refuse_files_of_others(self) -> None:
         for name in self._runtime.fs.listdir(self.path):

@@ -11,7 +11,7 @@ inherited, because its parent uses the same sockets.
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import asyncpg
 from msgspec.structs import replace
 
-from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
-from holdfast.engines.ended_processes import EndedProcesses
+from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.postgres import failures, renewal_connection
 from holdfast.engines.postgres.calls import Caller
 from holdfast.engines.postgres.connect import Connector
@@ -34,7 +33,7 @@ from holdfast.engines.postgres.schema import Schema
 from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.postgres.worker_sessions import DisownSilent
-from holdfast.engines.topics import Topics
+from holdfast.engines.server_engine import ServerEngine
 from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
 from holdfast.model.command import A, Command
@@ -59,7 +58,7 @@ CAPABILITIES = Capabilities(
 WITHOUT_PUSH = replace(CAPABILITIES, push=False)
 
 
-class PostgresEngine(Engine):
+class PostgresEngine(ServerEngine[Notifier]):
     """`pooled`: the address is a proxy that shares sessions. `listen_url`: a direct address for notifications.
 
     For tests: `fast_paths` false leaves everything to the general functions, `rules` is another version of them.
@@ -85,19 +84,16 @@ class PostgresEngine(Engine):
     ) -> None:
         check_namespace(namespace)
         self._url = _checked(url)
-        self._runtime = runtime
+        super().__init__(runtime)
         self._namespace = namespace
         self._durability = Durability(durability, pooled=pooled)
         self._connect = Connector(self._url, self.place, self._durability, pooled=pooled)
         self._connect_notifier = self._connect
         if listen_url:
             self._connect_notifier = Connector(_checked(listen_url), _place(listen_url), self._durability, pooled=False)
-        self._topics = Topics()
         self._offset = 0
         self._not_before_us = 0
-        self._pid = 0
         self._notify = notify
-        self._notifier: Notifier | None = None
         self._schema = Schema(
             namespace, self.place, self._connect.without_timeout, auto_migrate=auto_migrate, version=rules
         )
@@ -117,8 +113,6 @@ class PostgresEngine(Engine):
         )
         self._pool_size = pool_size
         self._by_loop = ConnectionsByLoop(runtime, self._new_loop_connections)
-        self._ended_processes = EndedProcesses(self.scheme, runtime)
-        self._inherited: list[object] = []
 
     @property
     def place(self) -> str:
@@ -168,12 +162,8 @@ class PostgresEngine(Engine):
             await self._runtime.run_blocking(notifier.wait_ready)
 
     def _leave_to_parent(self) -> None:
-        """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
-        self._inherited += [self._by_loop, self._notifier, self._topics, self._ended_processes]
-        self._ended_processes = EndedProcesses(self.scheme, self._runtime)
-        self._pid = 0
-        self._notifier = None
-        self._topics = Topics()
+        super()._leave_to_parent()
+        self._inherited.append(self._by_loop)
         self._by_loop = ConnectionsByLoop(self._runtime, self._new_loop_connections)
 
     async def close(self) -> None:
@@ -253,19 +243,6 @@ class PostgresEngine(Engine):
 
     # Workers that have ended
 
-    @property
-    def process_name(self) -> str:
-        return self._ended_processes.process_name
-
-    def keep_process_record(self) -> None:
-        self._ended_processes.keep_record()
-
-    async def ended_workers(self) -> tuple[str, ...]:
-        ended = await self._runtime.run_blocking(self._ended_processes.names)
-        if not ended:
-            return ()
-        return self._ended_processes.workers_of(ended, (await self.workers()).workers)
-
     async def disown_silent(self, watched_us: Micros) -> dict[str, int]:
         return (await self.perform(DisownSilent(watched_us=watched_us))).leases
 
@@ -298,24 +275,6 @@ class PostgresEngine(Engine):
         self._topics.notify(topics)
         if self._notifier is not None and to_others != frozenset():
             self._notifier.notify(topics if to_others is None else to_others)
-
-    def subscribe(self, *topics: str) -> Subscription:
-        subscription = self._topics.subscribe(*topics)
-        if self._notifier is not None:
-            self._notifier.subscribe(topics)
-        return subscription
-
-    @property
-    def feed_kinds(self) -> frozenset[str]:
-        return frozenset() if self._notifier is None else self._notifier.feed.kinds
-
-    def publish(self, message: bytes) -> None:
-        if self._notifier is not None:
-            self._notifier.feed.publish(message)
-
-    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
-        if self._notifier is not None:
-            self._notifier.feed.listen(kinds, on_message)
 
     @property
     def clock_offset(self) -> int:

@@ -24,11 +24,11 @@ from contextlib import suppress
 import asyncpg
 import msgspec
 
-from holdfast.engines.postgres.feed import LOCK_SHARED, FeedChannels
+from holdfast.engines.feed_channels import Message
+from holdfast.engines.notifier_thread import CLOSE_TIMEOUT_S, SUBSCRIBE_TIMEOUT_S, NotifierThread
+from holdfast.engines.postgres.feed import LOCK_SHARED, NotifyFeed
 from holdfast.engines.postgres.messages import listeners_lock
 from holdfast.engines.topics import EVERY_TOPIC, Topics
-from holdfast.errors import EngineUnavailable
-from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
@@ -39,9 +39,6 @@ ROOM_INTERVAL_S = 0.1  # callers that wait for room in a queue need no notificat
 MIN_RECONNECT_PAUSE_S = 0.05  # doubled after each failure
 MAX_RECONNECT_PAUSE_S = 2.0  # after an outage, workers poll until the next try
 LISTEN_RETRY_S = 60.0  # where LISTEN does not work: the time until the next try
-SUBSCRIBE_TIMEOUT_S = 0.2  # for the lock of a new subscription; jobs that come before it are found by polling
-START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
-CLOSE_TIMEOUT_S = 1.0  # for the notifications that are pending when the engine is closed
 TOPICS_PER_NOTIFICATION = 8  # a topic has at most 800 bytes, a payload at most 8,000
 MAX_PENDING_TOPICS = 1_000  # more are dropped: they may be lost, and must not fill the memory
 
@@ -51,18 +48,17 @@ RELEASE_LOCKS = "SELECT pg_advisory_unlock_all()"
 log = logging.getLogger("holdfast")
 
 
-class Notifier:
-    """All work is done on the notifier's own loop. The public methods may be called from any thread.
+class Notifier(NotifierThread):
+    """`send_only`: it is known in advance that nothing can be received on this address."""
 
-    `send_only`: it is known in advance that nothing can be received on this address.
-    """
+    feed: NotifyFeed
 
     def __init__(
         self, connect: Connect, namespace: str, topics: Topics, runtime: Runtime, *, send_only: bool = False
     ) -> None:
+        super().__init__(runtime)
         self._connect = connect
         self._topics = topics
-        self._runtime = runtime
         self._send_only = send_only
         self.receives = not send_only
         """False: notifications do not arrive, so callers must poll."""
@@ -81,24 +77,8 @@ class Notifier:
         self._warned = False
         self._direct = True
         """False: a proxy is in between, because the server's process is not the one that the handshake named."""
-        self._closing = False
-        self._first_try_done = runtime.event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
-        self._wake_requested = False
-        self.feed = FeedChannels(namespace, runtime, self._request_wake)
-        ready = runtime.event()
-        self._failures: list[OSError] = []
-        """Why the thread could not start."""
-        self._thread = runtime.thread(lambda: self._main(ready.set), name="holdfast-postgres-notifier")
-        # PF1
-        if not ready.wait(START_TIMEOUT_S) or self._failures:
-            self._closing = True
-            why = self._failures[0] if self._failures else f"it waited for {START_TIMEOUT_S:.0f} s"
-            raise EngineUnavailable(
-                f"The thread for notifications could not start: {why}. Nothing was written. Try again."
-            ) from next(iter(self._failures), None)
+        self.feed = NotifyFeed(namespace, runtime, self.wake)
+        self._start("holdfast-postgres-notifier")
 
     # From any thread
 
@@ -110,60 +90,24 @@ class Notifier:
         added = dict.fromkeys(topic for topic in topics if topic not in self._pending_topics)
         if added and len(self._pending_topics) < MAX_PENDING_TOPICS:
             self._pending_topics |= added
-            self._request_wake()
+            self.wake()
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Let other processes know that this one subscribes to these topics."""
         if self._holds_lock.is_set() or not any(topic.startswith("queue:") for topic in topics):
             return
         self._wants_lock = True
-        self._request_wake()
+        self.wake()
         if self.receives:
             self._holds_lock.wait(SUBSCRIBE_TIMEOUT_S)
 
-    def close(self) -> None:
-        """Send what is pending, then end. A call that hangs is cancelled."""
-        self._closing = True
-        self._on_loop(self._wake.set)
-        self._thread.join(CLOSE_TIMEOUT_S)
-        task = self._task
-        if task is not None and self._thread.is_alive():
-            self._on_loop(task.cancel)
-        self._thread.join(CLOSE_TIMEOUT_S)
-        if self._thread.is_alive():
-            log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
-
-    def _request_wake(self) -> None:
-        if not self._wake_requested:
-            self._wake_requested = True
-            self._on_loop(self._wake.set)
-
-    def _on_loop(self, function: Callable[[], object]) -> None:
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed in the meantime
-                loop.call_soon_threadsafe(function)
-
-    def _now_s(self) -> float:
-        return self._runtime.monotonic() / SECOND
+    @property
+    def _is_down(self) -> bool:
+        return not self.receives
 
     # On the notifier's loop: connecting
 
-    def _main(self, ready: Callable[[], None]) -> None:
-        try:
-            with asyncio.Runner() as runner:
-                self._loop = runner.get_loop()
-                ready()
-                with suppress(asyncio.CancelledError):
-                    runner.run(self._run())
-                self._loop = None
-        except OSError as error:  # no file descriptor is left for the event loop
-            self._failures.append(error)
-        finally:
-            ready()
-
     async def _run(self) -> None:
-        self._task = asyncio.current_task()
         pause_s = MIN_RECONNECT_PAUSE_S
         while not self._closing:
             began_s = self._now_s()
@@ -194,20 +138,11 @@ class Notifier:
         while not self._closing and (left_s := until_s - self._now_s()) > 0:
             await self._wait_for_wake(left_s)
 
-    async def _wait_for_wake(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
-        self._wake_requested = False  # before the caller reads what is pending: later additions wake it again
-
     # Serving one connection
 
     async def _serve(self, connection: asyncpg.Connection) -> None:
         """Send and receive until the connection fails, or until the notifier is closed."""
-        connection.add_termination_listener(lambda _: self._wake.set())
+        connection.add_termination_listener(lambda _: self._woken.set())
         if not self._send_only:
             await self._listen(connection)
             self._set_receives(await self._probe_arrives(connection))
@@ -272,17 +207,19 @@ class Notifier:
         self.receives = receives
 
     async def _send_pending(self, connection: asyncpg.Connection) -> None:
-        notifications = self.feed.take_pending()
+        messages = self.feed.take_pending()
         topics = self._take_due_topics()
         for start in range(0, len(topics), TOPICS_PER_NOTIFICATION):
             part = topics[start : start + TOPICS_PER_NOTIFICATION]
-            notifications.append((self._topics_channel, msgspec.json.encode(part).decode()))
-        if notifications:
+            messages.append(Message(self._topics_channel, msgspec.json.encode(part)))
+        if messages:
             await connection.execute(
                 "SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS n (channel, message)",
-                [channel for channel, _ in notifications],
-                [message for _, message in notifications],
+                [message.channel for message in messages],
+                [message.payload.decode() for message in messages],
             )
+        for message in messages:
+            message.on_sent()
 
     def _take_due_topics(self) -> list[str]:
         """The pending topics; those about room only every `ROOM_INTERVAL_S`, and at the end."""
@@ -320,18 +257,18 @@ class Notifier:
     async def _send_probe(self, connection: asyncpg.Connection) -> None:
         await connection.execute("SELECT pg_notify($1, '')", self._probe_channel, timeout=PROBE_INTERVAL_S)
 
-    def _on_topics(self, pid: int, payload: str) -> None:
+    def _on_topics(self, pid: int, payload: bytes) -> None:
         with suppress(msgspec.MsgspecError):
             topics = msgspec.json.decode(payload, type=frozenset[str])
             if self.sender not in topics:
                 self._topics.notify(topics)
 
 
-def _from_other_sessions(own_pid: int, callback: Callable[[int, str], None]) -> Callable[..., None]:
+def _from_other_sessions(own_pid: int, callback: Callable[[int, bytes], None]) -> Callable[..., None]:
     """Calls `callback` for the notifications of other sessions only."""
 
     def receive(connection: object, pid: int, channel: str, payload: object) -> None:
         if pid != own_pid:
-            callback(pid, str(payload))
+            callback(pid, str(payload).encode())
 
     return receive

@@ -12,12 +12,11 @@ inherited, because its parent uses the same sockets.
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
-from holdfast.engines.ended_processes import EndedProcesses
+from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.acl import check_rights
 from holdfast.engines.redis.durability import ServerDurability
@@ -32,7 +31,7 @@ from holdfast.engines.redis.script_caller import Primaries, ScriptCaller
 from holdfast.engines.redis.scripts import ServerScript, whole_script
 from holdfast.engines.redis.servers import QUEUES, Servers
 from holdfast.engines.redis.settings import RedisSettings
-from holdfast.engines.topics import Topics
+from holdfast.engines.server_engine import ServerEngine
 from holdfast.errors import (
     ConfigError,
     EngineUnavailable,
@@ -50,7 +49,7 @@ OLDEST_SERVER = (6, 2)
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
-class RedisEngine(Engine):
+class RedisEngine(ServerEngine[ChannelNotifier]):
     """For tests: `fast_paths` false leaves everything to the rules; `script` is another version of the script;
     `caller_type` may be another class."""
 
@@ -75,19 +74,15 @@ class RedisEngine(Engine):
                 f"The namespace {namespace!r} must be a lower-case word of at most 31 letters, digits and underscores.",
                 key="namespace",
             )
-        self._runtime = runtime
+        super().__init__(runtime)
         self._namespace = namespace
         self._servers = Servers(url, namespace, runtime, options)
         settings = self._servers.settings
         self.place = self._servers.place
         """The address for messages: without user name and password."""
         self._notify = settings.notify
-        self._pid = 0
-        self._topics = Topics()
-        self._notifier: ChannelNotifier | None = None
         self._routes: OnePrimary | ManyPrimaries | None = None
         self._presence: Presence | None = None
-        self._ended_processes = EndedProcesses(self.scheme, runtime)
         self.durability = ServerDurability(
             durability,
             self.place,
@@ -100,7 +95,6 @@ class RedisEngine(Engine):
             self._servers, self.durability, self.history, runtime, script or whole_script(), fast=fast_paths
         )
         self._set_primary()
-        self._inherited: list[object] = []
 
     def _set_primary(self) -> None:
         """New connections, which are opened when they are needed."""
@@ -159,7 +153,7 @@ class RedisEngine(Engine):
         if self._notify:
             self._routes = self._servers.routes()
             self._notifier = notifier = ChannelNotifier(self._routes, self._topics, self._runtime)
-            self._servers.topology.on_change = notifier.refresh
+            self._servers.topology.on_change = notifier.wake
             self._presence = Presence(self.perform, notifier, self._runtime, queues_apart=self._servers.mode == QUEUES)
             await self._runtime.run_blocking(notifier.wait_ready)
 
@@ -194,13 +188,10 @@ class RedisEngine(Engine):
             self._set_primary()
 
     def _leave_to_parent(self) -> None:
-        """This is a forked child. Keep what belongs to the parent, so that the collector does not close its sockets."""
-        self._inherited += [self._primary, self._topics, self._notifier, self._presence, self._ended_processes]
-        self._pid = 0
-        self._notifier = self._presence = None
+        super()._leave_to_parent()
+        self._inherited += [self._primary, self._presence]
+        self._presence = None
         self._servers.topology.on_change = None
-        self._ended_processes = EndedProcesses(self.scheme, self._runtime)
-        self._topics = Topics()
         self._set_primary()
 
     async def close(self) -> None:
@@ -262,47 +253,16 @@ class RedisEngine(Engine):
 
     # Workers that have ended
 
-    @property
-    def process_name(self) -> str:
-        return self._ended_processes.process_name
-
-    def keep_process_record(self) -> None:
-        self._ended_processes.keep_record()
-
-    async def ended_workers(self) -> tuple[str, ...]:
-        ended = await self._runtime.run_blocking(self._ended_processes.names)
-        if not ended:
-            return ()
-        return self._ended_processes.workers_of(ended, (await self.workers()).workers)
-
     async def disown_silent(self, watched_us: Micros) -> dict[str, int] | None:
         return None if self._presence is None else await self._presence.disown_silent(watched_us)
 
     # Notifications
-
-    def subscribe(self, *topics: str) -> Subscription:
-        subscription = self._topics.subscribe(*topics)
-        if self._notifier is not None:
-            self._notifier.subscribe(topics)
-        return subscription
 
     def _receive_from(self, queue: str) -> None:
         """This process uses a queue: replies, and messages to its workers, may be published in channels of it."""
         routes, notifier = self._routes, self._notifier
         if notifier is not None and isinstance(routes, ManyPrimaries) and routes.add_queue(queue):
             notifier.subscribe_again()
-
-    @property
-    def feed_kinds(self) -> frozenset[str]:
-        return frozenset() if self._notifier is None else self._notifier.feed.kinds
-
-    def publish(self, message: bytes) -> None:
-        if self._notifier is not None:
-            self._notifier.feed.publish(message)
-
-    def listen_to_feed(self, kinds: Iterable[str], on_message: Callable[[bytes], None]) -> None:
-        if self._notifier is not None:
-            self._notifier.listen_to_feed(kinds, on_message)
 
     @property
     def clock_offset(self) -> int:

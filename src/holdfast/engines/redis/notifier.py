@@ -14,10 +14,10 @@ there is one connection for each primary in use.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from holdfast.engines.notifier_thread import SUBSCRIBE_TIMEOUT_S, NotifierThread
 from holdfast.engines.redis.connect import RedisConnector
 from holdfast.engines.redis.feed import PubSubFeed
 from holdfast.engines.redis.routes import Routes
@@ -30,12 +30,7 @@ from holdfast.engines.redis.subscriber import (
 )
 from holdfast.engines.topics import EVERY_TOPIC, Topics
 from holdfast.errors import EngineUnavailable
-from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
-
-SUBSCRIBE_TIMEOUT_S = 0.2  # for the confirmation of a new subscription; what comes before it is found by polling
-START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
-CLOSE_TIMEOUT_S = 1.0  # for the messages that are pending when the engine is closed
 
 log = logging.getLogger("holdfast")
 
@@ -48,13 +43,13 @@ class Watch(NamedTuple):
     """False: there were others before it, and a break."""
 
 
-class ChannelNotifier:
-    """All work is done on the notifier's own loop. The public methods may be called from any thread."""
+class ChannelNotifier(NotifierThread):
+    feed: PubSubFeed
 
     def __init__(self, routes: Routes, topics: Topics, runtime: Runtime) -> None:
+        super().__init__(runtime)
         self._routes = routes
         self._topics = topics
-        self._runtime = runtime
         self._verbs = SHARDED if routes.sharded else Verbs()
         self._confirmed: dict[str, Subscriber] = {}
         """The channels that a server has confirmed."""
@@ -72,24 +67,8 @@ class ChannelNotifier:
         """By the place of their server."""
         self._has_unrouted = False
         """There is a channel whose server is not known."""
-        self._closing = False
-        self._first_try_done = runtime.event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
-        self._wake_requested = False
-        self.feed = PubSubFeed(routes.home, runtime, self.refresh)
-        ready = runtime.event()
-        self._failures: list[OSError] = []
-        """Why the thread could not start."""
-        self._thread = runtime.thread(lambda: self._main(ready.set), name="holdfast-redis-notifier")
-        # PF1
-        if not ready.wait(START_TIMEOUT_S) or self._failures:
-            self._closing = True
-            why = self._failures[0] if self._failures else f"it waited for {START_TIMEOUT_S:.0f} s"
-            raise EngineUnavailable(
-                f"The thread for notifications could not start: {why}. Nothing was written. Try again."
-            ) from next(iter(self._failures), None)
+        self.feed = PubSubFeed(routes.home, runtime, self.wake)
+        self._start("holdfast-redis-notifier")
 
     # From any thread
 
@@ -124,40 +103,15 @@ class ChannelNotifier:
         count = self._workers.pop(worker, 0)
         if count > 1:
             self._workers[worker] = count - 1
-        self.refresh()
+        self.wake()
 
     def has_session(self, worker: str) -> bool:
         """True if the server knows that this worker of this process lives."""
         return self._channel_of(worker) in self._confirmed
 
-    def listen_to_feed(self, kinds: Iterable[str], receive: Callable[[bytes], None]) -> None:
-        """Receive the feed. When the call returns, other processes have the announcement, unless the server is down."""
-        sent = self._runtime.event()
-        self.feed.listen(kinds, receive, sent.set)
-        if not self._is_down:
-            sent.wait(SUBSCRIBE_TIMEOUT_S)
-
     def subscribe_again(self) -> None:
         """The routes have changed: wait until the local subscriptions are in force on the new ones."""
         self.subscribe(self._topics.topics)
-
-    def refresh(self) -> None:
-        """There are new channels, or messages to send."""
-        if not self._wake_requested:
-            self._wake_requested = True
-            self._on_loop(self._wake.set)
-
-    def close(self) -> None:
-        """Send what is pending, then end. A call that hangs is cancelled."""
-        self._closing = True
-        self._on_loop(self._wake.set)
-        self._thread.join(CLOSE_TIMEOUT_S)
-        task = self._task
-        if task is not None and self._thread.is_alive():
-            self._on_loop(task.cancel)
-        self._thread.join(CLOSE_TIMEOUT_S)
-        if self._thread.is_alive():
-            log.warning("The thread for notifications has not ended within %.0f s.", 2 * CLOSE_TIMEOUT_S)
 
     @property
     def _is_down(self) -> bool:
@@ -178,37 +132,14 @@ class ChannelNotifier:
         with self._lock:
             look()
         if not confirmed.is_set():
-            self.refresh()
+            self.wake()
             if not self._is_down:
                 confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
 
-    def _now_s(self) -> float:
-        return self._runtime.monotonic() / SECOND
-
-    def _on_loop(self, function: Callable[[], object]) -> None:
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed in the meantime
-                loop.call_soon_threadsafe(function)
-
     # On the notifier's loop
 
-    def _main(self, ready: Callable[[], None]) -> None:
-        try:
-            with asyncio.Runner() as runner:
-                self._loop = runner.get_loop()
-                ready()
-                with suppress(asyncio.CancelledError):
-                    runner.run(self._run())
-                self._loop = None
-        except OSError as error:  # no file descriptor is left for the event loop
-            self._failures.append(error)
-        finally:
-            ready()
-
     async def _run(self) -> None:
-        self._task = asyncio.current_task()
         try:
             announce_at_s = self._now_s() + PROBE_INTERVAL_S
             while not self._closing:
@@ -219,17 +150,12 @@ class ChannelNotifier:
                     self._route()
                 except Exception:  # PF3: without this thread all callers would poll for ever
                     log.exception("The channels of notifications could not be assigned to servers. It is tried again.")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, announce_at_s - self._now_s())):
-                        await self._wake.wait()
-                self._wake.clear()
-                self._wake_requested = False  # before the next look at what is wanted: later changes wake it again
+                await self._wait_for_wake(max(0.0, announce_at_s - self._now_s()))
             for subscriber in self._subscribers.values():
                 subscriber.close()
             await asyncio.gather(*(subscriber.task for subscriber in self._subscribers.values()))
         finally:
             self._subscribers = {}
-            self._first_try_done.set()
 
     def _route(self) -> None:
         """Give each channel to the subscriber of its server. A subscriber without channels ends."""

@@ -214,6 +214,11 @@ class Subscriber:
                 self._subscribed.update(added)
                 self._confirmed |= dict.fromkeys(added, self)
             self._on_change()
+        # The notifier has dropped these, and wanted them again before this task looked.
+        again = [channel for channel in self._subscribed if channel not in self._confirmed]
+        if again:
+            self._confirmed |= dict.fromkeys(again, self)
+            self._on_change()
 
     def _receive(self, channel: bytes, payload: bytes) -> None:
         receive = self._receivers.get(channel)

@@ -95,9 +95,19 @@ do
     end
   end
 
+  local counts = {} -- name of a parent → how many edges it has now, for parents with changed edges
+
+  local function has_children(queue, id)
+    local count = counts[queue .. "\0" .. id]
+    if count ~= nil then
+      return count > 0
+    end
+    return #S.children(queue, id, 1) > 0
+  end
+
   function S.mark_parent(queue, id)
     local job, name = S.job(queue, id), queue .. "\0" .. id
-    local belongs = job ~= nil and TERMINAL[job.state] and #S.children(queue, id, 1) > 0 or false
+    local belongs = job ~= nil and TERMINAL[job.state] and has_children(queue, id) or false
     if belongs and not ended_parents[name] then
       push(name)
     end
@@ -105,9 +115,19 @@ do
   end
 
   local function swap_edge(edge, there)
-    local parent = edge.parent.queue .. "\0" .. edge.parent.id
-    edges[parent] = edges[parent] or {}
-    edges[parent][edge.child.queue .. "\0" .. edge.child.id] = there and edge
+    local parent, child = edge.parent.queue .. "\0" .. edge.parent.id, edge.child.queue .. "\0" .. edge.child.id
+    local changes = edges[parent]
+    if changes == nil then
+      changes = {}
+      edges[parent] = changes
+      counts[parent] = call("ZCARD", edges_key(edge.parent.queue, edge.parent.id))
+    end
+    local was_there = changes[child]
+    if was_there == nil then
+      was_there = counts[parent] > 0 and call("ZMSCORE", edges_key(edge.parent.queue, edge.parent.id), child)[1]
+    end
+    counts[parent] = counts[parent] + (there and 1 or 0) - (was_there and 1 or 0)
+    changes[child] = there and edge
     edges_changed = true
     S.mark_parent(edge.parent.queue, edge.parent.id)
   end
@@ -151,7 +171,7 @@ do
           S.remove("ZREM", key, child)
         end
       end
-      if #S.children(queue, id, 1) > 0 then
+      if counts[parent] > 0 then
         S.add("ZADD", S.root .. "parents", "0", parent)
       else
         S.remove("ZREM", S.root .. "parents", parent)

@@ -1,16 +1,23 @@
-"""Clocks under a SQLite store: a wall clock that steps, a host that restarts, processes that differ a little."""
+"""Clocks under a SQLite file or a file store: a wall clock that steps, a host that restarts, small differences."""
 
 from pathlib import Path
 from random import Random
 
 import pytest
 from opened_engine import opened_engine
-from sqlite_store import a_claim, job, store, success
+from sqlite_store import a_claim, job, success
 
+from holdfast.engines import open_engine
 from holdfast.model.instants import DAY, MINUTE, SECOND
 from holdfast.model.states import JobState
 from holdfast.model.work import Settlement
 from holdfast.runtime import SystemRuntime
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store."""
+    return f"sqlite:///{tmp_path}/x.db" if request.param == "sqlite" else f"file://{tmp_path}/x"
 
 
 class Host(SystemRuntime):
@@ -36,11 +43,14 @@ class Host(SystemRuntime):
 # TM3
 @pytest.mark.parametrize("same_process", [True, False])
 async def test_one_write_under_a_clock_a_day_ahead_does_not_stop_due_times(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, same_process: bool
+    url: str, caplog: pytest.LogCaptureFixture, same_process: bool
 ) -> None:
-    path, wrong, right = tmp_path / "x.db", Host(), Host()
+    wrong, right = Host(), Host()
     wrong.wall_us += DAY
-    async with opened_engine(store(path, runtime=wrong)) as first, opened_engine(store(path, runtime=right)) as second:
+    async with (
+        opened_engine(open_engine(url, runtime=wrong)) as first,
+        opened_engine(open_engine(url, runtime=right)) as second,
+    ):
         await first.enqueue(job("written a day ahead"))
         wrong.wall_us = right.wall_us
         engine = first if same_process else second
@@ -54,9 +64,9 @@ async def test_one_write_under_a_clock_a_day_ahead_does_not_stop_due_times(
 
 
 # TM3
-async def test_a_small_step_back_of_the_wall_clock_does_not_take_engine_time_back(tmp_path: Path) -> None:
+async def test_a_small_step_back_of_the_wall_clock_does_not_take_engine_time_back(url: str) -> None:
     host = Host()
-    async with opened_engine(store(tmp_path / "x.db", runtime=host)) as engine:
+    async with opened_engine(open_engine(url, runtime=host)) as engine:
         await engine.enqueue(job("a"))
         before = await engine.now()
         host.wall_us -= 3 * SECOND
@@ -66,10 +76,13 @@ async def test_a_small_step_back_of_the_wall_clock_does_not_take_engine_time_bac
 
 
 # TM3
-async def test_engine_time_is_not_behind_the_last_commit_of_another_process(tmp_path: Path) -> None:
-    path, ahead, behind = tmp_path / "x.db", Host(), Host()
+async def test_engine_time_is_not_behind_the_last_commit_of_another_process(url: str) -> None:
+    ahead, behind = Host(), Host()
     ahead.wall_us += 3 * SECOND
-    async with opened_engine(store(path, runtime=ahead)) as first, opened_engine(store(path, runtime=behind)) as second:
+    async with (
+        opened_engine(open_engine(url, runtime=ahead)) as first,
+        opened_engine(open_engine(url, runtime=behind)) as second,
+    ):
         await first.enqueue(job("a"))
         written = (await first.now()).wall
         assert (await second.now()).wall >= written  # the reader
@@ -82,9 +95,9 @@ async def test_engine_time_is_not_behind_the_last_commit_of_another_process(tmp_
 
 # PF4
 @pytest.mark.parametrize("step_us", [DAY, -DAY, 3 * SECOND, -3 * SECOND])
-async def test_a_step_of_the_wall_clock_neither_ends_nor_prolongs_a_lease(tmp_path: Path, step_us: int) -> None:
+async def test_a_step_of_the_wall_clock_neither_ends_nor_prolongs_a_lease(url: str, step_us: int) -> None:
     host = Host()
-    async with opened_engine(store(tmp_path / "x.db", runtime=host)) as engine:
+    async with opened_engine(open_engine(url, runtime=host)) as engine:
         await engine.enqueue(job("before"), job("after"))
         await engine.claim(a_claim("w", limit=1, lease_us=10 * SECOND))
         host.wall_us += step_us
@@ -96,14 +109,14 @@ async def test_a_step_of_the_wall_clock_neither_ends_nor_prolongs_a_lease(tmp_pa
 
 
 # TM2, PF4
-async def test_after_a_restart_of_the_host_new_leases_expire_by_the_new_clock(tmp_path: Path) -> None:
-    path, old = tmp_path / "x.db", Host("old boot")
-    async with opened_engine(store(path, runtime=old)) as engine:
+async def test_after_a_restart_of_the_host_new_leases_expire_by_the_new_clock(url: str) -> None:
+    old = Host("old boot")
+    async with opened_engine(open_engine(url, runtime=old)) as engine:
         await engine.enqueue(job("a"), job("b"))
         await engine.claim(a_claim("before", limit=1))
     new = Host("new boot")
     new.boot_us = 5 * SECOND
-    async with opened_engine(store(path, runtime=new)) as engine:
+    async with opened_engine(open_engine(url, runtime=new)) as engine:
         assert len((await engine.expired("me")).leases) == 1
         await engine.claim(a_claim("after", limit=1, lease_us=10 * SECOND))
         new.advance(9 * SECOND)
@@ -114,11 +127,9 @@ async def test_after_a_restart_of_the_host_new_leases_expire_by_the_new_clock(tm
         assert await engine.audit() == ()
 
 
-async def test_a_wall_clock_that_is_set_forward_is_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_wall_clock_that_is_set_forward_is_reported_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     host = Host()
-    async with opened_engine(store(tmp_path / "x.db", runtime=host)) as engine:
+    async with opened_engine(open_engine(url, runtime=host)) as engine:
         await engine.enqueue(job("a"))
         host.advance(DAY)  # time that passes is no step
         await engine.enqueue(job("b"))
@@ -130,11 +141,14 @@ async def test_a_wall_clock_that_is_set_forward_is_reported_once(
         assert caplog.text.count("set forward by 600 s") == 1
 
 
-async def play_clock_steps(path: Path, seed: int, rounds: int) -> None:
+async def play_clock_steps(url: str, seed: int, rounds: int) -> None:
     """A wall clock that is set at random: every job runs once, and no lease ends early."""
     choose, host = Random(seed), Host()
     done: list[str] = []
-    async with opened_engine(store(path, runtime=host)) as first, opened_engine(store(path, runtime=host)) as second:
+    async with (
+        opened_engine(open_engine(url, runtime=host)) as first,
+        opened_engine(open_engine(url, runtime=host)) as second,
+    ):
         for number in range(rounds):
             engine = choose.choice((first, second))
             host.wall_us += choose.choice((0, 0, DAY, -DAY, 3 * SECOND, -3 * SECOND, 10 * MINUTE))
@@ -153,11 +167,11 @@ async def play_clock_steps(path: Path, seed: int, rounds: int) -> None:
         assert await first.audit() == ()
 
 
-async def test_every_job_runs_once_under_a_clock_that_is_set_again_and_again(tmp_path: Path) -> None:
-    await play_clock_steps(tmp_path / "x.db", 1, 40)
+async def test_every_job_runs_once_under_a_clock_that_is_set_again_and_again(url: str) -> None:
+    await play_clock_steps(url, 1, 40)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(2, 30))
-async def test_every_job_runs_once_under_many_clocks(tmp_path: Path, seed: int) -> None:
-    await play_clock_steps(tmp_path / "x.db", seed, 200)
+async def test_every_job_runs_once_under_many_clocks(url: str, seed: int) -> None:
+    await play_clock_steps(url, seed, 200)

@@ -35,7 +35,6 @@ def load(journal: Journal) -> Records:
     try:
         if is_open and journal.marks.read().is_suspect:
             raise journal.suspect_error()
-        journal.folder.remove_unused_temporary_files()
         records = _try_to_load(journal)
     except EngineError:
         raise

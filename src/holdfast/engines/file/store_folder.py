@@ -137,6 +137,7 @@ class StoreFolder:
                 finally:
                     gate.close()
         self._read_format()
+        self._remove_unused_temporary_files()
 
     def _make_folders(self) -> None:
         """Make the folders, each one durable before anything is made in it.
@@ -205,7 +206,7 @@ class StoreFolder:
     def open_gate(self, timeout_s: float) -> Gate:
         return self._runtime.fs.gate(self.gate_path, timeout_s, guarded=self.format_path)
 
-    def remove_unused_temporary_files(self) -> None:
+    def _remove_unused_temporary_files(self) -> None:
         fs = self._runtime.fs
         oldest_us = self._runtime.wall() - UNUSED_TEMPORARY_US
         for name in fs.listdir(self.path):

@@ -247,9 +247,7 @@ class Journal:
             file, (segment, offset, _) = self.file, self.position  # no other segment can be opened now
             try:
                 file.sync()
-                if (
-                    mark.segment < segment
-                ):  # the process that made the segment may have died before it synced the folder
+                if mark.segment < segment:  # the process that made it may have died before it synced the folder
                     self.runtime.fs.sync_folder(self.folder.path)
             except OSError as error:
                 self.set_suspect(error)

@@ -16,7 +16,7 @@ from holdfast.engine import Engine
 from holdfast.engines.file.engine import FileEngine, path_of
 from holdfast.engines.file.settings import LEAST_SEGMENT_BYTES
 from holdfast.engines.ledger.ledger import RULES
-from holdfast.errors import ConfigError, Unsupported
+from holdfast.errors import ConfigError, EngineUnavailable, Unsupported
 from holdfast.model.job import Given, JobKey
 from holdfast.model.observe import Audit, Get, Stats
 from holdfast.model.operate import Pause, Resume
@@ -118,6 +118,18 @@ def test_a_read_that_is_interrupted_anywhere_skips_no_change(engine: FileEngine,
         number += 1
         other.perform_now(enqueue(f"{number}"))
     assert engine.perform_now(Stats()).queues == other.perform_now(Stats()).queues
+
+
+async def test_a_store_can_be_opened_and_read_while_another_process_has_the_gate(tmp_path: Path) -> None:
+    async with opened_engine(file_store(tmp_path / "jobs")) as engine:
+        await engine.enqueue(job("a"))
+    gate = SystemRuntime().fs.lock(tmp_path / "jobs" / "holdfast" / "gate")
+    assert gate is not None
+    with gate:
+        async with opened_engine(file_store(tmp_path / "jobs", lock_timeout=0.1)) as engine:
+            assert (await engine.stats(QUEUE)).queues[0].due == 1
+            with pytest.raises(EngineUnavailable, match="locked"):
+                await engine.enqueue(job("b"))
 
 
 # --- Syncs ---

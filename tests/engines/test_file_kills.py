@@ -23,10 +23,14 @@ def kill(scenario: Scenario, folder: Path, first: int, step: int, timeout_s: flo
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 
 
-@pytest.mark.parametrize("name", ["exchanging", "rotation", "two processes with rotation"])
+STEPS = {"exchanging": 11, "rotation": 31, "two processes with rotation": 101}
+"""Scenarios of the short form, and the number of calls between two kills."""
+
+
+@pytest.mark.parametrize("name", STEPS)
 def test_a_store_survives_kills_at_some_of_the_calls(name: str, tmp_path: Path) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
-    assert kill(scenario, tmp_path, 3, 31 if scenario.processes == 1 else 101, 120) > 2
+    assert kill(scenario, tmp_path, 3, STEPS[name], 120) > 2
 
 
 @pytest.mark.chaos

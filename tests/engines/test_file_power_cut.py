@@ -16,7 +16,7 @@ from file_crashes import (
     runtime_after,
     state_of,
 )
-from file_scenarios import SCENARIOS, Scenario, enqueue, mixed
+from file_scenarios import SCENARIOS, SIMULATED_SCENARIOS, Scenario, enqueue, mixed
 from intercepted_files import InterceptedFiles
 from simulated_disk import LOSSES, DiskImage, SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
@@ -28,7 +28,7 @@ from holdfast.model.work import Exchange, Settlement
 from holdfast.testing.clock import START, FrozenRuntime
 from holdfast.testing.contract import builders as new
 
-BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+BY_NAME = pytest.mark.parametrize("scenario", SIMULATED_SCENARIOS, ids=lambda scenario: scenario.name)
 
 
 @BY_NAME

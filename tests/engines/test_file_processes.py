@@ -60,13 +60,8 @@ async def heartbeat(engine: FileEngine) -> None:
         connection.heartbeat(WorkerRecord(worker="w", process=""))
 
 
-async def opening(engine: FileEngine) -> None:
-    async with opened_engine(file_store(engine._folder.root, lock_timeout=0.3)):
-        pass
-
-
 # PF1
-@pytest.mark.parametrize("write", [command, clear, heartbeat, opening])
+@pytest.mark.parametrize("write", [command, clear, heartbeat])
 async def test_every_writer_waits_at_the_gate_and_not_for_ever(
     tmp_path: Path, write: Callable[[FileEngine], Awaitable[None]]
 ) -> None:
@@ -101,6 +96,18 @@ async def test_the_error_at_the_gate_names_the_process_that_is_stopped_inside_it
             await asyncio.to_thread(holder.leave)
             await engine.enqueue(job("b"))
             assert await engine.blocked_by() == ""
+
+
+# PF1
+async def test_a_store_with_a_stopped_writer_can_be_opened_read_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    async with opened_engine(file_store(path)) as engine:
+        await engine.enqueue(job("a"))
+    with holder_of_gate(gate_of(path)) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        async with opened_engine(file_store(path)) as engine:
+            assert await is_stored(engine, "a")
+            assert "is stopped" in await engine.blocked_by()
 
 
 # PF1

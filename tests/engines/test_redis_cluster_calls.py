@@ -16,10 +16,12 @@ from redis_cluster import RedisCluster, private_cluster
 from holdfast.engines.redis.cluster import ClusterPrimaries
 from holdfast.engines.redis.connect import RedisConnector, parse
 from holdfast.engines.redis.primary import Primary
+from holdfast.engines.redis.queue_names import TRIM_FROM, QueueNames
 from holdfast.engines.redis.roots import root_of_queue
 from holdfast.engines.redis.scripts import ServerScript
-from holdfast.engines.redis.slots import Node, SlotMap, Topology, slot_of
+from holdfast.engines.redis.slots import Node, SlotMap, SlotRange, Topology, slot_of
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
+from holdfast.model.instants import MINUTE
 from holdfast.runtime import Runtime, SystemRuntime
 
 SCRIPT = ServerScript("""
@@ -272,3 +274,46 @@ def test_a_map_of_slots_can_be_changed_slot_by_slot() -> None:
     slots = slots.moved(5, one).moved(6, one).moved(5, two)
     assert [slots.primary_of(slot) for slot in (4, 5, 6, 7)] == [None, two, one, None]
     assert [str(node) for node in slots.primaries] == ["[::1]:2", "127.0.0.1:1"]
+
+
+async def test_a_map_is_read_although_a_node_hangs(cluster: RedisCluster) -> None:
+    """Each node has a second to answer, whatever the time limit of calls is."""
+    async with calling(cluster, timeout_s=60) as primaries:
+        await primaries.nodes()
+        first = next(node for node in cluster.primaries if node.port == primaries.topology.slots.primaries[0].port)
+        first.freeze()
+        try:
+            primaries.topology.slots = SlotMap([SlotRange(0, 16_383, Node("127.0.0.1", first.port))])
+            primaries.topology.seeds = tuple(Node("127.0.0.1", node.port) for node in cluster.primaries)
+            await asyncio.wait_for(primaries.read_map(), 30)
+            assert len(primaries.topology.slots.primaries) == 3
+        finally:
+            first.thaw()
+
+
+async def test_nodes_that_have_left_are_forgotten_when_their_connections_have_ended(cluster: RedisCluster) -> None:
+    async with calling(cluster) as primaries:
+        await primaries.nodes()
+        left = Node("127.0.0.1", 1)
+        with pytest.raises(EngineUnavailable):
+            await primaries._primary(left).command("PING")
+        await primaries.read_map()
+        assert left not in primaries._primaries
+
+
+async def test_the_names_of_queues_that_a_process_used_long_ago_are_forgotten() -> None:
+    class Clock(SystemRuntime):
+        now_us = 0
+
+        def monotonic(self) -> int:
+            return self.now_us
+
+    async def command(*args: object) -> None:
+        """As the server would answer."""
+
+    runtime = Clock()
+    names = QueueNames("n", runtime, command)
+    for number in range(3 * TRIM_FROM):
+        runtime.now_us += MINUTE
+        await names.add([f"queue-{number}"])
+    assert len(names._written) <= TRIM_FROM

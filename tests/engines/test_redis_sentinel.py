@@ -11,6 +11,7 @@ from eventually import eventually
 from redis_binaries import versions
 from redis_replicas import cut_off, has_everything
 from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
+from redis_server import RedisServer
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -50,7 +51,8 @@ async def calling(url: str, wait_s: float = 30.0) -> AsyncIterator[SentinelPrima
     connect = RedisConnector(address, timeout_s=60, connect_timeout_s=10)
 
     def primary_at(node: Node) -> Primary:
-        return Primary(connect.at(*node), str(node), ADD, runtime, lambda *about_the_call: b"")
+        connected = partial(sentinels.connect, node, connect.at(*node))
+        return Primary(connected, str(node), ADD, runtime, lambda *about_the_call: b"")
 
     primaries = SentinelPrimaries(sentinels, Topology(), primary_at, runtime, wait_s)
     try:
@@ -70,6 +72,7 @@ async def add(primaries: SentinelPrimaries, value: str) -> int:
 
 @pytest.mark.chaos
 async def test_the_primary_is_found_again_after_each_kind_of_failover(group: SentinelGroup) -> None:
+    await asyncio.to_thread(group.wait_until_ready)
     async with calling(address_of(group)) as primaries:
         await add(primaries, "first")
         for value, fail in (("asked", SentinelGroup.fail_over), ("killed", kill_primary), ("frozen", freeze_primary)):
@@ -103,6 +106,50 @@ def bring_back(group: SentinelGroup, old: Any) -> None:
         old.start()
     old.thaw()
     group.wait_until_ready()
+
+
+# One Sentinel that is cut off
+
+
+async def test_a_sentinel_that_missed_the_failover_does_not_mislead_for_good(group: SentinelGroup) -> None:
+    """While no other one answers, it names the old primary. As soon as another one does, the new one is found."""
+    await asyncio.to_thread(group.wait_until_ready)
+    *informed, cut_off_sentinel = group.sentinels
+    old = group.primary
+    async with calling(address_of(group), wait_s=0.5) as primaries:
+        cut_off_sentinel.kill()  # it keeps what it knows in a file
+        try:
+            old.kill()
+            await eventually(lambda: all(names_other(one, old) for one in informed), "the failover")
+            for one in informed:
+                one.freeze()
+        finally:
+            await asyncio.to_thread(cut_off_sentinel.start)
+        try:
+            assert not names_other(cut_off_sentinel, old)
+            with pytest.raises(EngineUnavailable, match="Nothing was written"):
+                await add(primaries, "x")
+            assert primaries.topology.slots.primaries == (Node("127.0.0.1", old.port),)
+        finally:
+            for one in informed:
+                one.thaw()
+            await asyncio.to_thread(old.start)
+        await eventually(lambda: is_added(primaries), "the new primary")
+        assert primaries.topology.slots.primaries == (Node("127.0.0.1", group.primary.port),)
+        assert group.primary is not old
+
+
+async def is_added(primaries: SentinelPrimaries) -> bool:
+    try:
+        return await add(primaries, "y") > 0
+    except EngineUnavailable:
+        return False
+
+
+def names_other(sentinel: RedisServer, old: RedisServer) -> bool:
+    """True if this Sentinel says that another server is the primary, which has taken over."""
+    port = int(sentinel.execute("SENTINEL", "get-master-addr-by-name", SERVICE)[1])
+    return port != old.port
 
 
 # The engine

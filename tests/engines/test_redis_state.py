@@ -319,9 +319,10 @@ def test_the_jobs_of_a_lane_are_found_by_arrival_whatever_their_priorities(
         )
         for number in range(1, chance.randrange(100, 300))
     ]  # fmt: skip
-    put = [["job", lua_job(job), "q", job.id] for job in jobs]
+    put: list[list[Any]] = [["job", lua_job(job), "q", job.id] for job in jobs]
     redis_server.execute("EVAL", state_script(DRIVER), 1, root, msgspec.msgpack.encode([*put, ["flush"]]))
-    steps, expected = [], []
+    steps: list[list[Any]] = []
+    expected: list[Any] = []
     for _ in range(10):
         for place in chance.sample(range(len(jobs)), 5):
             jobs[place] = replace(jobs[place], priority=chance.choice(priorities))

@@ -7,18 +7,21 @@ path of the folder.
 
 Each server has a folder of its own inside, with the file `running`. The server process inherits an open file on which
 it holds a lock, and the file contains its process id. So the id is that of the server for as long as the lock is held.
+A server that is stopped in another way, PostgreSQL, has a command for it in the file `stop` of the kept folder.
 """
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from eventually import eventually_now
 
@@ -35,8 +38,8 @@ class KeptFolder:
         self._keeper = keeper
 
     @classmethod
-    def of_run(cls, name: str, run: str) -> Self:
-        """The folder of this run. The first process makes it, the others join it."""
+    def of_run(cls, name: str, run: str, base: Path | None = None) -> Self:
+        """The folder of this run, in `base`. The first process makes it, the others join it."""
         run_file = _base_folder() / f"holdfast-{name}-{os.geteuid()}-{run}"
         while True:
             with run_file.open("a+") as file:
@@ -48,7 +51,7 @@ class KeptFolder:
                 joined = cls._join(Path(file.read()))
                 if joined is not None:
                     return joined
-                made = cls.make(name, run_file)
+                made = cls.make(name, base, run_file)
                 file.truncate(0)
                 file.write(str(made.path))
                 return made
@@ -67,8 +70,8 @@ class KeptFolder:
         return cls(path, users)
 
     @classmethod
-    def make(cls, name: str, run_file: Path | None = None) -> Self:
-        path = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-", dir=_base_folder()))
+    def make(cls, name: str, base: Path | None = None, run_file: Path | None = None) -> Self:
+        path = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-", dir=base or _base_folder()))
         users = os.open(path / "users", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(users, fcntl.LOCK_SH)
         keeper = [sys.executable, __file__, str(path), str(run_file or "")]
@@ -77,13 +80,38 @@ class KeptFolder:
         process = subprocess.Popen(keeper, start_new_session=True, cwd="/", stdin=null, stdout=null, stderr=null)
         return cls(path, users, process)
 
+    def stop_by(self, command: Sequence[str], *, user: str | None = None) -> None:
+        """Let the keeper run this command, as this user, before it removes the folder."""
+        (self.path / "stop").write_text(json.dumps({"command": command, "user": user}))
+
     def leave(self, *, last: bool = False) -> None:
         """Stop using it. `last`: no other process uses it, so wait until it is removed."""
         if self._users >= 0:
             os.close(self._users)
             self._users = -1
-        if last and self._keeper is not None:
+        if self._keeper is not None and last:
             self._keeper.wait(timeout=120)
+        elif self._keeper is not None:
+            outlive(self._keeper)
+
+
+def outlive(process: "subprocess.Popen[bytes]") -> None:
+    """This process ends before that one does. Python need not warn that nobody has waited for it."""
+    process.returncode = 0
+
+
+@contextmanager
+def started_once(folder: Path) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+    """For one process at a time: what the process noted that started the servers in this folder; None: none did."""
+    noted = folder / "server.json"
+    with (folder / "start").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def note(facts: Any) -> None:
+            noted.touch(mode=0o600)
+            noted.write_text(json.dumps(facts))
+
+        yield json.loads(noted.read_text()) if noted.exists() else None, note
 
 
 def start_server(command: list[str], folder: Path) -> "subprocess.Popen[bytes]":
@@ -140,6 +168,7 @@ def _base_folder() -> Path:
 
 def _keep(path: Path, run_file: Path) -> None:
     """What the keeper does. It has a session of its own, so that Ctrl-C in a test run does not end it."""
+    import pwd
     import shutil
 
     users = os.open(path / "users", os.O_RDWR)
@@ -150,6 +179,12 @@ def _keep(path: Path, run_file: Path) -> None:
             # The file may already name the folder of a newer process.
             if file.read() == str(path):
                 run_file.unlink()
+    if (path / "stop").exists():
+        stop = json.loads((path / "stop").read_text())
+        user = stop["user"]
+        group = None if user is None else pwd.getpwnam(user).pw_gid
+        groups = None if user is None else ()
+        subprocess.run(stop["command"], user=user, group=group, extra_groups=groups, cwd="/", check=False)
     for running in path.glob("*/running"):
         # Until it has ended, so that it writes no more files.
         eventually_now(partial(_has_ended, running.parent), f"the end of the server in {running.parent}")

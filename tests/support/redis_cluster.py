@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from eventually import eventually_now
+from kept_folder import started_once
 from postgres_cluster import free_port
 from redis_binaries import Binary, find
 from redis_server import (
@@ -24,7 +25,6 @@ from redis_server import (
     new_folder,
     run_folder,
     start_new,
-    started_once,
 )
 
 SLOTS = 16_384
@@ -185,6 +185,8 @@ def cluster(name: str | None = None) -> RedisCluster:
             for folder in folders:
                 folder.mkdir()
             made = _start(binary, folders, {})
+            for node in made.nodes:
+                node.outlive_this_process()
             note([node.url() for node in made.nodes])
         else:
             places = zip(addresses, folders, strict=True)

@@ -9,16 +9,14 @@ disk: tests of durability, limits or stops use a `private_server`.
 """
 
 import atexit
-import fcntl
-import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +25,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from eventually import eventually_now
-from kept_folder import KeptFolder, server_pid, signal_server, start_server
+from kept_folder import KeptFolder, outlive, server_pid, signal_server, start_server, started_once
 from postgres_cluster import free_port
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -197,6 +195,12 @@ class RedisServer:
         """The last lines of its log."""
         return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-20:])
 
+    def outlive_this_process(self) -> None:
+        """It is stopped by the keeper of its folder, not by this process."""
+        if self._process is not None:
+            outlive(self._process)
+            self._process = None
+
     def disconnect(self) -> None:
         """Close the test's own connection."""
         if self._client is not None:
@@ -327,6 +331,7 @@ def _shared_server(binary: Binary) -> RedisServer:
     with started_once(folder) as (address, note):
         if address is None:
             shared = start_new(binary, folder, WITHOUT_PERSISTENCE)
+            shared.outlive_this_process()
             note(shared.url())
         else:
             shared = RedisServer(address, binary=binary, folder=folder)
@@ -334,16 +339,3 @@ def _shared_server(binary: Binary) -> RedisServer:
     worker = os.environ.get(WORKER_VARIABLE, "")
     shared._address = shared.url(int(worker.lstrip("gw") or 0) + 1)
     return shared
-
-
-@contextmanager
-def started_once(folder: Path) -> Iterator[tuple[Any, Callable[[Any], None]]]:
-    """For one process at a time: what the process noted that started the servers in this folder; None: none did."""
-    noted = folder / "server.json"
-    with (folder / "start").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-
-        def note(facts: Any) -> None:
-            noted.write_text(json.dumps(facts))
-
-        yield json.loads(noted.read_text()) if noted.exists() else None, note

@@ -92,6 +92,10 @@ class SimulatedDisk:
         self.read_only = False
         """As after an error of a file system that is mounted with `errors=remount-ro`."""
 
+    def set_full(self, is_full: bool) -> None:
+        with self.changed:
+            self.capacity_bytes = sum(len(file.live) for file in _files(self.root)) if is_full else None
+
     # Finding
 
     def node(self, path: str) -> Node | None:
@@ -165,7 +169,11 @@ class SimulatedDisk:
     def sync_folder(self, path: str) -> None:
         with self.changed:
             folder = self.folder(path)
-            folder.durable = dict(folder.live)
+            for change in folder.unsynced:
+                if change.new is not None:
+                    folder.durable[change.new[0]] = change.new[1]
+                if change.removed is not None:
+                    folder.durable.pop(change.removed, None)
             folder.unsynced.clear()
 
     # Changing content
@@ -213,6 +221,11 @@ class SimulatedDisk:
         with self.changed:
             file.durable = _after_loss(file.durable, file.unsynced, len(file.live), Random(seed), "sectors")
             file.unsynced.clear()
+
+    def lose_unsynced_names(self, folder: SimulatedFolder) -> None:
+        """The same for a folder: the new names are not on the disk, and a later sync does not write them."""
+        with self.changed:
+            folder.unsynced.clear()
 
     def _refuse_if_read_only(self, path: str) -> None:
         if self.read_only:

@@ -41,6 +41,10 @@ class ByLoop(Generic[C]):
         found = self._by_loop.get(loop)
         return self._add(loop) if found is None else found[0]
 
+    def all(self) -> list[C]:
+        """The objects of every loop. They belong to their loops' threads."""
+        return [made for made, _ in tuple(self._by_loop.values())]
+
     def _add(self, loop: asyncio.AbstractEventLoop) -> C:
         for other in [other for other in tuple(self._by_loop) if other.is_closed()]:
             self._by_loop.pop(other, None)

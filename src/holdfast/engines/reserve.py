@@ -28,8 +28,10 @@ REFILL_INTERVAL_US = 1_000_000
 class SpaceReserve:
     """Used by one writer of a store, while it holds the gate."""
 
-    def __init__(self, path: str, runtime: Runtime) -> None:
+    def __init__(self, path: str, runtime: Runtime, refill_bytes: int = STEP_BYTES) -> None:
+        """`refill_bytes`: the disk counts as full, while it has no space for a new reserve of this size."""
         self.path = path
+        self._refill_bytes = refill_bytes
         self._runtime = runtime
         self._transactions = TRANSACTIONS_PER_CHECK
         self._refill_at_us = 0
@@ -70,7 +72,7 @@ class SpaceReserve:
         if now_us < self._refill_at_us:
             return True
         self._refill_at_us = now_us + REFILL_INTERVAL_US
-        self.in_use = not self.grow(STEP_BYTES)
+        self.in_use = not self.grow(self._refill_bytes)
         return self.in_use
 
     def _is_empty(self) -> bool:

@@ -17,9 +17,9 @@ from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
-from holdfast.engines.file.store_folder import StoreFolder
+from holdfast.engines.file.store_folder import StoreFolder, disk_error
 from holdfast.engines.host_engine import HostEngine, checked_namespace
-from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.errors import ConfigError, EngineError, EngineUnavailable
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
@@ -97,7 +97,7 @@ class FileEngine(HostEngine):
             self._open_processes(str(folder.path), folder.path.name)
         except OSError as error:
             self.close_now()
-            raise self._unusable(error) from error
+            raise self._refused_by_disk(error) from error
         except BaseException:
             self.close_now()
             raise
@@ -110,12 +110,11 @@ class FileEngine(HostEngine):
         try:
             folder.prepare(self._options.lock_timeout_s)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._refused_by_disk(error) from error
 
-    def _unusable(self, error: OSError) -> EngineUnavailable:
-        return EngineUnavailable(
-            f"{self._folder.path} cannot be used ({error}). Check that this process may write to it.", engine="file"
-        )
+    def _refused_by_disk(self, error: OSError) -> EngineError:
+        text = f"{self._folder.path} cannot be used ({error}). Check that this process may write to it."
+        return disk_error(text, error)
 
     async def close(self) -> None:
         if self._thread is not None and self._is_in_its_process():

@@ -15,7 +15,6 @@ dies after LAST, the next writer finishes the rotation.
 What is below the mark is never changed again; if it is not sound, it is damaged.
 """
 
-import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,13 +37,11 @@ from holdfast.engines.file.snapshots import (
     write_new_file,
     write_temporary_file,
 )
-from holdfast.engines.file.store_folder import StoreFolder
-from holdfast.errors import EngineError, EngineUnavailable, StorageFull
+from holdfast.engines.file.store_folder import StoreFolder, disk_error
+from holdfast.errors import EngineError, EngineUnavailable
 from holdfast.files import Identity, ReadFile, WriteFile
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
-
-_DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Position(NamedTuple):
@@ -231,10 +228,7 @@ class Journal:
 
     def write_error(self, error: OSError) -> EngineError:
         """The error of a write that has failed: nothing of it can be read."""
-        text = f"{self.folder.path} could not be written: {error}. Nothing was written."
-        if error.errno in _DISK_IS_FULL:
-            return StorageFull(f"{text} Free some space.", engine="file")
-        return EngineUnavailable(text, engine="file")
+        return disk_error(f"{self.folder.path} could not be written: {error}. Nothing was written.", error)
 
     # Syncing
 
@@ -253,9 +247,7 @@ class Journal:
             file, (segment, offset, _) = self.file, self.position  # no other segment can be opened now
             try:
                 file.sync()
-                if (
-                    mark.segment < segment
-                ):  # the process that made the segment may have died before it synced the folder
+                if mark.segment < segment:  # the process that made it may have died before it synced the folder
                     self.runtime.fs.sync_folder(self.folder.path)
             except OSError as error:
                 self.set_suspect(error)

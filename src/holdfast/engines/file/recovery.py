@@ -17,7 +17,8 @@ from holdfast.engines.file.journal import Journal
 from holdfast.engines.file.loading import Damage, Loader, missing_segment
 from holdfast.engines.file.records import Records
 from holdfast.engines.file.repair import repair
-from holdfast.errors import EngineError, EngineUnavailable
+from holdfast.engines.file.store_folder import disk_error
+from holdfast.errors import EngineError
 
 log = logging.getLogger("holdfast")
 
@@ -34,12 +35,11 @@ def load(journal: Journal) -> Records:
     try:
         if is_open and journal.marks.read().is_suspect:
             raise journal.suspect_error()
-        journal.folder.remove_unused_temporary_files()
         records = _try_to_load(journal)
     except EngineError:
         raise
     except OSError as error:
-        raise EngineUnavailable(f"{journal.folder.path} could not be read: {error}", engine="file") from error
+        raise disk_error(f"{journal.folder.path} could not be loaded: {error}.", error) from error
     journal.was_loaded()
     return records
 

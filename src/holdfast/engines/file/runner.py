@@ -22,7 +22,7 @@ from holdfast.engines.file.compaction import Compaction
 from holdfast.engines.file.journal import FellBehind, Journal
 from holdfast.engines.file.recovery import load
 from holdfast.engines.file.replica import Replica
-from holdfast.engines.file.store_folder import StoreFolder
+from holdfast.engines.file.store_folder import StoreFolder, disk_error
 from holdfast.engines.file.unlocked_load import load_without_gate
 from holdfast.engines.ledger.state import Change
 from holdfast.engines.reserve import SpaceReserve
@@ -69,7 +69,7 @@ class FileRunner:
             self.journal = Journal(folder, runtime, segment_bytes=options.segment_bytes)
             try:
                 self._compaction = Compaction(folder, runtime, self.journal, self.replica)
-                self._reserve = SpaceReserve(str(folder.reserve_path), runtime)
+                self._reserve = SpaceReserve(str(folder.reserve_path), runtime, RESERVE_BYTES)
                 folder.remember()
                 self._load_without_gate()
                 if self._compaction.is_overdue():
@@ -115,13 +115,11 @@ class FileRunner:
         except EngineError as error:
             failure: Exception = error
         except OSError as error:
-            failure = self._unavailable(error)
+            failure = self._refused_by_disk(error)
         return [CommandResult(None, failure, frozenset())] * len(commands)
 
-    def _unavailable(self, error: OSError) -> EngineUnavailable:
-        return EngineUnavailable(
-            f"{self._folder.path} cannot be used ({error}). Nothing was written. Check the disk.", engine="file"
-        )
+    def _refused_by_disk(self, error: OSError) -> EngineError:
+        return disk_error(f"{self._folder.path} cannot be used ({error}). Nothing was written. Check the disk.", error)
 
     def _read(self, commands: Sequence[Command[Any]]) -> list[CommandResult]:
         self._folder.check_identity()

@@ -15,13 +15,14 @@
 Other names are not ours, and are left alone.
 """
 
+import errno
 import re
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.engines.file.folder_checks import check_folders
-from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable, SchemaMismatch
+from holdfast.errors import ConfigError, CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull
 from holdfast.file_locks import Gate
 from holdfast.files import Identity
 from holdfast.runtime import Runtime
@@ -50,6 +51,17 @@ def parse_format(data: bytes) -> StoreFormat | None:
     """The content of the file `format`; None if it is damaged."""
     match = _FORMAT_TEXT.fullmatch(data.decode("ascii", "replace"))
     return None if match is None else StoreFormat(int(match[1]), int(match[2], 16))
+
+
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""No space, no free inode, a quota, or a limit of the size of files."""
+
+
+def disk_error(text: str, error: OSError) -> EngineError:
+    """The error of a store whose disk has refused a call; nothing was written."""
+    if error.errno in DISK_IS_FULL:
+        return StorageFull(f"{text} Free some space.", engine="file")
+    return EngineUnavailable(text, engine="file")
 
 
 class StoreFolder:
@@ -125,6 +137,7 @@ class StoreFolder:
                 finally:
                     gate.close()
         self._read_format()
+        self._remove_unused_temporary_files()
 
     def _make_folders(self) -> None:
         """Make the folders, each one durable before anything is made in it.
@@ -161,7 +174,12 @@ class StoreFolder:
                 engine="file",
             )
         text = f"{_FORMAT_LINE} {FORMAT}\nid {self._runtime.token_bytes(8).hex()}\n"
-        fs.write_atomic(self.format_path, text.encode())
+        try:
+            fs.write_atomic(self.format_path, text.encode())
+        except OSError:
+            with suppress(OSError):
+                fs.remove(self.format_path)  # its name may not be on the disk, and a later sync would not write it
+            raise
 
     def _read_format(self) -> None:
         data = self._runtime.fs.read_bytes(self.format_path)
@@ -188,7 +206,7 @@ class StoreFolder:
     def open_gate(self, timeout_s: float) -> Gate:
         return self._runtime.fs.gate(self.gate_path, timeout_s, guarded=self.format_path)
 
-    def remove_unused_temporary_files(self) -> None:
+    def _remove_unused_temporary_files(self) -> None:
         fs = self._runtime.fs
         oldest_us = self._runtime.wall() - UNUSED_TEMPORARY_US
         for name in fs.listdir(self.path):

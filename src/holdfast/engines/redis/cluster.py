@@ -21,6 +21,7 @@ queue stands still while its slot moves, and no call ever sees a half of its key
 step (Valkey 9) answer MOVED at its end.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -37,6 +38,7 @@ from holdfast.runtime import Runtime
 LONGEST_WAIT_S: Seconds = 10.0  # of one call: longer than a failover takes with a node timeout of 5 s
 FIRST_PAUSE_S: Seconds = 0.01  # doubled after each try
 LONGEST_PAUSE_S: Seconds = 0.25
+MAP_TIMEOUT_S: Seconds = 1.0  # for one node to say where the slots are; then the next one is asked
 MOVES_WITHOUT_PAUSE = 3  # one is usual; more than that means that two nodes disagree
 
 _MAP_IS_OLD = frozenset({"CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"})
@@ -211,17 +213,30 @@ class ClusterPrimaries:
             self._is_reading = False
         if slots is not None:
             self.topology.learn(slots)
+            self._drop_others(slots)
+
+    def _drop_others(self, slots: SlotMap) -> None:
+        """Forget nodes that are no primaries any more, once their connections have ended."""
+        kept = {*slots.primaries, *self.topology.seeds}
+        for node, primary in tuple(self._primaries.items()):
+            if node not in kept and not primary.is_connected:
+                self._primaries.pop(node, None)
+                primary.close_now()
 
     async def _ask_for_map(self, first: Node | None, but: Node | None) -> SlotMap | None:
-        """Ask one node after the other, `first` that one, `but` never that one."""
+        """Ask one node after the other, `first` that one, `but` never that one, for as long as a call may wait."""
         nodes = () if first is None else (first,)
+        ends_at = self._runtime.monotonic() + round(self._wait_s * SECOND)
         for node in dict.fromkeys((*nodes, *self.topology.slots.primaries, *self.topology.seeds)):
             if node == but:
                 continue
             try:
-                return read_slots(await self._primary(node).command("CLUSTER", "SLOTS"), node)
-            except (HoldfastError, ReplyError) as error:
+                async with asyncio.timeout(MAP_TIMEOUT_S):
+                    return read_slots(await self._primary(node).command("CLUSTER", "SLOTS"), node)
+            except (HoldfastError, ReplyError, TimeoutError) as error:
                 _logger.debug("The node %s did not say where the slots are: %s", node, error)
+            if self._runtime.monotonic() > ends_at:
+                break
         return None
 
 

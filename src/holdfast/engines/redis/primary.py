@@ -145,6 +145,11 @@ class Primary:
         """`command` of every server that holds jobs: of this one. See `ClusterPrimaries.commands`."""
         return [self.command]
 
+    @property
+    def is_connected(self) -> bool:
+        """True if any event loop has an open connection."""
+        return any(each.is_connected for each in self._by_loop.all())
+
     async def close(self) -> None:
         """A command that is still divided into several calls opens no connection afterwards."""
         self._closed = True
@@ -211,6 +216,12 @@ class PrimaryConnections:
     def __init__(self, connect: Connect, *, closed: bool) -> None:
         self.exchanges = OneConnection(connect, closed=closed)
         self.others = OneConnection(connect, closed=closed)
+
+    @property
+    def is_connected(self) -> bool:
+        """From any thread."""
+        pair = (self.exchanges.connection, self.others.connection)
+        return any(one is not None and not one.closed.done() for one in pair)
 
     def close(self) -> None:
         """Call it in the thread of the loop."""

@@ -20,6 +20,8 @@ WRITE_AGAIN_AFTER_US: Micros = 10 * MINUTE
 KEEP_UNUSED_FOR_US: Micros = 60 * MINUTE
 """Six times the interval above: a name that any process uses is never dropped, also if a process stands still."""
 
+TRIM_FROM = 1_000  # names
+
 
 class QueueNames:
     """Used from any thread. `command` sends one command to the primary of a key."""
@@ -30,6 +32,7 @@ class QueueNames:
         self._command = command
         self._written: dict[str, Micros] = {}
         """When this process has written each name, by the monotonic clock."""
+        self._trim_from = TRIM_FROM
 
     async def add(self, queues: Iterable[str]) -> None:
         """Write the names of these queues, unless this process has done so a short time ago."""
@@ -40,6 +43,15 @@ class QueueNames:
             second = self._runtime.wall() // SECOND
             await self._command("ZADD", self._key, "GT", *(part for queue in new for part in (second, queue)))
             self._written.update(dict.fromkeys(new, now))
+            if len(self._written) > self._trim_from:
+                self._trim(never)
+
+    def _trim(self, never: Micros) -> None:
+        """Forget names that would be written again anyway. What is left may double before the next look."""
+        for queue, at in tuple(self._written.items()):
+            if at <= never:
+                self._written.pop(queue, None)
+        self._trim_from = max(TRIM_FROM, 2 * len(self._written))
 
     async def all(self) -> list[str]:
         """Every name, sorted."""

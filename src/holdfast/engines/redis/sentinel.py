@@ -5,8 +5,10 @@ watch the servers, and the database. User and password are those of the servers;
 `sentinel_username` and `sentinel_password`. `rediss+sentinel://` uses TLS for both.
 
 All Sentinels are asked at the same time, and the answer with the highest epoch counts: one that is cut off from the
-others may not know of the last failover. They are asked at the first call, and whenever the primary cannot be reached,
-refuses a write, or does not answer (`slow_calls.py`). Calls are then made again as in a cluster (`cluster.py`).
+others may not know of the last failover. They are asked before each connection, and whenever the primary cannot be
+reached, refuses a write, or does not answer (`slow_calls.py`). Calls are then made again as in a cluster
+(`cluster.py`). An old primary that comes back accepts writes until the Sentinels have made it a replica, and these
+writes are lost: so no connection is made to a server only because it was the primary before.
 
 A failover may lose the last writes, because replicas are behind. The engine notices that (`history.py`).
 """
@@ -20,10 +22,11 @@ from urllib.parse import parse_qsl, urlencode, urlunsplit
 
 from holdfast.engines.redis.cluster import LONGEST_WAIT_S, ClusterPrimaries
 from holdfast.engines.redis.connect import Address, RedisConnector, parse, split
-from holdfast.engines.redis.failures import ConnectionLost, ReplyError
-from holdfast.engines.redis.primary import Primary
+from holdfast.engines.redis.connections import Connection
+from holdfast.engines.redis.failures import SCHEME, ConnectionLost, ReplyError
+from holdfast.engines.redis.primary import Connect, Primary
 from holdfast.engines.redis.slots import SLOTS, Node, SlotMap, SlotRange, Topology
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError
 from holdfast.model.address import without_login
 from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
@@ -65,6 +68,15 @@ class SentinelAddress:
             if isinstance(error, ReplyError) and "No such master" in str(error):
                 raise ConfigError(f"The Sentinels at {self.place} watch no service of that name.", key="url")
         return None
+
+    async def connect(self, node: Node, connect: Connect) -> Connection:
+        """A connection to this server, if no Sentinel of a higher epoch names another one."""
+        primary = await self.find_primary()
+        if primary not in (None, node):
+            raise EngineUnavailable(
+                f"{node} was the primary of {self.place}, and {primary} is now. Nothing was written.", engine=SCHEME
+            )
+        return await connect()
 
     async def _ask(self, connector: RedisConnector) -> tuple[int, Node]:
         """The epoch of what this Sentinel knows, and the primary."""

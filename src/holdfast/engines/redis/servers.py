@@ -15,7 +15,7 @@ from holdfast.engines.redis.cluster import LONGEST_WAIT_S, ClusterPrimaries
 from holdfast.engines.redis.connect import RedisConnector, parse
 from holdfast.engines.redis.durability import parse_info
 from holdfast.engines.redis.failures import ReplyError
-from holdfast.engines.redis.primary import Primary
+from holdfast.engines.redis.primary import Connect, Primary
 from holdfast.engines.redis.routes import ManyPrimaries, OnePrimary, channel_prefix
 from holdfast.engines.redis.sentinel import SUFFIX, SentinelAddress, SentinelPrimaries, parse_sentinels
 from holdfast.engines.redis.settings import RedisSettings, read_options
@@ -89,18 +89,22 @@ class Servers:
     ) -> Primary | ClusterPrimaries:
         """Calls the primary of each root. The limits are in seconds: for a reply, for a connection, for a failover."""
 
-        def at(connector: RedisConnector) -> Primary:
+        def connects(connector: RedisConnector) -> Connect:
             limit_s = connector.timeout_s if timeout_s is None else timeout_s
-            return make(partial(connector.connect, limit_s, connect_timeout_s), connector.place)
+            return partial(connector.connect, limit_s, connect_timeout_s)
 
         def primary_at(node: Node) -> Primary:
-            return at(self.connector.at(*node))
+            connector = self.connector.at(*node)
+            connect = connects(connector)
+            if self._sentinels is not None:
+                connect = partial(self._sentinels.connect, node, connect)
+            return make(connect, connector.place)
 
         if self._sentinels is not None:
             return SentinelPrimaries(self._sentinels, self.topology, primary_at, self._runtime, wait_s)
         if self.is_cluster:
             return ClusterPrimaries(self.topology, primary_at, self._runtime, self.place, wait_s)
-        return at(self.connector)
+        return make(connects(self.connector), self.connector.place)
 
     async def look_for_cluster(self, primary: Primary | ClusterPrimaries) -> bool:
         """Ask the server whether it belongs to a cluster. True: it does, and `primary` must be made anew."""

@@ -177,6 +177,11 @@ class Engine(TransactionSupport, EventSupport, ABC):
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""
         return mask_password(url)
 
+    @property
+    def store_file(self) -> str:
+        """A file that is there, and not empty, as soon as the store has been made; empty if there is none such."""
+        return ""
+
     # Producing
 
     async def enqueue(self, *groups: produce.Group) -> produce.EnqueueAnswer:

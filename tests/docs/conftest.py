@@ -10,7 +10,7 @@ import pytest
 from holdfast import App
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres", "redis"])
 def jobs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App[Any]]:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
@@ -20,6 +20,7 @@ def jobs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         url, namespace = request.getfixturevalue(f"{request.param}_store")()
         app = App(url, namespace=namespace)
     else:
-        app = App("memory://") if request.param == "memory" else App("sqlite:///jobs.db", durability="none")
+        addresses = {"memory": "memory://", "sqlite": "sqlite:///jobs.db", "file": "file:jobs"}
+        app = App(addresses[request.param], durability="none")
     yield app
     app.close()

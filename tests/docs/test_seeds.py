@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "contributing" / "seeds.md").read_text(encoding="utf-8")
 
 NAMED = re.compile(r"`((?:\w+/)+\w+\.py)::(test_\w+)`")
-EVERY = 'params=["memory", "sqlite", "postgres", "redis"]'
+EVERY = 'params=["memory", "sqlite", "file", "postgres", "redis"]'
 
 ROWS = [
     *(f"2.{n}" for n in range(1, 8)),
     *(f"3.{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)),
     *(f"4.{n}" for n in (1, 2, 3, 4, 5, 7, 8, 10, 11, 12, 13, 14, 15, 16)),
     *(f"5.{n}" for n in range(1, 6)),
-    *("7.1", "8.1", "8.3", "8.4"),
+    *("7.1", "8.1", "8.2", "8.3", "8.4"),
 ]
 """All rows of the list of features that are built by now."""
 
@@ -40,7 +40,7 @@ def found_in(file: Path) -> frozenset[str]:
 
 @cache
 def on_every_engine(name: str) -> bool:
-    """Whether the tests of a file run on memory, SQLite, PostgreSQL and Redis."""
+    """Whether the tests of a file run on all engines."""
     if name.startswith("contract/"):
         return True
     fixtures = [file_of(name), file_of(name).parent / "conftest.py"]

@@ -147,12 +147,27 @@ def test_an_app_and_an_address_exclude_each_other(run: Run, tmp_path: Path) -> N
     assert run("status", "--app", "shop", "--url", "sqlite:///x.db").code == 2
 
 
+@pytest.mark.parametrize("url", ["sqlite:///nowhere", "file:nowhere"])
 @pytest.mark.parametrize("command", [["status"], ["jobs", "list"], ["queues", "pause", "mails"], ["workers", "list"]])
-def test_a_command_that_reads_creates_no_store_and_exits_with_3(run: Run, tmp_path: Path, command: list[str]) -> None:
-    answer = run(*command, "--url", "sqlite:///nowhere.db")
+def test_a_command_that_reads_creates_no_store_and_exits_with_3(
+    run: Run, tmp_path: Path, command: list[str], url: str
+) -> None:
+    answer = run(*command, "--url", url)
     assert answer.code == 3
-    assert str(tmp_path / "nowhere.db") in answer.err
+    assert str(tmp_path / "nowhere") in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_reads_creates_no_store_in_a_folder_that_exists(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert run("status", "--url", "file:mine").code == 3
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_file_store_is_shown_with_its_whole_path_and_its_promise(run: Run, tmp_path: Path) -> None:
+    make("file:jobs")
+    assert place(run("status", "--json", "--url", "file:jobs")) == str(tmp_path / "jobs")
+    assert "durable (every commit synced)" in run("status", "--url", "file:jobs").out
 
 
 @pytest.mark.parametrize("what", ["removed", "emptied"])

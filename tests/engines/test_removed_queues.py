@@ -28,7 +28,7 @@ from holdfast.model.work import Claim, Lease, QueueClaim, Settlement, SettleStat
 Open = Callable[[], Engine]
 
 
-@pytest.fixture(params=["sqlite", "sqlite-general", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "sqlite-general", "file", "postgres", "redis"])
 def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Makes engines on one store."""
     if request.param == "postgres":
@@ -38,6 +38,8 @@ def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if request.param == "redis":
         url, namespace = request.getfixturevalue("redis_store")()
         return lambda: open_engine(url, namespace=namespace, durability="none")
+    if request.param == "file":
+        return lambda: open_engine(f"file://{tmp_path}/jobs", durability="none")
     fast = request.param == "sqlite"
     return lambda: open_engine(f"sqlite:///{tmp_path}/jobs.db", durability="none", fast_paths=fast)
 

@@ -192,7 +192,7 @@ async def test_no_process_enqueues_while_the_reserve_is_in_use(tmp_path: Path, m
         await engine.enqueue(job("before"))
         writer_of(engine)._reserve.release()
         with monkeypatch.context() as full_disk:
-            full_disk.setattr(Reserve, "grow", lambda reserve, wanted_bytes: False)
+            full_disk.setattr(Reserve, "grow", lambda *_, **__: False)
             for refusing in (engine, other):
                 with pytest.raises(StorageFull, match="Nothing was written"):
                     await refusing.enqueue(job("refused"))

@@ -215,11 +215,11 @@ def read_url(url: str) -> str:
 def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
     """The App with its store open. Only a command that writes may `create` the store."""
     app = target.app
-    capabilities = app.engine.capabilities
-    if not capabilities.shared_between_processes:
+    store_file = app.engine.store_file
+    if not app.engine.capabilities.shared_between_processes:
         message = f"{app.address} exists in one process only, so no command can see its jobs. Use SQLite instead."
         raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
-    if not create and not capabilities.shared_between_hosts and not app.runtime.fs.size(app.address):
+    if not create and store_file and not app.runtime.fs.size(store_file):
         message = (
             f"There is no store at {app.address}: none was made yet, or its file was moved or removed. The first "
             f"enqueue or worker makes one: {target.worker_command}"

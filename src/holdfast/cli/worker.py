@@ -99,7 +99,8 @@ def worker(
     with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
     if style != "none" and not _set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
         print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
-    created = not app.engine.capabilities.shared_between_hosts and not app.runtime.fs.exists(app.address)
+    store_file = app.engine.store_file
+    created = bool(store_file) and not app.runtime.fs.exists(store_file)
     if migrate:
         app.migrate()
     worker = Worker(app, queues=limits or None, signals=True, **options)

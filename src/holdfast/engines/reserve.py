@@ -29,12 +29,12 @@ class SpaceReserve:
     """Used by one writer of a store, while it holds the gate."""
 
     def __init__(self, path: str, runtime: Runtime, refill_bytes: int = STEP_BYTES) -> None:
-        """`refill_bytes`: the disk counts as full, while it has no space for a new reserve of this size."""
         self.path = path
-        self._refill_bytes = refill_bytes
         self._runtime = runtime
         self._transactions = TRANSACTIONS_PER_CHECK
         self._refill_at_us = 0
+        self.refill_bytes = refill_bytes
+        """How large it must be again before jobs are accepted."""
         self.in_use = False
         """This writer has emptied it, and no writer of this process has filled it since."""
 
@@ -46,14 +46,21 @@ class SpaceReserve:
         self._transactions = 0
         return True
 
-    def grow(self, wanted_bytes: int) -> bool:
-        """Make it at least this large. False: the disk has no space for that."""
+    def grow(self, wanted_bytes: int, spare_bytes: int = 0) -> bool:
+        """Make it at least this large. False: the disk has no space for that, with `spare_bytes` left."""
         if wanted_bytes <= self._runtime.fs.size(self.path):  # another process may have emptied it
             return True
         wanted_bytes = -(-wanted_bytes // STEP_BYTES) * STEP_BYTES
         try:
             with self._runtime.fs.open_append(self.path) as file:
-                file.allocate(wanted_bytes)
+                size = file.size()
+                try:
+                    file.allocate(wanted_bytes + spare_bytes)
+                except OSError:
+                    file.truncate(size)
+                    raise
+                if spare_bytes:
+                    file.truncate(wanted_bytes)
         except OSError:
             return False
         return True
@@ -72,7 +79,8 @@ class SpaceReserve:
         if now_us < self._refill_at_us:
             return True
         self._refill_at_us = now_us + REFILL_INTERVAL_US
-        self.in_use = not self.grow(self._refill_bytes)
+        # If all the free space is what the reserve has released, the next job would fill the disk again.
+        self.in_use = not self.grow(self.refill_bytes, spare_bytes=STEP_BYTES)
         return self.in_use
 
     def _is_empty(self) -> bool:

@@ -51,10 +51,12 @@ class Place(NamedTuple):
     namespace: str
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "file", "postgres", "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
         return Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "holdfast")
+    if request.param == "file":
+        return Place(tmp_path, f"file://{tmp_path}/jobs", "holdfast")
     url, namespace = request.getfixturevalue(f"{request.param}_store")()
     return Place(tmp_path, url, namespace)
 

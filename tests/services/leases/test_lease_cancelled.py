@@ -40,12 +40,13 @@ async def stream(numbers: Queue[int]) -> None:
         await leases.aclose()  # type: ignore[attr-defined]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres", "redis"])
 def pulled(request: pytest.FixtureRequest, tmp_path: Path) -> App[Any]:
     if request.param in ("postgres", "redis"):
         url, namespace = request.getfixturevalue(f"{request.param}_store")()
         return App(url, namespace=namespace)
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db", "file": f"file://{tmp_path}/jobs"}
+    return App(urls[request.param])
 
 
 @asynccontextmanager

@@ -12,13 +12,15 @@ from holdfast.worker import Worker
 PATIENCE_S = 60
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "file", "postgres", "redis"])
 def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[Any]:
     match request.param:
         case "memory":
             return App("memory://")
         case "sqlite":
             return App(f"sqlite:///{tmp_path}/jobs.db")
+        case "file":
+            return App(f"file://{tmp_path}/jobs")
     url, namespace = request.getfixturevalue(f"{request.param}_store")()
     return App(url, namespace=namespace)
 

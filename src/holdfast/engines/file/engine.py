@@ -169,6 +169,10 @@ class FileEngine(HostEngine):
     def shown_address(cls, url: str) -> str:
         return path_of(url)
 
+    @property
+    def store_file(self) -> str:
+        return str(self._folder.format_path)
+
 
 class FileRenewalConnection(RenewalConnection):
     """The thread of the engine carries out renewals, too. They need no event loop."""

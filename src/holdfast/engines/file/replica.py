@@ -83,6 +83,10 @@ class Replica:
         self._ledger.apply(changes)
         return changes
 
+    def live_jobs(self) -> int:
+        """How many jobs have not ended."""
+        return sum(self.tables.depth(queue.queue) for queue in self.tables.queues())
+
     # Snapshots
 
     @property

@@ -36,8 +36,10 @@ log = logging.getLogger("holdfast")
 
 NEED_NO_SYNC = frozenset({Renew, Heartbeat})
 """TM2: after a restart of the host every lease has expired, so a lost renewal changes nothing."""
-RESERVE_BYTES = 1024 * 1024
-"""Space for settling jobs when the disk is full."""
+LEAST_RESERVE_BYTES = 1024 * 1024
+MOST_RESERVE_BYTES = 16 * 1024 * 1024
+RESERVE_BYTES_PER_JOB = 700
+"""What a claim, an end and a renewal of a small job append."""
 CLOSING_GATE_TIMEOUT_S = 2.0
 """How long a writer waits at the gate while its store is being closed: a process that ends must not wait for long."""
 
@@ -69,7 +71,7 @@ class FileRunner:
             self.journal = Journal(folder, runtime, segment_bytes=options.segment_bytes)
             try:
                 self._compaction = Compaction(folder, runtime, self.journal, self.replica)
-                self._reserve = SpaceReserve(str(folder.reserve_path), runtime, RESERVE_BYTES)
+                self._reserve = SpaceReserve(str(folder.reserve_path), runtime, LEAST_RESERVE_BYTES)
                 folder.remember()
                 self._load_without_gate()
                 if self._compaction.is_overdue():
@@ -241,8 +243,9 @@ class FileRunner:
                 engine="file",
             ) from error
         if self._reserve.is_check_due():
-            self._reserve.grow(RESERVE_BYTES)
-        self._compaction.run_if_due()
+            self._grow_reserve()
+        if not self._reserve.in_use:  # a snapshot would take the space that settlements need
+            self._compaction.run_if_due()
 
     def _sync(self) -> None:
         """Class durable: wait until everything that this process has seen is on the disk."""
@@ -262,6 +265,11 @@ class FileRunner:
         return StorageFull(
             f"The disk of {self._folder.path} is full. Nothing was written. Free some space.", engine="file"
         )
+
+    def _grow_reserve(self) -> None:
+        wanted_bytes = LEAST_RESERVE_BYTES + self.replica.live_jobs() * RESERVE_BYTES_PER_JOB
+        self._reserve.refill_bytes = min(wanted_bytes, MOST_RESERVE_BYTES)
+        self._reserve.grow(self._reserve.refill_bytes)
 
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:

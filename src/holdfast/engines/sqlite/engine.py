@@ -227,6 +227,10 @@ class SqliteEngine(HostEngine):
     def shown_address(cls, url: str) -> str:
         return path_of(url)
 
+    @property
+    def store_file(self) -> str:
+        return self._store.path
+
 
 class SqliteRenewalConnection(RenewalConnection):
     """Made and used in the thread that renews leases. It has a connection of its own and passes the gate by itself."""

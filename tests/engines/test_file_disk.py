@@ -1,0 +1,312 @@
+"""The disk under a file store: it is full, or it is copied while processes write. No acknowledged job is lost."""
+
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from file_engine import file_store, read_ids, runner_of
+from opened_engine import opened_engine
+from small_disk import SmallDisk, runtime_on
+from sqlite_store import a_claim, job, success
+
+from holdfast.engines.file.runner import LEAST_RESERVE_BYTES, MOST_RESERVE_BYTES
+from holdfast.engines.reserve import REFILL_INTERVAL_US
+from holdfast.errors import HoldfastError, StorageFull
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.work import Exchange, SettleStatus
+
+MIB = 1024 * 1024
+
+
+def is_again_due(*engines: object) -> None:
+    """As if the pause before the next try to fill the reserve were over."""
+    for engine in engines:
+        runner_of(engine)._reserve._refill_at_us -= REFILL_INTERVAL_US  # type: ignore[arg-type]
+
+
+# --- A full disk ---
+
+
+async def test_a_full_disk_refuses_jobs_as_storage_full_and_nothing_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 8 * MIB)
+    async with opened_engine(file_store(path, runtime=runtime_on(disk))) as engine:
+        await engine.enqueue(job("before"))
+        disk.fill()
+        for _ in range(3):
+            with pytest.raises(StorageFull, match="Nothing was written"):
+                await engine.enqueue(job("refused"))
+        assert sum("the disk is full" in message for message in caplog.messages) == 1
+        assert (await engine.stats()).queues[0].depth == 1
+        disk.clear()
+        is_again_due(engine)
+        await engine.enqueue(job("after"))
+        assert (path / "holdfast" / "reserve").stat().st_size >= LEAST_RESERVE_BYTES
+        assert await engine.audit() == ()
+    assert read_ids(path) == {"before", "after"}
+
+
+async def test_jobs_are_still_claimed_renewed_and_settled_while_the_disk_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 16 * MIB)
+    async with opened_engine(file_store(path, runtime=runtime_on(disk))) as engine:
+        await engine.enqueue(Group(tuple(NewJob(queue="q", id=f"{number}", task="t") for number in range(500))))
+        disk.fill()
+        with pytest.raises(StorageFull):
+            await engine.enqueue(job("refused"))
+        settled = 0
+        while leases := (await engine.claim(a_claim("w", settled, limit=20))).leases:
+            answer = await engine.settle(*map(success, leases))
+            assert set(answer.settled) == {SettleStatus.APPLIED}
+            settled += len(leases)
+            is_again_due(engine)
+            with pytest.raises(StorageFull):
+                await engine.enqueue(job("refused"))
+        assert settled == 500
+        assert await engine.audit() == ()
+    assert len(read_ids(path)) == 500
+
+
+async def test_one_batch_with_an_enqueue_and_a_settlement_is_divided_on_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 8 * MIB)
+    async with opened_engine(file_store(path, runtime=runtime_on(disk))) as engine:
+        await engine.enqueue(job("a"))
+        (lease,) = (await engine.claim(a_claim("w"))).leases
+        disk.fill()
+        refused, applied = runner_of(engine).run(
+            [Enqueue(groups=(job("refused"),)), Exchange(settlements=(success(lease),))]
+        )
+        assert isinstance(refused.error, StorageFull)
+        assert applied.answer.settled == (SettleStatus.APPLIED,)
+        assert await engine.audit() == ()
+
+
+async def test_no_process_enqueues_while_the_reserve_is_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 8 * MIB)
+    async with (
+        opened_engine(file_store(path, runtime=runtime_on(disk))) as engine,
+        opened_engine(file_store(path, runtime=runtime_on(disk))) as other,
+    ):
+        await engine.enqueue(job("before"))
+        await other.enqueue(job("too"))
+        disk.fill()
+        with pytest.raises(StorageFull):
+            await engine.enqueue(job("refused"))
+        with pytest.raises(StorageFull):  # the space of the reserve is free now, and is not for new jobs
+            await other.enqueue(job("refused"))
+        leases = (await other.claim(a_claim("w"))).leases
+        assert (await engine.settle(*map(success, leases))).settled == (SettleStatus.APPLIED,) * 2
+        disk.clear()
+        is_again_due(engine, other)
+        await other.enqueue(job("after"))
+        await engine.enqueue(job("then"))
+        assert await engine.audit() == await other.audit() == ()
+    assert read_ids(path) == {"before", "too", "after", "then"}
+
+
+async def test_no_snapshot_takes_the_space_of_the_reserve(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 16 * MIB)
+    async with opened_engine(file_store(path, runtime=runtime_on(disk), segment_bytes=65_536)) as engine:
+        await engine.enqueue(Group(tuple(NewJob(queue="q", id=f"{number}", task="t") for number in range(300))))
+        disk.fill()
+        with pytest.raises(StorageFull):
+            await engine.enqueue(job("refused"))
+        before = {found.name for found in (path / "holdfast").glob("*.snapshot")}
+        for number in range(10):
+            leases = (await engine.claim(a_claim("w", number, limit=30))).leases
+            await engine.settle(*map(success, leases))
+        assert {found.name for found in (path / "holdfast").glob("*.snapshot")} == before
+        assert (await engine.stats()).queues[0].depth == 0
+
+
+async def test_the_reserve_grows_with_the_jobs_that_wait_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    async with opened_engine(file_store(path, durability="none")) as engine:
+        reserve = path / "holdfast" / "reserve"
+        await engine.enqueue(job("first"))
+        assert LEAST_RESERVE_BYTES <= reserve.stat().st_size < 2 * LEAST_RESERVE_BYTES
+        for batch in range(30):
+            jobs = tuple(NewJob(queue="q", id=f"{batch}-{number}", task="t") for number in range(1_000))
+            await engine.enqueue(Group(jobs))
+        runner_of(engine)._reserve._transactions = 10**9
+        await engine.enqueue(job("last"))
+        assert reserve.stat().st_size == MOST_RESERVE_BYTES
+        assert reserve.stat().st_blocks * 512 >= MOST_RESERVE_BYTES  # it occupies the space
+
+
+ON_TMPFS = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from file_engine import file_store, read_ids
+from sqlite_store import a_claim, job, success
+from holdfast.errors import StorageFull
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.work import Exchange
+
+root = Path(sys.argv[1])
+engine = file_store(root / "jobs")
+engine.open_now()
+batch = tuple(NewJob(queue="q", id=f"{number}", task="t") for number in range(500))
+engine.perform_now(Enqueue(groups=(Group(batch),)))
+with open(root / "filler", "wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4096))
+    except OSError:
+        pass
+refused = 0
+try:
+    for number in range(1000):  # what is left of the last page of the journal
+        engine.perform_now(Enqueue(groups=(job(f"more-{number}"),)))
+except StorageFull:
+    refused += 1
+more = number
+settled = 0
+while leases := engine.perform_now(Exchange(claim=a_claim("w", settled, limit=10))).leases:
+    engine.perform_now(Exchange(settlements=tuple(map(success, leases))))
+    settled += len(leases)
+os.unlink(root / "filler")
+deadline = time.monotonic() + 30
+while True:
+    try:
+        engine.perform_now(Enqueue(groups=(job("after"),)))
+        break
+    except StorageFull:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+engine.close_now()
+print(refused, settled - more, len(read_ids(root / "jobs")) - more)
+"""
+
+
+def mount_is_allowed() -> bool:
+    command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"]
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_the_same_on_a_real_disk_that_is_full(tmp_path: Path) -> None:
+    if not mount_is_allowed():
+        pytest.skip("this system lets us mount no file system of our own")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "program.py").write_text(ON_TMPFS)
+    support = Path(__file__).parents[1] / "support"
+    program = f"{sys.executable} {tmp_path}/program.py {tmp_path}/disk {support}"
+    script = f"mount -t tmpfs -o size=4m none {tmp_path}/disk && exec {program}"
+    played = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False)
+    assert played.returncode == 0, played.stderr
+    assert played.stdout.split() == ["1", "500", "501"]
+
+
+# --- A copy of the folder while processes write ---
+
+
+PRODUCER = """
+import sys
+from holdfast.engines import open_engine
+from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.work import Exchange
+sys.path.insert(0, sys.argv[3])
+from sqlite_store import a_claim, success
+
+engine = open_engine(sys.argv[1], segment_bytes=65536)
+engine.open_now()
+number = 0
+while True:
+    names = [f"{sys.argv[2]}-{number}-{more}" for more in range(20)]
+    jobs = [NewJob(queue="q", id=name, task="t", payload=b"x" * 300) for name in names]
+    engine.perform_now(Enqueue(groups=(Group(tuple(jobs)),)))
+    leases = engine.perform_now(Exchange(claim=a_claim(sys.argv[2], number, limit=10))).leases
+    engine.perform_now(Exchange(settlements=tuple(map(success, leases))))
+    print(*names, flush=True)
+    number += 1
+"""
+"""Writes, and begins a new segment and a snapshot again and again."""
+
+
+@contextmanager
+def load_on(path: Path, count: int = 2) -> Iterator[list["subprocess.Popen[str]"]]:
+    support = str(Path(__file__).parents[1] / "support")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PRODUCER, f"file://{path}", f"p{number}", support], stdout=subprocess.PIPE, text=True
+        )
+        for number in range(count)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def acknowledged_before(processes: list["subprocess.Popen[str]"], lines: int) -> set[str]:
+    """What the processes have printed first: this is acknowledged by now."""
+    names: set[str] = set()
+    for process in processes:
+        assert process.stdout is not None
+        for _ in range(lines):
+            names.update(process.stdout.readline().split())
+    return names
+
+
+def test_the_backup_command_of_the_guide_copies_all_that_is_acknowledged_while_processes_write(tmp_path: Path) -> None:
+    if shutil.which("flock") is None:
+        pytest.skip("this system has no command `flock`")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "file.md").read_text(encoding="utf-8")
+    (command,) = [line for line in page.splitlines() if line.startswith("flock ")]
+    with load_on(tmp_path / "scanner") as processes:
+        for number in range(3):
+            names = acknowledged_before(processes, 10)
+            subprocess.run(command.replace("backup", f"backup-{number}"), shell=True, cwd=tmp_path, check=True)
+            assert names <= read_ids(tmp_path / f"backup-{number}")
+
+
+def copy_at_any_time(tmp_path: Path, copies: int) -> int:
+    """Copy without locks. Each copy opens, with an audit that is in order, or is refused. Answers how many open."""
+    opened = 0
+    with load_on(tmp_path / "scanner") as processes:
+        for number in range(copies):
+            acknowledged_before(processes, 5)
+            copy = tmp_path / f"copy-{number}"
+            try:
+                shutil.copytree(tmp_path / "scanner", copy)
+            except shutil.Error:
+                continue  # a file was removed while it was copied: the command says so
+            refusal = refusal_of(copy)
+            assert refusal == "" or str(copy) in refusal
+            opened += not refusal
+    return opened
+
+
+def refusal_of(path: Path) -> str:
+    """Why a store cannot be opened; empty if it can."""
+    try:
+        read_ids(path)
+    except HoldfastError as error:
+        return str(error)
+    return ""
+
+
+def test_a_copy_without_the_locks_opens_or_is_refused_clearly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    copy_at_any_time(tmp_path, 6)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", range(10))
+def test_many_copies_without_the_locks_open_or_are_refused_clearly(tmp_path: Path, number: int) -> None:
+    print(f"{copy_at_any_time(tmp_path, 40)} of 40 copies could be opened")

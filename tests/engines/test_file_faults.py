@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from simulated_files import ROOT, SimulatedFiles
 
 from holdfast.engines.file.engine import FileEngine
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, StorageFull
+from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
 from holdfast.model.observe import Audit
 from holdfast.testing.clock import FrozenRuntime
@@ -67,6 +69,9 @@ class Host:
         if self.engine is None:
             self.engine = open_engine(self.runtime, STORE, segment_bytes=self.scenario.segment_bytes)
         return self.engine
+
+    def perform(self, command: Command[Any]) -> Any:
+        return self.open().perform_now(command)
 
     def close(self) -> None:
         engine, self.engine = self.engine, None
@@ -155,8 +160,8 @@ def play_with_a_fault(
             elif isinstance(item, Reopen):
                 at.close()
                 attempt(at.open, number)
-            else:
-                answer = attempt(lambda item=item: at.open().perform_now(item), number)
+            elif isinstance(item, Command):
+                answer = attempt(partial(at.perform, item), number)
         assert differences(state_of(at.open()), states[-1]) == []
         at.close()
         assert differences(at.state_on_disk(), states[-1]) == []
@@ -168,9 +173,15 @@ def scenario_named(name: str) -> Scenario:
 
 
 def calls_of(scenario: Scenario, *verbs: str) -> int:
-    seen: list[Call] = []
-    play_with_a_fault(scenario, lambda call: seen.append(call) or False, lambda call: None, EngineUnavailable)
-    return sum(call.verb in verbs for call in seen)
+    count = 0
+
+    def count_call(call: Call) -> bool:
+        nonlocal count
+        count += call.verb in verbs
+        return False
+
+    play_with_a_fault(scenario, count_call, lambda call: None, EngineUnavailable)
+    return count
 
 
 @pytest.mark.parametrize("fault", WRITE_FAULTS)
@@ -262,8 +273,8 @@ def problems_after_a_failed_sync(scenario: Scenario, number: int) -> tuple[bool,
                 if isinstance(item, Reopen):
                     at.close()
                     at.open()
-                else:
-                    answer = at.open().perform_now(item)
+                elif isinstance(item, Command):
+                    answer = at.perform(item)
                 if not isinstance(item, NOT_DURABLE):
                     durable = begun
         except (EngineUnavailable, OutcomeUnknown):

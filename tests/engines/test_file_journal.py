@@ -11,7 +11,7 @@ from intercepted_files import Call, InterceptedFiles
 from simulated_disk import SimulatedDisk
 from simulated_files import SimulatedFiles
 
-from holdfast.engines.file.frames import EMPTY_FRAME_BYTES, encode_frame
+from holdfast.engines.file.frames import EMPTY_FRAME_BYTES, Flag, encode_frame, frame_length
 from holdfast.engines.file.journal import DamagedJournal, FellBehind, Journal
 from holdfast.engines.file.marks import Mark, MarkFile, encode_mark, parse_mark
 from holdfast.engines.file.store_folder import StoreFolder
@@ -37,6 +37,18 @@ def a(disk: SimulatedDisk) -> Iterator[JournalProcess]:
 def b(a: JournalProcess, disk: SimulatedDisk) -> Iterator[JournalProcess]:
     with opened(SIMULATED, simulated_runtime(disk)) as process:
         yield process
+
+
+def flags_in(disk: SimulatedDisk, name: str) -> list[int]:
+    """Of all frames of a segment."""
+    data, begin, found = bytes(content(disk, name)), 0, []
+    while begin < len(data):
+        length = frame_length(data, begin)
+        assert length is not None
+        flags = int.from_bytes(data[begin + 20 : begin + 24], "little")
+        found.append(flags)
+        begin += length
+    return found
 
 
 def jobs_after_kill(disk: SimulatedDisk) -> list[int]:
@@ -244,6 +256,28 @@ def test_a_suspect_store_that_cannot_be_written_anew_is_refused(disk: SimulatedD
     assert "suspect" not in names(disk)
 
 
+def test_a_suspect_segment_that_cannot_be_written_is_replaced(disk: SimulatedDisk) -> None:
+    """It gets no end. The processes that have it open notice by the mark that another one is in use."""
+    with opened(SIMULATED, simulated_runtime(disk)) as other:
+        other.add(1)
+        other.journal.set_suspect(OSError(errno.EIO, "Input/output error"))
+        runtime = simulated_runtime(disk)
+        files = runtime.fs = InterceptedFiles(runtime.fs, SIMULATED)
+
+        def fail(call: Call) -> None:
+            if call.path.endswith(FIRST) and call.verb in ("write", "sync", "truncate"):
+                raise OSError(errno.EIO, "Input/output error")
+
+        files.before = fail
+        with opened(SIMULATED, runtime) as process:
+            process.add(2)
+        for under_gate in (False, True):
+            with pytest.raises(FellBehind):
+                other.read(under_gate=under_gate)
+        other.load()
+        assert other.numbers() == [1, 2]
+
+
 # Syncing
 
 
@@ -369,6 +403,7 @@ def test_a_process_that_dies_inside_a_rotation_leaves_it_to_the_next(disk: Simul
                 assert jobs_in(SIMULATED, simulated_runtime(image.after_power_cut(seed))) == [1]
             other.add(2)
             assert other.numbers() == [1, 2]
+            assert Flag.LAST not in flags_in(inner.disk, FIRST)[:-1]  # nothing follows it
             other.rotate()
             other.add(3)
             image = inner.disk.image()  # type: ignore[attr-defined]

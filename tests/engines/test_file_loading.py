@@ -21,7 +21,7 @@ from intercepted_files import Call, InterceptedFiles
 from simulated_disk import DiskImage, SimulatedDisk
 from simulated_files import SimulatedFiles
 
-from holdfast.engines.file.frames import EMPTY_FRAME_BYTES, HEADER_BYTES, frame_length
+from holdfast.engines.file.frames import EMPTY_FRAME_BYTES, HEADER_BYTES, encode_frame, frame_length
 from holdfast.engines.file.journal import FellBehind
 from holdfast.errors import CorruptRecord
 
@@ -315,6 +315,19 @@ def test_frames_behind_a_torn_one_do_not_come_back() -> None:
         for seed in range(50):
             found = jobs_of(disk.image().after_power_cut(seed))
             assert found in ([1], [1, 4])
+
+
+def test_a_frame_with_another_number_is_no_frame_of_the_tail() -> None:
+    """It is sound, and comes from a time before the tail was cut off."""
+    disk = SimulatedDisk()
+    with opened(SIMULATED, simulated_runtime(disk)) as process:
+        process.add(1)
+        header = process.journal.last
+        for number in (header.sequence, header.sequence + 2):
+            other = disk.image().after_kill()
+            content(other, FIRST).extend(encode_frame(header._replace(sequence=number), [added(9)]))
+            assert jobs_of(other) == [1]
+            assert "0000000000000001.torn" in names(other)
 
 
 def test_a_torn_tail_is_kept_and_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from file_scenarios import SCENARIOS, Advance, Reopen, Scenario, mixed
+from file_scenarios import SCENARIOS, Advance, Scenario, mixed
 from msgspec.structs import replace
 
 from holdfast.engines.file.changes import encode, encode_record
@@ -13,6 +13,7 @@ from holdfast.engines.file.repair import repair
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.ledger.state import Change, Name, Record
 from holdfast.engines.tables import Tables
+from holdfast.model.command import Command
 from holdfast.model.instants import SECOND, At
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord
@@ -36,7 +37,7 @@ def changes_of(scenario: Scenario) -> Iterator[tuple[Change, At]]:
         answer = None
         if isinstance(item, Advance):
             clock.advance(item.step_us / SECOND)
-        elif not isinstance(item, Reopen):
+        elif isinstance(item, Command):
             decision = ledger.decide(item, At(clock.wall(), clock.boot()))
             answer = decision.answer
             for change in decision.changes:

@@ -102,9 +102,10 @@ class WorkerProcesses:
         return sorted(line for log in self._folder.glob("*.log") for line in self._lines_of(int(log.stem)))
 
     def _lines_of(self, pid: int) -> list[Line]:
-        log = self._folder / f"{pid}.log"
+        from growing_log import whole_lines  # the program of the workers does not find it
+
         found = []
-        for line in log.read_text().splitlines() if log.exists() else ():
+        for line in whole_lines(self._folder / f"{pid}.log"):
             at, what, key, *numbers = line.split()
             number, lane, attempt, fence = map(int, numbers)
             found.append(Line(int(at), what, key, number, lane, attempt, fence))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from eventually import eventually_now
+from growing_log import whole_lines
 
 from holdfast import App
 
@@ -85,8 +86,7 @@ def program(environment: dict[str, str], tmp_path: Path) -> Iterator["subprocess
 
 
 def lines(environment: dict[str, str]) -> list[str]:
-    log = Path(environment["FORK_LOG"])
-    return log.read_text().splitlines() if log.exists() else []
+    return whole_lines(Path(environment["FORK_LOG"]))
 
 
 def texts(environment: dict[str, str], start: str) -> list[str]:

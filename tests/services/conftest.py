@@ -9,9 +9,10 @@ from holdfast import App, Task
 from holdfast.queue import Queue
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("file", marks=pytest.mark.long)])
 def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> App[object]:
-    return App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db")
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db", "file": f"file://{tmp_path}/jobs"}
+    return App(urls[request.param])
 
 
 @pytest.fixture

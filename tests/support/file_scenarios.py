@@ -386,6 +386,6 @@ def expected_states(scenario: Scenario) -> Iterator[Progress]:
         answer = None
         if isinstance(item, Advance):
             clock.advance(item.step_us / SECOND)
-        elif not isinstance(item, (Reopen, DiskFull, Refused)):
+        elif isinstance(item, Command):
             answer = ledger.decide(item, At(clock.wall(), clock.boot())).answer
         yield Progress(item, At(clock.wall(), clock.boot()), dump_of(ledger.state))  # type: ignore[arg-type]

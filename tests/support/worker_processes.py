@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from eventually import eventually
+from growing_log import whole_lines
 
 SUPPORT = Path(__file__).parent
 
@@ -89,9 +90,7 @@ class WorkerProcesses:
 
     def runs(self) -> list[Run]:
         """The lines of the log so far."""
-        if not self.log.exists():
-            return []
-        lines = [line.split() for line in self.log.read_text().splitlines()]
+        lines = [line.split() for line in whole_lines(self.log)]
         return [
             Run(int(line[0]), int(line[1]), line[2], line[3], int(line[4]), int(line[5]) if len(line) > 5 else 0)
             for line in lines

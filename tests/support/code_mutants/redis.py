@@ -250,4 +250,31 @@ MUTANTS = (
         "A clear whose process has ended is never finished while plain jobs come.",
         (f"{FAST}::test_unfinished_work_is_left_to_the_rules",),
     ),
+    Mutant(
+        "a key of another type is found by its first write",
+        "engines/redis/lua/state_writes.lua",
+        "    check_types(additions)\n",
+        "",
+        "A call fails after it has written a part.",
+        (
+            "tests/engines/test_redis_errors_in_rules.py"
+            "::test_a_key_that_another_program_has_replaced_stops_a_call_before_it_writes",
+        ),
+    ),
+    Mutant(
+        "the rights to write are not tried",
+        "engines/redis/engine.py",
+        "        await self._check_rights()\n",
+        "",
+        "The first script of a user without one of them stops in the middle.",
+        ("tests/engines/test_redis_rights.py::test_a_user_without_one_of_the_rights_to_write_is_refused_at_open",),
+    ),
+    Mutant(
+        "the edges of a parent are not counted down",
+        "engines/redis/lua/state_edges.lua",
+        " - (was_there and 1 or 0)",
+        "",
+        "A parent whose children are released is kept for ever.",
+        ("tests/engines/test_redis_state.py::test_the_first_of_many_ended_parents_is_found",),
+    ),
 )

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from msgspec.structs import replace
 
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope
-from holdfast.model.produce import Group, NewJob, Parent, PoolPlace
+from holdfast.model.produce import NewJob, Parent, PoolPlace
 
 Trait = Mapping[str, Any]
 Drawn = tuple[str, str, list[Trait]]
@@ -142,15 +141,18 @@ def new_job(drawn: Drawn, now: int) -> NewJob:
     return NewJob(queue=queue, id=id, **timed(fields, now))
 
 
-def of_one_queue(group: Group) -> Group:
-    """What of a group is about the queue of its first job."""
-    queue = group.jobs[0].queue
-    jobs = tuple(
-        replace(job, parents=tuple(parent for parent in job.parents if parent.job.queue == queue))
-        for job in group.jobs
-        if job.queue == queue
-    )
-    return Group(jobs, tuple(limit for limit in group.limits if limit.queue == queue))
+def of_one_queue(drawn: list[Drawn]) -> list[Drawn]:
+    """The jobs that are in the queue of the first one, without parents in another queue."""
+    first = drawn[0][0]
+    return [
+        (queue, id, [trait for trait in traits if _is_in(queue, trait)])
+        for queue, id, traits in drawn
+        if queue == first
+    ]
+
+
+def _is_in(queue: str, trait: Trait) -> bool:
+    return all(parent.job.queue == queue for parent in trait.get("parents", ()))
 
 
 def timed(fields: Trait, now: int) -> dict[str, Any]:

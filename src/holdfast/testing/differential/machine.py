@@ -130,8 +130,10 @@ class Differential(RuleBasedStateMachine):
         self.ask(produce.Enqueue(groups=(self._group(first), self._group(second))))
 
     def _group(self, new: list[jobs.Drawn], limits: tuple[produce.DepthLimit, ...] = ()) -> produce.Group:
-        group = produce.Group(tuple(jobs.new_job(job, self.now) for job in new), limits)
-        return jobs.of_one_queue(group) if self.queues_apart else group
+        if self.queues_apart:
+            new = jobs.of_one_queue(new)
+            limits = tuple(limit for limit in limits if limit.queue == new[0][0])
+        return produce.Group(tuple(jobs.new_job(job, self.now) for job in new), limits)
 
     # Claiming
 

@@ -10,6 +10,7 @@ from code_mutants import (
     client,
     codec,
     django,
+    file,
     file_journal,
     model,
     postgres,
@@ -29,6 +30,7 @@ __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
 
 PARTS: dict[str, tuple[Mutant, ...]] = {
     "sqlite": sqlite.MUTANTS,
+    "file": file.MUTANTS,
     "file journal": file_journal.MUTANTS,
     "postgres rules": postgres_rules.MUTANTS,
     "postgres": postgres.MUTANTS,

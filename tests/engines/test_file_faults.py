@@ -29,7 +29,8 @@ from holdfast.engines.file.engine import FileEngine
 from holdfast.errors import EngineUnavailable, OutcomeUnknown, StorageFull
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
-from holdfast.model.observe import Audit
+from holdfast.model.job import JobKey
+from holdfast.model.observe import Audit, Get
 from holdfast.testing.clock import FrozenRuntime
 from holdfast.testing.contract import builders as new
 
@@ -218,24 +219,60 @@ def play_write_faults(scenario: Scenario, name: str, step: int) -> None:
     assert failed > 0
 
 
+def refuse(code: int) -> Callable[[object], None]:
+    def raise_error(_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return raise_error
+
+
 def test_a_process_without_free_file_descriptors_works_again_when_it_has_some() -> None:
-    scenario = scenario_named("rotation")
-    with host(scenario) as at:
+    with host(scenario_named("rotation")) as at:
+        at.files.before_open = refuse(errno.EMFILE)
+        with pytest.raises(EngineUnavailable, match="Too many open files"):
+            at.open()
+        at.files.before_open = lambda path: None
         engine = at.open()
         engine.perform_now(enqueue(new.new_job("before")))
-
-        def refuse(path: str) -> None:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-
-        at.files.before_open = refuse
-        for number in range(20):
-            try:
-                engine.perform_now(enqueue(new.new_job(f"full {number}", payload=b"x" * 1_000)))
-            except EngineUnavailable:
-                break
+        at.files.before_open = refuse(errno.EMFILE)
+        for number in range(8):  # the segment is full after four
+            engine.perform_now(enqueue(new.new_job(f"full {number}", payload=b"x" * 1_000)))
         at.files.before_open = lambda path: None
         engine.perform_now(enqueue(new.new_job("after")))
         assert differences(at.state_on_disk(), state_of(engine)) == []
+
+
+def test_a_disk_that_is_read_only_refuses_every_write_and_answers_reads() -> None:
+    with host(scenario_named("exchanging")) as at:
+        engine = at.open()
+        engine.perform_now(enqueue(new.new_job("before")))
+        state = state_of(engine)
+        at.disk.read_only = True
+        for _ in range(2):
+            with pytest.raises(EngineUnavailable, match="Read-only"):
+                engine.perform_now(enqueue(new.new_job("refused")))
+            assert engine.perform_now(Get(jobs=(JobKey(new.QUEUE, "before"),))).jobs[0] is not None
+        assert differences(state_of(engine), state) == []
+        at.disk.read_only = False
+        engine.perform_now(enqueue(new.new_job("after")))
+        assert differences(at.state_on_disk(), state_of(engine)) == []
+
+
+def test_a_read_that_fails_is_a_typed_error_and_the_next_one_answers() -> None:
+    with host(scenario_named("exchanging")) as at, host(scenario_named("exchanging")) as other:
+        engine = at.open()
+        engine.perform_now(enqueue(new.new_job("before")))
+        other.files = InterceptedFiles(SimulatedFiles(at.disk), ROOT)
+        other.runtime = ProcessRuntime(at.time, other.files, seed=1)
+        reader = other.open()
+        for command in (Get(jobs=(JobKey(new.QUEUE, "before"),)), enqueue(new.new_job("theirs"))):
+            engine.perform_now(enqueue(new.new_job(f"new for {type(command).__name__}")))
+            other.files.before_read = refuse(errno.EIO)
+            with pytest.raises(EngineUnavailable, match="Input/output error"):
+                reader.perform_now(command)
+            other.files.before_read = lambda path: None
+            reader.perform_now(command)
+        assert differences(at.state_on_disk(), state_of(reader)) == []
 
 
 # A sync that fails: what was not synced may be lost, and a second sync would not say so

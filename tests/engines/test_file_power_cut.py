@@ -9,6 +9,7 @@ import pytest
 from file_crashes import (
     STORE,
     ProcessRuntime,
+    compare,
     open_engine,
     problems_after,
     problems_after_kill,
@@ -16,15 +17,16 @@ from file_crashes import (
     runtime_after,
     state_of,
 )
-from file_scenarios import SCENARIOS, SIMULATED_SCENARIOS, Scenario, enqueue, mixed
+from file_scenarios import SCENARIOS, SIMULATED_SCENARIOS, Dump, Scenario, enqueue, mixed
 from intercepted_files import InterceptedFiles
+from msgspec.structs import replace
 from simulated_disk import LOSSES, DiskImage, SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
 
 from holdfast.engines.file.engine import FileEngine
 from holdfast.model.job import JobKey
 from holdfast.model.observe import Audit, Get
-from holdfast.model.work import Exchange, Settlement
+from holdfast.model.work import Exchange, Expired, Settlement
 from holdfast.testing.clock import START, FrozenRuntime
 from holdfast.testing.contract import builders as new
 
@@ -50,6 +52,31 @@ def test_a_store_that_a_killed_process_has_begun_is_finished_durably() -> None:
     problems = [problem for cut in cuts for problem in problems_after_kill(recording, cut)]
     problems += [problem for cut in cuts for seed in range(8) for problem in problems_after(recording, cut, seed)]
     assert problems == []
+
+
+def with_expired_leases(state: Dump) -> Dump:
+    return {
+        key: replace(value, lease_expires=0) if key[0] == "job" and value.token is not None else value
+        for key, value in state.items()
+    }
+
+
+def test_after_a_power_cut_all_leases_have_expired_because_the_boot_clock_begins_anew() -> None:
+    recording = record(SCENARIOS[1])
+    leased = 0
+    for number, cut in enumerate(recording.cuts[::3]):
+        disk = cut.image.after_power_cut(number)
+        engine = open_engine(runtime_after(START, SimulatedFiles(disk), boot="second boot"), STORE)
+        try:
+            found = state_of(engine)
+            possible = recording.states[cut.durable : cut.begun + 1]
+            assert compare(found, [with_expired_leases(state) for state in possible]) == []
+            tokens = {value.token for key, value in found.items() if key[0] == "job" and value.token is not None}
+            assert {lease.token for lease in engine.perform_now(Expired(worker=new.REAPER)).leases} == tokens
+            leased += len(tokens)
+        finally:
+            engine.close_now()
+    assert leased
 
 
 @pytest.mark.chaos

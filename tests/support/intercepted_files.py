@@ -40,6 +40,8 @@ class InterceptedFiles(Files):
         self.after: Callable[[Call], object] = lambda call: None
         self.before_open: Callable[[str], object] = lambda path: None
         """Called with the path before a file is opened, created, listed or locked; may raise."""
+        self.before_read: Callable[[str], object] = lambda path: None
+        """Called with the path before bytes of a file that was opened with `open_write` are read; may raise."""
 
     def change(
         self,
@@ -158,6 +160,7 @@ class InterceptedFile(WriteFile):
         self._files.change("sync", self._path, self._inner.sync)
 
     def read_at(self, offset: int, count: int) -> bytes:
+        self._files.before_read(self._path)
         return self._inner.read_at(offset, count)
 
     def size(self) -> int:

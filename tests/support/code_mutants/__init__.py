@@ -10,6 +10,7 @@ from code_mutants import (
     client,
     codec,
     django,
+    file,
     model,
     postgres,
     postgres_rules,
@@ -28,6 +29,7 @@ __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
 
 PARTS: dict[str, tuple[Mutant, ...]] = {
     "sqlite": sqlite.MUTANTS,
+    "file": file.MUTANTS,
     "postgres rules": postgres_rules.MUTANTS,
     "postgres": postgres.MUTANTS,
     "redis": redis.MUTANTS,

@@ -11,6 +11,7 @@ from code_mutants import (
     codec,
     django,
     file,
+    file_engine,
     model,
     postgres,
     postgres_rules,
@@ -30,6 +31,7 @@ __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
 PARTS: dict[str, tuple[Mutant, ...]] = {
     "sqlite": sqlite.MUTANTS,
     "file": file.MUTANTS,
+    "file engine": file_engine.MUTANTS,
     "postgres rules": postgres_rules.MUTANTS,
     "postgres": postgres.MUTANTS,
     "redis": redis.MUTANTS,

@@ -14,9 +14,10 @@ from sqlite_store import a_claim, job, success
 
 from holdfast.engine import Engine
 from holdfast.engines.file.engine import FileEngine, path_of
+from holdfast.engines.file.journal import Journal
 from holdfast.engines.file.settings import LEAST_SEGMENT_BYTES
 from holdfast.engines.ledger.ledger import RULES
-from holdfast.errors import ConfigError, EngineUnavailable, Unsupported
+from holdfast.errors import ConfigError, EngineUnavailable, StorageFull, Unsupported
 from holdfast.model.job import Given, JobKey
 from holdfast.model.observe import Audit, Get, Stats
 from holdfast.model.operate import Pause, Resume
@@ -227,6 +228,27 @@ async def test_after_a_restart_of_the_host_every_lease_has_expired(tmp_path: Pat
         assert renewed.status is RenewStatus.HELD
     async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("second"))) as engine:
         assert (await engine.expired("reaper")).leases == ()
+
+
+async def test_a_store_of_an_earlier_boot_can_be_opened_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("first"))) as engine:
+        await engine.enqueue(job("a"))
+        (lease,) = (await engine.claim(a_claim("w"))).leases
+    reserve = tmp_path / "jobs" / "holdfast" / "reserve"
+    append = Journal.append
+
+    def append_if_there_is_space(journal: Journal, *args: Any, **options: Any) -> None:
+        if reserve.stat().st_size:
+            raise StorageFull("no space", engine="file")
+        append(journal, *args, **options)
+
+    monkeypatch.setattr(Journal, "append", append_if_there_is_space)
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("second"))) as engine:
+        (expired,) = (await engine.expired("reaper")).leases
+        assert expired.token == lease.token
+        assert await engine.audit() == ()
 
 
 # --- Snapshots ---

@@ -1,16 +1,19 @@
 """The journal of the file engine: processes that append to it, read it and sync it at the same time."""
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from file_store import SIMULATED, STORE, JournalProcess, added, content, jobs_in, names, opened, simulated_runtime
 from intercepted_files import Call, InterceptedFiles
 from simulated_disk import SimulatedDisk
 from simulated_files import SimulatedFiles
 
+from holdfast.engines.file.changes import QUEUE
 from holdfast.engines.file.frames import EMPTY_FRAME_BYTES, Flag, encode_frame, frame_length
 from holdfast.engines.file.journal import DamagedJournal, FellBehind, Journal
 from holdfast.engines.file.marks import Mark, MarkFile, encode_mark, parse_mark
@@ -380,8 +383,9 @@ def test_a_process_that_dies_inside_a_rotation_leaves_it_to_the_next(disk: Simul
         before = disk.image()
         runtime = simulated_runtime(before.after_kill())
         inner = runtime.fs
+        assert isinstance(inner, SimulatedFiles)
         files = runtime.fs = InterceptedFiles(inner, SIMULATED)
-        with opened(SIMULATED, runtime) as process, opened(SIMULATED, simulated_runtime(inner.disk)) as other:  # type: ignore[attr-defined]
+        with opened(SIMULATED, runtime) as process, opened(SIMULATED, simulated_runtime(inner.disk)) as other:
             process.add(1)
             other.read()
             files.calls = 0
@@ -396,8 +400,8 @@ def test_a_process_that_dies_inside_a_rotation_leaves_it_to_the_next(disk: Simul
                 ended = True
             except KeyboardInterrupt:
                 pass
-            inner.kill()  # type: ignore[attr-defined]
-            image = inner.disk.image()  # type: ignore[attr-defined]
+            inner.kill()
+            image = inner.disk.image()
             assert jobs_in(SIMULATED, simulated_runtime(image.after_kill())) == [1]
             for seed in range(10):
                 assert jobs_in(SIMULATED, simulated_runtime(image.after_power_cut(seed))) == [1]
@@ -406,7 +410,7 @@ def test_a_process_that_dies_inside_a_rotation_leaves_it_to_the_next(disk: Simul
             assert Flag.LAST not in flags_in(inner.disk, FIRST)[:-1]  # nothing follows it
             other.rotate()
             other.add(3)
-            image = inner.disk.image()  # type: ignore[attr-defined]
+            image = inner.disk.image()
             for seed in range(10):
                 assert jobs_in(SIMULATED, simulated_runtime(image.after_power_cut(seed))) == [1, 2, 3]
     assert number > 8
@@ -437,15 +441,13 @@ def test_a_full_disk_leaves_the_old_segment_in_use(disk: SimulatedDisk) -> None:
 def test_temporary_files_are_removed_after_an_hour(tmp_path: Path) -> None:
     with opened(tmp_path) as process:
         fresh, old = process.folder.temporary_path(), process.folder.temporary_path()
-        other = process.folder.path / ".mine.tmp"
-    runtime = SystemRuntime()
-    for path in (fresh, old, other):
-        path.touch()
-    runtime.clock_offset = 3_601 * 1_000_000
-    fresh.touch()
-    with opened(tmp_path, runtime):
-        assert not old.exists()
-        assert other.exists()
+        not_ours = process.folder.path / ".mine.tmp"
+        for path in (fresh, old, not_ours):
+            path.touch()
+        for path in (old, not_ours):
+            os.utime(path, (1_000_000, 1_000_000))
+        with opened(tmp_path):
+            assert (fresh.exists(), old.exists(), not_ours.exists()) == (True, False, True)
 
 
 # Files that are not as they should be
@@ -522,6 +524,21 @@ def test_a_change_of_a_later_release_is_refused(disk: SimulatedDisk) -> None:
             old.read()
         with pytest.raises(SchemaMismatch, match="newer release"):
             JournalProcess(SIMULATED, simulated_runtime(disk))
+
+
+def test_an_older_process_works_beside_a_newer_one(a: JournalProcess, b: JournalProcess, disk: SimulatedDisk) -> None:
+    """The newer one writes records with one more field."""
+    values = msgspec.msgpack.decode(added(1)[1:])
+    queue = msgspec.msgpack.encode({"queue": "q", "later": 1})
+    a.write(added(1)[:1] + msgspec.msgpack.encode([*values, "later"]), bytes([QUEUE]) + queue)
+    b.read()
+    assert (b.numbers(), list(b.records.queues)) == ([1], ["q"])
+    b.add(2)
+    b.compact()
+    a.read()
+    a.add(3)
+    assert a.numbers() == [1, 2, 3]
+    assert jobs_after_kill(disk) == [1, 2, 3]
 
 
 def test_damage_below_the_mark_is_noticed_while_the_store_is_in_use(

@@ -140,6 +140,9 @@ def test_a_file_that_was_cut_loses_only_what_was_cut(name: str, caplog: pytest.L
         damaged = image.after_kill()
         del content(damaged, name)[length:]
         caplog.clear()
+        if length < HEADER_BYTES:
+            refuse_unreadable(damaged, name)
+            continue
         found = jobs_of(damaged)
         complete = sum(end <= length for _, end in begins[1:]) * 2
         kept = set(range(first_job, min(first_job + complete, first_job + 6)))
@@ -151,6 +154,21 @@ def test_a_file_that_was_cut_loses_only_what_was_cut(name: str, caplog: pytest.L
         assert caplog.records == []
 
 
+def refuse_unreadable(disk: SimulatedDisk, name: str) -> None:
+    before = {each: bytes(content(disk, each)) for each in names(disk)}
+    with pytest.raises(CorruptRecord, match=f"Nothing in {STORE / name} can be read"):
+        JournalProcess(SIMULATED, simulated_runtime(disk))
+    assert before == {each: bytes(content(disk, each)) for each in names(disk)}
+
+
+@pytest.mark.parametrize("name", [FIRST, SECOND])
+def test_a_file_without_a_frame_is_refused_and_left_as_it_is(name: str) -> None:
+    for filling in (b"", bytes(5000), b"x" * 5000):
+        disk = synced_store()
+        content(disk, name)[:] = filling
+        refuse_unreadable(disk, name)
+
+
 def test_a_snapshot_that_was_cut_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     disk = compacted_store()
     image = disk.image()
@@ -158,6 +176,9 @@ def test_a_snapshot_that_was_cut_is_reported(caplog: pytest.LogCaptureFixture) -
         damaged = image.after_kill()
         del content(damaged, SNAPSHOT)[length:]
         caplog.clear()
+        if length < HEADER_BYTES:
+            refuse_unreadable(damaged, SNAPSHOT)
+            continue
         assert {12, 13} <= set(jobs_of(damaged)) <= set(range(14))
         assert any(SNAPSHOT in record.getMessage() for record in caplog.records), length
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import redis
@@ -44,14 +45,19 @@ def server(request: pytest.FixtureRequest) -> RedisServer:
 
 
 @pytest.fixture
-def user(server: RedisServer) -> Iterator[str]:
+def user_name() -> str:
+    """Of one test: tests that run at the same time share the server."""
+    return f"shop_{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def user(server: RedisServer, user_name: str) -> Iterator[str]:
     """The address of a user that has the rights for the namespace `shop_rights`."""
-    server.execute("ACL", "SETUSER", "shop", "reset", "on", ">secret", *acl_rules("shop_rights"))
-    yield server.url(user="shop", password="secret")
-    server.execute("ACL", "DELUSER", "shop")
+    server.execute("ACL", "SETUSER", user_name, "reset", "on", ">secret", *acl_rules("shop_rights"))
+    yield server.url(user=user_name, password="secret")
+    server.execute("ACL", "DELUSER", user_name)
 
 
-@pytest.mark.usefixtures("confirmed_subscriptions")
 async def test_a_user_with_the_published_rights_works_in_its_namespace(user: str) -> None:
     async with opened_engine(open_engine(user, namespace="shop_rights", durability="none")) as engine:
         with engine.subscribe(f"queue:{QUEUE}") as subscription:
@@ -83,14 +89,16 @@ async def test_a_user_with_the_published_rights_can_do_nothing_else(user: str) -
                 other.execute_command(*command)
 
 
-async def test_a_user_without_one_of_the_rights_to_write_is_refused_at_open(server: RedisServer, user: str) -> None:
+async def test_a_user_without_one_of_the_rights_to_write_is_refused_at_open(
+    server: RedisServer, user: str, user_name: str
+) -> None:
     """Else its first script would stop in the middle."""
     url, names = user, [*WRITES, "publish"]
     for missing in names:
-        server.execute("ACL", "SETUSER", "shop", f"-{missing}")
+        server.execute("ACL", "SETUSER", user_name, f"-{missing}")
         with pytest.raises(EngineError, match=rf"(?i)\b{missing}\b.*lists the rights that it needs"):
             await open_engine(url, namespace="shop_rights", durability="none").open()
-        server.execute("ACL", "SETUSER", "shop", f"+{missing}")
+        server.execute("ACL", "SETUSER", user_name, f"+{missing}")
     async with opened_engine(open_engine(url, namespace="shop_rights", durability="none")):
         assert server.client.keys("shop_rights:rights") == []
 

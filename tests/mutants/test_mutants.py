@@ -88,16 +88,16 @@ PATIENCE_IN_LUA = 1_200.0
 
 @pytest.fixture(scope="module")
 def verdicts_in_lua() -> dict[str, Any]:
-    """Each process has a database of its own. The first task of each is the sound ledger."""
+    """Each process, of each test process, has a database of its own. The first task is the sound ledger."""
     tasks = [(mutant.name, [mutant.noticed_by]) for mutant in IN_LUA]
     files = sorted({mutant.noticed_by for mutant in IN_LUA})
-    database = server().database
+    database = 32 + AT_A_TIME * server().database
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         shares = [
             threads.submit(
                 judge,
                 [(SOUND, files[first::AT_A_TIME]), *tasks[first::AT_A_TIME]],
-                server().url(database=database + 32 + first),
+                server().url(database=database + first),
                 PATIENCE_IN_LUA,
             )
             for first in range(AT_A_TIME)

@@ -10,6 +10,9 @@ from code_mutants import (
     client,
     codec,
     django,
+    file,
+    file_engine,
+    file_journal,
     model,
     postgres,
     postgres_rules,
@@ -28,6 +31,9 @@ __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
 
 PARTS: dict[str, tuple[Mutant, ...]] = {
     "sqlite": sqlite.MUTANTS,
+    "file": file.MUTANTS,
+    "file engine": file_engine.MUTANTS,
+    "file journal": file_journal.MUTANTS,
     "postgres rules": postgres_rules.MUTANTS,
     "postgres": postgres.MUTANTS,
     "redis": redis.MUTANTS,

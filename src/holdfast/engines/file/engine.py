@@ -66,6 +66,7 @@ class FileEngine(HostEngine):
             )
         super().__init__(runtime)
         self._folder = StoreFolder(path_of(url), checked_namespace(namespace), runtime)
+        self.store_file = str(self._folder.format_path)
         self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
         self._clock = EngineClock(runtime, str(self._folder.path))
@@ -169,10 +170,6 @@ class FileEngine(HostEngine):
     @classmethod
     def shown_address(cls, url: str) -> str:
         return path_of(url)
-
-    @property
-    def store_file(self) -> str:
-        return str(self._folder.format_path)
 
 
 class FileRenewalConnection(RenewalConnection):

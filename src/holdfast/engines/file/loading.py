@@ -116,31 +116,24 @@ class Loader:
 
     def _read_snapshot(self, snapshot: int) -> None:
         path = self._folder.snapshot_path(snapshot)
-        self._sequence = first = None
-        flags = 0
+        self._sequence = None
         with self._fs.open_read(path) as file:
-            for offset, frame in self._frames(file, path):
-                self._use(frame)
-                flags = frame.header.flags
-                if offset == 0:
-                    first = frame.header.sequence
-            if not flags & Flag.LAST:
+            first = self._use_frames(file, path)
+            if not self._last.flags & Flag.LAST:
                 self._damaged(path, file.size(), "the end of the snapshot is missing")
         self._sequence = first
 
     def _read_complete_segment(self, segment: int) -> None:
         path = self._folder.segment_path(segment)
         with self._fs.open_read(path) as file:
-            for _, frame in self._frames(file, path):
-                self._use(frame)
+            self._use_frames(file, path)
 
     def _read_last_segment(self, segment: int) -> None:
         path = self._folder.segment_path(segment)
         file = self._fs.open_write(path)
         try:
             synced = self._mark.offset if self._mark.segment == segment else EMPTY_FRAME_BYTES
-            for _, frame in self._frames(file, path, synced):
-                self._use(frame)
+            self._use_frames(file, path, synced)
             if self._torn_at is not None:
                 self._cut(file, segment, self._torn_at)
             size = file.size()
@@ -150,6 +143,23 @@ class Loader:
             file.close()
             raise
         self._journal.stand_at(file, Position(segment, size, self._sequence or 1), self._last)
+
+    def _use_frames(self, file: ReadFile, path: Path, synced: int | None = None) -> int | None:
+        """Use all frames of a file; the answer is the number of the first one. A file without frames is refused."""
+        first: int | None = None
+        is_readable = False
+        for offset, frame in self._frames(file, path, synced):
+            self._use(frame)
+            is_readable = True
+            if offset == 0:
+                first = frame.header.sequence
+        if not is_readable:
+            raise CorruptRecord(
+                f"Nothing in {path} can be read. Restore the folder {self._folder.path} from a backup.",
+                where=str(path),
+                engine="file",
+            )
+        return first
 
     def _cut(self, file: WriteFile, segment: int, offset: int) -> None:
         """Remove a torn tail."""

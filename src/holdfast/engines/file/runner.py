@@ -178,9 +178,17 @@ class FileRunner:
         self._must_load = True
         self.replica.load(load(self.journal))
         if self.replica.boot_hash != self._boot_hash:
-            self.replica.begin(self.replica.at)
-            self._append(self.replica.expire_leases())
+            self._expire_leases()
         self._must_load = False
+
+    def _expire_leases(self) -> None:
+        """TM2: the leases in the journal are of an earlier boot of the host."""
+        self.replica.begin(self.replica.at)
+        try:
+            self._append(self.replica.expire_leases())
+        except StorageFull:
+            self._reserve.release()
+            self._append(self.replica.expire_leases())
 
     def _load_again(self) -> None:
         if self.journal.marks.read().is_suspect:  # to load it would be to trust the disk again
@@ -269,7 +277,8 @@ class FileRunner:
     def _grow_reserve(self) -> None:
         wanted_bytes = LEAST_RESERVE_BYTES + self.replica.live_jobs() * RESERVE_BYTES_PER_JOB
         self._reserve.refill_bytes = min(wanted_bytes, MOST_RESERVE_BYTES)
-        self._reserve.grow(self._reserve.refill_bytes)
+        with suppress(OSError):  # the changes stand, with a smaller reserve
+            self._reserve.grow(self._reserve.refill_bytes)
 
     def _use_reserve(self) -> None:
         if not self._reserve.in_use:

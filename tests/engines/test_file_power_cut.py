@@ -13,6 +13,7 @@ from file_crashes import (
     open_engine,
     problems_after,
     problems_after_kill,
+    problems_after_two_cuts,
     record,
     runtime_after,
     state_of,
@@ -96,6 +97,21 @@ def test_after_all_processes_were_killed_at_any_call_everything_acknowledged_is_
     assert [problem for cut in recording.cuts for problem in problems_after_kill(recording, cut)] == []
 
 
+def test_a_second_power_cut_while_the_store_is_loaded_loses_nothing_either() -> None:
+    recording = record(SCENARIOS[1])
+    cuts = recording.cuts[5::9]
+    problems = [p for number, cut in enumerate(cuts) for p in problems_after_two_cuts(recording, cut, number)]
+    assert problems == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("scenario", SIMULATED_SCENARIOS[1:11:3], ids=lambda scenario: scenario.name)
+def test_a_second_power_cut_at_any_call_while_the_store_is_loaded_loses_nothing_either(scenario: Scenario) -> None:
+    recording = record(scenario)
+    cuts = enumerate(recording.cuts[::2])
+    assert [problem for number, cut in cuts for problem in problems_after_two_cuts(recording, cut, number)] == []
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_random_histories_survive_power_cuts(seed: int) -> None:
@@ -133,8 +149,12 @@ class Overlap:
     def _engine(self, number: int) -> FileEngine:
         files = InterceptedFiles(SimulatedFiles(self.disk), ROOT)
         files.before = lambda call: time.sleep(0.002) if call.verb == "sync" else None
-        files.after = lambda call: self.cuts.append((self.disk.image(), len(self.facts)))
+        files.after = lambda call: self._keep()
         return open_engine(ProcessRuntime(self.time, files, seed=number), STORE, segment_bytes=20_000)
+
+    def _keep(self) -> None:
+        facts = len(self.facts)
+        self.cuts.append((self.disk.image(), facts))
 
     def run(self, rounds: int) -> None:
         parts = [
@@ -169,6 +189,7 @@ class Overlap:
             for job in engine.perform_now(Get(jobs=keys)).jobs:
                 if job is not None:
                     self.facts.append(Fact(("job", job.queue, job.id), job.attempt, has_ended=job.terminal))
+            self._keep()
 
     def problems(self, step: int) -> list[str]:
         problems: list[str] = []

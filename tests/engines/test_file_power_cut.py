@@ -185,11 +185,16 @@ class Overlap:
 
     def _read(self, engine: FileEngine, number: int, rounds: int) -> None:
         keys = tuple(JobKey(new.QUEUE, f"{1 - number}-{turn}") for turn in range(rounds))
-        for _ in range(rounds):
-            for job in engine.perform_now(Get(jobs=keys)).jobs:
-                if job is not None:
-                    self.facts.append(Fact(("job", job.queue, job.id), job.attempt, has_ended=job.terminal))
-            self._keep()
+        facts: set[Fact] = set()
+        while True:
+            jobs = engine.perform_now(Get(jobs=keys)).jobs
+            found = {Fact(("job", job.queue, job.id), job.attempt, job.terminal) for job in jobs if job is not None}
+            if found - facts:
+                self.facts += found - facts
+                self._keep()
+                facts |= found
+            if None not in jobs:
+                return
 
     def problems(self, step: int) -> list[str]:
         problems: list[str] = []

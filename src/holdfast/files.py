@@ -281,7 +281,11 @@ class Files:
         if sys.platform == "win32":
             raise Unsupported("Windows has no file locks of this kind. Use SQLite.", capability="flock", engine="file")
         lock = FileLock(path)
-        if lock.try_lock():
-            return lock
+        try:
+            if lock.try_lock():
+                return lock
+        except BaseException:  # a signal handler may have raised it after the file was locked
+            lock.close()
+            raise
         lock.close()
         return None

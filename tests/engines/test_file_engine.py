@@ -377,3 +377,27 @@ def test_a_batch_stands_if_no_thread_can_be_started_for_the_snapshot(
         assert stored(engine, "a")
     finally:
         engine.close_now()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a callback of weakref
+def test_a_rotation_that_is_interrupted_anywhere_leaves_the_compaction_to_others(tmp_path: Path) -> None:
+    """If the lock stayed with this process, the journal would grow without limit."""
+    engine = small(tmp_path)
+    engine.open_now()
+    try:
+        runner = runner_of(engine)
+        engine.perform_now(enqueue("a"))
+        runner.journal.segment_bytes = 1
+        number = 0
+        while interrupt_at(number, runner._compaction.run_if_due):
+            if runner._compaction._thread is not None:
+                runner._compaction._thread.join()
+            lock = SystemRuntime().fs.lock(tmp_path / "jobs" / "holdfast" / "compaction")
+            assert lock is not None, f"interrupted at {number}"
+            lock.close()
+            runner._must_load = True
+            assert stored(engine, "a")
+            number += 1
+        assert number > 100
+    finally:
+        engine.close_now()

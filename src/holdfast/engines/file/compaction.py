@@ -56,10 +56,16 @@ class Compaction:
         is_long = journal.needs_rotation
         if not is_long and journal.position.segment == self._seen_segment:
             return
+        lock: FileLock | None = None
         try:
-            lock = self._lock_if_due(is_long=is_long)
-            if is_long or lock is not None:
-                self._rotate(lock)
+            try:
+                lock = self._lock_if_due(is_long=is_long)
+                if is_long or lock is not None:
+                    self._rotate(lock)
+            except BaseException:  # a signal handler may have raised it
+                if lock is not None:
+                    lock.close()
+                raise
         except (EngineError, OSError, RuntimeError) as error:  # RuntimeError: the system starts no more threads
             log.warning(
                 "%s: the journal could not go on in a new file (%s). It is tried again.", self._folder.path, error
@@ -87,17 +93,13 @@ class Compaction:
         return sum(sizes) > times * limit
 
     def _rotate(self, lock: FileLock | None) -> None:
-        try:
-            segment = self._journal.rotate()
-            if lock is None:
-                return
-            replica, last = self._replica, self._journal.last
-            records = replica.snapshot_records()
-            at, arrival, boot_hash = replica.at, replica.last_arrival, last.boot_hash
-        except BaseException:
-            if lock is not None:
-                lock.close()
-            raise
+        """With the lock: a thread writes the snapshot, and closes the lock."""
+        segment = self._journal.rotate()
+        if lock is None:
+            return
+        replica, last = self._replica, self._journal.last
+        records = replica.snapshot_records()
+        at, arrival, boot_hash = replica.at, replica.last_arrival, last.boot_hash
 
         def write() -> None:
             try:
@@ -110,11 +112,7 @@ class Compaction:
             except (EngineError, OSError, FellBehind) as error:
                 log.warning("%s: a snapshot could not be written (%s).", self._folder.path, error)
 
-        try:
-            self._thread = self._runtime.thread(write, name="holdfast-file-compaction")
-        except BaseException:
-            lock.close()
-            raise
+        self._thread = self._runtime.thread(write, name="holdfast-file-compaction")
 
     def _encode(self, records: list[Record]) -> Iterator[bytes]:
         for begin in range(0, len(records), RECORDS_PER_SLICE):

@@ -401,3 +401,32 @@ def test_a_rotation_that_is_interrupted_anywhere_leaves_the_compaction_to_others
         assert number > 100
     finally:
         engine.close_now()
+
+
+def test_processes_whose_snapshots_fail_do_not_begin_a_segment_with_every_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would take the compaction over from the other one, again and again."""
+
+    def write_snapshot(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Journal, "write_snapshot", write_snapshot)
+    engines = [small(tmp_path), small(tmp_path)]
+    for engine in engines:
+        engine.open_now()
+    try:
+        for number in range(4):
+            engines[0].perform_now(Enqueue(groups=(job(f"{number}", payload=bytes(2 * LEAST_SEGMENT_BYTES)),)))
+        before = len(files(tmp_path, "journal"))
+        for number in range(20):
+            for engine in engines:
+                engine.perform_now(Resume(queue=QUEUE) if number % 2 else Pause(queue=QUEUE))
+                thread = runner_of(engine)._compaction._thread
+                if thread is not None:
+                    thread.join()
+                engine.perform_now(enqueue(f"{number}-{id(engine)}"))
+        assert len(files(tmp_path, "journal")) <= before + 2
+    finally:
+        for engine in engines:
+            engine.close_now()

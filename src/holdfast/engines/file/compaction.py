@@ -19,6 +19,7 @@ from holdfast.engines.file.store_folder import StoreFolder
 from holdfast.engines.ledger.state import Record
 from holdfast.errors import EngineError
 from holdfast.file_locks import FileLock
+from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
@@ -31,6 +32,10 @@ RECORDS_PER_SLICE = 200
 
 TAKE_OVER_AT = 2
 """A journal that is this many times longer than the limit was left behind by a process that has ended."""
+
+
+TAKE_OVER_PAUSE_US = 60 * SECOND
+"""Between two tries of a process to take over. If snapshots fail, every try costs a segment and all of their writes."""
 
 
 class CompactionEnded(Exception):
@@ -47,6 +52,8 @@ class Compaction:
         self._replica = replica
         self._seen_segment = 0
         """The last segment whose beginning this process has seen."""
+        self._next_take_over_us = 0
+        """On the monotonic clock."""
         self._must_end = runtime.event()
         self._thread: Any = None
 
@@ -77,8 +84,12 @@ class Compaction:
         if self._thread is not None and self._thread.is_alive():
             return None
         # A process that finds the journal twice as long takes over: the one that had to compact it has ended.
+        now_us = self._runtime.monotonic()
+        if not is_long and now_us < self._next_take_over_us:
+            return None
         if not self._is_due(1 if is_long else TAKE_OVER_AT):
             return None
+        self._next_take_over_us = now_us + TAKE_OVER_PAUSE_US
         return self._runtime.fs.lock(self._folder.compaction_path)
 
     def is_overdue(self) -> bool:

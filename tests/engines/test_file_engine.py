@@ -430,3 +430,17 @@ def test_processes_whose_snapshots_fail_do_not_begin_a_segment_with_every_write(
     finally:
         for engine in engines:
             engine.close_now()
+
+
+def test_no_process_begins_a_segment_while_the_reserve_of_another_is_in_use(tmp_path: Path) -> None:
+    engine = small(tmp_path)
+    engine.open_now()
+    try:
+        engine.perform_now(enqueue("a"))
+        os.truncate(tmp_path / "jobs" / "holdfast" / "reserve", 0)
+        runner_of(engine).journal.segment_bytes = 1
+        engine.perform_now(Pause(queue=QUEUE))
+        assert len(files(tmp_path, "journal")) == 1
+        assert files(tmp_path, "snapshot") == []
+    finally:
+        engine.close_now()

@@ -65,6 +65,9 @@ class Compaction:
             return
         lock: FileLock | None = None
         try:
+            reserve = self._runtime.fs.status(self._folder.reserve_path)
+            if reserve is not None and reserve.size == 0:  # a snapshot would take the space that settlements need
+                return
             try:
                 lock = self._lock_if_due(is_long=is_long)
                 if is_long or lock is not None:

@@ -252,8 +252,7 @@ class FileRunner:
             ) from error
         if self._reserve.is_check_due():
             self._grow_reserve()
-        if not self._reserve.in_use:  # a snapshot would take the space that settlements need
-            self._compaction.run_if_due()
+        self._compaction.run_if_due()
 
     def _sync(self) -> None:
         """Class durable: wait until everything that this process has seen is on the disk."""

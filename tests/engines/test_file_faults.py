@@ -279,7 +279,7 @@ def test_a_read_that_fails_is_a_typed_error_and_the_next_one_answers() -> None:
         other.files = InterceptedFiles(SimulatedFiles(at.disk), ROOT)
         other.runtime = ProcessRuntime(at.time, other.files, seed=1)
         reader = other.open()
-        commands: tuple[Command[Any], ...] = (Get(jobs=(JobKey(new.QUEUE, "before"),)), enqueue(new.new_job("theirs")))
+        commands: list[Command[Any]] = [Get(jobs=(JobKey(new.QUEUE, "before"),)), enqueue(new.new_job("theirs"))]
         for command in commands:
             engine.perform_now(enqueue(new.new_job(f"new for {type(command).__name__}")))
             other.files.before_read = refuse(errno.EIO)

@@ -19,7 +19,7 @@ from file_crashes import (
     state_of,
 )
 from file_scenarios import SCENARIOS, SIMULATED_SCENARIOS, Dump, Scenario, enqueue, mixed
-from intercepted_files import Call, InterceptedFiles
+from intercepted_files import InterceptedFiles
 from msgspec.structs import replace
 from simulated_disk import LOSSES, DiskImage, SimulatedDisk
 from simulated_files import ROOT, SimulatedFiles
@@ -143,17 +143,13 @@ class Overlap:
         self.time = FrozenRuntime()
         self.disk = SimulatedDisk(self.time.wall)
         self.facts: list[Fact] = []
+        self._never = threading.Event()
         self.cuts: list[tuple[DiskImage, int]] = []
         self.engines = [self._engine(number) for number in range(2)]
 
-    def _slow_sync(self, call: Call) -> None:
-        """While one process syncs, the other one can write and cut the power."""
-        if call.verb == "sync":
-            threading.Event().wait(0.002)
-
     def _engine(self, number: int) -> FileEngine:
         files = InterceptedFiles(SimulatedFiles(self.disk), ROOT)
-        files.before = self._slow_sync
+        files.before = lambda call: call.verb == "sync" and self._never.wait(0.002)
         files.after = lambda call: self._keep()
         return open_engine(ProcessRuntime(self.time, files, seed=number), STORE, segment_bytes=20_000)
 

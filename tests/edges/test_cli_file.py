@@ -1,5 +1,6 @@
 """`holdfast file inspect`: what is in the files of a store, and what of it is damaged."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from holdfast.engines.file.changes import encode
 from holdfast.engines.file.frames import Flag, Header, encode_frame
 from holdfast.engines.file.marks import encode_mark
 from holdfast.engines.ledger.state import Change
+from holdfast.files import Files
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
 from holdfast.model.records import QueueRecord
@@ -194,3 +196,44 @@ def test_a_folder_without_a_store_exits_with_4(run: Run, tmp_path: Path) -> None
     (tmp_path / "other").mkdir()
     assert run("file", "inspect", str(tmp_path / "other"), "--namespace", "shop").code == 4
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_the_folder_may_be_written_as_an_address(run: Run, store: Store) -> None:
+    assert run("file", "inspect", f"file://{store.root}").out == run("file", "inspect", str(store.root)).out
+    assert run("file", "inspect", "file://").code == 2
+
+
+@pytest.mark.parametrize("name", ["format", SEGMENT])
+def test_a_file_that_this_user_may_not_read_is_no_damage(
+    run: Run, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(files: Files, path: Path) -> bytes:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return path.read_bytes()
+
+    monkeypatch.setattr(Files, "read_bytes", refuse)  # root may read every file
+    answer = run("file", "inspect", str(store.root))
+    assert (answer.code, "as the user who owns the folder" in answer.err) == (3, True)
+    assert "DAMAGED" not in answer.out
+
+
+@pytest.mark.parametrize("scheme", ["file", "sqlite"])
+def test_a_command_on_a_path_below_a_file_is_a_clear_error(run: Run, tmp_path: Path, scheme: str) -> None:
+    (tmp_path / "file").touch()
+    slashes = "///" if scheme == "sqlite" else "//"
+    answer = run("status", "--url", f"{scheme}:{slashes}{tmp_path}/file/jobs")
+    assert (answer.code, "Traceback" in answer.err) == (3, False)
+
+
+def test_a_command_on_a_store_of_another_user_names_the_users(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(files: Files, path: str) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / "jobs").mkdir(mode=0o700)
+    monkeypatch.setattr(Files, "size", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    answer = run("status", "--url", f"file://{tmp_path}/jobs")
+    assert (answer.code, "this process runs as 12345" in answer.err) == (2, True)

@@ -103,6 +103,11 @@ def writable_by_all(path: Path) -> None:
     path.chmod(0o777)
 
 
+def writable_by_all_as_tmp(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o1777)
+
+
 def a_store_writable_by_all(path: Path) -> None:
     (path / "holdfast").mkdir(parents=True)
     (path / "holdfast").chmod(0o703)
@@ -116,6 +121,7 @@ def a_store_writable_by_all(path: Path) -> None:
         (a_link_in_it, "is a symbolic link"),
         (a_file, "is no folder"),
         (writable_by_all, r"Every user .* may write to .*mode 0777.*chmod go-w"),
+        (writable_by_all_as_tmp, r"Every user .* may write to .*mode 1777.* Use a folder in it: file:///.*/jobs/NAME$"),
         (a_store_writable_by_all, r"Every user .* may write to .*mode 0703"),
     ],
 )
@@ -283,9 +289,11 @@ def test_a_file_that_may_not_be_used_is_a_clear_error(change: str) -> None:
         ("file://", "names no folder"),
         ("file://host/jobs", "contains a host"),
         ("file:jobs?x=1", "takes no options"),
+        ("file:jobs%00", "zero byte"),
+        ("sqlite:///jobs%00.db", "zero byte"),
     ],
 )
-def test_an_address_that_names_no_folder_is_refused(address: str, message: str) -> None:
+def test_an_address_that_is_no_path_is_refused(address: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_engine(address)
 

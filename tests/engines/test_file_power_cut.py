@@ -1,6 +1,6 @@
 """A power cut after every write and sync: everything acknowledged is there, and the store is in a state that it had."""
 
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -143,12 +143,13 @@ class Overlap:
         self.time = FrozenRuntime()
         self.disk = SimulatedDisk(self.time.wall)
         self.facts: list[Fact] = []
+        self._never = threading.Event()
         self.cuts: list[tuple[DiskImage, int]] = []
         self.engines = [self._engine(number) for number in range(2)]
 
     def _engine(self, number: int) -> FileEngine:
         files = InterceptedFiles(SimulatedFiles(self.disk), ROOT)
-        files.before = lambda call: time.sleep(0.002) if call.verb == "sync" else None
+        files.before = lambda call: call.verb == "sync" and self._never.wait(0.002)
         files.after = lambda call: self._keep()
         return open_engine(ProcessRuntime(self.time, files, seed=number), STORE, segment_bytes=20_000)
 

@@ -11,7 +11,7 @@ from eventually import eventually
 from redis_binaries import versions
 from redis_replicas import cut_off, has_everything
 from redis_sentinel import SERVICE, SentinelGroup, private_sentinels
-from redis_server import RedisServer
+from redis_server import RedisServer, server
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -252,6 +252,27 @@ async def test_a_failover_to_a_replica_that_was_behind_is_told_and_old_leases_ar
 async def test_a_call_without_any_sentinel_fails_after_the_longest_wait() -> None:
     async with calling("redis+sentinel://127.0.0.1:1,127.0.0.1:2/service", wait_s=0.2) as primaries:
         with pytest.raises(EngineUnavailable, match=r"127.0.0.1:1,127.0.0.1:2/service.*Nothing was written"):
+            await add(primaries, "x")
+
+
+async def test_opening_without_any_sentinel_claims_no_wait() -> None:
+    engine = open_engine("redis+sentinel://127.0.0.1:1/service")
+    with pytest.raises(EngineUnavailable, match=r"no Sentinel answers\. Nothing was written") as refused:
+        await engine.open()
+    assert "Waited" not in str(refused.value)
+
+
+async def test_a_server_that_is_no_sentinel_is_a_wrong_setting() -> None:
+    plain = server()
+    url = f"redis+sentinel://127.0.0.1:{plain.port}/service?sentinel_password={plain.password}"
+    async with calling(url) as primaries:
+        with pytest.raises(ConfigError, match=r"unknown command.* Write the ports of the Sentinels"):
+            await add(primaries, "x")
+
+
+async def test_sentinels_that_ask_for_a_login_are_a_wrong_setting(group: SentinelGroup) -> None:
+    async with calling(address_of(group).partition("?")[0]) as primaries:
+        with pytest.raises(ConfigError, match=r"(?i)authentication required"):
             await add(primaries, "x")
 
 

@@ -12,6 +12,7 @@ from holdfast.cli.exits import DONE, REFUSED, NothingMatched
 from holdfast.cli.format import count, safe
 from holdfast.cli.json_output import print_json, to_data
 from holdfast.cli.options import examples, json_option
+from holdfast.engines.file.engine import path_of
 from holdfast.engines.file.inspect import (
     InspectedChange,
     InspectedDamage,
@@ -22,6 +23,7 @@ from holdfast.engines.file.inspect import (
     UnfinishedWrite,
     inspect_store,
 )
+from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import Instant
 from holdfast.model.job import JobRecord
 
@@ -43,14 +45,17 @@ def file() -> None:
 
 
 @file.command("inspect", epilog=examples("holdfast file inspect /var/lib/scanner", "holdfast file inspect jobs --json"))
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("place", metavar="DIR")
 @click.option("--namespace", default="holdfast", metavar="NAME", help="The namespace of the store. Default: holdfast.")
 @json_option
-def inspect(folder: Path, namespace: str, as_json: bool) -> int:
+def inspect(place: str, namespace: str, as_json: bool) -> int:
     """Print what is written in the files of a store: frames, their changes, and what is damaged.
+
+    DIR is the folder of the store, or its address, file:///var/lib/scanner.
 
     Changes nothing, takes no lock and needs no engine. Exits with 1 if something is damaged.
     """
+    folder = Path(path_of(place) if place.startswith("file:") else place)
     counts: Counter[str] = Counter()
     damages: list[InspectedDamage] = []
     try:
@@ -64,6 +69,9 @@ def inspect(folder: Path, namespace: str, as_json: bool) -> int:
                 click.echo(_line(item))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NothingMatched(f"There is no store with the namespace {namespace!r} in {folder.absolute()}.") from error
+    except PermissionError as error:
+        message = f"{folder.absolute()} cannot be read ({error}). Run the command as the user who owns the folder."
+        raise EngineUnavailable(message, engine="file") from error
     if not as_json:
         click.echo()
         click.echo(
@@ -112,7 +120,7 @@ def _line(item: Item) -> str:
         case InspectedFrame():
             words = [
                 f"frame {item.sequence} at {item.offset:,}",
-                f"{_time(item.at):%Y-%m-%d %H:%M:%S.%f}Z",
+                *([f"{_time(item.at):%Y-%m-%d %H:%M:%S.%f}Z"] if item.at else []),  # 0: the first frame of a store
                 count(item.changes, "change"),
                 f"{item.length:,} bytes",
                 *item.flags,

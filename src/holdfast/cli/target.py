@@ -23,6 +23,7 @@ import holdfast
 from holdfast.app import App
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported, UsageError
 from holdfast.model.address import mask_password
+from holdfast.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,13 @@ def read_url(url: str) -> str:
     return url
 
 
+def _is_missing(store_file: str, runtime: Runtime) -> bool:
+    try:
+        return not runtime.fs.size(store_file)
+    except OSError:  # no permission, or not a folder: the engine refuses the store, and says why
+        return False
+
+
 @contextmanager
 def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
     """The App with its store open. Only a command that writes may `create` the store."""
@@ -219,7 +227,7 @@ def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
     if not app.engine.capabilities.shared_between_processes:
         message = f"{app.address} exists in one process only, so no command can see its jobs. Use SQLite instead."
         raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
-    if not create and store_file and not app.runtime.fs.size(store_file):
+    if not create and store_file and _is_missing(store_file, app.runtime):
         message = (
             f"There is no store at {app.address}: none was made yet, or its file was moved or removed. The first "
             f"enqueue or worker makes one: {target.worker_command}"

@@ -219,4 +219,6 @@ def path_of(url: str) -> str:
     path = unquote(parts.path)
     if not path:
         raise ConfigError(f"{mask_password(url)!r} names no folder.", key="url")
+    if "\0" in path:
+        raise ConfigError(f"{mask_password(url)!r} contains a zero byte (%00).", key="url")
     return os.path.abspath(path)

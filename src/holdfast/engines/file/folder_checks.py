@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError, Unsupported
 from holdfast.runtime import Runtime
 
 WRITABLE_BY_ALL = 0o002
+STICKY = 0o1000
 PRIVATE = 0o700
 
 
@@ -51,6 +52,11 @@ def _check(folder: Path, runtime: Runtime) -> None:
             f"{folder} belongs to the user with the number {status.user}, and this process runs as {user}. All "
             "processes of a file store run as the user who owns its folder. Change its owner with chown, or use "
             "another folder."
+        )
+    if status.permissions & WRITABLE_BY_ALL and status.permissions & STICKY:  # /tmp: the mode is intended
+        raise _refusal(
+            f"Every user of this host may write to {folder} (mode {status.permissions:04o}). Use a folder in it: "
+            f"file://{folder / 'NAME'}"
         )
     if status.permissions & WRITABLE_BY_ALL:
         raise _refusal(

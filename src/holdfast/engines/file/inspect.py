@@ -101,7 +101,10 @@ Item = InspectedStore | InspectedFile | InspectedFrame | InspectedChange | Unfin
 
 
 def inspect_store(root: Path, namespace: str, runtime: Runtime | None = None) -> Iterator[Item]:
-    """Everything that is in the files, in order. `FileNotFoundError` if there is no such folder."""
+    """Everything that is in the files, in order.
+
+    `FileNotFoundError` if there is no such folder, `PermissionError` if this user may not read it.
+    """
     runtime = SystemRuntime() if runtime is None else runtime
     return _Inspection(StoreFolder(root, namespace, runtime), runtime).items()
 
@@ -169,6 +172,8 @@ class _Inspection:
             data = self._fs.read_bytes(path)
         except FileNotFoundError:
             return  # removed since the folder was read: a newer snapshot has its content
+        except PermissionError:
+            raise
         except OSError as error:
             yield InspectedDamage(path.name, 0, f"it cannot be read: {error}")
             return
@@ -227,6 +232,8 @@ class _Inspection:
     def _read(self, path: Path) -> bytes:
         try:
             return self._fs.read_bytes(path)
+        except PermissionError:
+            raise
         except OSError:
             return b""
 

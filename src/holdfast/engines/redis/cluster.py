@@ -56,6 +56,7 @@ class ClusterPrimaries:
     """
 
     what = "cluster"
+    map_source = "node"  # what is asked which primaries there are
 
     def __init__(
         self,
@@ -94,7 +95,10 @@ class ClusterPrimaries:
         """What one of the nodes says about itself (INFO server)."""
         nodes = await self.nodes()
         if not nodes:
-            raise self._unavailable("no node answers.")
+            raise EngineUnavailable(
+                f"The {self.what} at {self.place}: no {self.map_source} answers. Nothing was written. Try again later.",
+                engine=SCHEME,
+            )
         return await self._primary(nodes[0]).server()
 
     async def nodes(self) -> tuple[Node, ...]:

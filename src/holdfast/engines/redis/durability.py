@@ -212,7 +212,7 @@ class ServerDurability:
         if self._wanted is not None and CLASSES.index(known) < CLASSES.index(self._wanted):
             needed = "`appendonly yes` and `appendfsync always`" if self._wanted == "durable" else "`appendonly yes`"
             return ConfigError(
-                f'{server} cannot keep `durability = "{self._wanted}"`: it has {how}. Set {needed} in its '
+                f'{server} cannot keep `durability = "{self._wanted}"` ({how}). Set {needed} in its '
                 f'configuration, or accept `durability = "{known}"`.',
                 key="durability",
             )

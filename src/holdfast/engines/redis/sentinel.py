@@ -34,6 +34,8 @@ from holdfast.runtime import Runtime
 SUFFIX = "+sentinel"
 DEFAULT_PORT = 26_379
 REPLY_TIMEOUT_S: Seconds = 1.0  # of a Sentinel, to connect and to answer; the others are asked at the same time
+REFUSALS = ("unknown command", "no permissions", "Authentication required")
+"""In replies of a server that is no Sentinel, and of a Sentinel that refuses the user."""
 
 _logger = logging.getLogger("holdfast.redis")
 
@@ -67,6 +69,14 @@ class SentinelAddress:
                 raise error
             if isinstance(error, ReplyError) and "No such master" in str(error):
                 raise ConfigError(f"The Sentinels at {self.place} watch no service of that name.", key="url")
+        refusals = [str(error) for error in found if any(words in str(error) for words in REFUSALS)]
+        if len(refusals) == len(found):
+            raise ConfigError(
+                f"No Sentinel at {self.place} answers SENTINEL MASTER: {refusals[0].rstrip('.')}. Write the ports of "
+                "the Sentinels into the address, not those of the servers, and sentinel_username and sentinel_password if "
+                "the Sentinels ask for a login.",
+                key="url",
+            )
         return None
 
     async def connect(self, node: Node, connect: Connect) -> Connection:
@@ -97,6 +107,7 @@ class SentinelPrimaries(ClusterPrimaries):
     """One primary, which has all slots, and which the Sentinels name."""
 
     what = "service"
+    map_source = "Sentinel"
 
     def __init__(
         self,

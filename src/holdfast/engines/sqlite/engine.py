@@ -271,4 +271,6 @@ def path_of(url: str) -> str:
     path = path[1:] if path.startswith("/") and url.startswith("sqlite://") else path
     if not path or path == ":memory:":
         raise ConfigError(f"{mask_password(url)!r} names no file. For a store in memory use memory://", key="url")
+    if "\0" in path:
+        raise ConfigError(f"{mask_password(url)!r} contains a zero byte (%00).", key="url")
     return os.path.abspath(path)

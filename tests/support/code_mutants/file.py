@@ -86,10 +86,9 @@ MUTANTS = (
     ),
     Mutant(
         "a snapshot is written on a full disk",
-        "engines/file/runner.py",
-        "        if not self._reserve.in_use:  # a snapshot would take the space that settlements need\n"
-        "            self._compaction.run_if_due()",
-        "        self._compaction.run_if_due()",
+        "engines/file/compaction.py",
+        "if reserve is not None and reserve.size == 0:",
+        "if False:",
         "A snapshot takes the space of the reserve, and nothing can be settled.",
         (f"{DISK}::test_no_snapshot_takes_the_space_of_the_reserve",),
     ),

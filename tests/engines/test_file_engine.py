@@ -444,3 +444,12 @@ def test_no_process_begins_a_segment_while_the_reserve_of_another_is_in_use(tmp_
         assert files(tmp_path, "snapshot") == []
     finally:
         engine.close_now()
+
+
+def test_a_failed_sync_in_the_background_is_logged_once(engine: FileEngine, caplog: pytest.LogCaptureFixture) -> None:
+    engine.perform_now(enqueue("a"))
+    runner = runner_of(engine)
+    runner.journal.marks.set_suspect(True)
+    for _ in range(3):
+        runner.sync_in_background()
+    assert len([record for record in caplog.records if "A sync has failed" in record.getMessage()]) == 1

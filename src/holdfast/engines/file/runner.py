@@ -64,6 +64,8 @@ class FileRunner:
         self._options = options
         self._boot_hash = hash_of_boot(runtime.boot_id())
         self.replica = Replica()
+        self._logged = ""
+        """The last error of a sync in the background. It is met again after every interval, and logged once."""
         self._must_load = True
         """The replica is not that of a place in the journal: it is being changed, or that was interrupted."""
         self._gate = folder.open_gate(options.lock_timeout_s)
@@ -264,7 +266,9 @@ class FileRunner:
         try:
             self.journal.sync()
         except (EngineError, OSError) as error:  # every later command meets the mark of the failed sync
-            log.error("%s", error)
+            if str(error) != self._logged:
+                self._logged = str(error)
+                log.error("%s", error)
 
     # A full disk
 

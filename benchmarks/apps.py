@@ -72,6 +72,15 @@ def drain_general(url: str) -> None:
     drain(url)
 
 
+def drain_filled(url: str, count: str) -> None:
+    """The same for a store in memory, which is filled before the time is read."""
+    jobs = make(url)
+    with jobs:
+        for _ in range(0, int(count), 1_000):
+            jobs.client.enqueue_many([jobs.registry["nothing"].draft(PAYLOAD) for _ in range(1_000)])
+        _drain(jobs, QUEUES[:1])
+
+
 def drain_second(url: str) -> None:
     """The same on the second queue."""
     _drain(make(url), QUEUES[1:])
@@ -217,6 +226,7 @@ def _status(name: str) -> int:
 PROGRAMS: dict[str, Callable[..., None]] = {
     "drain": drain,
     "drain_general": drain_general,
+    "drain_filled": drain_filled,
     "drain_tasks": drain_tasks,
     "drain_counted": drain_counted,
     "drain_second": drain_second,

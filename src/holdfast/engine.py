@@ -95,6 +95,8 @@ class Engine(TransactionSupport, EventSupport, ABC):
     capabilities: Capabilities  # one value for all engines of a class, or each engine's own
     settings: ClassVar[type[EngineSettings] | None] = None
     """Its table of settings. The fields are keyword arguments of its constructor."""
+    store_file: str = ""
+    """A file that is there, and not empty, once the store has been made; empty if a server has the store."""
 
     # What an engine implements
 
@@ -176,11 +178,6 @@ class Engine(TransactionSupport, EventSupport, ABC):
     def shown_address(cls, url: str) -> str:
         """An address of this engine as users are shown it: without passwords; a file with its whole path."""
         return mask_password(url)
-
-    @property
-    def store_file(self) -> str:
-        """A file that is there, and not empty, as soon as the store has been made; empty if there is none such."""
-        return ""
 
     # Producing
 

@@ -31,6 +31,14 @@ def _sync(fd: int) -> None:
         os.fsync(fd)
 
 
+def _sync_data(fd: int) -> None:
+    """The same, without what only describes the file, such as its time. Its length is written, too."""
+    if sys.platform == "linux" and fd >= 0:
+        os.fdatasync(fd)
+    else:
+        _sync(fd)
+
+
 def _write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
@@ -130,7 +138,7 @@ class WriteFile(ReadFile):
 
     def sync(self) -> None:
         """When this returns, everything that was written to the file is on the disk, by other openings, too."""
-        _sync(self.fd)
+        _sync_data(self.fd)
 
 
 class Files:

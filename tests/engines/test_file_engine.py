@@ -1,6 +1,9 @@
 """The file engine itself: batches, interrupts, class fast, another boot, snapshots, processes that fall behind."""
 
+import errno
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from holdfast.engines.file.engine import FileEngine, path_of
 from holdfast.engines.file.journal import Journal
 from holdfast.engines.file.settings import LEAST_SEGMENT_BYTES
 from holdfast.engines.ledger.ledger import RULES
-from holdfast.errors import ConfigError, EngineUnavailable, StorageFull, Unsupported
+from holdfast.errors import ConfigError, EngineUnavailable, OutcomeUnknown, StorageFull, Unsupported
 from holdfast.model.job import Given, JobKey
 from holdfast.model.observe import Audit, Get, Stats
 from holdfast.model.operate import Pause, Resume
@@ -324,3 +327,53 @@ async def test_only_one_process_writes_a_snapshot(tmp_path: Path) -> None:
         lock.close()
         await turn_over(engine, 150)
     assert len(files(tmp_path, "snapshot")) == 1
+
+
+def test_a_process_without_free_descriptors_stops_no_other(
+    tmp_path: Path, other: FileEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = file_store(tmp_path / "jobs", segment_bytes=LEAST_SEGMENT_BYTES)
+    engine.open_now()
+    real_open, refused = os.open, []
+
+    def open_file(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        if flags & os.O_DIRECTORY:  # a folder is opened to be synced
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real_open(path, flags, *rest, **options)
+
+    try:
+        engine.perform_now(enqueue("first"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", open_file)
+            for number in range(3):
+                with suppress(EngineUnavailable, OutcomeUnknown):
+                    engine.perform_now(Enqueue(groups=(job(f"{number}", payload=bytes(2 * LEAST_SEGMENT_BYTES)),)))
+        assert refused
+        other.perform_now(enqueue("of another process"))
+        engine.perform_now(enqueue("last"))
+        assert stored(engine, "of another process")
+        assert stored(other, "last")
+    finally:
+        engine.close_now()
+
+
+def test_a_batch_stands_if_no_thread_can_be_started_for_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = small(tmp_path)
+    engine.open_now()
+
+    def start(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._runtime, "thread", start)
+            engine.perform_now(Enqueue(groups=(job("a", payload=bytes(2 * LEAST_SEGMENT_BYTES)),)))
+        lock = SystemRuntime().fs.lock(tmp_path / "jobs" / "holdfast" / "compaction")
+        assert lock is not None
+        lock.close()
+        assert stored(engine, "a")
+    finally:
+        engine.close_now()

@@ -258,6 +258,20 @@ def test_a_disk_that_is_read_only_refuses_every_write_and_answers_reads() -> Non
         assert differences(at.state_on_disk(), state_of(engine)) == []
 
 
+def test_a_store_that_cannot_be_opened_says_why_once() -> None:
+    with host(scenario_named("exchanging")) as at:
+
+        def fail_to_write_a_segment(call: Call) -> None:
+            if call.verb == "rename" and call.path.endswith(".journal"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        at.files.before = fail_to_write_a_segment
+        with pytest.raises(
+            EngineUnavailable, match=r"^[^(]*could not be written: .Errno 5. Input/output error. Nothing"
+        ):
+            at.open()
+
+
 def test_a_read_that_fails_is_a_typed_error_and_the_next_one_answers() -> None:
     with host(scenario_named("exchanging")) as at, host(scenario_named("exchanging")) as other:
         engine = at.open()
@@ -265,7 +279,8 @@ def test_a_read_that_fails_is_a_typed_error_and_the_next_one_answers() -> None:
         other.files = InterceptedFiles(SimulatedFiles(at.disk), ROOT)
         other.runtime = ProcessRuntime(at.time, other.files, seed=1)
         reader = other.open()
-        for command in (Get(jobs=(JobKey(new.QUEUE, "before"),)), enqueue(new.new_job("theirs"))):
+        commands: list[Command[Any]] = [Get(jobs=(JobKey(new.QUEUE, "before"),)), enqueue(new.new_job("theirs"))]
+        for command in commands:
             engine.perform_now(enqueue(new.new_job(f"new for {type(command).__name__}")))
             other.files.before_read = refuse(errno.EIO)
             with pytest.raises(EngineUnavailable, match="Input/output error"):

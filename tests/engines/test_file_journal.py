@@ -6,12 +6,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from file_store import SIMULATED, STORE, JournalProcess, added, content, jobs_in, names, opened, simulated_runtime
 from intercepted_files import Call, InterceptedFiles
 from simulated_disk import SimulatedDisk
 from simulated_files import SimulatedFiles
 
+from holdfast.engines.file.changes import QUEUE
 from holdfast.engines.file.frames import EMPTY_FRAME_BYTES, Flag, encode_frame, frame_length
 from holdfast.engines.file.journal import DamagedJournal, FellBehind, Journal
 from holdfast.engines.file.marks import Mark, MarkFile, encode_mark, parse_mark
@@ -522,6 +524,21 @@ def test_a_change_of_a_later_release_is_refused(disk: SimulatedDisk) -> None:
             old.read()
         with pytest.raises(SchemaMismatch, match="newer release"):
             JournalProcess(SIMULATED, simulated_runtime(disk))
+
+
+def test_an_older_process_works_beside_a_newer_one(a: JournalProcess, b: JournalProcess, disk: SimulatedDisk) -> None:
+    """The newer one writes records with one more field."""
+    values = msgspec.msgpack.decode(added(1)[1:])
+    queue = msgspec.msgpack.encode({"queue": "q", "later": 1})
+    a.write(added(1)[:1] + msgspec.msgpack.encode([*values, "later"]), bytes([QUEUE]) + queue)
+    b.read()
+    assert (b.numbers(), list(b.records.queues)) == ([1], ["q"])
+    b.add(2)
+    b.compact()
+    a.read()
+    a.add(3)
+    assert a.numbers() == [1, 2, 3]
+    assert jobs_after_kill(disk) == [1, 2, 3]
 
 
 def test_damage_below_the_mark_is_noticed_while_the_store_is_in_use(

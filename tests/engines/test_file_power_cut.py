@@ -1,6 +1,6 @@
 """A power cut after every write and sync: everything acknowledged is there, and the store is in a state that it had."""
 
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from file_crashes import (
     open_engine,
     problems_after,
     problems_after_kill,
+    problems_after_two_cuts,
     record,
     runtime_after,
     state_of,
@@ -96,6 +97,21 @@ def test_after_all_processes_were_killed_at_any_call_everything_acknowledged_is_
     assert [problem for cut in recording.cuts for problem in problems_after_kill(recording, cut)] == []
 
 
+def test_a_second_power_cut_while_the_store_is_loaded_loses_nothing_either() -> None:
+    recording = record(SCENARIOS[1])
+    cuts = recording.cuts[5::9]
+    problems = [p for number, cut in enumerate(cuts) for p in problems_after_two_cuts(recording, cut, number)]
+    assert problems == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("scenario", SIMULATED_SCENARIOS[1:11:3], ids=lambda scenario: scenario.name)
+def test_a_second_power_cut_at_any_call_while_the_store_is_loaded_loses_nothing_either(scenario: Scenario) -> None:
+    recording = record(scenario)
+    cuts = enumerate(recording.cuts[::2])
+    assert [problem for number, cut in cuts for problem in problems_after_two_cuts(recording, cut, number)] == []
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_random_histories_survive_power_cuts(seed: int) -> None:
@@ -127,14 +143,19 @@ class Overlap:
         self.time = FrozenRuntime()
         self.disk = SimulatedDisk(self.time.wall)
         self.facts: list[Fact] = []
+        self._never = threading.Event()
         self.cuts: list[tuple[DiskImage, int]] = []
         self.engines = [self._engine(number) for number in range(2)]
 
     def _engine(self, number: int) -> FileEngine:
         files = InterceptedFiles(SimulatedFiles(self.disk), ROOT)
-        files.before = lambda call: time.sleep(0.002) if call.verb == "sync" else None
-        files.after = lambda call: self.cuts.append((self.disk.image(), len(self.facts)))
+        files.before = lambda call: call.verb == "sync" and self._never.wait(0.002)
+        files.after = lambda call: self._keep()
         return open_engine(ProcessRuntime(self.time, files, seed=number), STORE, segment_bytes=20_000)
+
+    def _keep(self) -> None:
+        facts = len(self.facts)
+        self.cuts.append((self.disk.image(), facts))
 
     def run(self, rounds: int) -> None:
         parts = [
@@ -165,10 +186,16 @@ class Overlap:
 
     def _read(self, engine: FileEngine, number: int, rounds: int) -> None:
         keys = tuple(JobKey(new.QUEUE, f"{1 - number}-{turn}") for turn in range(rounds))
-        for _ in range(rounds):
-            for job in engine.perform_now(Get(jobs=keys)).jobs:
-                if job is not None:
-                    self.facts.append(Fact(("job", job.queue, job.id), job.attempt, has_ended=job.terminal))
+        facts: set[Fact] = set()
+        while True:
+            jobs = engine.perform_now(Get(jobs=keys)).jobs
+            found = {Fact(("job", job.queue, job.id), job.attempt, job.terminal) for job in jobs if job is not None}
+            if found - facts:
+                self.facts += found - facts
+                self._keep()
+                facts |= found
+            if None not in jobs:
+                return
 
     def problems(self, step: int) -> list[str]:
         problems: list[str] = []

@@ -101,7 +101,7 @@ async def loading(server: RedisServer) -> AsyncIterator[None]:
     usual = settings.read_text()
     await asyncio.to_thread(server.kill)
     settings.write_text(usual + SLOWLY)
-    start = asyncio.ensure_future(asyncio.to_thread(server.start))  # returns when the data is loaded
+    await asyncio.to_thread(server.launch)
     try:
         await eventually(lambda: is_loading(server), "the server to load its data")
         yield
@@ -109,7 +109,6 @@ async def loading(server: RedisServer) -> AsyncIterator[None]:
     finally:
         settings.write_text(usual)
         await asyncio.to_thread(server.restart)  # Redis 6.2 changes no setting while it loads
-        await start
 
 
 def is_loading(server: RedisServer) -> bool:

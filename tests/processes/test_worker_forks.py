@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from eventually import eventually_now
 from growing_log import whole_lines
+from host_stores import HostStore
 
 from holdfast import App
 
@@ -68,10 +69,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "file", "postgres", "redis"])
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    url, namespace = f"sqlite:///{tmp_path}/jobs.db", "holdfast"
-    if request.param != "sqlite":
+    if request.param in ("sqlite", "file"):
+        url, namespace = HostStore.of(request.param, tmp_path).url, "holdfast"
+    else:
         url, namespace = request.getfixturevalue(f"{request.param}_store")()
     (tmp_path / "program.py").write_text(PROGRAM)
     return {"FORK_URL": url, "FORK_NAMESPACE": namespace, "FORK_LOG": str(tmp_path / "log")}

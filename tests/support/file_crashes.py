@@ -28,6 +28,8 @@ from holdfast.files import Files
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND, Instant
 from holdfast.model.observe import Audit
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import Heartbeat
 from holdfast.testing.clock import START, FrozenRuntime
 from holdfast.testing.contract import builders as new
 
@@ -170,10 +172,10 @@ def record(scenario: Scenario) -> Recording:
     return Recording(scenario, cuts, [EMPTY, *(progress.state for progress in expected_states(scenario))])
 
 
-def runtime_after(wall: Instant, fs: Files, boot: str = "first boot") -> ProcessRuntime:
+def runtime_after(wall: Instant, fs: Files, boot: str = "first boot", seed: int = 99) -> ProcessRuntime:
     time = FrozenRuntime()
     time.advance((wall - START) / SECOND)
-    return ProcessRuntime(time, fs, seed=99, boot=boot)
+    return ProcessRuntime(time, fs, seed=seed, boot=boot)
 
 
 def problems_after(recording: Recording, cut: Cut, seed: int, loss: Loss | None = None) -> list[str]:
@@ -212,6 +214,37 @@ def problems_of(recording: Recording, cut: Cut, disk: SimulatedDisk, what: str) 
     finally:
         engine.close_now()
     return [f"{place}: {problem}" for problem in problems]
+
+
+def problems_after_two_cuts(recording: Recording, cut: Cut, seed: int) -> list[str]:
+    """The power fails again while the store is loaded, or while the first job is written."""
+    scenario = recording.scenario
+    disk = cut.image.after_power_cut(seed)
+    images: list[tuple[DiskImage, bool]] = []
+    has_answered = False
+    files = InterceptedFiles(SimulatedFiles(disk), ROOT)
+    files.after = lambda call: images.append((disk.image(), has_answered))
+    engine = open_engine(runtime_after(cut.wall, files), STORE, segment_bytes=scenario.segment_bytes)
+    try:
+        possible = recording.states[cut.durable : cut.begun + 1]
+        engine.perform_now(enqueue(new.new_job("after", queue="after the crash")))
+        has_answered, last = True, state_of(engine)
+        engine.perform_now(Heartbeat(worker=WorkerRecord(worker="writes without a sync")))
+        possible = [*possible, last, state_of(engine)]
+    finally:
+        engine.close_now()
+    problems: list[str] = []
+    for number, (image, answered) in enumerate(images):
+        for second in range(3):
+            after = SimulatedFiles(image.after_power_cut(seed + second))
+            engine = open_engine(runtime_after(cut.wall, after, seed=98), STORE, segment_bytes=scenario.segment_bytes)
+            try:
+                found = compare(state_of(engine), possible[-2:] if answered else possible)
+                found += engine.perform_now(Audit()).problems
+            finally:
+                engine.close_now()
+            problems += [f"{scenario.name}, call {cut.call.number}, then {number}: {problem}" for problem in found]
+    return problems
 
 
 def compare(found: Dump, possible: Sequence[Dump]) -> list[str]:

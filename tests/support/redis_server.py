@@ -155,10 +155,14 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it (again), with the same port and data."""
+        self.launch()
+        eventually_now(self._answers, f"{self.name} to start", START_LIMIT_S)
+
+    def launch(self) -> None:
+        """Start its process, and do not wait until it answers."""
         assert self.binary is not None
         command = [str(self.binary.program), str(self.folder / "redis.conf"), *self._arguments]
         self._process = start_server(command, self.folder)
-        eventually_now(self._answers, f"{self.name} to start", START_LIMIT_S)
 
     def _answers(self) -> bool:
         try:

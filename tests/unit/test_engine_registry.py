@@ -48,7 +48,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reading_the_tables_of_all_engines_imports_no_driver() -> None:
     code = (
         "import sys\nfrom holdfast.engines import settings_tables\n"
-        "assert sorted(settings_tables()) == ['postgres', 'redis', 'sqlite']\n"
+        "assert sorted(settings_tables()) == ['file', 'postgres', 'redis', 'sqlite']\n"
         "assert not {'asyncpg', 'hiredis', 'psycopg', 'redis', 'sqlite3'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

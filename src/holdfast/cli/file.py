@@ -14,13 +14,13 @@ from holdfast.cli.json_output import print_json, to_data
 from holdfast.cli.options import examples, json_option
 from holdfast.engines.file.engine import path_of
 from holdfast.engines.file.inspect import (
-    ChangeFacts,
-    Damage,
-    FileFacts,
-    FrameFacts,
+    InspectedChange,
+    InspectedDamage,
+    InspectedFile,
+    InspectedFrame,
+    InspectedStore,
     Item,
-    StoreFacts,
-    Unfinished,
+    UnfinishedWrite,
     inspect_store,
 )
 from holdfast.errors import EngineUnavailable
@@ -28,12 +28,12 @@ from holdfast.model.instants import Instant
 from holdfast.model.job import JobRecord
 
 KINDS = {
-    StoreFacts: "store",
-    FileFacts: "file",
-    FrameFacts: "frame",
-    ChangeFacts: "change",
-    Unfinished: "unfinished",
-    Damage: "damage",
+    InspectedStore: "store",
+    InspectedFile: "file",
+    InspectedFrame: "frame",
+    InspectedChange: "change",
+    UnfinishedWrite: "unfinished",
+    InspectedDamage: "damage",
 }
 SECRETS = ("token", "settled_token", "reaped_token")
 """Fields that are not printed: with the token of a lease its job can be settled."""
@@ -57,11 +57,11 @@ def inspect(place: str, namespace: str, as_json: bool) -> int:
     """
     folder = Path(path_of(place) if place.startswith("file:") else place)
     counts: Counter[str] = Counter()
-    damages: list[Damage] = []
+    damages: list[InspectedDamage] = []
     try:
         for item in inspect_store(folder, namespace):
             counts[KINDS[type(item)]] += 1
-            if isinstance(item, Damage):
+            if isinstance(item, InspectedDamage):
                 damages.append(item)
             if as_json:
                 print_json(_data(item), kind=KINDS[type(item)])
@@ -88,11 +88,11 @@ def _time(at: Instant) -> datetime:
 
 
 def _data(item: Item) -> dict[str, Any]:
-    if isinstance(item, ChangeFacts):
+    if isinstance(item, InspectedChange):
         record = {name: value for name, value in to_data(item.record).items() if name not in SECRETS}
         data = {name: value for name, value in _fields(item).items() if name != "record"}
         return {**data, "type": _type(item), "record": record}
-    if isinstance(item, FrameFacts):
+    if isinstance(item, InspectedFrame):
         return {**asdict(item), "at": _time(item.at)}
     return asdict(item)
 
@@ -101,13 +101,13 @@ def _fields(item: Item) -> dict[str, Any]:
     return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
-def _type(change: ChangeFacts) -> str:
+def _type(change: InspectedChange) -> str:
     return type(change.record).__name__.removesuffix("Record").lower()
 
 
 def _line(item: Item) -> str:
     match item:
-        case StoreFacts():
+        case InspectedStore():
             lines = [
                 f"{safe(item.folder)}   {safe(item.format) or 'no format'}   id {item.id}",
                 f"synced to {item.synced_offset:,} in {item.synced_file}" if item.synced_file else "no mark of a sync",
@@ -115,9 +115,9 @@ def _line(item: Item) -> str:
             if item.suspect:
                 lines.append(f"A SYNC HAS FAILED: {safe(item.suspect)}")
             return "\n".join([*lines, *(f"{safe(name)}   {size:,} bytes" for name, size in item.other_files.items())])
-        case FileFacts():
+        case InspectedFile():
             return f"\n{item.file}   {item.size:,} bytes"
-        case FrameFacts():
+        case InspectedFrame():
             words = [
                 f"frame {item.sequence} at {item.offset:,}",
                 *([f"{_time(item.at):%Y-%m-%d %H:%M:%S.%f}Z"] if item.at else []),  # 0: the first frame of a store
@@ -126,18 +126,18 @@ def _line(item: Item) -> str:
                 *item.flags,
             ]
             return f"  {'   '.join(words)}"
-        case ChangeFacts():
+        case InspectedChange():
             return f"    {_change_text(item)}"
-        case Unfinished():
+        case UnfinishedWrite():
             return (
                 f"  {item.length:,} bytes at {item.offset:,} after the last complete frame: a write that is under way, "
                 "or one that was cut off and not acknowledged"
             )
-        case Damage():
+        case InspectedDamage():
             return f"  DAMAGED: {item.file} at {item.offset:,}: {safe(item.what)}"
 
 
-def _change_text(change: ChangeFacts) -> str:
+def _change_text(change: InspectedChange) -> str:
     record, kind = change.record, _type(change)
     if not isinstance(record, JobRecord):
         shown = {name: value for name, value in to_data(record).items() if value}

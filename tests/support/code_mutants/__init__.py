@@ -11,6 +11,8 @@ from code_mutants import (
     codec,
     django,
     file,
+    file_engine,
+    file_journal,
     model,
     postgres,
     postgres_rules,
@@ -30,6 +32,8 @@ __all__ = ["MUTANTS", "PARTS", "DoesNotApply", "Mutant"]
 PARTS: dict[str, tuple[Mutant, ...]] = {
     "sqlite": sqlite.MUTANTS,
     "file": file.MUTANTS,
+    "file engine": file_engine.MUTANTS,
+    "file journal": file_journal.MUTANTS,
     "postgres rules": postgres_rules.MUTANTS,
     "postgres": postgres.MUTANTS,
     "redis": redis.MUTANTS,

@@ -60,7 +60,7 @@ class Compaction:
             lock = self._lock_if_due(is_long=is_long)
             if is_long or lock is not None:
                 self._rotate(lock)
-        except (EngineError, OSError) as error:
+        except (EngineError, OSError, RuntimeError) as error:  # RuntimeError: the system starts no more threads
             log.warning(
                 "%s: the journal could not go on in a new file (%s). It is tried again.", self._folder.path, error
             )
@@ -110,7 +110,11 @@ class Compaction:
             except (EngineError, OSError, FellBehind) as error:
                 log.warning("%s: a snapshot could not be written (%s).", self._folder.path, error)
 
-        self._thread = self._runtime.thread(write, name="holdfast-file-compaction")
+        try:
+            self._thread = self._runtime.thread(write, name="holdfast-file-compaction")
+        except BaseException:
+            lock.close()
+            raise
 
     def _encode(self, records: list[Record]) -> Iterator[bytes]:
         for begin in range(0, len(records), RECORDS_PER_SLICE):

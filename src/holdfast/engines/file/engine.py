@@ -66,6 +66,7 @@ class FileEngine(HostEngine):
             )
         super().__init__(runtime)
         self._folder = StoreFolder(path_of(url), checked_namespace(namespace), runtime)
+        self.store_file = str(self._folder.format_path)
         self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
         self._clock = EngineClock(runtime, str(self._folder.path))
@@ -95,11 +96,10 @@ class FileEngine(HostEngine):
                 assert isinstance(self._thread.runner, FileRunner)
                 self._syncs = PeriodicSync(self._thread.runner, runtime, options.sync_interval_s)
             self._open_processes(str(folder.path), folder.path.name)
-        except OSError as error:
+        except BaseException as error:
             self.close_now()
-            raise self._refused_by_disk(error) from error
-        except BaseException:
-            self.close_now()
+            if isinstance(error, OSError) and not isinstance(error, EngineError):
+                raise self._refused_by_disk(error) from error
             raise
 
     def _prepare(self) -> None:
@@ -109,6 +109,8 @@ class FileEngine(HostEngine):
         check_file_system(folder.root, runtime, allow_network_disk=self._allow_network_disk)
         try:
             folder.prepare(self._options.lock_timeout_s)
+        except EngineError:  # `EngineUnavailable` is an OSError, too
+            raise
         except OSError as error:
             raise self._refused_by_disk(error) from error
 
@@ -168,10 +170,6 @@ class FileEngine(HostEngine):
     @classmethod
     def shown_address(cls, url: str) -> str:
         return path_of(url)
-
-    @property
-    def store_file(self) -> str:
-        return str(self._folder.format_path)
 
 
 class FileRenewalConnection(RenewalConnection):

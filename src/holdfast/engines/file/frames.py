@@ -91,7 +91,10 @@ class Frame(NamedTuple):
 
 def encode_frame(header: Header, changes: Sequence[bytes]) -> bytes:
     body = b"".join(changes)
-    table = pack(f"<{2 * len(changes)}I", *(number for data in changes for number in (len(data), crc32(data))))
+    numbers = [0] * (2 * len(changes))
+    numbers[::2] = map(len, changes)
+    numbers[1::2] = map(crc32, changes)
+    table = pack(f"<{len(numbers)}I", *numbers)
     fields = _HEADER.pack(
         MAGIC,
         0,

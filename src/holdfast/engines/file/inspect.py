@@ -28,7 +28,7 @@ from holdfast.runtime import Runtime, SystemRuntime
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFacts:
+class InspectedStore:
     """The small files of a store."""
 
     folder: str
@@ -45,7 +45,7 @@ class StoreFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class InspectedFile:
     """A segment or a snapshot."""
 
     file: str
@@ -53,7 +53,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameFacts:
+class InspectedFrame:
     file: str
     offset: int
     length: int
@@ -66,7 +66,7 @@ class FrameFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeFacts:
+class InspectedChange:
     file: str
     offset: int
     """Of its frame."""
@@ -78,7 +78,7 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedWrite:
     """The end of a file after its last complete frame: a write that is under way, or that was cut off."""
 
     file: str
@@ -87,7 +87,7 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class InspectedDamage:
     """Bytes that are not as they were written, or a file that is missing."""
 
     file: str
@@ -97,7 +97,7 @@ class Damage:
     """The bytes of a damaged change, as they are now."""
 
 
-Item = StoreFacts | FileFacts | FrameFacts | ChangeFacts | Unfinished | Damage
+Item = InspectedStore | InspectedFile | InspectedFrame | InspectedChange | UnfinishedWrite | InspectedDamage
 
 
 def inspect_store(root: Path, namespace: str, runtime: Runtime | None = None) -> Iterator[Item]:
@@ -128,7 +128,7 @@ class _Inspection:
             yield from self._file(self._folder.snapshot_path(number), synced_to=None)
         for number in segments:
             if number - 1 not in segments and number - 1 >= max(snapshots, default=1):
-                yield Damage(self._folder.segment_path(number - 1).name, 0, "this segment is missing")
+                yield InspectedDamage(self._folder.segment_path(number - 1).name, 0, "this segment is missing")
             yield from self._segment(number, is_last=number == segments[-1])
 
     def _small_files(self, segments: list[int]) -> Iterator[Item]:
@@ -137,10 +137,12 @@ class _Inspection:
         if (found := parse_format(text)) is not None:
             self._store = found.id
         else:
-            damage = Damage(self._folder.format_path.name, 0, "the file is missing" if not text else "it is damaged")
+            damage = InspectedDamage(
+                self._folder.format_path.name, 0, "the file is missing" if not text else "it is damaged"
+            )
             ids = (_store_of(self._read(self._folder.segment_path(number))) for number in segments)
             self._store = next((store for store in ids if store is not None), 0)
-        yield StoreFacts(
+        yield InspectedStore(
             folder=str(self._folder.path),
             format=text.partition(b"\n")[0].decode("ascii", "replace"),
             id=f"{self._store:016x}",
@@ -175,16 +177,16 @@ class _Inspection:
         except PermissionError:
             raise
         except OSError as error:
-            yield Damage(path.name, 0, f"it cannot be read: {error}")
+            yield InspectedDamage(path.name, 0, f"it cannot be read: {error}")
             return
-        yield FileFacts(path.name, len(data))
+        yield InspectedFile(path.name, len(data))
         offset, sequence = 0, self._next if path.suffix == ".journal" else None
         while offset < len(data):
             frame = read_sound(data, offset, self._store)
             if frame is None and synced_to is not None:
                 synced_to = max(synced_to, synced_by_later_frames(data, offset, self._store))
                 if offset >= synced_to:
-                    yield Unfinished(path.name, offset, len(data) - offset)
+                    yield UnfinishedWrite(path.name, offset, len(data) - offset)
                     break
             if frame is None:
                 following = find_header(data, offset + 1, -1 if sequence is None else sequence, self._store)
@@ -194,7 +196,7 @@ class _Inspection:
                 frame = None if sequence is None else salvage(data, offset, sequence, self._store)
             if frame is None:
                 end = len(data) if following is None else following
-                yield Damage(path.name, offset, f"{end - offset:,} bytes are not readable as frames")
+                yield InspectedDamage(path.name, offset, f"{end - offset:,} bytes are not readable as frames")
                 offset, sequence = end, None
                 continue
             yield from self._frame(path.name, offset, frame)
@@ -204,7 +206,7 @@ class _Inspection:
 
     def _frame(self, file: str, offset: int, frame: Frame) -> Iterator[Item]:
         header = frame.header
-        yield FrameFacts(
+        yield InspectedFrame(
             file=file,
             offset=offset,
             length=frame.length,
@@ -219,13 +221,15 @@ class _Inspection:
             try:
                 change = decode(data)
             except HoldfastError as error:
-                yield Damage(file, offset, str(error), data)
+                yield InspectedDamage(file, offset, str(error), data)
             else:
-                yield ChangeFacts(file, offset, change.record, not change.there, change.needs_payload)
+                yield InspectedChange(file, offset, change.record, not change.there, change.needs_payload)
         for lost in frame.lost:
-            yield Damage(file, offset, f"change {lost.number} is damaged: {describe_lost(lost.data)}", lost.data)
+            yield InspectedDamage(
+                file, offset, f"change {lost.number} is damaged: {describe_lost(lost.data)}", lost.data
+            )
         if frame.was_damaged and not frame.lost:
-            yield Damage(file, offset, "one copy of the header or table is damaged; no change is lost")
+            yield InspectedDamage(file, offset, "one copy of the header or table is damaged; no change is lost")
 
     def _read(self, path: Path) -> bytes:
         try:

@@ -15,6 +15,7 @@ dies after LAST, the next writer finishes the rotation.
 What is below the mark is never changed again; if it is not sound, it is damaged.
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,8 @@ from holdfast.errors import EngineError, EngineUnavailable
 from holdfast.files import Identity, ReadFile, WriteFile
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
+
+NO_FREE_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Position(NamedTuple):
@@ -250,13 +253,18 @@ class Journal:
                 if mark.segment < segment:  # the process that made it may have died before it synced the folder
                     self.runtime.fs.sync_folder(self.folder.path)
             except OSError as error:
-                self.set_suspect(error)
-                raise self.suspect_error() from error
+                raise self._sync_error(error) from error
             self._note_synced(segment, offset)
 
     def _note_synced(self, segment: int, offset: int) -> None:
         self.synced = Mark(segment, offset)
         self.marks.write(segment, offset)
+
+    def _sync_error(self, error: OSError) -> EngineUnavailable:
+        if error.errno in NO_FREE_DESCRIPTOR:  # the folder was not opened; the next sync tries it again
+            return EngineUnavailable(f"{self.folder.path} could not be synced: {error}.", engine="file")
+        self.set_suspect(error)
+        return self.suspect_error()
 
     def set_suspect(self, error: OSError) -> None:
         """A sync has failed: the kernel may have dropped the data, and a second sync would not report it."""
@@ -321,8 +329,7 @@ class Journal:
         try:
             self.runtime.fs.sync_folder(self.folder.path)
         except OSError as error:
-            self.set_suspect(error)
-            raise self.suspect_error() from error
+            raise self._sync_error(error) from error
         file = self.runtime.fs.open_write(path)
         frame = read_sound(file.read_at(0, EMPTY_FRAME_BYTES), 0, self.folder.id)
         assert frame is not None

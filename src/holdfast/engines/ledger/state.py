@@ -194,8 +194,7 @@ class State(ABC):
 
     def edge(self, like: Edge) -> Edge | None:
         """The stored edge between the same two jobs. Asked only where changes are recorded."""
-        edges = self.children(like.parent.queue, like.parent.id)
-        return next((edge for edge in edges if edge.child == like.child), None)
+        return next((e for e in self.children(like.parent.queue, like.parent.id) if e.child == like.child), None)
 
     @abstractmethod
     def ended_parents(self) -> Name | None:

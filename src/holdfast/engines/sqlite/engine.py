@@ -73,6 +73,7 @@ class SqliteEngine(HostEngine):
             )
         super().__init__(runtime)
         self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
+        self.store_file = self._store.path
         self._auto_migrate = auto_migrate
         self._clock = EngineClock(runtime, path_of(url))
         self._writer: CommandThread | None = None
@@ -226,10 +227,6 @@ class SqliteEngine(HostEngine):
     @classmethod
     def shown_address(cls, url: str) -> str:
         return path_of(url)
-
-    @property
-    def store_file(self) -> str:
-        return self._store.path
 
 
 class SqliteRenewalConnection(RenewalConnection):

@@ -123,7 +123,7 @@ class _Inspection:
         segments, snapshots = self._folder.numbers()  # after the mark, whose segment is there before it
         yield from self._small_files(segments)
         if self._mark.segment > max((*segments, *snapshots), default=0):
-            yield Damage(self._folder.segment_path(self._mark.segment).name, 0, "this segment is missing")
+            yield InspectedDamage(self._folder.segment_path(self._mark.segment).name, 0, "this segment is missing")
         for number in snapshots:
             yield from self._file(self._folder.snapshot_path(number), synced_to=None)
         for number in segments:

@@ -270,7 +270,7 @@ def test_a_write_that_fails_keeps_the_old_content_and_leaves_nothing_behind(
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fdatasync", full)
     with pytest.raises(OSError, match="No space"):
         files.write_atomic(tmp_path / "a", b"new")
     monkeypatch.undo()
@@ -286,13 +286,14 @@ def test_an_atomic_write_syncs_the_file_before_the_rename_and_the_folder_after(
 
     def sync(fd: int) -> None:
         order.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
-        real_sync(fd)
+        real_sync(fd)  # more than a sync of the data alone
 
     def replace(source: Path, target: Path) -> None:
         order.append("rename")
         real_replace(source, target)
 
     monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "fdatasync", sync)
     monkeypatch.setattr(os, "replace", replace)
     files.write_atomic(tmp_path / "a", b"one")
     assert order == ["file", "rename", "folder"]

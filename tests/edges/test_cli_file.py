@@ -165,6 +165,14 @@ def test_a_missing_segment_is_reported(run: Run, store: Store) -> None:
     assert f"{2:016x}.journal at 0: this segment is missing" in answer.out
 
 
+def test_a_missing_last_segment_is_reported(run: Run, store: Store) -> None:
+    store.sync()
+    store.segment.unlink()
+    answer = run("file", "inspect", str(store.root))
+    assert answer.code == 1
+    assert f"{SEGMENT} at 0: this segment is missing" in answer.out
+
+
 @pytest.mark.parametrize("content", [None, b"", b"holdfast file store, format 1\nid 12"])
 def test_a_damaged_format_is_reported_and_the_id_is_taken_from_a_frame(
     run: Run, store: Store, content: bytes | None

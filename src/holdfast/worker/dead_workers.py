@@ -65,7 +65,7 @@ class DeadWorkers(Service):
         if dead:
             answer = await self._engine.disown(*dead)
             names = ", ".join(map(shown, dead))
-            _logger.warning("Processes of workers have ended: %s. Their %d jobs run again.", names, len(answer.leases))
+            _logger.warning("Processes of workers have ended: %s. Jobs that run again: %d.", names, len(answer.leases))
             for worker in dead:
                 await self._engine.forget_worker(worker)
             self._reaper.wake()

@@ -106,4 +106,4 @@ async def test_the_log_counts_the_jobs_of_all_ended_processes_once(
     monkeypatch.setattr(FailingEngine, "process_name", "own", raising=False)
     monkeypatch.setattr(engine, "ended_workers", ended_workers)
     await DeadWorkers(runtime, engine, Woken(runtime)).tick()
-    assert caplog.messages == ["Processes of workers have ended: one, two. Their 1 jobs run again."]
+    assert caplog.messages == ["Processes of workers have ended: one, two. Jobs that run again: 1."]

@@ -119,8 +119,11 @@ class _Inspection:
         """The number of the next frame of the journal, if it is known."""
 
     def items(self) -> Iterator[Item]:
-        segments, snapshots = self._folder.numbers()
+        self._mark = parse_mark(self._read(self._folder.mark_path)[:FILE_BYTES])
+        segments, snapshots = self._folder.numbers()  # after the mark, whose segment is there before it
         yield from self._small_files(segments)
+        if self._mark.segment > max((*segments, *snapshots), default=0):
+            yield InspectedDamage(self._folder.segment_path(self._mark.segment).name, 0, "this segment is missing")
         for number in snapshots:
             yield from self._file(self._folder.snapshot_path(number), synced_to=None)
         for number in segments:
@@ -130,7 +133,6 @@ class _Inspection:
 
     def _small_files(self, segments: list[int]) -> Iterator[Item]:
         text = self._read(self._folder.format_path)
-        self._mark = parse_mark(self._read(self._folder.mark_path)[:FILE_BYTES])
         damage = None
         if (found := parse_format(text)) is not None:
             self._store = found.id

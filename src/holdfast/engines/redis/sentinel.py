@@ -73,8 +73,8 @@ class SentinelAddress:
         if len(refusals) == len(found):
             raise ConfigError(
                 f"No Sentinel at {self.place} answers SENTINEL MASTER: {refusals[0].rstrip('.')}. Write the ports of "
-                "the Sentinels into the address, not those of the servers, and sentinel_username and sentinel_password if "
-                "the Sentinels ask for a login.",
+                "the Sentinels into the address, not those of the servers, and sentinel_username and "
+                "sentinel_password if the Sentinels ask for a login.",
                 key="url",
             )
         return None

@@ -603,3 +603,56 @@ def test_a_users_transaction_is_unsupported_and_the_text_says_what_to_use(tmp_pa
         work.using(transaction=db).enqueue()
     assert "transaction" in str(error.value)
     assert (error.value.capability, error.value.engine) == ("user_transactions", "file")
+
+
+# --- Two releases ---
+
+LATER_RELEASE = """
+import asyncio, sys
+import msgspec
+from file_engine import file_store
+from sqlite_store import a_claim, job, success
+from holdfast.engines.file import changes
+from holdfast.model.job import JobRecord
+
+pack = msgspec.msgpack.encode
+
+def encode(value):
+    data = pack(value)
+    return pack([*msgspec.msgpack.decode(data), "a later field"]) if type(value) is JobRecord else data
+
+changes._encode = encode
+
+async def main():
+    engine = file_store(sys.argv[1], segment_bytes=4096)
+    await engine.open()
+    for turn in range(int(sys.argv[2])):
+        await engine.enqueue(job(f"later-{turn}"))
+        leases = (await engine.claim(a_claim(f"{turn:032}"))).leases
+        await engine.settle(*map(success, leases))
+    assert await engine.audit() == ()
+    await engine.close()
+
+asyncio.run(main())
+"""
+"""A process of a release whose jobs have one field more."""
+
+
+async def test_processes_of_two_releases_share_a_store(tmp_path: Path) -> None:
+    turns = 40
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    later = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LATER_RELEASE, str(tmp_path / "jobs"), str(turns), env=environment
+    )
+    async with opened_engine(file_store(tmp_path / "jobs", segment_bytes=4096)) as engine:
+        for turn in range(turns):
+            await engine.enqueue(job(f"now-{turn}"))
+            leases = (await engine.claim(a_claim(f"f{turn:031}"))).leases
+            await engine.settle(*map(success, leases))
+        assert await asyncio.wait_for(later.wait(), LIMIT_S) == 0
+        while leases := (await engine.claim(a_claim("e" * 32))).leases:
+            await engine.settle(*map(success, leases))
+        assert (await engine.stats("q")).queues[0].counts == {JobState.SUCCEEDED: 2 * turns}
+        assert await engine.audit() == ()
+    async with opened_engine(file_store(tmp_path / "jobs", segment_bytes=4096)) as engine:
+        assert (await engine.stats("q")).queues[0].counts == {JobState.SUCCEEDED: 2 * turns}

@@ -20,13 +20,17 @@ from holdfast.worker.loop_watcher import PERIOD_S
 from holdfast.worker.slots import Slots
 from holdfast.worker.stalls import note_stall
 
-HOLDS_THE_GIL = range(100_000_000)
-"""The sum of so many numbers takes seconds, in one call that does not release the GIL."""
+SAMPLE = 2_000_000
+STALL_US = 4 * SECOND
 
 
 def holds_the_gil() -> int:
+    """Add up so many numbers that it takes about `STALL_US` on this machine, in one call that keeps the GIL."""
     threading.Event().wait(2 * PERIOD_S)  # the watcher checks at least once before
-    return sum(HOLDS_THE_GIL)
+    runtime = SystemRuntime()
+    began_at = runtime.monotonic()
+    sum(range(SAMPLE))
+    return sum(range(SAMPLE * STALL_US // (runtime.monotonic() - began_at)))
 
 
 def other() -> None: ...

@@ -126,7 +126,7 @@ async def test_a_connection_that_stopped_receiving_is_replaced(store: Store, mon
 async def test_a_process_that_listens_to_the_feed_has_sent_its_announcement(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process that is told of it, by any way, publishes its next event."""
+    """Another process that learns of it, by any way, publishes its next event."""
     monkeypatch.setattr("holdfast.engines.notifier_thread.SUBSCRIBE_TIMEOUT_S", 30.0)
     sends: list[bool] = []
     send_pending = Notifier._send_pending

@@ -4,17 +4,14 @@ For tests, for embedding, and as the plainest example of an engine. It may be us
 event loops at once: a command is decided under the lock, and subscribers are notified after it.
 """
 
-from collections.abc import Iterable
-
 from holdfast.engine import Capabilities, Engine, RenewalConnection, Subscription
+from holdfast.engines.direct_renewals import DirectRenewalConnection
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.tables import Tables
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError
-from holdfast.model import work
 from holdfast.model.command import A, Command
 from holdfast.model.instants import At
-from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
 
 
@@ -76,7 +73,7 @@ class MemoryEngine(Engine):
         return self._topics.subscribe(*topics)
 
     def renewal_connection(self) -> RenewalConnection:
-        return MemoryRenewalConnection(self)
+        return DirectRenewalConnection(self.perform_now)
 
     @property
     def clock_offset(self) -> int:
@@ -85,16 +82,3 @@ class MemoryEngine(Engine):
     @clock_offset.setter
     def clock_offset(self, value: int) -> None:
         self._runtime.clock_offset = value
-
-
-class MemoryRenewalConnection(RenewalConnection):
-    def __init__(self, engine: MemoryEngine) -> None:
-        self._engine = engine
-
-    def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
-        return self._engine.perform_now(work.Renew(jobs=tuple(jobs)))
-
-    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
-        return self._engine.perform_now(work.Heartbeat(worker=worker))
-
-    def close(self) -> None: ...

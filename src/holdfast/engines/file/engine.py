@@ -6,13 +6,13 @@ a journal of changes (`journal.py`). One thread per process carries out all wait
 
 import asyncio
 import os
-from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
+from holdfast.engines.direct_renewals import DirectRenewalConnection
 from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
@@ -24,7 +24,6 @@ from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
 from holdfast.model.reads import READS
-from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
 
 DURABILITIES = ("durable", "fast", "none")
@@ -165,26 +164,11 @@ class FileEngine(HostEngine):
         return f"{self._folder.gate_path} is locked. {obstacle}" if obstacle else ""
 
     def renewal_connection(self) -> RenewalConnection:
-        return FileRenewalConnection(self)
+        return DirectRenewalConnection(self.perform_now)
 
     @classmethod
     def shown_address(cls, url: str) -> str:
         return path_of(url)
-
-
-class FileRenewalConnection(RenewalConnection):
-    """The thread of the engine carries out renewals, too. They need no event loop."""
-
-    def __init__(self, engine: FileEngine) -> None:
-        self._engine = engine
-
-    def renew(self, jobs: Iterable[work.Renewal]) -> work.RenewAnswer:
-        return self._engine.perform_now(work.Renew(jobs=tuple(jobs)))
-
-    def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
-        return self._engine.perform_now(work.Heartbeat(worker=worker))
-
-    def close(self) -> None: ...
 
 
 class PeriodicSync:

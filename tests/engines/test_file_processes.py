@@ -562,11 +562,14 @@ async def test_what_was_acknowledged_is_there_after_every_process_was_killed(tmp
     path = tmp_path / "jobs"
     acknowledged: set[str] = set()
     with producers(path, 2) as started:
-        await asyncio.sleep(0.2)
         for process in started:
+            assert process.stdout is not None
+            acknowledged |= set(process.stdout.readline().split())  # it writes
+        for process in started:
+            assert process.stdout is not None
             process.kill()
-            acknowledged |= set(process.communicate()[0].split())
-    assert acknowledged
+            acknowledged |= set(process.stdout.read().split())
+    assert len(acknowledged) >= 2
     assert acknowledged <= read_ids(path)
 
 

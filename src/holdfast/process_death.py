@@ -36,8 +36,10 @@ class ProcessDeath(Struct, frozen=True, gc=False):
     peak_mib: int | None
 
 
-def died_text(exit_code: int, peak_bytes: int | None) -> str:
+def died_text(exit_code: int | None, peak_bytes: int | None) -> str:
     """What is stored about a process that died. `exit_code` is negative for a signal, as in `Popen.returncode`.
+
+    None: other code of the worker's process has taken the status.
 
     >>> died_text(-11, 35 << 20)
     'The process of the handler was killed by SIGSEGV; its peak memory was 35 MiB.'
@@ -45,7 +47,7 @@ def died_text(exit_code: int, peak_bytes: int | None) -> str:
     'The process of the handler ended with exit code 3.'
     """
     cause = _cause(exit_code)
-    verb = _KILLED if exit_code < 0 else _EXITED
+    verb = _EXITED if exit_code is None or exit_code >= 0 else _KILLED
     return _text(f"{verb}{cause}", peak_bytes) + _HINTS.get(cause, "")
 
 
@@ -54,7 +56,7 @@ def _text(what: str, peak_bytes: int | None) -> str:
     return f"{_SUBJECT}{what}{peak}."
 
 
-def died_info(exit_code: int, peak_bytes: int | None) -> ErrorInfo:
+def died_info(exit_code: int | None, peak_bytes: int | None) -> ErrorInfo:
     """The stored error of an attempt whose process died."""
     return ErrorInfo(PROCESS_DIED, died_text(exit_code, peak_bytes), "")
 
@@ -109,7 +111,9 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _cause(exit_code: int) -> str:
+def _cause(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "an unknown status"
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

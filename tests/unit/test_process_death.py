@@ -48,6 +48,13 @@ def test_a_process_that_broke_its_connection_is_named_so() -> None:
     assert deaths_text([broken_info(None)]) == "its process died once of a broken connection"
 
 
+def test_a_status_that_other_code_has_taken_is_not_known() -> None:
+    unknown = died_info(None, None)
+
+    assert unknown.message == "The process of the handler ended with an unknown status."
+    assert death_of(unknown) == ProcessDeath("an unknown status", None)
+
+
 def test_other_errors_are_no_deaths() -> None:
     assert death_of(None) is None
     assert death_of(ErrorInfo("builtins.ValueError", died_text(-11, MIB), "")) is None

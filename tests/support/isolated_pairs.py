@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from holdfast import App, Cancel, Context, GiveUp, Retry, Snooze
+from holdfast.codec import MsgpackCodec
 
 jobs: App[Any] = App(os.environ["ISOLATED_URL"])
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -96,7 +97,7 @@ def reports_progress(ctx: Context) -> list[Any]:
     return [ctx.attempt, ctx.is_retry, ctx.job.id.partition(".")[2], ctx.job.metadata, ctx.lane, ctx.aborted]
 
 
-@twice(codec="msgpack")
+@twice(codec=MsgpackCodec())
 def takes_bytes(data: bytes) -> bytes:
     return data[::-1]
 
@@ -119,12 +120,12 @@ def raises_custom() -> None:
     raise DerivedError(7, where="here")
 
 
-@twice(give_up_on=[CustomError])
+@twice(give_up_on=(CustomError,))
 def raises_what_is_given_up_on() -> None:
     raise DerivedError(8, where="there")
 
 
-@twice(retry_on=[OSError])
+@twice(retry_on=(OSError,))
 def raises_what_is_not_retried() -> None:
     raise KeyError("k")
 

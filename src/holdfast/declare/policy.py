@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from holdfast.codec import Codec
 from holdfast.context import Middleware
 from holdfast.declare.advice import advice_on_option
+from holdfast.declare.isolation import isolate_option, memory_limit_option
 from holdfast.declare.template import Source, Template
 from holdfast.durations import EXAMPLES, Duration, seconds_of
 from holdfast.errors import InvalidOption, duration_us, instant_us
@@ -59,6 +60,8 @@ class TaskOptions(TypedDict, total=False):
     codec: Codec
     remote: bool
     transaction: bool | Callable[[], Any]
+    isolate: Literal["process"] | None
+    memory_limit: int | None
 
 
 class UsingOptions(TypedDict, total=False):
@@ -105,6 +108,10 @@ class TaskPolicy:
     remote: bool
     transaction: Any = False
     """True: `ctx.tx` is a transaction of the store. A function: it makes the user's session."""
+    isolate: str | None = None
+    """`process`: its handlers run in child processes of the worker."""
+    memory_limit: int | None = None
+    """Bytes that such a process may allocate."""
 
 
 def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +167,8 @@ def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -
         key_window=window,
         remote=choose("remote", False),
         transaction=choose("transaction", False),
+        isolate=choose("isolate", None),
+        memory_limit=choose("memory_limit", None),
     )
 
 
@@ -364,6 +373,8 @@ _TASK_READERS: dict[str, _Reader] = {
     "codec": _codec,
     "remote": _flag,
     "transaction": _transaction,
+    "isolate": isolate_option,
+    "memory_limit": memory_limit_option,
 }
 
 _USING_READERS: dict[str, _Reader] = {

@@ -21,9 +21,11 @@ from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
+from holdfast.runtime import SystemRuntime
 from holdfast.telemetry.events import WorkerStarted
 from holdfast.telemetry.logs import configure
 from holdfast.worker import Worker
+from holdfast.worker.manager_channel import ManagerChannel
 
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
 MODULES_WITH_EVENTS = frozenset({"reporting", "reaper"})
@@ -70,6 +72,7 @@ def queue_limit(value: str) -> tuple[str, int | None]:
     help="Format of the log on standard error, if the App has not configured logging itself. none: set up no log. "
     "Default: the setting log_format, or text.",
 )
+@click.option("--manager-fd", type=click.IntRange(0), hidden=True, help="The channel to the manager; only it gives it.")
 @json_option
 def worker(
     where: str | None,
@@ -79,6 +82,7 @@ def worker(
     lines: bool | None,
     log_format: str | None,
     as_json: bool,
+    manager_fd: int | None,
     **options: Any,
 ) -> None:
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
@@ -91,6 +95,11 @@ def worker(
     """
     if where is not None and target is not None and where != target:
         raise click.UsageError(f"Which App: {where}, or --app {target}?")
+    if reload and manager_fd is not None:
+        raise click.UsageError("--reload is for a worker that has no manager.")
+    channel = None if manager_fd is None else ManagerChannel(SystemRuntime(), manager_fd)
+    if channel is not None:
+        channel.start()
     watch = FileWatch(os.getcwd()) if reload else None
     target_app = _load(where or target, watch)
     app = target_app.app
@@ -103,7 +112,7 @@ def worker(
     created = bool(store_file) and not app.runtime.fs.exists(store_file)
     if migrate:
         app.migrate()
-    worker = Worker(app, queues=limits or None, signals=True, **options)
+    worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
     changed: list[str] = []
 
     def stop(file: str) -> None:

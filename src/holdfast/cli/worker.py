@@ -21,9 +21,11 @@ from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
+from holdfast.runtime import SystemRuntime
 from holdfast.telemetry.events import WorkerStarted
 from holdfast.telemetry.logs import configure
 from holdfast.worker import Worker
+from holdfast.worker.manager_channel import ManagerChannel
 
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
 MODULES_WITH_EVENTS = frozenset({"reporting", "reaper"})
@@ -87,6 +89,7 @@ def raw_arguments(ctx: click.Context) -> list[str]:
     help="Format of the log on standard error, if the App has not configured logging itself. none: set up no log. "
     "Default: the setting log_format, or text.",
 )
+@click.option("--manager-fd", type=click.IntRange(0), hidden=True, help="The channel to the manager; only it gives it.")
 @json_option
 @click.pass_context
 def worker(
@@ -100,6 +103,7 @@ def worker(
     lines: bool | None,
     log_format: str | None,
     as_json: bool,
+    manager_fd: int | None,
     **options: Any,
 ) -> None:
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
@@ -120,6 +124,11 @@ def worker(
         shared = {"lines": lines, "log_format": log_format, "as_json": as_json, **options}
         run_manager(ctx, where or target, migrate=migrate, sizes={"min": processes, "max": processes}, options=shared)
         return
+    if reload and manager_fd is not None:
+        raise click.UsageError("--reload is for a worker that has no manager.")
+    channel = None if manager_fd is None else ManagerChannel(SystemRuntime(), manager_fd)
+    if channel is not None:
+        channel.start()
     watch = FileWatch(os.getcwd()) if reload else None
     target_app = _load(where or target, watch)
     app = target_app.app
@@ -132,7 +141,7 @@ def worker(
     created = bool(store_file) and not app.runtime.fs.exists(store_file)
     if migrate:
         app.migrate()
-    worker = Worker(app, queues=limits or None, signals=True, **options)
+    worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
     changed: list[str] = []
 
     def stop(file: str) -> None:

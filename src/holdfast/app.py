@@ -34,6 +34,7 @@ from holdfast.telemetry.events import Event
 
 if TYPE_CHECKING:
     from holdfast.config import Config
+    from holdfast.manager import Manager
     from holdfast.worker import Worker
 
 E = TypeVar("E", bound=Event)
@@ -238,6 +239,45 @@ class App(Generic[S]):
         )
         self.registry.workers.add(worker)
         return worker
+
+    def manager(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        min: int | None = None,
+        max: int | None = None,
+        interval: Duration | None = None,
+        idle_before_down: Duration | None = None,
+        queues: Sequence[str] | Mapping[str, int | None] | None = None,
+        concurrency: int | None = None,
+        grace: Duration | None = None,
+        name: str | None = None,
+        signals: bool = False,
+        arguments: Sequence[str] = (),
+    ) -> "Manager":
+        """Keeps `min` to `max` worker processes for this App: `.run()` or `await .arun()`. None: as configured.
+
+        `target` is this App's `module:name`, by which the workers find it; None: as the configuration names it.
+        `queues`, `concurrency` and `grace` are those of each worker; `arguments`: further ones, as for
+        `holdfast worker`.
+        """
+        from holdfast.manager import Manager
+
+        return Manager(
+            self,
+            target,
+            min=min,
+            max=max,
+            interval=interval,
+            idle_before_down=idle_before_down,
+            queues=queues,
+            concurrency=concurrency,
+            grace=grace,
+            name=name,
+            signals=signals,
+            arguments=arguments,
+        )
 
     def middleware(self, middleware: M, /) -> M:
         """Put this around every attempt of every task; a decorator. The first one is the outermost."""

@@ -112,10 +112,14 @@ class Control:
     status = blocking(astatus)
 
     async def aworkers(self, /) -> list[WorkerStatus]:
-        """Every worker with a recent record, by name."""
+        """Every worker and manager with a recent record, by name."""
         engine = await self._store.engine()
         answer, ended = await engine.workers(), await read_ended_workers(engine)
-        return [WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended) for one in answer.workers]
+        managers = {child: one.worker for one in answer.workers for child in one.children}
+        return [
+            WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended, manager=managers.get(one.worker, ""))
+            for one in answer.workers
+        ]
 
     workers = blocking(aworkers)
 
@@ -133,7 +137,7 @@ class Control:
     stats = blocking(astats)
 
     async def astop_worker(self, name: str, /) -> bool:
-        """Request a worker to stop gently. False: there is no worker with this name."""
+        """Request a worker, or a manager with its workers, to stop gently. False: there is none with this name."""
         return (await (await self._store.engine()).stop_worker(name)).found
 
     stop_worker = blocking(astop_worker)

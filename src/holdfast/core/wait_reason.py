@@ -42,7 +42,8 @@ class UnfinishedJob:
 
     @property
     def alive(self) -> list[WorkerRecord]:
-        return [worker for worker in self.workers if worker.is_alive(self.now)]
+        """Live workers, without managers."""
+        return [worker for worker in self.workers if worker.is_alive(self.now) and not worker.max_children]
 
     @property
     def able(self) -> list[WorkerRecord]:

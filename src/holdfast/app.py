@@ -20,6 +20,7 @@ from holdfast.control import Control
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
+from holdfast.declare.registry import Registry
 from holdfast.durations import Duration
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
@@ -28,7 +29,6 @@ from holdfast.pull.workers import PullWorkers
 from holdfast.queue import Queue
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
-from holdfast.task import Registry
 from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 

@@ -152,6 +152,10 @@ class Config:
         stored: T | None = self.engines.get(cast(Any, settings).table)
         return settings() if stored is None else stored
 
+    def tables(self) -> dict[str, Any]:
+        """The tables with fixed names, by name: not those of queues and engines."""
+        return {name: getattr(self, name) for name in _TABLES}
+
     def source(self, *place: str) -> SettingSource:
         """Where the value of a setting comes from."""
         if place in self.variables:

@@ -89,6 +89,16 @@ def read_config_file(runtime: Runtime, folder: Path) -> ConfigFile | None:
     return None
 
 
+def has_unread_table(runtime: Runtime, folder: Path) -> bool:
+    """True if `pyproject.toml` has settings too, which are not read because there is `holdfast.toml`."""
+    if not (folder / FILE).is_file() or not (folder / PYPROJECT).is_file():
+        return False
+    try:
+        return bool(ConfigFile(PYPROJECT, _text(runtime, folder / PYPROJECT), PYPROJECT_TABLE).values)
+    except ConfigError:  # it is not read, so its errors are nothing to report
+        return False
+
+
 def _text(runtime: Runtime, path: Path) -> str:
     try:
         # Links are followed: a mounted configuration is often a link, and a user who can replace the link can also

@@ -19,6 +19,7 @@ COMMANDS = {
     "pools": "holdfast.cli.queues:pools",
     "workers": "holdfast.cli.status:workers",
     "migrate": "holdfast.cli.migrate:migrate",
+    "config": "holdfast.cli.config:config",
     "file": "holdfast.cli.file:file",
     "demo": "holdfast.cli.root:demo",
 }

@@ -143,7 +143,7 @@ def _waits_for(store: Store, job: Job) -> str:
     if job.finished or job.state is JobState.RUNNING:
         return ""
     try:
-        return store.control.waits_for(job.id, queue=job.queue)
+        return store.control.why(job.id, queue=job.queue).text
     except JobNotFound:  # it was deleted after it was read
         return ""
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "worker": "holdfast.cli.worker:worker",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "status": "holdfast.cli.status:status",
+    "why": "holdfast.cli.why:why",
     "jobs": "holdfast.cli.jobs:jobs",
     "dead": "holdfast.cli.jobs:dead",
     "queues": "holdfast.cli.queues:queues",

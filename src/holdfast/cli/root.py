@@ -17,6 +17,7 @@ COMMANDS = {
     "dead": "holdfast.cli.jobs:dead",
     "queues": "holdfast.cli.queues:queues",
     "pools": "holdfast.cli.queues:pools",
+    "tasks": "holdfast.cli.tasks:tasks",
     "workers": "holdfast.cli.status:workers",
     "migrate": "holdfast.cli.migrate:migrate",
     "file": "holdfast.cli.file:file",

@@ -1,4 +1,4 @@
-"""`holdfast why`: why a job has not ended. Every obstacle that keeps it from running, who holds it, and when it ends."""
+"""`holdfast why`: why a job has not ended. Each obstacle in its way, who holds it, and when it ends."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -13,8 +13,8 @@ from datetime import datetime
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
 from holdfast.core.ended_workers import read_ended_workers
-from holdfast.core.job_end import read_unfinished
-from holdfast.core.wait_reason import wait_reason
+from holdfast.core.job_end import read_facts
+from holdfast.core.wait_reason import Why, explain
 from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.job import JobKey
@@ -45,15 +45,16 @@ class Control:
 
     get = blocking(aget)
 
-    async def awaits_for(self, job_id: str, /, *, queue: str | None = None) -> str:
-        """What the job waits for, as text: its due time, its lane, a pause, a missing worker. Empty: it has ended."""
+    async def awhy(self, job_id: str, /, *, queue: str | None = None) -> Why:
+        """Why the job has not ended: everything that keeps it from running, who holds it, and when it ends."""
+        await move_to_loop()
         key = await find_key(self._store, job_id, queue)
-        unfinished = await read_unfinished(self._store, key)
-        if unfinished is None:
+        facts = await read_facts(self._store, key)
+        if facts is None:
             raise JobNotFound(job_id=job_id, queue=queue)
-        return wait_reason(unfinished)
+        return explain(facts, self._store.codec_named)
 
-    waits_for = blocking(awaits_for)
+    why = blocking(awhy)
 
     async def areport(self, job_id: str, /, *, queue: str | None = None) -> Report:
         """The report of the job up to now."""
@@ -124,7 +125,7 @@ class Control:
     workers = blocking(aworkers)
 
     async def ablocked_by(self, /) -> str:
-        """What keeps every write waiting, such as a stopped process inside SQLite's gate. Empty: nothing known."""
+        """What keeps every write waiting, such as a stopped process inside SQLite's obstacle. Empty: nothing known."""
         await move_to_loop()
         return await (await self._store.engine()).blocked_by()
 

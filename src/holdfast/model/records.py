@@ -103,6 +103,8 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     """Time between two heartbeats."""
     seen: Instant = 0
     stop_asked: bool = False
+    stalling_tasks: tuple[str, ...] = ()
+    """Tasks whose code has held the GIL so long that leases were in danger: the worker runs their jobs alone."""
 
     def is_alive(self, now: Instant) -> bool:
         """True if the last heartbeat is at most three intervals old."""

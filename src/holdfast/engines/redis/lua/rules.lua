@@ -194,6 +194,7 @@ local function copy_WorkerRecord(record)
     interval = record.interval,
     seen = record.seen,
     stop_asked = record.stop_asked,
+    stalling_tasks = record.stalling_tasks,
   }
 end
 

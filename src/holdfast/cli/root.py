@@ -18,6 +18,7 @@ COMMANDS = {
     "pools": "holdfast.cli.queues:pools",
     "workers": "holdfast.cli.status:workers",
     "migrate": "holdfast.cli.migrate:migrate",
+    "doctor": "holdfast.cli.doctor:doctor",
     "file": "holdfast.cli.file:file",
     "demo": "holdfast.cli.root:demo",
 }

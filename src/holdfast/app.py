@@ -73,7 +73,7 @@ class App(Generic[S]):
             self.middleware(each)
         self.task = TaskFactory(self._store, self.registry)
         self.client = Client(self._store, self.registry)
-        self.control = Control(self._store)
+        self.control = Control(self._store, self.registry)
 
     # For its parts
 

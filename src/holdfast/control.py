@@ -9,6 +9,8 @@ A bare id is searched in every queue; if two have it, `AmbiguousId` says which.
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
@@ -17,6 +19,7 @@ from holdfast.core.job_end import read_facts
 from holdfast.core.wait_reason import Why, explain
 from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
+from holdfast.model.findings import Finding
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
@@ -27,6 +30,9 @@ from holdfast.operate.searching import Page, Search
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
 from holdfast.views import CancelAnswer, Job, LaneStatus, PoolSize, QueueStatus, WorkerStatus
 
+if TYPE_CHECKING:
+    from holdfast.doctor.examine import PolicyHolder
+
 CHUNK = 500
 """Jobs requeued in one call to the engine."""
 
@@ -34,8 +40,9 @@ CHUNK = 500
 class Control:
     """`jobs.control`. It may be shared between threads."""
 
-    def __init__(self, store: StoreConnection) -> None:
+    def __init__(self, store: StoreConnection, tasks: "Mapping[str, PolicyHolder]" = MappingProxyType({})) -> None:
         self._store = store
+        self._tasks = tasks
 
     # Observing
 
@@ -130,6 +137,17 @@ class Control:
         return await (await self._store.engine()).blocked_by()
 
     blocked_by = blocking(ablocked_by)
+
+    async def aexamine(self, /) -> list[Finding]:
+        """What `holdfast doctor` prints: what is right and wrong with the settings, the tasks and the store.
+
+        Raises no error for a store that cannot be opened: that is a finding, too.
+        """
+        from holdfast.doctor.examine import examine
+
+        return await examine(self._store, self._tasks)
+
+    examine = blocking(aexamine)
 
     async def astats(self, /) -> QueueStatus:
         """All queues together. Its name is empty."""

@@ -22,6 +22,7 @@ COMMANDS = {
     "workers": "holdfast.cli.status:workers",
     "migrate": "holdfast.cli.migrate:migrate",
     "config": "holdfast.cli.config:config",
+    "doctor": "holdfast.cli.doctor:doctor",
     "file": "holdfast.cli.file:file",
     "demo": "holdfast.cli.root:demo",
 }

@@ -119,7 +119,7 @@ class StoreConnection:
         self._url = url
 
     @property
-    def url_in_code(self) -> str:
+    def url_source(self) -> str:
         """How the code gives the address, for people; empty: it does not."""
         if self._find_url is not None:
             return "App(function)"

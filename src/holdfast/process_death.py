@@ -17,7 +17,8 @@ PROCESS_DIED = "holdfast.ProcessDied"
 _MEBIBYTE = 1 << 20
 _SUBJECT = "The process of the handler "
 _KILLED = "was killed by "
-_EXITED = "ended with exit code "
+_EXITED = "ended with "
+_BROKE = "broke its connection to the worker"
 _PEAK = "; its peak memory was "
 _HINTS = {
     "SIGKILL": " The system does this when memory is short.",
@@ -26,14 +27,19 @@ _HINTS = {
 
 
 class ProcessDeath(Struct, frozen=True, gc=False):
-    """`cause` is the name of a signal, or `exit code N`. `peak_mib` is None if the peak memory is not known."""
+    """`cause` is the name of a signal, `exit code N` or `a broken connection`.
+
+    `peak_mib` is None if the peak memory is not known.
+    """
 
     cause: str
     peak_mib: int | None
 
 
-def died_text(exit_code: int, peak_bytes: int | None) -> str:
+def died_text(exit_code: int | None, peak_bytes: int | None) -> str:
     """What is stored about a process that died. `exit_code` is negative for a signal, as in `Popen.returncode`.
+
+    None: other code of the worker's process has taken the status.
 
     >>> died_text(-11, 35 << 20)
     'The process of the handler was killed by SIGSEGV; its peak memory was 35 MiB.'
@@ -41,14 +47,23 @@ def died_text(exit_code: int, peak_bytes: int | None) -> str:
     'The process of the handler ended with exit code 3.'
     """
     cause = _cause(exit_code)
-    verb = f"{_KILLED}{cause}" if exit_code < 0 else f"{_EXITED}{exit_code}"
+    verb = _EXITED if exit_code is None or exit_code >= 0 else _KILLED
+    return _text(f"{verb}{cause}", peak_bytes) + _HINTS.get(cause, "")
+
+
+def _text(what: str, peak_bytes: int | None) -> str:
     peak = "" if peak_bytes is None else f"{_PEAK}{max(1, round(peak_bytes / _MEBIBYTE))} MiB"
-    return f"{_SUBJECT}{verb}{peak}.{_HINTS.get(cause, '')}"
+    return f"{_SUBJECT}{what}{peak}."
 
 
-def died_info(exit_code: int, peak_bytes: int | None) -> ErrorInfo:
+def died_info(exit_code: int | None, peak_bytes: int | None) -> ErrorInfo:
     """The stored error of an attempt whose process died."""
     return ErrorInfo(PROCESS_DIED, died_text(exit_code, peak_bytes), "")
+
+
+def broken_info(peak_bytes: int | None) -> ErrorInfo:
+    """The same for a process that the worker had to kill: it closed its socket, or wrote what is no answer."""
+    return ErrorInfo(PROCESS_DIED, _text(_BROKE, peak_bytes), "")
 
 
 def death_of(error: ErrorInfo | None) -> ProcessDeath | None:
@@ -61,7 +76,7 @@ def death_of(error: ErrorInfo | None) -> ProcessDeath | None:
         return None
     facts = error.message.removeprefix(_SUBJECT).partition(".")[0]
     verb, _, peak = facts.partition(_PEAK)
-    cause = verb.removeprefix(_KILLED) if verb.startswith(_KILLED) else verb.removeprefix("ended with ")
+    cause = "a broken connection" if verb == _BROKE else verb.removeprefix(_KILLED).removeprefix(_EXITED)
     number = peak.partition(" ")[0]
     return ProcessDeath(cause, int(number) if number.isdecimal() else None)
 
@@ -96,7 +111,9 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _cause(exit_code: int) -> str:
+def _cause(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "an unknown status"
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from holdfast.model.text import ErrorInfo
-from holdfast.process_death import ProcessDeath, death_of, deaths_text, died_info, died_text
+from holdfast.process_death import ProcessDeath, broken_info, death_of, deaths_text, died_info, died_text
 
 MIB = 1 << 20
 
@@ -36,6 +36,23 @@ def test_the_facts_can_be_read_back_from_the_stored_text(exit_code: int, peak_mi
         assert death.cause == f"exit code {exit_code}"
     else:
         assert death.cause in (f"signal {-exit_code}", *(one.name for one in signal.Signals))
+
+
+def test_a_process_that_broke_its_connection_is_named_so() -> None:
+    broken = broken_info(34 * MIB)
+
+    assert (
+        broken.message == "The process of the handler broke its connection to the worker; its peak memory was 34 MiB."
+    )
+    assert death_of(broken) == ProcessDeath("a broken connection", 34)
+    assert deaths_text([broken_info(None)]) == "its process died once of a broken connection"
+
+
+def test_a_status_that_other_code_has_taken_is_not_known() -> None:
+    unknown = died_info(None, None)
+
+    assert unknown.message == "The process of the handler ended with an unknown status."
+    assert death_of(unknown) == ProcessDeath("an unknown status", None)
 
 
 def test_other_errors_are_no_deaths() -> None:

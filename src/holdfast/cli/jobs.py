@@ -20,6 +20,7 @@ from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
 from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
+from holdfast.cli.watch import present, watch_options
 from holdfast.errors import HoldfastError, JobNotFound
 from holdfast.model.job import AttemptOutcome
 from holdfast.model.states import JobState, Reason
@@ -52,40 +53,51 @@ for verb in (cancel, trigger, requeue, delete):
 )
 @on_store()
 @filter_options
-def list_(store: Store, chosen: Filter) -> None:
+@watch_options
+def list_(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """List jobs by queue and state, the newest first."""
-    print_list(store, chosen)
+    print_list(store, chosen, interval_s)
 
 
 @click.command(epilog=examples("holdfast dead", "holdfast dead --task charge --json"))
 @on_store()
 @filter_options
-def dead(store: Store, chosen: Filter) -> None:
+@watch_options
+def dead(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """List the dead letters. The same as jobs list --state failed."""
-    print_list(store, replace(chosen, state=JobState.FAILED.value))
+    print_list(store, replace(chosen, state=JobState.FAILED.value), interval_s)
 
 
-def print_list(store: Store, chosen: Filter) -> None:
+def print_list(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """Print the jobs that match: at most `DEFAULT_LIMIT`, unless the filter has a limit or asks for all."""
     limit = chosen.limit or (None if chosen.everything else DEFAULT_LIMIT)
     one_more = replace(chosen, limit=None if limit is None else limit + 1)
-    if store.as_json:
+
+    def print_objects() -> None:
         printed = 0
         for job in islice(matching(store, one_more), limit):
             print_json(job)
             printed += 1
         if not printed:
             raise nothing_found(store, "No job matches.", chosen)
-        return
-    listed = list(matching(store, one_more))
-    if not listed:
-        raise nothing_found(store, "No job matches.", chosen)
-    console().print(_job_table(listed[:limit], store.now))
-    if limit is not None and len(listed) > limit:
-        print_message(f"These are the first {limit:,}. See more with --limit N, or all with --all.")
+
+    def view() -> RenderableType:
+        listed = list(matching(store, one_more))
+        if not listed:
+            raise nothing_found(store, "No job matches.", chosen)
+        rows = _job_table(listed[:limit], store.now)
+        if limit is None or len(listed) <= limit:
+            return rows
+        more = f"These are the first {limit:,}. See more with --limit N, or all with --all."
+        if interval_s is None:
+            print_message(more)
+            return rows
+        return Group(rows, Text(more, style="dim"))
+
+    present(store, view, print_objects, interval_s)
 
 
-def _job_table(listed: list[Job], now: datetime) -> object:
+def _job_table(listed: list[Job], now: datetime) -> RenderableType:
     lanes = any(job.lane is not None for job in listed)
     columns = ["id", "task", "queue", *(["lane"] if lanes else []), "state", "attempt#", "age#", "note"]
     rows = [
@@ -154,7 +166,7 @@ def _waits_for(store: Store, job: Job) -> str:
     if job.finished or job.state is JobState.RUNNING:
         return ""
     try:
-        return store.control.waits_for(job.id, queue=job.queue)
+        return store.control.why(job.id, queue=job.queue).text
     except JobNotFound:  # it was deleted after it was read
         return ""
 

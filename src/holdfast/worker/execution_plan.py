@@ -29,6 +29,7 @@ class ExecutionPlan:
         "is_isolated",
         "limit",
         "name",
+        "names",
         "policy",
         "running_count",
         "runs_alone",
@@ -54,6 +55,8 @@ class ExecutionPlan:
         self.task = task
         self.policy = task.policy
         self.name = task.policy.name
+        self.names = (self.name, *task.policy.aliases)
+        """The names under which jobs of the task are stored: its own, then its aliases."""
         self.worker = worker
         self.state = state
         self.transaction_environment = transaction_environment

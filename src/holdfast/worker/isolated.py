@@ -34,7 +34,7 @@ from holdfast.model.outcome import DoesNotFit, GaveUp, NotRetryable, ProcessDied
 from holdfast.model.retry import Computed, Listed
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.process_death import died_info
+from holdfast.process_death import broken_info, died_info
 from holdfast.runtime import Runtime, call_later
 from holdfast.telemetry.logs import OWN_LOGGER, JsonFormatter, TextFormatter
 from holdfast.worker.attempt import LeasedAttempt
@@ -89,13 +89,15 @@ class WorkerChildren:
 class IsolatedHandlers:
     """The isolated handlers of a worker, and the child processes in which they run."""
 
-    def __init__(self, app: WorkerApp, worker: str, slots: Slots) -> None:
+    def __init__(self, app: WorkerApp, worker: str, slots: Slots, *, enabled: bool) -> None:
+        """`enabled` is False in the test kit: there all handlers run in its process."""
         self._app = app
+        self._enabled = enabled
         self._processes = HandlerProcesses(app.runtime, WorkerChildren(app, worker), lambda: slots.size)
 
     def handler_of(self, task: HandledTask) -> "IsolatedHandler | None":
         """How the worker runs this task. None: like any other."""
-        if not task.policy.isolate:
+        if not self._enabled or not task.policy.isolate:
             return None
         has_onions = not all(map(is_surround, (*self._app.middlewares, *task.middleware)))
         return IsolatedHandler(task, self._processes, self._app.runtime, decodes=has_onions)
@@ -263,7 +265,5 @@ def _start_failure(error: Exception) -> ErrorInfo:
 
 
 def _death(gone: ProcessGone) -> ErrorInfo:
-    if gone.end.exit_code is None:
-        message = "The process of the handler ended. How is not known: other code of the worker has taken its status."
-        return ErrorInfo(died_info(0, None).type, message, "")
-    return died_info(gone.end.exit_code, gone.end.peak_bytes or None)
+    peak_bytes = gone.end.peak_bytes or None
+    return broken_info(peak_bytes) if gone.is_broken else died_info(gone.end.exit_code, peak_bytes)

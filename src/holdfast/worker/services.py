@@ -59,7 +59,7 @@ from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
 from holdfast.worker.stalls import note_stall
-from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.stop_request import StopReason, StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
 from holdfast.worker.unknown_tasks import UnknownTasks
 from holdfast.worker.until_empty import UntilEmpty
@@ -89,8 +89,7 @@ class WorkerSpec:
     queue_limits: Mapping[str, int]
     settings: WorkerSettings
     strict: bool = False
-    isolation: bool = True
-    """False: isolated tasks run like others, in this process. The test kit uses it."""
+    isolation: bool = True  # False: isolated tasks run like others, in this process
 
 
 class WorkerServices:
@@ -107,34 +106,35 @@ class WorkerServices:
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
         self._released = 0
-        self._has_left_leases = False
+        self.has_left_leases = False
         """At its end the worker could not release all its leases."""
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self.slots = Slots(settings.concurrency, spec.queue_limits)
-        self._isolated = IsolatedHandlers(app, spec.worker, self.slots) if spec.isolation else None
-        self._plans = {
-            name: ExecutionPlan(
+        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, enabled=spec.isolation)
+        plans = [
+            ExecutionPlan(
                 task,
                 worker=spec.worker,
                 state=state,
                 middleware=app.middlewares,
                 handler_threads=self._handler_threads,
                 transaction_environment=TransactionEnvironment(engine, runtime, self._reporter.note_settlement),
-                isolated=None if self._isolated is None else self._isolated.handler_of(task),
+                isolated=self._isolated.handler_of(task),
             )
-            for name, task in app.registry.items()
+            for task in app.registry.values()
             if not task.policy.remote
-        }
+        ]
+        self._plans = {name: plan for plan in plans for name in plan.names}
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
             runtime,
             worker=spec.worker,
             queues=spec.queues,
-            plans=self._plans.values(),
+            plans=plans,
             slots=self.slots,
             prefetch=settings.prefetch,
             strict=spec.strict,
@@ -167,13 +167,13 @@ class WorkerServices:
             self.slots,
             record=self.record,
             on_status=self._on_renew_status,
-            on_stop_requested=lambda: self._on_loop(stop_request.request),
+            on_stop_requested=lambda: self._on_loop(stop_request.request, None, StopReason.STORE),
             on_recovered=lambda: self._on_renewals_recovered(outage),
             on_store_error=lambda error: self._on_loop(outage.note, error),
             on_progress=lambda attempt, at: self._on_loop(
                 self._reporter.progressed, attempt, attempt.sent_progress, at
             ),
-            shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
+            shortest_lease_us=min((plan.policy.lease for plan in plans), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(
             runtime, on_period=self._check_attempts, on_blocked=self._report_blocked, on_stall=self._note_stall
@@ -242,6 +242,7 @@ class WorkerServices:
             busy=self.slots.busy,
             started=self._started,
             interval=HEARTBEAT_US,
+            stalling_tasks=tuple(sorted(name for name, plan in self._plans.items() if plan.runs_alone)),
         )
 
     # Start
@@ -253,7 +254,7 @@ class WorkerServices:
         await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
-        warn_about_timeouts(self._plans.values())
+        warn_about_timeouts(set(self._plans.values()))
         _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(
@@ -339,7 +340,7 @@ class WorkerServices:
         """PF3: without this service the worker would hold jobs and not run them, so it stops."""
         self._ended_service = service.name
         self.failed = True
-        self._stop_request.request()
+        self._stop_request.request(None, StopReason.FAILURE)
 
     async def _stop_working(self) -> None:
         """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
@@ -364,8 +365,7 @@ class WorkerServices:
         cancelled = await try_step(self.supervisor.stop)
         self.keeper.stop()
         cancelled |= await try_step(self._wait_for_keeper)
-        if self._isolated is not None:  # before its jobs are released, because they may start elsewhere at once
-            cancelled |= await try_step(self._isolated.end)
+        cancelled |= await try_step(self._isolated.end)  # a released job may start elsewhere at once
         cancelled |= await try_step(self._release_rest)
         cancelled |= await try_step(self._forget_worker)
         self._handler_threads.close()
@@ -379,7 +379,7 @@ class WorkerServices:
         await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
 
     async def _forget_worker(self) -> None:
-        if self._has_left_leases:  # others find them by the worker's record, and need not wait until they expire
+        if self.has_left_leases:  # others find them by the worker's record, and need not wait until they expire
             return self._engine.keep_process_record()
         try:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
@@ -393,8 +393,8 @@ class WorkerServices:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.exchanger.take_unanswered()
         except Exception as error:
-            self._has_left_leases = True
+            self.has_left_leases = True
             _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
         rest = await release_rest(self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed)
         self._released = rest.released
-        self._has_left_leases |= rest.left > 0
+        self.has_left_leases |= rest.left > 0

@@ -194,6 +194,10 @@ local function copy_WorkerRecord(record)
     interval = record.interval,
     seen = record.seen,
     stop_asked = record.stop_asked,
+    children = record.children,
+    min_children = record.min_children,
+    max_children = record.max_children,
+    stalling_tasks = record.stalling_tasks,
   }
 end
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -133,7 +134,8 @@ async def isolated_worker(
         "HOLDFAST_URL": url,
         "HOLDFAST_WORKER_REAP_INTERVAL": "0.5",
         "OTHER_COPY": f"store={url}",
-        "TMPDIR": str(folder / "tmp"),
+        "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),  # the same for all processes
+        "TMPDIR": str(folder / "tmp"),  # what children leave there
     }
     (folder / "tmp").mkdir(exist_ok=True)
     program = [sys.executable, "-m", "holdfast", "worker", f"{app}:jobs", "--grace", str(grace)]

@@ -17,6 +17,7 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import Middleware, S
 from holdfast.control import Control
+from holdfast.core import isolated
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
@@ -74,6 +75,7 @@ class App(Generic[S]):
         self.task = TaskFactory(self._store, self.registry)
         self.client = Client(self._store, self.registry)
         self.control = Control(self._store, self.registry)
+        isolated.note_app(self)
 
     # For its parts
 
@@ -123,6 +125,11 @@ class App(Generic[S]):
         On Redis it depends on the server: before the store is opened, it is the one of the settings, else `unknown`.
         """
         return self._store.durability
+
+    @property
+    def store_secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The addresses of the store, and the variables by which its driver finds a password."""
+        return self._store.secrets
 
     def import_modules(self) -> None:
         """Import what `modules` names, so that its tasks are declared. Workers and the CLI do this when they start."""

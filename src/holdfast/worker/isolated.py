@@ -89,13 +89,15 @@ class WorkerChildren:
 class IsolatedHandlers:
     """The isolated handlers of a worker, and the child processes in which they run."""
 
-    def __init__(self, app: WorkerApp, worker: str, slots: Slots) -> None:
+    def __init__(self, app: WorkerApp, worker: str, slots: Slots, *, enabled: bool) -> None:
+        """`enabled` is False in the test kit: there all handlers run in its process."""
         self._app = app
+        self._enabled = enabled
         self._processes = HandlerProcesses(app.runtime, WorkerChildren(app, worker), lambda: slots.size)
 
     def handler_of(self, task: HandledTask) -> "IsolatedHandler | None":
         """How the worker runs this task. None: like any other."""
-        if not task.policy.isolate:
+        if not self._enabled or not task.policy.isolate:
             return None
         has_onions = not all(map(is_surround, (*self._app.middlewares, *task.middleware)))
         return IsolatedHandler(task, self._processes, self._app.runtime, decodes=has_onions)

@@ -89,8 +89,7 @@ class WorkerSpec:
     queue_limits: Mapping[str, int]
     settings: WorkerSettings
     strict: bool = False
-    isolation: bool = True
-    """False: isolated tasks run like others, in this process. The test kit uses it."""
+    isolation: bool = True  # False: isolated tasks run like others, in this process
 
 
 class WorkerServices:
@@ -114,7 +113,7 @@ class WorkerServices:
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self.slots = Slots(settings.concurrency, spec.queue_limits)
-        self._isolated = IsolatedHandlers(app, spec.worker, self.slots) if spec.isolation else None
+        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, enabled=spec.isolation)
         plans = [
             ExecutionPlan(
                 task,
@@ -123,7 +122,7 @@ class WorkerServices:
                 middleware=app.middlewares,
                 handler_threads=self._handler_threads,
                 transaction_environment=TransactionEnvironment(engine, runtime, self._reporter.note_settlement),
-                isolated=None if self._isolated is None else self._isolated.handler_of(task),
+                isolated=self._isolated.handler_of(task),
             )
             for task in app.registry.values()
             if not task.policy.remote
@@ -366,8 +365,7 @@ class WorkerServices:
         cancelled = await try_step(self.supervisor.stop)
         self.keeper.stop()
         cancelled |= await try_step(self._wait_for_keeper)
-        if self._isolated is not None:  # before its jobs are released, because they may start elsewhere at once
-            cancelled |= await try_step(self._isolated.end)
+        cancelled |= await try_step(self._isolated.end)  # a released job may start elsewhere at once
         cancelled |= await try_step(self._release_rest)
         cancelled |= await try_step(self._forget_worker)
         self._handler_threads.close()

@@ -41,6 +41,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 Stream = int | IO[bytes] | None
+DISCARD = subprocess.DEVNULL
+PIPE = subprocess.PIPE
 
 _logger = logging.getLogger("holdfast")
 
@@ -113,6 +115,7 @@ class Runtime(ABC):
         stdout: Stream = None,
         stderr: Stream = None,
         new_session: bool = False,
+        pass_fds: Collection[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start a program without a shell. `env` replaces the environment."""
 
@@ -352,11 +355,19 @@ class SystemRuntime(Runtime):
         stdout: Stream = None,
         stderr: Stream = None,
         new_session: bool = False,
+        pass_fds: Collection[int] = (),
     ) -> subprocess.Popen[bytes]:
         if isinstance(argv, str) or not argv:
             raise InvalidOption("`argv` must be a list of a program and its arguments, not one string.", option="argv")
         return subprocess.Popen(
-            list(argv), env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=new_session
+            list(argv),
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=new_session,
+            pass_fds=tuple(pass_fds),
         )
 
 

@@ -242,11 +242,14 @@ class App(Generic[S]):
         prefetch: int | None = None,
         until_empty: bool = False,
         strict: bool = False,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
     ) -> "Worker":
         """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured.
 
         `until_empty`: it ends when nothing is left that it could come to run; it waits for retries and blocked jobs,
         and not for jobs due later than in a minute. `strict`: queues in the order given, not in rotation.
+        `max_jobs`, `max_memory` (bytes, or text such as "512MiB"): it stops gently after this.
         """
         from holdfast.worker import Worker
 
@@ -260,6 +263,8 @@ class App(Generic[S]):
             prefetch=prefetch,
             until_empty=until_empty,
             strict=strict,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
         )
         self.registry.workers.add(worker)
         return worker

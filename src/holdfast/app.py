@@ -20,6 +20,7 @@ from holdfast.control import Control
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
+from holdfast.declare.registry import Registry
 from holdfast.durations import Duration
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
@@ -28,12 +29,12 @@ from holdfast.pull.workers import PullWorkers
 from holdfast.queue import Queue
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
-from holdfast.task import Registry
 from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 
 if TYPE_CHECKING:
     from holdfast.config import Config
+    from holdfast.core.settings import Setting
     from holdfast.manager import Manager
     from holdfast.worker import Worker
 
@@ -72,7 +73,7 @@ class App(Generic[S]):
             self.middleware(each)
         self.task = TaskFactory(self._store, self.registry)
         self.client = Client(self._store, self.registry)
-        self.control = Control(self._store)
+        self.control = Control(self._store, self.registry)
 
     # For its parts
 
@@ -88,6 +89,22 @@ class App(Generic[S]):
     def config(self) -> "Config":
         """The settings; read from file and environment when they are first needed."""
         return self._store.config
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The flag of the command line that has given an option of this App, by option, such as `url`."""
+        return self._store.flags
+
+    @property
+    def url_conflict(self) -> str:
+        """A warning with both addresses if `HOLDFAST_URL` and the code name different stores; else empty."""
+        return self._store.url_conflict
+
+    def settings(self) -> "tuple[Setting, ...]":
+        """All settings as they hold for this App, each with its source. Passwords are masked. Opens no store."""
+        from holdfast.core.settings import settings_in_use
+
+        return tuple(settings_in_use(self._store))
 
     @property
     def engine(self) -> Engine:

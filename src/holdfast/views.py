@@ -136,6 +136,8 @@ class Job(Shown):
     """Runs begun."""
     max_attempts: int | None
     """None: no limit, or not decided before the first attempt."""
+    losses: int
+    """How often its worker, or the process of its handler, was lost."""
     arrival: int
     fence: int
     metadata: dict[str, str]
@@ -205,6 +207,7 @@ def _common(job: JobRecord | Lease) -> dict[str, Any]:
         "state": job.state,
         "priority": job.priority,
         "attempt": job.attempt,
+        "losses": job.losses,
         "arrival": job.arrival,
         "fence": job.fence,
         "metadata": dict(job.metadata),

@@ -68,8 +68,7 @@ def run(
         if hasattr(stream, "reconfigure"):
             # A command must not fail because the terminal's encoding lacks a character.
             stream.reconfigure(errors="backslashreplace")
-    # Removed from the environment: the configuration refuses variables that are no settings.
-    debug = os.environ.pop(DEBUG, "") not in ("", "0")
+    debug = os.environ.get(DEBUG, "") not in ("", "0")
     try:
         code = command.main(
             args=None if argv is None else list(argv), prog_name=program, standalone_mode=False, obj=default

@@ -6,15 +6,15 @@ from datetime import datetime
 
 import click
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.format import cut, safe, span
 from holdfast.cli.json_output import print_json, to_data
-from holdfast.cli.options import Store, duration, examples, on_store
-from holdfast.cli.tables import console, number, table, text
+from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.tables import number, table, text
 from holdfast.cli.target import store_facts
+from holdfast.cli.watch import present, watch_options
 from holdfast.model.states import JobState
 from holdfast.views import QueueStatus, WorkerStatus
 
@@ -22,31 +22,14 @@ LONGEST_LIST = 60
 
 
 @click.command(epilog=examples("holdfast status", "holdfast status --watch", "holdfast status --json --app shop.jobs"))
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option(
-    "--interval", type=duration, default="1s", metavar="TIME", help="With --watch: time between refreshes. Default 1s."
-)
 @on_store()
-def status(store: Store, watch: bool, interval: float) -> None:
+@watch_options
+def status(store: Store, interval_s: float | None) -> None:
     """Show the store, its queues with their counts, and its workers."""
-    if not watch:
-        _print_once(store)
-        return
-    pause = store.app.runtime.event()  # never set: only for `wait`, which Ctrl-C interrupts
-    terminal = console()
-    if store.as_json or not terminal.is_terminal:
-        while True:
-            _print_once(store)
-            pause.wait(interval)
-    with Live(_view(store), console=terminal, auto_refresh=False, transient=False) as live:
-        while not pause.wait(interval):
-            live.update(_view(store), refresh=True)
+    present(store, lambda: _view(store), lambda: _print_objects(store), interval_s)
 
 
-def _print_once(store: Store) -> None:
-    if not store.as_json:
-        console().print(_view(store))
-        return
+def _print_objects(store: Store) -> None:
     print_json({**asdict(store_facts(store.app)), "blocked_by": store.control.blocked_by()}, kind="store")
     workers = store.control.workers()
     for queue in store.control.queues():
@@ -174,18 +157,22 @@ def workers() -> None:
     """List workers, and stop one."""
 
 
-@workers.command("list", epilog=examples("holdfast workers list", "holdfast workers list --json"))
+@workers.command("list", epilog=examples("holdfast workers list", "holdfast workers list --watch"))
 @on_store()
-def list_(store: Store) -> None:
+@watch_options
+def list_(store: Store, interval_s: float | None) -> None:
     """Every worker and manager with a recent heartbeat. The workers of a manager follow it."""
-    listed = store.control.workers()
-    if not listed:
+
+    def listed() -> list[WorkerStatus]:
+        if found := store.control.workers():
+            return found
         raise NothingMatched("There is no worker.")
-    if store.as_json:
-        for worker in listed:
+
+    def print_objects() -> None:
+        for worker in listed():
             print_json(worker)
-    else:
-        console().print(worker_table(listed, store.now))
+
+    present(store, lambda: worker_table(listed(), store.now), print_objects, interval_s)
 
 
 @workers.command(epilog=examples("holdfast workers stop web-1-7f3c09ab"))

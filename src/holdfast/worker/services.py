@@ -110,8 +110,8 @@ class WorkerServices:
         self._handler_threads = HandlerThreads(runtime)
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
-        self._plans = {
-            name: ExecutionPlan(
+        plans = [
+            ExecutionPlan(
                 task,
                 worker=spec.worker,
                 state=state,
@@ -119,9 +119,10 @@ class WorkerServices:
                 handler_threads=self._handler_threads,
                 transaction_environment=TransactionEnvironment(engine, runtime, self._reporter.note_settlement),
             )
-            for name, task in app.registry.items()
+            for task in app.registry.values()
             if not task.policy.remote
-        }
+        ]
+        self._plans = {name: plan for plan in plans for name in plan.names}
         self.slots = Slots(settings.concurrency, spec.queue_limits)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
@@ -129,7 +130,7 @@ class WorkerServices:
             runtime,
             worker=spec.worker,
             queues=spec.queues,
-            plans=self._plans.values(),
+            plans=plans,
             slots=self.slots,
             prefetch=settings.prefetch,
             strict=spec.strict,
@@ -168,7 +169,7 @@ class WorkerServices:
             on_progress=lambda attempt, at: self._on_loop(
                 self._reporter.progressed, attempt, attempt.sent_progress, at
             ),
-            shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
+            shortest_lease_us=min((plan.policy.lease for plan in plans), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(
             runtime, on_period=self._check_attempts, on_blocked=self._report_blocked, on_stall=self._note_stall
@@ -237,6 +238,7 @@ class WorkerServices:
             busy=self.slots.busy,
             started=self._started,
             interval=HEARTBEAT_US,
+            stalling_tasks=tuple(sorted(name for name, plan in self._plans.items() if plan.runs_alone)),
         )
 
     # Start
@@ -248,7 +250,7 @@ class WorkerServices:
         await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
-        warn_about_timeouts(self._plans.values())
+        warn_about_timeouts(set(self._plans.values()))
         _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -24,17 +24,13 @@ from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
-from holdfast.worker.forced_exit import ForcedExit
 from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
-from holdfast.worker.stop_request import StoppedAtStart, StopReason, StopRequest
+from holdfast.worker.stop_request import StoppedAtStart, StopRequest
 from holdfast.worker.stop_signals import StopSignals
-from holdfast.worker.thread import WorkerThread, run_loop
+from holdfast.worker.thread import WorkerThread, cancel_leftover_tasks, run_loop
 from holdfast.worker.until_empty import LeftJobs
-
-LEFTOVER_TIMEOUT_S: Seconds = 1.0
-"""Tasks that still run when the loop is to be closed get this long to end."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -140,7 +136,7 @@ class Worker:
         stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
         try:
-            with self._signals_to(stop_request, settings.grace), self._manager_to(stop_request, settings.grace):
+            with self._stopped_by(stop_request, settings.grace):
                 app.import_modules()
                 async with AsyncExitStack() as stack:
                     async with stop_request.ends_start(after_grace=False):
@@ -203,39 +199,18 @@ class Worker:
         )
 
     @contextmanager
-    def _signals_to(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
-        """With `signals=True`, signals stop this worker."""
-        if not self._signals:
+    def _stopped_by(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
+        """Signals, with `signals=True`, and the manager can stop this worker."""
+        with ExitStack() as stack:
+            if self._signals:
+                managed = self._channel is not None
+                stack.enter_context(StopSignals(self._app.runtime, stop_request, grace_s, managed=managed))
+            if self._channel is not None:
+                stack.enter_context(self._channel.attach(stop_request, grace_s, self._holds_leases))
             yield
-            return
-        forced_exit = ForcedExit(self._app.runtime)
-        forced_exit.start()
-        try:
-            with StopSignals(stop_request, forced_exit, grace_s, managed=self._channel is not None):
-                yield
-        finally:
-            forced_exit.stop()
 
-    @contextmanager
-    def _manager_to(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
-        """The manager of this worker, if it has one, can stop it."""
-        channel, loop = self._channel, asyncio.get_running_loop()
-        if channel is None:
-            yield
-            return
-
-        def stop(requested_s: Seconds | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: it has stopped
-                loop.call_soon_threadsafe(stop_request.request, requested_s, StopReason.MANAGER)
-
-        stop_request.on_first = channel.send_stopping
-        channel.attach(stop, grace_s)
-        try:
-            yield
-        finally:
-            channel.detach()
-            if self._services is None or not self._services.has_left_leases:  # else the manager disowns it
-                channel.send_stopped()
+    def _holds_leases(self) -> bool:
+        return self._services is not None and self._services.has_left_leases
 
     async def run_and_clean_up(self, on_ready: Callable[[], object] = lambda: None) -> None:
         """Run, then make sure that a handler which does not stop cannot keep the loop from closing."""
@@ -244,14 +219,7 @@ class Worker:
         try:
             await self._work(on_ready)
         finally:
-            leftover = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in leftover:
-                task.cancel()
-            if leftover:
-                _, stuck = await asyncio.wait(leftover, timeout=LEFTOVER_TIMEOUT_S)
-                for task in stuck:
-                    _logger.error("Task %s does not stop and is abandoned.", task.get_name())
-                    asyncio.tasks._unregister_task(task)  # else closing the loop would wait for it for ever
+            await cancel_leftover_tasks()
 
     # As a context manager
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "queues": "holdfast.cli.queues:queues",
     "pools": "holdfast.cli.queues:pools",
     "workers": "holdfast.cli.status:workers",
+    "check": "holdfast.cli.check:check",
     "migrate": "holdfast.cli.migrate:migrate",
     "file": "holdfast.cli.file:file",
     "demo": "holdfast.cli.root:demo",

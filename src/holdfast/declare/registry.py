@@ -18,6 +18,8 @@ class Registry(Mapping[str, Task[..., Any]]):
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
         self._by_alias: dict[str, Task[..., Any]] = {}
+        self.payloads: dict[str, Task[..., Any]] = {}
+        """How bare payloads are decoded, by queue: those of `jobs.queue`."""
         self.workers: WeakSet[Any] = WeakSet()
         """The App's workers in this process. Each has the tasks that were there when it started."""
 

@@ -40,7 +40,7 @@ class Schema:
         self._version = version
         self._place = place
         self._connect = connect
-        self._auto_migrate = auto_migrate
+        self.auto_migrate = auto_migrate
 
     async def check(self, connection: asyncpg.Connection) -> None:
         """Check that the tables and rules of this release are installed."""
@@ -48,7 +48,7 @@ class Schema:
             found = await self._installed(connection)
         if self._is_enough(found):
             return
-        if not self._auto_migrate:
+        if not self.auto_migrate:
             wanted = Installed(newest(), (self._version.version,))
             raise SchemaMismatch(
                 f"The schema {self.namespace!r} at {self._place} has {found}, "

@@ -58,7 +58,7 @@ from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
 from holdfast.worker.stalls import note_stall
-from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.stop_request import StopReason, StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
 from holdfast.worker.unknown_tasks import UnknownTasks
 from holdfast.worker.until_empty import UntilEmpty
@@ -104,7 +104,7 @@ class WorkerServices:
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
         self._released = 0
-        self._has_left_leases = False
+        self.has_left_leases = False
         """At its end the worker could not release all its leases."""
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
@@ -163,7 +163,7 @@ class WorkerServices:
             self.slots,
             record=self.record,
             on_status=self._on_renew_status,
-            on_stop_requested=lambda: self._on_loop(stop_request.request),
+            on_stop_requested=lambda: self._on_loop(stop_request.request, None, StopReason.STORE),
             on_recovered=lambda: self._on_renewals_recovered(outage),
             on_store_error=lambda error: self._on_loop(outage.note, error),
             on_progress=lambda attempt, at: self._on_loop(
@@ -238,6 +238,7 @@ class WorkerServices:
             busy=self.slots.busy,
             started=self._started,
             interval=HEARTBEAT_US,
+            stalling_tasks=tuple(sorted(name for name, plan in self._plans.items() if plan.runs_alone)),
         )
 
     # Start
@@ -335,7 +336,7 @@ class WorkerServices:
         """PF3: without this service the worker would hold jobs and not run them, so it stops."""
         self._ended_service = service.name
         self.failed = True
-        self._stop_request.request()
+        self._stop_request.request(None, StopReason.FAILURE)
 
     async def _stop_working(self) -> None:
         """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
@@ -373,7 +374,7 @@ class WorkerServices:
         await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
 
     async def _forget_worker(self) -> None:
-        if self._has_left_leases:  # others find them by the worker's record, and need not wait until they expire
+        if self.has_left_leases:  # others find them by the worker's record, and need not wait until they expire
             return self._engine.keep_process_record()
         try:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
@@ -387,8 +388,8 @@ class WorkerServices:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.exchanger.take_unanswered()
         except Exception as error:
-            self._has_left_leases = True
+            self.has_left_leases = True
             _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
         rest = await release_rest(self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed)
         self._released = rest.released
-        self._has_left_leases |= rest.left > 0
+        self.has_left_leases |= rest.left > 0

@@ -18,9 +18,9 @@ PUBLIC = [
     "DuplicateTask", "EngineError", "EngineUnavailable", "ErrorInfo", "GiveUp", "Handle", "HistoryLost",
     "HoldfastError", "IdConflict", "Interrupt", "InvalidArguments", "InvalidOption", "Job", "JobCancelled",
     "JobError", "JobFailed", "JobNotFound", "JobState", "KeyTaken", "Lane", "Lease", "LeaseLost", "Middleware",
-    "Misfit", "Next", "OutcomeUnknown", "PayloadTooLarge", "Pool", "Queue", "QueueFull", "Receipt", "Refused",
-    "Report", "ResultExpired", "Retry", "SchemaMismatch", "Snooze", "StorageFull", "Task", "UnknownTask",
-    "Unsupported", "UsageError", "WaitTimeout", "Worker", "WrongDatabase", "WrongState", "content_id",
+    "Misfit", "Next", "Obstacle", "OutcomeUnknown", "PayloadTooLarge", "Pool", "Queue", "QueueFull", "Receipt",
+    "Refused", "Report", "ResultExpired", "Retry", "SchemaMismatch", "Snooze", "StorageFull", "Task", "UnknownTask",
+    "Unsupported", "UsageError", "WaitTimeout", "Why", "Worker", "WrongDatabase", "WrongState", "content_id",
     "exponential", "fixed", "linear",
 ]
 # fmt: on

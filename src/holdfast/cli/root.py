@@ -20,6 +20,7 @@ COMMANDS = {
     "pools": "holdfast.cli.queues:pools",
     "tasks": "holdfast.cli.tasks:tasks",
     "workers": "holdfast.cli.status:workers",
+    "check": "holdfast.cli.check:check",
     "migrate": "holdfast.cli.migrate:migrate",
     "config": "holdfast.cli.config:config",
     "doctor": "holdfast.cli.doctor:doctor",

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from holdfast.cli.exits import NothingMatched
-from holdfast.cli.format import cut
+from holdfast.cli.format import cut, safe
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.tables import number, table, text
@@ -29,6 +29,8 @@ class TaskStatus:
     task: str
     here: bool
     """The App of this command declares it."""
+    alias_of: str
+    """The task of that App that has this name as an alias."""
     queue: str
     """Its queue in that App."""
     workers: tuple[str, ...]
@@ -72,14 +74,15 @@ def read_tasks(store: Store) -> list[TaskStatus]:
         for name in queue.ready_tasks:
             queued[name].append(queue.queue)
     here = store.app.registry
-    names = sorted({*here, *workers, *queued})
+    names = sorted({*here, *here.aliases, *workers, *queued})
     if not names:
         raise NothingMatched("No task is known: neither this App nor a live worker has one, and no job is queued.")
     return [
         TaskStatus(
             task=name,
-            here=name in here,
-            queue=here[name].queue if name in here else "",
+            here=(declared := here.find(name)) is not None,
+            alias_of=declared.name if declared is not None and name not in here else "",
+            queue="" if declared is None else declared.queue,
             workers=tuple(workers.get(name, ())),
             queued_in=tuple(queued.get(name, ())),
         )
@@ -90,7 +93,7 @@ def read_tasks(store: Store) -> list[TaskStatus]:
 def _view(store: Store) -> RenderableType:
     rows = [
         [
-            text(task.task) if task.task != BARE_TASK else Text("(bare payloads)", style="dim"),
+            _name(task),
             text(task.queue),
             Text("yes" if task.here else "no", style="" if task.here else "dim"),
             number(len(task.workers)),
@@ -100,6 +103,12 @@ def _view(store: Store) -> RenderableType:
         for task in read_tasks(store)
     ]
     return table(["task", "queue", "here", "workers#", "queued in", "status"], rows)
+
+
+def _name(task: TaskStatus) -> Text:
+    if task.task == BARE_TASK:
+        return Text("(bare payloads)", style="dim")
+    return text(task.task).append(f" (alias of {safe(task.alias_of)})" if task.alias_of else "", style="dim")
 
 
 def _status(task: TaskStatus) -> Text:

@@ -26,6 +26,17 @@ NOTHING = 4
 LEFT = 5
 INTERRUPTED = 130
 
+EXIT_CODES = {
+    DONE: "done",
+    REFUSED: "refused, or the job failed",
+    USAGE: "wrong usage or configuration",
+    UNREACHABLE: "the store cannot be reached",
+    NOTHING: "nothing matched",
+    LEFT: "`worker --until-empty` has left jobs",
+    INTERRUPTED: "Ctrl-C",
+}
+"""All codes and what each means."""
+
 DEBUG = "HOLDFAST_DEBUG"
 
 

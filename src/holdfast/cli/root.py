@@ -4,6 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import click
+from click.shell_completion import CompletionItem
 
 import holdfast
 from holdfast.cli.options import examples
@@ -20,9 +21,26 @@ COMMANDS = {
     "migrate": "holdfast.cli.migrate:migrate",
     "config": "holdfast.cli.config:config",
     "file": "holdfast.cli.file:file",
+    "completion": "holdfast.cli.completion:completion",
     "demo": "holdfast.cli.root:demo",
 }
 """In the order of the help page."""
+SUMMARIES = {
+    "worker": "Take jobs and run them.",
+    "enqueue": "Enqueue one job of TASK.",
+    "status": "Show the store, its queues with their counts, and its workers.",
+    "jobs": "List, show, cancel, trigger, requeue and delete jobs.",
+    "dead": "List the dead letters.",
+    "queues": "List, pause, resume, clear and remove queues; the first four work on lanes, too.",
+    "pools": "List pools, and resize one.",
+    "workers": "List workers, and stop one.",
+    "migrate": "Bring the store's schema up to date.",
+    "config": "Print all settings as they hold, and where the value of each comes from.",
+    "file": "Look into the files of a file store.",
+    "completion": "Print a script that lets a shell complete commands and options.",
+    "demo": "See jobs run, fail, survive a killed worker, and be counted.",
+}
+"""The first sentence of each command: the help page and completions show it without importing the command."""
 REQUIRED_MODULES = {"demo": "holdfast.demo"}
 """A command is listed only if its module is installed."""
 
@@ -41,6 +59,19 @@ class LazyGroup(click.Group):
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        command = None if name in SUMMARIES else self.get_command(ctx, name)
+        return SUMMARIES[name] if command is None else command.get_short_help_str(limit=200)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=self._summary(ctx, name)) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 @click.command(

@@ -99,6 +99,17 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings:
+    """`[manager]`: the least and the most worker processes, seconds between two looks at the load, and for how long
+    less must be enough before the number falls."""
+
+    min: Annotated[int, whole(1, 10_000)] = 1
+    max: Annotated[int, whole(1, 10_000)] = 4
+    interval: Annotated[float, seconds(0.1)] = 5.0
+    idle_before_down: Annotated[float, seconds()] = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """`[queues.NAME]`: most live jobs of the queue and of each lane (0: no limit); fraction at which to warn."""
 
@@ -130,6 +141,7 @@ class Config:
 
     task: TaskSettings = TaskSettings()
     worker: WorkerSettings = WorkerSettings()
+    manager: ManagerSettings = ManagerSettings()
     limits: LimitSettings = LimitSettings()
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
     engines: Mapping[str, Any] = field(default_factory=dict)
@@ -169,6 +181,7 @@ _DEFAULT_QUEUE = QueueSettings()
 _TABLES = {
     "task": TaskSettings,
     "worker": WorkerSettings,
+    "manager": ManagerSettings,
     "limits": LimitSettings,
 }
 

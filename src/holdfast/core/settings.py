@@ -51,8 +51,8 @@ def _top_setting(store: StoreConnection, key: str) -> Setting:
     value, source = getattr(store.config, key), store.config.source(key)
     if key == "url":
         value = _address(store)
-        if store.url_in_code:
-            source = SettingSource(SourceKind.CODE, store.url_in_code)
+        if store.url_source:
+            source = SettingSource(SourceKind.CODE, store.url_source)
     elif key in store.options:
         value, source = store.options[key], SettingSource(SourceKind.CODE, f"App({key}=...)")
     if key in store.flags:

@@ -36,10 +36,11 @@ first, or need `--yes`.
 SIGNALS = """\
 ## Signals
 
-| signal | effect on `worker` |
-|---|---|
-| SIGTERM, SIGINT (Ctrl-C) | it claims no more jobs, waits for its handlers up to `--grace`, then releases the rest |
-| a second one | it ends the grace period at once |
+| signal | `worker` | `manager` |
+|---|---|---|
+| SIGTERM, SIGINT (Ctrl-C) | claims no more jobs, waits for its handlers up to `--grace`, releases the rest | stops all workers in this way |
+| a second one | ends the grace period at once | the same for all workers |
+| SIGHUP | ends at once, as any program | replaces the workers one after the other |
 
 Every other command ends at once; Ctrl-C has the exit code 130.
 """

@@ -37,6 +37,8 @@ EXIT_CODES = {
     UNREACHABLE: "the store cannot be reached",
     NOTHING: "nothing matched",
     LEFT: "`worker --until-empty` has left jobs",
+    NO_CHILD: "no worker of a manager could start",
+    CHILDREN_KILLED: "workers of a manager had to be killed",
     INTERRUPTED: "Ctrl-C",
 }
 """All codes and what each means."""

@@ -13,6 +13,7 @@ COMMANDS = {
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "status": "holdfast.cli.status:status",
     "why": "holdfast.cli.why:why",
+    "events": "holdfast.cli.events:events",
     "jobs": "holdfast.cli.jobs:jobs",
     "dead": "holdfast.cli.jobs:dead",
     "queues": "holdfast.cli.queues:queues",

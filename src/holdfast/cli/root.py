@@ -12,6 +12,7 @@ COMMANDS = {
     "worker": "holdfast.cli.worker:worker",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "status": "holdfast.cli.status:status",
+    "top": "holdfast.cli.top:top",
     "why": "holdfast.cli.why:why",
     "events": "holdfast.cli.events:events",
     "jobs": "holdfast.cli.jobs:jobs",

@@ -94,11 +94,11 @@ def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetim
         number(jobs_in(JobState.RETRYING), "yellow"),
         number(jobs_in(JobState.FAILED), "red"),
         Text("" if oldest is None or oldest > now else span((now - oldest).total_seconds())),
-        _status_text(queue, workers),
+        queue_state_text(queue, workers),
     ]
 
 
-def _status_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
+def queue_state_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
     if queue.paused:
         return Text("paused", style="yellow")
     return Text("no worker", style="red") if queue.has_unserved(workers) else Text("open")
@@ -109,14 +109,16 @@ def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableTy
     return table(columns, [_worker_row(worker, now) for worker in workers])
 
 
-def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
+def worker_state_text(worker: WorkerStatus) -> Text:
     if not worker.alive:
-        status = Text("ended" if worker.ended else "silent", style="red")
-    else:
-        status = Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
+        return Text("ended" if worker.ended else "silent", style="red")
+    return Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
+
+
+def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     return [
         text(worker.name),
-        status,
+        worker_state_text(worker),
         number(worker.busy, "cyan"),
         number(worker.slots),
         Text(span((now - worker.seen_at).total_seconds())),

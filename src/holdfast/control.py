@@ -9,6 +9,8 @@ A bare id is searched in every queue; if two have it, `AmbiguousId` says which.
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
@@ -17,6 +19,7 @@ from holdfast.core.job_end import read_facts
 from holdfast.core.wait_reason import Why, explain
 from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
+from holdfast.model.findings import Finding
 from holdfast.model.job import JobKey
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
@@ -27,6 +30,9 @@ from holdfast.operate.searching import Page, Search
 from holdfast.telemetry.events import QueueCleared, QueuePaused, QueueResumed
 from holdfast.views import CancelAnswer, Job, LaneStatus, PoolSize, QueueStatus, WorkerStatus
 
+if TYPE_CHECKING:
+    from holdfast.doctor.examine import PolicyHolder
+
 CHUNK = 500
 """Jobs requeued in one call to the engine."""
 
@@ -34,8 +40,9 @@ CHUNK = 500
 class Control:
     """`jobs.control`. It may be shared between threads."""
 
-    def __init__(self, store: StoreConnection) -> None:
+    def __init__(self, store: StoreConnection, tasks: "Mapping[str, PolicyHolder]" = MappingProxyType({})) -> None:
         self._store = store
+        self._tasks = tasks
 
     # Observing
 
@@ -113,10 +120,14 @@ class Control:
     status = blocking(astatus)
 
     async def aworkers(self, /) -> list[WorkerStatus]:
-        """Every worker with a recent record, by name."""
+        """Every worker and manager with a recent record, by name."""
         engine = await self._store.engine()
         answer, ended = await engine.workers(), await read_ended_workers(engine)
-        return [WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended) for one in answer.workers]
+        managers = {child: one.worker for one in answer.workers for child in one.children}
+        return [
+            WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended, manager=managers.get(one.worker, ""))
+            for one in answer.workers
+        ]
 
     workers = blocking(aworkers)
 
@@ -127,6 +138,17 @@ class Control:
 
     blocked_by = blocking(ablocked_by)
 
+    async def aexamine(self, /) -> list[Finding]:
+        """What `holdfast doctor` prints: what is right and wrong with the settings, the tasks and the store.
+
+        Raises no error for a store that cannot be opened: that is a finding, too.
+        """
+        from holdfast.doctor.examine import examine
+
+        return await examine(self._store, self._tasks)
+
+    examine = blocking(aexamine)
+
     async def astats(self, /) -> QueueStatus:
         """All queues together. Its name is empty."""
         return QueueStatus.sum(await self.aqueues())
@@ -134,7 +156,7 @@ class Control:
     stats = blocking(astats)
 
     async def astop_worker(self, name: str, /) -> bool:
-        """Request a worker to stop gently. False: there is no worker with this name."""
+        """Request a worker, or a manager with its workers, to stop gently. False: there is none with this name."""
         return (await (await self._store.engine()).stop_worker(name)).found
 
     stop_worker = blocking(astop_worker)

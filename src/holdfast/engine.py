@@ -18,6 +18,7 @@ from holdfast.errors import Unsupported
 from holdfast.model import check, observe, operate, produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
+from holdfast.model.findings import DoctorSupport
 from holdfast.model.instants import At, Instant, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
@@ -84,10 +85,10 @@ class RenewalConnection(ABC):
     def close(self) -> None: ...
 
 
-class Engine(TransactionSupport, EventSupport, ABC):
+class Engine(TransactionSupport, EventSupport, DoctorSupport, ABC):
     """Storage for jobs, leases and what belongs to them.
 
-    `TransactionSupport` is its part in users' transactions, `EventSupport` its part in events.
+    `TransactionSupport` is its part in users' transactions, `EventSupport` in events, `DoctorSupport` in `doctor`.
     """
 
     scheme: ClassVar[str]

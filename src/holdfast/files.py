@@ -262,6 +262,12 @@ class Files:
         except FileNotFoundError:
             return 0
 
+    def free_space(self, path: str | os.PathLike[str]) -> int:
+        """Bytes that this user may still write on the file system of `path`."""
+        import shutil
+
+        return shutil.disk_usage(path).free
+
     def file_system_type(self, path: str | os.PathLike[str]) -> str:
         """The type of the file system of `path`, such as `ext4` or `nfs`; empty if the system does not say."""
         try:

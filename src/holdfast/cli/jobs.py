@@ -22,9 +22,11 @@ from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.errors import HoldfastError, JobNotFound
-from holdfast.model.states import JobState
+from holdfast.model.job import AttemptOutcome
+from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.operate.report import Report
+from holdfast.process_death import deaths_text
 from holdfast.views import Attempt, Job
 
 DEFAULT_LIMIT = 50
@@ -121,9 +123,18 @@ def _note(job: Job, now: datetime) -> str:
         return f"{due}  {_error_text(job.last_error, LONGEST_NOTE)}".rstrip()
     if job.state is JobState.RUNNING:
         return f"on {safe(job.worker)}"
+    if job.state is JobState.FAILED and job.reason is Reason.WORKER_LOST and job.losses:
+        return cut(_losses_text(job), LONGEST_NOTE)
     if job.state in (JobState.FAILED, JobState.CANCELLED):
         return _error_text(job.last_error, LONGEST_NOTE) or cut(f"{job.reason or ''} {job.note}".strip(), LONGEST_NOTE)
     return ""
+
+
+def _losses_text(job: Job) -> str:
+    """The causes of its losses since it was enqueued or requeued, each with its number."""
+    last = job.attempts[-1].generation if job.attempts else 0
+    lost = [run for run in job.attempts if run.outcome is AttemptOutcome.WORKER_LOST and run.generation == last]
+    return deaths_text(run.error for run in lost) or "its worker was lost before it began"
 
 
 def _error_text(error: ErrorInfo | None, longest: int) -> str:
@@ -193,6 +204,8 @@ def _job_facts(
     if waits_for:
         yield "waits for", text(waits_for)
     yield "attempts", Text(f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt))
+    if job.losses:
+        yield "losses", text(f"{job.losses}: {_losses_text(job)}")
     if job.priority:
         yield "priority", Text(str(job.priority))
     if job.progress is not None:
@@ -274,6 +287,8 @@ def _print_report(report: Report) -> None:
     if report.reason is not None:
         facts.append(("reason", text(" · ".join(filter(None, (report.reason, job.note))))))
     facts.append(("attempts", Text(str(job.attempt))))
+    if job.losses:
+        facts.append(("losses", text(f"{job.losses}: {_losses_text(job)}")))
     facts.append(("waited", Text("not started yet" if report.waited is None else span(report.waited))))
     facts.append(("ran", Text(span(report.ran))))
     rows = [

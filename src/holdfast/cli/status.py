@@ -59,7 +59,7 @@ def _view(store: Store) -> RenderableType:
             Text("No process can write. ", "red").append(text(blocked_by)),
             Text("Workers send no heartbeat meanwhile: a silent one may be alive."),
         ]
-    elif not any(worker.alive for worker in workers):
+    elif not any(worker.alive and not is_manager(worker) for worker in workers):
         parts.append(
             Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )
@@ -106,7 +106,20 @@ def queue_state_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Tex
 
 def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
     columns = ["worker", "status", "busy#", "slots#", "seen#", "pid#", "queues", "tasks"]
-    return table(columns, [_worker_row(worker, now) for worker in workers])
+    return table(columns, [_worker_row(worker, now) for worker in _below_managers(workers)])
+
+
+def _below_managers(workers: Sequence[WorkerStatus]) -> list[WorkerStatus]:
+    """By name, and the children of a manager after it."""
+    names = {worker.name for worker in workers}
+    return sorted(
+        workers,
+        key=lambda worker: (
+            (worker.manager if worker.manager in names else worker.name),
+            not is_manager(worker),
+            worker.name,
+        ),
+    )
 
 
 def worker_state_text(worker: WorkerStatus) -> Text:
@@ -117,15 +130,25 @@ def worker_state_text(worker: WorkerStatus) -> Text:
 
 def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     return [
-        text(worker.name),
+        text(f"  {worker.name}" if worker.manager else worker.name),
         worker_state_text(worker),
-        number(worker.busy, "cyan"),
-        number(worker.slots),
+        Text("") if is_manager(worker) else number(worker.busy, "cyan"),
+        Text("") if is_manager(worker) else number(worker.slots),
         Text(span((now - worker.seen_at).total_seconds())),
         Text(str(worker.pid)),
-        Text(cut(" ".join(worker.queues), LONGEST_LIST)),
+        Text(manager_text(worker) if is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
         Text(cut(" ".join(worker.tasks), LONGEST_LIST)),
     ]
+
+
+def is_manager(worker: WorkerStatus) -> bool:
+    return worker.max_children > 0
+
+
+def manager_text(manager: WorkerStatus) -> str:
+    low, high, count = manager.min_children, manager.max_children, len(manager.children)
+    size = f"{low} to {high}" if low < high else str(low)
+    return f"manager of {size} workers, now {count}"
 
 
 # --- holdfast workers ---
@@ -140,7 +163,7 @@ def workers() -> None:
 @on_store()
 @watch_options
 def list_(store: Store, interval_s: float | None) -> None:
-    """Every worker with a recent heartbeat."""
+    """Every worker and manager with a recent heartbeat. The workers of a manager follow it."""
 
     def listed() -> list[WorkerStatus]:
         if found := store.control.workers():
@@ -158,7 +181,10 @@ def list_(store: Store, interval_s: float | None) -> None:
 @click.argument("name", metavar="NAME")
 @on_store()
 def stop(store: Store, name: str) -> None:
-    """Ask a worker to stop gently. A prefix of its name is enough if it fits one worker only."""
+    """Ask a worker, or a manager with its workers, to stop gently.
+
+    A prefix of its name is enough if it fits one only. A manager replaces a worker of its own that stops.
+    """
     names = [worker.name for worker in store.control.workers()]
     matches = [name] if name in names else [other for other in names if other.startswith(name)]
     if not matches:

@@ -71,16 +71,25 @@ def number(value: int, style: str = "") -> Text:
     return Text(f"{value:,}" if value else "·", style=style if value else "dim")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, uncut: Sequence[str] = ()) -> Table:
-    """A table without lines. A name that ends in `#` is a column of numbers; `uncut` columns are shown in full."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    uncut: Sequence[str] = (),
+    wrapped: Sequence[str] = (),
+) -> Table:
+    """A table without lines. A name that ends in `#` is a column of numbers.
+
+    `uncut` columns are shown in full; text in `wrapped` columns goes on in the next line.
+    """
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         name = column.removesuffix("#")
         result.add_column(
             name,
             justify="right" if name != column else "left",
-            no_wrap=True,
-            overflow="fold" if name in uncut else "ellipsis",
+            no_wrap=name not in wrapped,
+            overflow="fold" if name in uncut or name in wrapped else "ellipsis",
         )
     for row in rows:
         result.add_row(*row)

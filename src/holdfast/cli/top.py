@@ -20,7 +20,7 @@ from holdfast.cli.format import clock, cut, short, span
 from holdfast.cli.json_output import event_data, print_json, to_data
 from holdfast.cli.options import Store, duration, examples, on_store
 from holdfast.cli.rates import Latencies, Percentiles, Rate, Rates
-from holdfast.cli.status import queue_state_text, worker_state_text
+from holdfast.cli.status import LONGEST_LIST, is_manager, manager_text, queue_state_text, worker_state_text
 from holdfast.cli.tables import console, number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import again, or_message
@@ -247,14 +247,15 @@ def _lane_table(lanes: Sequence[LaneStatus]) -> RenderableType:
 
 
 def _worker_table(overview: Overview, limit: int) -> RenderableType:
-    busiest = sorted(overview.workers, key=lambda worker: (worker.alive, worker.busy), reverse=True)
+    """Managers first, then the busiest workers."""
+    busiest = sorted(overview.workers, key=lambda one: (one.alive, is_manager(one), one.busy), reverse=True)
     rows = [
         [
             text(worker.name),
             worker_state_text(worker),
-            Text(f"{worker.busy}/{worker.slots}", style="cyan" if worker.busy else "dim"),
+            Text("" if is_manager(worker) else f"{worker.busy}/{worker.slots}", style="cyan" if worker.busy else "dim"),
             Text(span((overview.at - worker.seen_at).total_seconds())),
-            Text(cut(" ".join(worker.queues), 40)),
+            Text(manager_text(worker) if is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
         ]
         for worker in busiest[:limit]
     ]

@@ -130,7 +130,7 @@ class JobFacts:
 
     @property
     def alive(self) -> list[WorkerRecord]:
-        return [worker for worker in self.workers if worker.is_alive(self.now)]
+        return [worker for worker in self.workers if worker.is_alive(self.now) and not worker.max_children]
 
     @property
     def able(self) -> list[WorkerRecord]:

@@ -60,6 +60,12 @@ class EndedProcesses:
             if self._records is not None:
                 self._records.outlives_close = True
 
+    def all_names(self) -> frozenset[str] | None:
+        """Every process of this host that has a record, this one included. None: this system has no records."""
+        if not self.process_name or (records := self._records) is None:
+            return None
+        return frozenset(records.names())
+
     def names(self) -> frozenset[str]:
         """Processes that have certainly ended, except those that `workers_of` found without a worker.
 

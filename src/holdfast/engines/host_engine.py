@@ -66,6 +66,9 @@ class HostEngine(Engine):
         if self._processes is not None:
             self._processes.outlives_close = True
 
+    async def known_processes(self) -> frozenset[str] | None:
+        return None if self._processes is None else frozenset(self._processes.names())
+
     async def ended_workers(self) -> tuple[str, ...]:
         processes = self._processes
         if processes is None:

@@ -11,6 +11,7 @@ from holdfast.engines.tables import Tables
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError
 from holdfast.model.command import A, Command
+from holdfast.model.findings import DURABILITY, Report
 from holdfast.model.instants import At
 from holdfast.runtime import Runtime
 
@@ -68,6 +69,14 @@ class MemoryEngine(Engine):
 
     async def migrate(self) -> tuple[str, ...]:
         return ()
+
+    async def examine(self, report: Report) -> None:
+        report(
+            DURABILITY.note(
+                "none: the jobs are in the memory of one process and end with it. No other process can see them.",
+                "Use SQLite for a store that survives the process.",
+            )
+        )
 
     def subscribe(self, *topics: str) -> Subscription:
         return self._topics.subscribe(*topics)

@@ -45,6 +45,9 @@ class ServerEngine(Engine, Generic[N]):
     def keep_process_record(self) -> None:
         self._ended_processes.keep_record()
 
+    async def known_processes(self) -> frozenset[str] | None:
+        return await self._runtime.run_blocking(self._ended_processes.all_names)
+
     async def ended_workers(self) -> tuple[str, ...]:
         ended = await self._runtime.run_blocking(self._ended_processes.names)
         if not ended:

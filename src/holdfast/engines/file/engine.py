@@ -7,6 +7,7 @@ a journal of changes (`journal.py`). One thread per process carries out all wait
 import asyncio
 import os
 from contextlib import closing
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +15,7 @@ from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.direct_renewals import DirectRenewalConnection
 from holdfast.engines.engine_clock import EngineClock
+from holdfast.engines.file.examine import examine_folder
 from holdfast.engines.file.folder_checks import check_file_system, check_platform
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
@@ -23,6 +25,7 @@ from holdfast.errors import ConfigError, EngineError, EngineUnavailable
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
+from holdfast.model.findings import Report
 from holdfast.model.reads import READS
 from holdfast.runtime import Runtime
 
@@ -68,6 +71,7 @@ class FileEngine(HostEngine):
         self.store_file = str(self._folder.format_path)
         self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
+        self._has_relative_address = not os.path.isabs(unquote(urlsplit(url).path))
         self._clock = EngineClock(runtime, str(self._folder.path))
         self._thread: CommandThread | None = None
         self._syncs: PeriodicSync | None = None
@@ -154,6 +158,20 @@ class FileEngine(HostEngine):
             raise EngineUnavailable(f"{self._folder.path} is not open. Nothing was written. Call open() first.")
         self._check_process()
         return thread
+
+    async def examine(self, report: Report) -> None:
+        options = self._options
+        examine = partial(
+            examine_folder,
+            self._folder,
+            options.durability,
+            options.sync_interval_s,
+            self._runtime,
+            report,
+            is_relative=self._has_relative_address,
+            allow_network_disk=self._allow_network_disk,
+        )
+        await self._runtime.run_blocking(examine)
 
     async def blocked_by(self) -> str:
         return await self._runtime.run_blocking(self._blocked_by)

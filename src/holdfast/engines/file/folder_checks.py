@@ -29,13 +29,14 @@ def check_platform() -> None:
 def check_folders(root: Path, store: Path, runtime: Runtime) -> None:
     """Refuse the folder of the address, or that of the namespace in it, if it is not safe. None of them need exist."""
     for folder in (root, store):
-        _check(folder, runtime)
+        check_folder(folder, runtime)
     status = runtime.fs.status(store)
     if status is not None and status.permissions != PRIVATE:  # for example, copied back from a backup
         runtime.fs.make_private(store)
 
 
-def _check(folder: Path, runtime: Runtime) -> None:
+def check_folder(folder: Path, runtime: Runtime) -> None:
+    """Refuse one folder, if it is not safe. It need not exist."""
     status = runtime.fs.status(folder)
     if status is None:
         return

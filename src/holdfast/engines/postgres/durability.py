@@ -22,6 +22,7 @@ class Durability:
             raise ConfigError(
                 f"`durability` must be one of {', '.join(CLASSES)} on PostgreSQL, not {durability!r}.", key="durability"
             )
+        self.name = durability
         self._durable = durability == "durable"
         self._pooled = pooled
         self.settings: dict[str, str] = {} if self._durable or pooled else {SETTING: "off"}

@@ -25,6 +25,7 @@ from holdfast.engines.postgres.calls import Caller
 from holdfast.engines.postgres.connect import Connector
 from holdfast.engines.postgres.connections import Connections
 from holdfast.engines.postgres.durability import Durability
+from holdfast.engines.postgres.examine import examine_server
 from holdfast.engines.postgres.loop_connections import ConnectionsByLoop, LoopConnections
 from holdfast.engines.postgres.migrations import PRESENT, Rules, check_namespace
 from holdfast.engines.postgres.notifier import Notifier
@@ -37,6 +38,7 @@ from holdfast.engines.server_engine import ServerEngine
 from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
 from holdfast.model.address import has_unencoded_login, mask_password, without_login
 from holdfast.model.command import A, Command
+from holdfast.model.findings import Report
 from holdfast.model.instants import MILLISECOND, SECOND, Micros
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
@@ -196,6 +198,17 @@ class PostgresEngine(ServerEngine[Notifier]):
 
     async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
         return await self._schema.script(after, roles)
+
+    async def examine(self, report: Report) -> None:
+        await examine_server(
+            self._connect,
+            self._schema,
+            self.place,
+            self._durability.name,
+            report,
+            oldest=OLDEST_SERVER,
+            listens=not self._connect_notifier.pooled,
+        )
 
     # Commands
 

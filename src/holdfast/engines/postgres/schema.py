@@ -44,12 +44,10 @@ class Schema:
 
     async def check(self, connection: asyncpg.Connection) -> None:
         """Check that the tables and rules of this release are installed."""
-        async with self._explaining("look at"):
-            found = await self._installed(connection)
-        if self._is_enough(found):
+        found, wanted = await self.compare(connection)
+        if wanted is None:
             return
         if not self._auto_migrate:
-            wanted = Installed(newest(), (self._version.version,))
             raise SchemaMismatch(
                 f"The schema {self.namespace!r} at {self._place} has {found}, "
                 f"this version of Holdfast needs {wanted}. Run: holdfast migrate",
@@ -58,6 +56,12 @@ class Schema:
                 engine=SCHEME,
             )
         await self.migrate()
+
+    async def compare(self, connection: asyncpg.Connection) -> tuple[Installed, Installed | None]:
+        """What is installed, and what this release needs. None: it is enough."""
+        async with self._explaining("look at"):
+            found = await self._installed(connection)
+        return found, None if self._is_enough(found) else Installed(newest(), (self._version.version,))
 
     def _is_enough(self, found: Installed) -> bool:
         return self._version.version in found.rules and found.tables >= newest()

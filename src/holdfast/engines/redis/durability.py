@@ -79,7 +79,7 @@ async def read_settings(send: SendCommand) -> ServerSettings:
         for name in ASKED_SETTINGS:  # one by one: Redis 6.2 takes a single name
             found |= _pairs(await send("CONFIG", "GET", name))
     except ResponseError:  # the service or the ACL forbids it
-        return _from_info(await _info(send, "persistence"), await _info(send, "memory"))
+        return _from_info(await read_info(send, "persistence"), await read_info(send, "memory"))
     return ServerSettings(
         append_only=found.get("appendonly") == "yes",
         fsync=found.get("appendfsync"),
@@ -103,7 +103,8 @@ def _from_info(persistence: dict[str, str], memory: dict[str, str]) -> ServerSet
     )
 
 
-async def _info(send: SendCommand, section: str) -> dict[str, str]:
+async def read_info(send: SendCommand, section: str) -> dict[str, str]:
+    """The fields of a section of INFO; none if the server refuses the question."""
     try:
         reply = await send("INFO", section)
     except ResponseError:
@@ -160,10 +161,16 @@ class ServerDurability:
         """Find the class. Raises ConfigError if a server is weaker than it must be, or evicts keys."""
         self._settings = await read_weakest(servers)
         known = self._class_of(self._settings)
-        refusal = self._refusal(known) or self._eviction_refusal()
-        if refusal is not None:
+        if (refusal := self._refusal(known)) is not None:
             raise refusal
         self.found = self._in_force(known)
+        if (refusal := self._eviction_refusal()) is not None:
+            raise refusal
+
+    @property
+    def eviction(self) -> str | None:
+        """The policy as of the last check. None: the server does not say."""
+        return self._settings.eviction
 
     def _class_of(self, settings: ServerSettings) -> str | None:
         known = settings.durability

@@ -20,6 +20,7 @@ from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.acl import check_rights
 from holdfast.engines.redis.durability import ServerDurability
+from holdfast.engines.redis.examine import check_format, check_server_version, examine_servers
 from holdfast.engines.redis.history import StoreHistory
 from holdfast.engines.redis.notifier import ChannelNotifier
 from holdfast.engines.redis.presence import Presence
@@ -38,6 +39,7 @@ from holdfast.errors import (
     SchemaMismatch,
 )
 from holdfast.model.command import A, Command
+from holdfast.model.findings import Report
 from holdfast.model.instants import Micros
 from holdfast.model.observe import Now
 from holdfast.runtime import Runtime
@@ -228,10 +230,25 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
             await self._check_server()
         except failures.ReplyError as error:
             raise failures.of_reply(error, self.place, "migrate") from error
+        await self._close_unless_open()
+        return (f"format {failures.FORMAT}",) if is_new else ()
+
+    async def examine(self, report: Report) -> None:
+        try:
+            await self._find_cluster()
+            primary, servers = self._primary, self._servers
+            report(check_server_version(await primary.server(), OLDEST_SERVER))
+            await examine_servers(await primary.commands(), self.durability, servers.settings, report)
+            report(check_format(await primary.command("HGET", f"{servers.root}meta", "format")))
+        except failures.ReplyError as error:
+            raise failures.of_reply(error, self.place, "examine") from error
+        finally:
+            await self._close_unless_open()
+
+    async def _close_unless_open(self) -> None:
         if self._pid != os.getpid():
             await self._primary.close()
             self._set_primary()
-        return (f"format {failures.FORMAT}",) if is_new else ()
 
     # Commands
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from functools import partial
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.engine import Capabilities, RenewalConnection
@@ -17,6 +18,7 @@ from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.file_systems import is_network_file_system
 from holdfast.engines.host_engine import HostEngine, checked_namespace
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
+from holdfast.engines.sqlite.examine import examine_sqlite
 from holdfast.engines.sqlite.gate_queue import GateQueue
 from holdfast.engines.sqlite.own_transaction import BUDGET_S, SqliteOwnTransaction, refuse_inside
 from holdfast.engines.sqlite.poller import CommitPoller
@@ -29,6 +31,7 @@ from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
+from holdfast.model.findings import Report
 from holdfast.model.reads import READS
 from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
@@ -74,6 +77,7 @@ class SqliteEngine(HostEngine):
         super().__init__(runtime)
         self._store = StoreOptions(path_of(url), checked_namespace(namespace), durability, busy_timeout, fast_paths)
         self.store_file = self._store.path
+        self._has_relative_address = is_relative(url)
         self._auto_migrate = auto_migrate
         self._clock = EngineClock(runtime, path_of(url))
         self._writer: CommandThread | None = None
@@ -210,6 +214,11 @@ class SqliteEngine(HostEngine):
             self._notify(topics)
         return self._processes is not None
 
+    async def examine(self, report: Report) -> None:
+        await self._runtime.run_blocking(
+            partial(examine_sqlite, self._store, self._runtime, report, is_relative=self._has_relative_address)
+        )
+
     async def blocked_by(self) -> str:
         return await self._runtime.run_blocking(self._blocked_by)
 
@@ -253,6 +262,12 @@ class SqliteRenewalConnection(RenewalConnection):
 
     def close(self) -> None:
         self._writer.close()
+
+
+def is_relative(url: str) -> bool:
+    """True if the file of an address depends on the current folder of a process."""
+    path = unquote(urlsplit(url).path)
+    return not os.path.isabs(path[1:] if url.startswith("sqlite://") else path)
 
 
 def path_of(url: str) -> str:

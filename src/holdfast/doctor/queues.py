@@ -1,0 +1,126 @@
+"""Checks of the queues, by their counters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from holdfast.doctor.words import jobs, names
+from holdfast.model.findings import CLEARING, DEAD_LETTERS, DEPTH, PAUSED, QUEUES, TASKS, WAITING, Finding
+from holdfast.model.instants import MINUTE, SECOND, Instant, Micros
+from holdfast.model.observe import QueueStats
+from holdfast.model.states import JobState
+from holdfast.views import QueueStatus, WorkerStatus
+
+LONG_WAIT_US: Micros = 10 * MINUTE
+
+
+def check_queues(queues: Sequence[QueueStats], workers: Sequence[WorkerStatus], now: Instant) -> Iterator[Finding]:
+    """All but the limits."""
+    yield from _unserved([QueueStatus.of(stats) for stats in queues], workers)
+    yield from _paused([stats for stats in queues if stats.paused], now)
+    for stats in queues:
+        if stats.clearing:
+            yield CLEARING.note(
+                f"A clear of queue {stats.queue} is not done yet; none of its jobs is claimed meanwhile.",
+                "Wait. The next calls go on with it. If it stays, run the clear again.",
+            )
+    yield from _waiting(queues, now)
+    failed = {stats.queue: stats.counts.get(JobState.FAILED, 0) for stats in queues}
+    if any(failed.values()):
+        listed = names(f"{queue} ({count:,})" for queue, count in failed.items() if count)
+        yield DEAD_LETTERS.note(
+            f"{jobs(sum(failed.values()), 'have failed')} for good, in {listed}.",
+            "`holdfast dead` lists them. Fix the cause, then requeue or delete them.",
+        )
+    else:
+        yield DEAD_LETTERS.ok("No job has failed for good.")
+
+
+def _unserved(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
+    if not any(worker.alive for worker in workers):
+        return  # the check of the workers says so
+    served = {queue for worker in workers if worker.alive and not worker.stopping for queue in worker.queues}
+    known = {task for worker in workers if worker.alive for task in worker.tasks}
+    fine_queues = fine_tasks = True
+    for queue in queues:
+        if not queue.has_unserved(workers):
+            continue
+        unknown = [task for task in queue.unserved_tasks(workers) if task not in known]
+        if unknown and queue.queue in served:
+            fine_tasks = False
+            tasks = names(f"task {task}" if task else "bare payloads" for task in unknown)
+            yield TASKS.problem(
+                f"Queue {queue.queue} has queued jobs that no live worker knows: {tasks}.",
+                "Start a worker that imports the module of the task. If the task was renamed or removed, deploy the "
+                "old name, or cancel the jobs: holdfast jobs cancel --task NAME",
+            )
+        else:
+            fine_queues = False
+            tasks = names(f"task {task}" if task else "bare payloads" for task in queue.unserved_tasks(workers))
+            yield QUEUES.problem(
+                f"No live worker takes from queue {queue.queue}{f' for {tasks}' if tasks else ''}, and "
+                f"{jobs(queue.due, 'are due')}.",
+                f"Start a worker for it: holdfast worker MODULE -q {queue.queue}",
+            )
+    if fine_queues:
+        yield QUEUES.ok("A live worker takes the due jobs of every queue, or none is due.")
+    if fine_tasks:
+        yield TASKS.ok("No live worker lacks the task of a queued job of its queues.")
+
+
+def _paused(queues: Sequence[QueueStats], now: Instant) -> Iterator[Finding]:
+    for stats in queues:
+        waited_us = 0 if stats.oldest_due is None else now - stats.oldest_due
+        text = f"Queue {stats.queue} is paused"
+        advice = f"To let it run: holdfast queues resume {stats.queue}"
+        if stats.due and waited_us > LONG_WAIT_US:
+            yield PAUSED.warning(
+                f"{text}, and {jobs(stats.due, 'are due')} there, the oldest for {_minutes(waited_us)}.", advice
+            )
+        else:
+            yield PAUSED.note(f"{text}; {jobs(stats.due, 'are due')} there.", advice)
+    if not queues:
+        yield PAUSED.ok("No queue is paused.")
+
+
+def _waiting(queues: Sequence[QueueStats], now: Instant) -> Iterator[Finding]:
+    fine = True
+    for stats in queues:
+        if stats.paused or not stats.due or stats.oldest_due is None:
+            continue
+        waited_us = now - stats.oldest_due
+        if waited_us > LONG_WAIT_US:
+            fine = False
+            yield WAITING.warning(
+                f"The oldest due job of queue {stats.queue} has waited for {_minutes(waited_us)}; "
+                f"{jobs(stats.due, 'are due')}.",
+                "If workers are alive for it, they do not keep up: start more, raise their concurrency, or look for a "
+                "`concurrency` limit of the task.",
+            )
+    if fine:
+        yield WAITING.ok(f"No due job of a running queue has waited for {_minutes(LONG_WAIT_US)}.")
+
+
+def check_depths(queues: Sequence[QueueStats], limits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
+    """`limits`: by queue the most live jobs, and the fraction of them from which on there is a warning."""
+    fine = True
+    for stats in queues:
+        most, warn_at = limits.get(stats.queue, (0, 1.0))
+        if not most or stats.depth < warn_at * most:
+            continue
+        fine = False
+        text = f"Queue {stats.queue} has {jobs(stats.depth)}, and its limit is {most:,}"
+        if stats.depth >= most:
+            yield DEPTH.problem(
+                f"{text}: it is full, and enqueue raises QueueFull.", "Start more workers, or raise its max_depth."
+            )
+        else:
+            yield DEPTH.warning(
+                f"{text}. When it is full, enqueue raises QueueFull.", "Start more workers, or raise its max_depth."
+            )
+    if fine:
+        yield DEPTH.ok("No queue is near a limit." if limits else "No queue has a limit.")
+
+
+def _minutes(duration_us: Micros) -> str:
+    return (
+        f"{duration_us / MINUTE:.0f} minutes" if duration_us < 120 * MINUTE else f"{duration_us / SECOND / 3600:.1f} h"
+    )

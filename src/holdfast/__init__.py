@@ -21,6 +21,8 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import AbortReason, Context, Middleware, Next
 from holdfast.control import Control
+from holdfast.core.obstacles import Obstacle
+from holdfast.core.wait_reason import Why
 from holdfast.declare.envelope import content_id
 from holdfast.draft import Draft
 from holdfast.errors import (
@@ -121,6 +123,7 @@ __all__ = [
     "LeaseLost",
     "Middleware",
     "Next",
+    "Obstacle",
     "OutcomeUnknown",
     "PayloadTooLarge",
     "Pool",
@@ -139,6 +142,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "WaitTimeout",
+    "Why",
     "Worker",
     "WrongDatabase",
     "WrongState",

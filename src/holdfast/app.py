@@ -20,6 +20,7 @@ from holdfast.control import Control
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
+from holdfast.declare.registry import Registry
 from holdfast.durations import Duration
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
@@ -28,12 +29,13 @@ from holdfast.pull.workers import PullWorkers
 from holdfast.queue import Queue
 from holdfast.runtime import Runtime
 from holdfast.stream import EventStream
-from holdfast.task import Registry
 from holdfast.telemetry.bus import Bus
 from holdfast.telemetry.events import Event
 
 if TYPE_CHECKING:
     from holdfast.config import Config
+    from holdfast.core.settings import Setting
+    from holdfast.manager import Manager
     from holdfast.worker import Worker
 
 E = TypeVar("E", bound=Event)
@@ -87,6 +89,22 @@ class App(Generic[S]):
     def config(self) -> "Config":
         """The settings; read from file and environment when they are first needed."""
         return self._store.config
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The flag of the command line that has given an option of this App, by option, such as `url`."""
+        return self._store.flags
+
+    @property
+    def url_conflict(self) -> str:
+        """A warning with both addresses if `HOLDFAST_URL` and the code name different stores; else empty."""
+        return self._store.url_conflict
+
+    def settings(self) -> "tuple[Setting, ...]":
+        """All settings as they hold for this App, each with its source. Passwords are masked. Opens no store."""
+        from holdfast.core.settings import settings_in_use
+
+        return tuple(settings_in_use(self._store))
 
     @property
     def engine(self) -> Engine:
@@ -238,6 +256,45 @@ class App(Generic[S]):
         )
         self.registry.workers.add(worker)
         return worker
+
+    def manager(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        min: int | None = None,
+        max: int | None = None,
+        interval: Duration | None = None,
+        idle_before_down: Duration | None = None,
+        queues: Sequence[str] | Mapping[str, int | None] | None = None,
+        concurrency: int | None = None,
+        grace: Duration | None = None,
+        name: str | None = None,
+        signals: bool = False,
+        arguments: Sequence[str] = (),
+    ) -> "Manager":
+        """Keeps `min` to `max` worker processes for this App: `.run()` or `await .arun()`. None: as configured.
+
+        `target` is this App's `module:name`, by which the workers find it; None: as the configuration names it.
+        `queues`, `concurrency` and `grace` are those of each worker; `arguments`: further ones, as for
+        `holdfast worker`.
+        """
+        from holdfast.manager import Manager
+
+        return Manager(
+            self,
+            target,
+            min=min,
+            max=max,
+            interval=interval,
+            idle_before_down=idle_before_down,
+            queues=queues,
+            concurrency=concurrency,
+            grace=grace,
+            name=name,
+            signals=signals,
+            arguments=arguments,
+        )
 
     def middleware(self, middleware: M, /) -> M:
         """Put this around every attempt of every task; a decorator. The first one is the outermost."""

@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 from holdfast.blocking import blocking
 from holdfast.core.connection import StoreConnection
 from holdfast.core.enqueue import enqueue
+from holdfast.declare.registry import Registry
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.text import check_name
-from holdfast.task import Registry, Task, declare_elsewhere
+from holdfast.task import Task, declare_elsewhere
 
 R = TypeVar("R")
 
@@ -57,8 +58,11 @@ class Client:
     enqueue_many = blocking(aenqueue_many)
 
     def task(self, name: str, /) -> Task[..., Any]:
-        """A task by its name: the declared one, or one whose code lives elsewhere and whose arguments go unchecked."""
-        task = self._registry.get(check_name(name, "task"))
+        """A task by its name or alias: the declared one, or one whose code lives elsewhere (arguments go unchecked).
+
+        The jobs of a task found by an alias are stored under its own name.
+        """
+        task = self._registry.find(check_name(name, "task"))
         return declare_elsewhere(self._store, name) if task is None else task
 
     def handle(self, job_id: str, /, *, queue: str | None = None) -> Handle[Any]:

@@ -1,18 +1,22 @@
 """Settings, from weakest to strongest: built in, `holdfast.toml` or `[tool.holdfast]`, environment `HOLDFAST_*`.
 
-Arguments in code override all of them and are not seen here. One word per setting: table `[worker]`, key `concurrency`
-is `HOLDFAST_WORKER_CONCURRENCY`. Durations are seconds, or text such as "10m". An unknown key, a value of the wrong
-type or range, and a file that is not TOML raise a `ConfigError` that names the key and its source.
+Arguments in code and flags of commands override all of them; `core/settings.py` shows all sources together. One word
+per setting: table `[worker]`, key `concurrency` is `HOLDFAST_WORKER_CONCURRENCY`. Durations are seconds, or text such
+as "10m". An unknown key, a value of the wrong type or range, and a file that is not TOML raise a `ConfigError` that
+names the key and its source.
 
 Nothing is read on import, nor when an `App` is created; `load` is called when a setting is first needed.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
+from holdfast.config_file import ConfigFile, read_config_file
 from holdfast.errors import ConfigError, InvalidOption
 from holdfast.model.retry import DEFAULT_BACKOFF, Backoff
 from holdfast.readers import (
@@ -34,14 +38,36 @@ Reader = Callable[[object], Any]
 EngineTables = Mapping[str, type]
 Durability = Literal["durable", "fast", "none"]
 
-FILE = "holdfast.toml"
-PYPROJECT = "pyproject.toml"
+Place = tuple[str, ...]
+"""Where a setting is: `("url",)`, `("worker", "concurrency")`, `("queues", "mails", "max_depth")`."""
+
 PREFIX = "HOLDFAST_"
 
 NO_SETTINGS = frozenset({"ALLOW_BLOCKING", "DEBUG"})
 """Variables that are switches and not settings."""
 PROJECT_PREFIX = "TEST_"
 """Variables of Holdfast's own tests."""
+
+
+class SourceKind(StrEnum):
+    """Where a value may come from, the weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    CODE = "code"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSource:
+    """Where a value comes from. `name`: the file with its line, the variable, the call, or the flag."""
+
+    kind: SourceKind
+    name: str = ""
+
+
+DEFAULT = SettingSource(SourceKind.DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +96,17 @@ class WorkerSettings:
     poll_interval: Annotated[float, seconds(0.001)] = 1.0
     reap_interval: Annotated[float, seconds(0.001)] = 5.0
     unknown_task_after: Annotated[float, seconds()] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings:
+    """`[manager]`: the least and the most worker processes, seconds between two looks at the load, and for how long
+    less must be enough before the number falls."""
+
+    min: Annotated[int, whole(1, 10_000)] = 1
+    max: Annotated[int, whole(1, 10_000)] = 4
+    interval: Annotated[float, seconds(0.1)] = 5.0
+    idle_before_down: Annotated[float, seconds()] = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +141,7 @@ class Config:
 
     task: TaskSettings = TaskSettings()
     worker: WorkerSettings = WorkerSettings()
+    manager: ManagerSettings = ManagerSettings()
     limits: LimitSettings = LimitSettings()
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
     engines: Mapping[str, Any] = field(default_factory=dict)
@@ -111,6 +149,11 @@ class Config:
 
     environment_url: str | None = None
     """The value of `HOLDFAST_URL`: the App logs a warning if the address in code differs from it."""
+    variables: Mapping[Place, str] = field(default_factory=dict, compare=False)
+    """The variable of each setting that the environment sets."""
+    file: ConfigFile | None = field(default=None, compare=False)
+    file_places: frozenset[Place] = field(default=frozenset(), compare=False)
+    """The settings that are in the file."""
 
     def queue(self, name: str) -> QueueSettings:
         """The settings of a queue; the defaults if no source names it."""
@@ -121,11 +164,24 @@ class Config:
         stored: T | None = self.engines.get(cast(Any, settings).table)
         return settings() if stored is None else stored
 
+    def tables(self) -> dict[str, Any]:
+        """The tables with fixed names, by name: not those of queues and engines."""
+        return {name: getattr(self, name) for name in _TABLES}
+
+    def source(self, *place: str) -> SettingSource:
+        """Where the value of a setting comes from."""
+        if place in self.variables:
+            return SettingSource(SourceKind.ENVIRONMENT, self.variables[place])
+        if self.file is not None and place in self.file_places:
+            return SettingSource(SourceKind.FILE, self.file.place_of(*place))
+        return DEFAULT
+
 
 _DEFAULT_QUEUE = QueueSettings()
 _TABLES = {
     "task": TaskSettings,
     "worker": WorkerSettings,
+    "manager": ManagerSettings,
     "limits": LimitSettings,
 }
 
@@ -142,115 +198,82 @@ def load(
     `engine_tables` are the tables that engines bring: `engines.settings_tables()`.
     """
     environ = os.environ if environ is None else environ
-    config = Config()
-    source, values = _file(runtime, Path.cwd() if folder is None else folder)
-    config = _merged(config, values, source, engine_tables)
-    for variable, value in sorted(environ.items()):
-        if variable.startswith(PREFIX):
-            config = _from_variable(config, variable, value, engine_tables)
-    return config
+    tables = SettingTables(engine_tables)
+    file = read_config_file(runtime, Path.cwd() if folder is None else folder)
+    from_file = {} if file is None else _file_values(file, tables)
+    from_environment, variables = _environment_values(environ, tables)
+    return tables.config(
+        {**from_file, **from_environment},
+        environment_url=from_environment.get(("url",)),
+        variables=variables,
+        file=file,
+        file_places=frozenset(from_file),
+    )
 
 
-def _engine_table(name: str, engine_tables: EngineTables) -> type | None:
-    try:
-        return engine_tables[name]
-    except KeyError:
-        return None
+# --- The tables ---
 
 
-def _with_engine(config: Config, table: type, values: Mapping[str, object], source: str) -> Config:
-    name: str = cast(Any, table).table
-    return replace(config, engines={**config.engines, name: _updated(config.engine(table), values, name, source)})
+class SettingTables:
+    """Which settings exist, and the reader of each: those of this module and those of engines."""
+
+    def __init__(self, engine_tables: EngineTables) -> None:
+        self._engine_tables = engine_tables
+
+    def table(self, name: str) -> type | None:
+        """The class of the table with this name. Asks for an installed engine of that name last."""
+        if name in _TABLES:
+            return _TABLES[name]
+        try:
+            return self._engine_tables[name]
+        except KeyError:
+            return None
+
+    def readers(self, *table: str) -> Mapping[str, Reader]:
+        """The readers of a table: of `()`, `("worker",)` or `("queues", NAME)`. Empty if there is none."""
+        match table:
+            case ():
+                return readers(Config)
+            case ("queues", _):
+                return readers(QueueSettings)
+            case (name,) if (found := self.table(name)) is not None:
+                return readers(found)
+        return {}
+
+    def places(self) -> list[Place]:
+        """All settings but those of queues."""
+        names = {**_TABLES, **self._engine_tables}
+        return [(key,) for key in readers(Config)] + [(name, key) for name in names for key in self.readers(name)]
+
+    def config(self, values: Mapping[Place, Any], **more: Any) -> Config:
+        """The settings with these values; all others have their defaults."""
+        by_table: dict[Place, dict[str, Any]] = {}
+        for place, value in values.items():
+            by_table.setdefault(place[:-1], {})[place[-1]] = value
+        top = by_table.pop((), {})
+        own = {name: _TABLES[name](**keys) for (name, *_), keys in by_table.items() if name in _TABLES}
+        queues = {table[1]: QueueSettings(**keys) for table, keys in by_table.items() if table[0] == "queues"}
+        engines = {
+            name: cast(type, self.table(name))(**keys)
+            for (name, *_), keys in by_table.items()
+            if name not in _TABLES and name != "queues"
+        }
+        return Config(**top, **own, queues=queues, engines=engines, **more)
 
 
-# --- The file ---
-
-
-def _file(runtime: Runtime, folder: Path) -> tuple[str, Mapping[str, object]]:
-    """The name of the file and its values. `holdfast.toml` wins over `[tool.holdfast]`; without a file: no values."""
-    if (folder / FILE).is_file():
-        return FILE, _toml(runtime, folder / FILE)
-    if (folder / PYPROJECT).is_file():
-        tool = _toml(runtime, folder / PYPROJECT).get("tool", {})
-        values = tool.get("holdfast", {}) if isinstance(tool, Mapping) else {}
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{PYPROJECT}: `tool.holdfast` must be a table.", key="tool.holdfast", source=PYPROJECT)
-        return f"{PYPROJECT} [tool.holdfast]", values
-    return "", {}
-
-
-def _toml(runtime: Runtime, path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        # Links are followed: a mounted configuration is often a link, and a user who can replace the link can also
-        # replace the file.
-        return tomllib.loads(runtime.fs.read_bytes(path.resolve()).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name} cannot be read: {error}.", key="", source=path.name) from error
-    except OSError as error:
-        raise ConfigError(f"{path.name} cannot be read: {error.strerror}.", key="", source=path.name) from error
-
-
-def _merged(config: Config, values: Mapping[str, object], source: str, engine_tables: EngineTables) -> Config:
-    for key, value in values.items():
-        if key in _TABLES:
-            table = _updated(getattr(config, key), _table(value, key, source), key, source)
-            config = replace(config, **{key: table})
-        elif key == "queues":
-            for name, options in _table(value, key, source).items():
-                place = f"queues.{name}"
-                settings = _updated(config.queue(name), _table(options, place, source), place, source)
-                config = _with_queue(config, name, settings, place, source)
-        elif key not in _readers(Config) and (engine := _engine_table(key, engine_tables)) is not None:
-            config = _with_engine(config, engine, _table(value, key, source), source)
-        else:
-            config = _updated(config, {key: value}, "", source)
-    return config
-
-
-def _table(value: object, key: str, source: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: `{key}` must be a table.", key=key, source=source)
-    return value
-
-
-def _with_queue(config: Config, name: str, settings: QueueSettings, place: str, source: str) -> Config:
-    checked: str = _read(queue_name, name, place, source)
-    return replace(config, queues={**config.queues, checked: settings})
-
-
-# --- One value ---
-
-
-def _readers(table: type) -> dict[str, Reader]:
+@cache
+def readers(table: type) -> Mapping[str, Reader]:
     """The reader of each setting of a table: the second part of its annotation."""
     hints = get_type_hints(table, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
-def _updated(table: T, values: Mapping[str, object], place: str, source: str) -> T:
-    """A copy of the table with these values."""
-    readers = _readers(type(table))
-    changes = {}
-    for key, value in values.items():
-        full = f"{place}.{key}" if place else key
-        if key not in readers:
-            raise _unknown(full, source, _similar(key, readers), place)
-        changes[key] = _read(readers[key], value, full, source)
-    return cast(T, replace(cast(Any, table), **changes))
-
-
-def _read(reader: Reader, value: object, key: str, source: str) -> Any:
+def _read(reader: Reader, value: object, place: Place, source: str) -> Any:
+    key = ".".join(place)
     try:
         return reader(value)
     except (ValueError, InvalidOption) as error:
         raise ConfigError(f"{source}: `{key}` {error}", key=key, source=source) from error
-
-
-def _unknown(key: str, source: str, similar: str, place: str = "") -> ConfigError:
-    hint = f"Did you mean `{f'{place}.{similar}' if place else similar}`?" if similar else "Check the spelling."
-    return ConfigError(f"{source}: there is no setting `{key}`. {hint}", key=key, source=source)
 
 
 def _similar(key: str, names: Iterable[str]) -> str:
@@ -260,31 +283,92 @@ def _similar(key: str, names: Iterable[str]) -> str:
     return next(iter(get_close_matches(key, names, n=1)), "")
 
 
+def _unknown(key: str, source: str, similar: str) -> ConfigError:
+    hint = f"Did you mean `{similar}`?" if similar else "Check the spelling."
+    return ConfigError(f"{source}: there is no setting `{key}`. {hint}", key=key, source=source)
+
+
+# --- The file ---
+
+
+def _file_values(file: ConfigFile, tables: SettingTables) -> dict[Place, Any]:
+    values = {}
+    for place, value in _file_items(file, tables):
+        known = tables.readers(*place[:-1])
+        if place[-1] not in known:
+            similar = _similar(place[-1], known)
+            raise _unknown(".".join(place), file.place_of(*place), similar and ".".join((*place[:-1], similar)))
+        values[place] = _read_in_file(known[place[-1]], value, place, file)
+    return values
+
+
+def _file_items(file: ConfigFile, tables: SettingTables) -> Iterator[tuple[Place, object]]:
+    """Each value of the file and its place."""
+    for key, value in file.values.items():
+        if key == "queues":
+            for name, options in _items(value, (key,), file):
+                _read_in_file(queue_name, name, (key, name), file)
+                for option, setting in _items(options, (key, name), file):
+                    yield (key, name, option), setting
+        elif key in tables.readers() or tables.table(key) is None:
+            yield (key,), value
+        else:
+            for option, setting in _items(value, (key,), file):
+                yield (key, option), setting
+
+
+def _items(value: object, place: Place, file: ConfigFile) -> Iterable[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        key, source = ".".join(place), file.place_of(*place)
+        raise ConfigError(f"{source}: `{key}` must be a table.", key=key, source=source)
+    return value.items()
+
+
+def _read_in_file(reader: Reader, value: object, place: Place, file: ConfigFile) -> Any:
+    try:
+        return _read(reader, value, place, file.name)
+    except ConfigError:
+        return _read(reader, value, place, file.place_of(*place))  # raises again, now with the line
+
+
 # --- The environment ---
 
 
-def _from_variable(config: Config, variable: str, value: str, engine_tables: EngineTables) -> Config:
-    word = variable.removeprefix(PREFIX)
-    if word in NO_SETTINGS or word.startswith(PROJECT_PREFIX):
-        return config
-    key = word.lower()
-    if key in _readers(Config):
-        config = _updated(config, {key: value}, "", variable)
-        return replace(config, environment_url=config.url) if key == "url" else config
-    table, _, rest = key.partition("_")
-    if table in _TABLES and rest in _readers(_TABLES[table]):
-        return replace(config, **{table: _updated(getattr(config, table), {rest: value}, table, variable)})
+def variable_of(*place: str) -> str:
+    """The variable of a setting.
+
+    >>> variable_of("worker", "concurrency")
+    'HOLDFAST_WORKER_CONCURRENCY'
+    """
+    return PREFIX + "_".join(place).upper()
+
+
+def _environment_values(environ: Mapping[str, str], tables: SettingTables) -> tuple[dict[Place, Any], dict[Place, str]]:
+    values: dict[Place, Any] = {}
+    variables: dict[Place, str] = {}
+    for variable, value in sorted(environ.items()):
+        word = variable.removeprefix(PREFIX)
+        if word == variable or word in NO_SETTINGS or word.startswith(PROJECT_PREFIX):
+            continue
+        place = _place_of(word.lower(), tables)
+        if place is None:
+            known = [variable_of(*place) for place in tables.places()]
+            raise _unknown(word.lower(), variable, _similar(variable, known))
+        if place[0] == "queues":
+            _read(queue_name, place[1], place[:-1], variable)
+        values[place] = _read(tables.readers(*place[:-1])[place[-1]], value, place, variable)
+        variables[place] = variable
+    return values, variables
+
+
+def _place_of(word: str, tables: SettingTables) -> Place | None:
+    """The setting that a variable means: `worker_concurrency` is `("worker", "concurrency")`."""
+    if word in tables.readers():
+        return (word,)
+    table, _, key = word.partition("_")
     if table == "queues":
-        for option in sorted(_readers(QueueSettings), key=len, reverse=True):  # one may end like another
-            if rest.endswith(f"_{option}") and (name := rest.removesuffix(f"_{option}")):
-                settings = _updated(config.queue(name), {option: value}, f"queues.{name}", variable)
-                return _with_queue(config, name, settings, f"queues.{name}", variable)
-    engine = _engine_table(table, engine_tables)
-    if engine is not None and rest in _readers(engine):
-        return _with_engine(config, engine, {rest: value}, variable)
-    raise _unknown(key, variable, _similar(key, _every_key(engine_tables)))
-
-
-def _every_key(engine_tables: EngineTables) -> list[str]:
-    inside = [f"{table}_{key}" for table, kind in {**_TABLES, **engine_tables}.items() for key in _readers(kind)]
-    return [*_readers(Config), *inside]
+        for option in sorted(readers(QueueSettings), key=len, reverse=True):  # one may end like another
+            if key.endswith(f"_{option}") and (name := key.removesuffix(f"_{option}")):
+                return (table, name, option)
+        return None
+    return (table, key) if key in tables.readers(table) else None

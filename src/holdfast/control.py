@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.core.connection import StoreConnection
 from holdfast.core.ended_workers import read_ended_workers
-from holdfast.core.job_end import read_unfinished
-from holdfast.core.wait_reason import wait_reason
+from holdfast.core.job_end import read_facts
+from holdfast.core.wait_reason import Why, explain
 from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.findings import Finding
@@ -52,15 +52,16 @@ class Control:
 
     get = blocking(aget)
 
-    async def awaits_for(self, job_id: str, /, *, queue: str | None = None) -> str:
-        """What the job waits for, as text: its due time, its lane, a pause, a missing worker. Empty: it has ended."""
+    async def awhy(self, job_id: str, /, *, queue: str | None = None) -> Why:
+        """Why the job has not ended: everything that keeps it from running, who holds it, and when it ends."""
+        await move_to_loop()
         key = await find_key(self._store, job_id, queue)
-        unfinished = await read_unfinished(self._store, key)
-        if unfinished is None:
+        facts = await read_facts(self._store, key)
+        if facts is None:
             raise JobNotFound(job_id=job_id, queue=queue)
-        return wait_reason(unfinished)
+        return explain(facts, self._store.codec_named)
 
-    waits_for = blocking(awaits_for)
+    why = blocking(awhy)
 
     async def areport(self, job_id: str, /, *, queue: str | None = None) -> Report:
         """The report of the job up to now."""
@@ -119,15 +120,19 @@ class Control:
     status = blocking(astatus)
 
     async def aworkers(self, /) -> list[WorkerStatus]:
-        """Every worker with a recent record, by name."""
+        """Every worker and manager with a recent record, by name."""
         engine = await self._store.engine()
         answer, ended = await engine.workers(), await read_ended_workers(engine)
-        return [WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended) for one in answer.workers]
+        managers = {child: one.worker for one in answer.workers for child in one.children}
+        return [
+            WorkerStatus.of(one, answer.at.wall, ended=one.worker in ended, manager=managers.get(one.worker, ""))
+            for one in answer.workers
+        ]
 
     workers = blocking(aworkers)
 
     async def ablocked_by(self, /) -> str:
-        """What keeps every write waiting, such as a stopped process inside SQLite's gate. Empty: nothing known."""
+        """What keeps every write waiting, such as a stopped process inside SQLite's obstacle. Empty: nothing known."""
         await move_to_loop()
         return await (await self._store.engine()).blocked_by()
 
@@ -151,7 +156,7 @@ class Control:
     stats = blocking(astats)
 
     async def astop_worker(self, name: str, /) -> bool:
-        """Request a worker to stop gently. False: there is no worker with this name."""
+        """Request a worker, or a manager with its workers, to stop gently. False: there is none with this name."""
         return (await (await self._store.engine()).stop_worker(name)).found
 
     stop_worker = blocking(astop_worker)

@@ -30,6 +30,7 @@ from holdfast.declare.handling import (
     SyncWithContext,
 )
 from holdfast.declare.payload import PayloadTask, PoolOptions, chosen, declare_depth_limits, in_pool
+from holdfast.declare.registry import Registry
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, WrongState
 from holdfast.handle import Handle
@@ -37,7 +38,7 @@ from holdfast.lanes import Lane, PoolStatus, QueueOrLane, lane_statuses, stored_
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, PoolPlace
 from holdfast.model.text import check_name
-from holdfast.task import AsyncTask, Registry, SyncTask
+from holdfast.task import AsyncTask, SyncTask
 from holdfast.telemetry.events import SoftLimit
 
 T = TypeVar("T")

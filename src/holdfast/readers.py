@@ -7,10 +7,23 @@ name.
 import re
 from collections.abc import Callable
 from math import isfinite
+from typing import assert_never
 
 from holdfast.durations import EXAMPLES, seconds_of
 from holdfast.errors import LONGEST, InvalidOption
-from holdfast.model.retry import Backoff, backoff, exponential, fixed, linear
+from holdfast.model.instants import SECOND
+from holdfast.model.retry import (
+    Backoff,
+    Computed,
+    Exponential,
+    Fixed,
+    Linear,
+    Listed,
+    backoff,
+    exponential,
+    fixed,
+    linear,
+)
 from holdfast.model.text import check_name
 
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
@@ -112,3 +125,26 @@ def backoff_table(value: object) -> Backoff:
         return _KINDS[kind](**options)
     except TypeError as error:
         raise ValueError(f"has a key that a {kind} back-off does not take ({', '.join(options)}).") from error
+
+
+def backoff_data(value: Backoff) -> object:
+    """A back-off as it is written in a file, durations in seconds.
+
+    >>> backoff_data(linear(1, step=2, max=60, jitter=0))
+    {'kind': 'linear', 'initial': 1.0, 'step': 2.0, 'max': 60.0, 'jitter': 0}
+    """
+    match value:
+        case Exponential(initial, multiplier, maximum, jitter):
+            growth: dict[str, object] = {"initial": initial / SECOND, "multiplier": multiplier}
+            return {"kind": "exponential", **growth, "max": maximum / SECOND, "jitter": jitter}
+        case Linear(initial, step, maximum, jitter):
+            growth = {"initial": initial / SECOND, "step": step / SECOND}
+            return {"kind": "linear", **growth, "max": maximum / SECOND, "jitter": jitter}
+        case Fixed(delay, jitter):
+            return {"kind": "fixed", "seconds": delay / SECOND, "jitter": jitter}
+        case Listed(delays):
+            return [delay / SECOND for delay in delays]
+        case Computed():
+            return "a function"
+        case _:
+            assert_never(value)

@@ -31,7 +31,7 @@ from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, Any, Self, TypeVar, TypeVarTuple
+from typing import IO, Any, NoReturn, Self, TypeVar, TypeVarTuple
 
 from holdfast.errors import InvalidOption
 from holdfast.files import Files
@@ -41,6 +41,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 Stream = int | IO[bytes] | None
+DISCARD = subprocess.DEVNULL
+PIPE = subprocess.PIPE
 
 _logger = logging.getLogger("holdfast")
 
@@ -113,6 +115,7 @@ class Runtime(ABC):
         stdout: Stream = None,
         stderr: Stream = None,
         new_session: bool = False,
+        pass_fds: Collection[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start a program without a shell. `env` replaces the environment."""
 
@@ -138,6 +141,11 @@ class Runtime(ABC):
 def call_later(seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
     """Call a function on the running event loop after this time. For the limits of network calls, on real time."""
     return asyncio.get_running_loop().call_later(seconds, callback)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process now: without `finally` blocks, and without a wait for its threads."""
+    os._exit(code)
 
 
 class DaemonThreads(ThreadPoolExecutor):
@@ -347,11 +355,19 @@ class SystemRuntime(Runtime):
         stdout: Stream = None,
         stderr: Stream = None,
         new_session: bool = False,
+        pass_fds: Collection[int] = (),
     ) -> subprocess.Popen[bytes]:
         if isinstance(argv, str) or not argv:
             raise InvalidOption("`argv` must be a list of a program and its arguments, not one string.", option="argv")
         return subprocess.Popen(
-            list(argv), env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=new_session
+            list(argv),
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=new_session,
+            pass_fds=tuple(pass_fds),
         )
 
 

@@ -14,13 +14,11 @@ Arguments and options are checked before anything is written.
 
 import asyncio
 import inspect
-import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast
-from weakref import WeakSet
 
 from holdfast.blocking import blocking, move_to_loop
 from holdfast.codec import Codec
@@ -29,25 +27,23 @@ from holdfast.core.connection import StoreConnection
 from holdfast.core.enqueue import enqueue
 from holdfast.core.job_end import wait_for_end
 from holdfast.declare.envelope import call_hash, with_fields
-from holdfast.declare.function import is_coroutine, is_redefinition, name_of, refuse_method
+from holdfast.declare.function import is_coroutine, name_of, refuse_method
+from holdfast.declare.option_readers import check_factory
 from holdfast.declare.policy import (
     JobDefaults,
     TaskPolicy,
     UsingOptions,
-    check_factory,
     make_policy,
     read_task_options,
     read_using_options,
 )
 from holdfast.declare.signature import Arguments, OpenSignature, Signature
 from holdfast.draft import Draft
-from holdfast.errors import DuplicateTask, InvalidOption, PayloadTooLarge, UsageError
+from holdfast.errors import InvalidOption, PayloadTooLarge, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Accepted, EnqueueStatus
 from holdfast.model.text import check_name
-
-_logger = logging.getLogger("holdfast")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,6 +110,12 @@ class Task(Generic[P, R]):
         if self._definition.function is None:
             raise InvalidOption(f"The code of task {self.name!r} is not in this process.", option="name")
         return self._definition.function
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Earlier names of the task: jobs that were stored under them are its jobs, too."""
+        found: tuple[str, ...] = self._definition.options.get("aliases", ())
+        return found
 
     @property
     def queue(self) -> str:
@@ -325,42 +327,6 @@ class AsyncTask(Task[P, R]):
         return coroutine
 
 
-class Registry(Mapping[str, Task[..., Any]]):
-    """The tasks of one App, by name."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self.workers: WeakSet[Any] = WeakSet()
-        """The App's workers in this process. Each has the tasks that were there when it started."""
-
-    def add(self, task: Task[..., Any]) -> None:
-        """Refuse a second task of this name, unless a cell of a notebook, or a line of a shell, is run again."""
-        earlier = self._tasks.setdefault(task.name, task)
-        if earlier is not task:
-            if not is_redefinition(earlier._definition.function, task._definition.function):
-                raise DuplicateTask(task=task.name)
-            self._tasks[task.name] = task
-            if any(worker.has_started for worker in self.workers):
-                _logger.warning(
-                    "Task %r was defined again, and a worker of this process goes on with the earlier definition. "
-                    "Stop it and start another.",
-                    task.name,
-                )
-
-    def replace(self, task: Task[..., Any]) -> None:
-        """Add a task in place of an earlier one of its name: its module was loaded again."""
-        self._tasks[task.name] = task
-
-    def __getitem__(self, name: str) -> Task[..., Any]:
-        return self._tasks[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-
 def declare(store: StoreConnection, function: Callable[..., Any], options: Mapping[str, Any]) -> Task[..., Any]:
     """The task of a function."""
     refuse_method(function)
@@ -374,6 +340,8 @@ def declare(store: StoreConnection, function: Callable[..., Any], options: Mappi
     for option in ("lane", "unique_key"):
         if checked.get(option) is not None:
             checked[option].check(signature.names)
+    if name in checked.get("aliases", ()):
+        raise InvalidOption(f"Task {name!r} has its own name among its `aliases`.", option="aliases")
     is_async = is_coroutine(function)
     check_factory(checked.get("transaction"), is_async=is_async)
     module = getattr(function, "__module__", "")

@@ -136,6 +136,8 @@ class Job(Shown):
     """Runs begun."""
     max_attempts: int | None
     """None: no limit, or not decided before the first attempt."""
+    losses: int
+    """How often its worker, or the process of its handler, was lost."""
     arrival: int
     fence: int
     metadata: dict[str, str]
@@ -205,6 +207,7 @@ def _common(job: JobRecord | Lease) -> dict[str, Any]:
         "state": job.state,
         "priority": job.priority,
         "attempt": job.attempt,
+        "losses": job.losses,
         "arrival": job.arrival,
         "fence": job.fence,
         "metadata": dict(job.metadata),
@@ -357,7 +360,7 @@ class PoolSize(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkerStatus(Shown):
-    """A worker, as of its last heartbeat."""
+    """A worker, or a manager of workers, as of its last heartbeat. `max_children` 0: it is not a manager."""
 
     name: str
     host: str
@@ -373,9 +376,13 @@ class WorkerStatus(Shown):
     stopping: bool
     ended: bool = False
     """Its process has ended. Known on its own host only."""
+    manager: str = ""
+    children: tuple[str, ...] = ()
+    min_children: int = 0
+    max_children: int = 0
 
     @classmethod
-    def of(cls, worker: WorkerRecord, now: int, *, ended: bool = False) -> "WorkerStatus":
+    def of(cls, worker: WorkerRecord, now: int, *, ended: bool = False, manager: str = "") -> "WorkerStatus":
         return cls(
             name=worker.worker,
             host=worker.host,
@@ -389,4 +396,8 @@ class WorkerStatus(Shown):
             alive=worker.is_alive(now) and not ended,
             stopping=worker.stop_asked,
             ended=ended,
+            manager=manager,
+            children=worker.children,
+            min_children=worker.min_children,
+            max_children=worker.max_children,
         )

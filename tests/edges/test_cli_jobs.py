@@ -1,7 +1,9 @@
 """`holdfast jobs` and `holdfast dead`: list, show, report, and the verbs."""
 
+import asyncio
 import json
 import re
+import signal
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +11,10 @@ import pytest
 from command_line import Shell
 
 from holdfast import Job, Report
+from holdfast.engines import open_engine
+from holdfast.model.states import JobState
+from holdfast.process_death import died_info
+from holdfast.testing.contract.builders import WORKER, claim, died, reap
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e evil"
 
@@ -156,6 +162,41 @@ def test_show_prints_arguments_result_and_every_attempt(shell: Shell) -> None:
     assert one["arguments"] == [[21], {"name": "x"}]
     assert one["result"] == 42
     assert [attempt["outcome"] for attempt in one["attempts"]] == ["failed", "failed", "succeeded"]
+
+
+async def lose_three_times(url: str) -> None:
+    """Job `poison`: its worker was lost, then the process of its handler died twice."""
+    engine = open_engine(url)
+    await engine.open()
+    try:
+        await engine.exchange(claim=claim("a", tasks=("works",), queue="default"))
+        await engine.disown(WORKER)
+        (lost,) = (await engine.expired(WORKER)).leases
+        await engine.settle(reap(lost))
+        for claim_id, target, peak_mib in (("b", JobState.RETRYING, 812), ("c", JobState.FAILED, 34)):
+            answer = await engine.exchange(claim=claim(claim_id, tasks=("works",), queue="default"))
+            error = died_info(-signal.SIGSEGV, peak_mib << 20)
+            await engine.settle(died(answer.leases[0], target, error=error))
+    finally:
+        await engine.close()
+
+
+def test_losses_are_shown_with_their_causes_apart_from_exceptions(shell: Shell) -> None:
+    shell.works.using(id="poison").enqueue()
+    asyncio.run(lose_three_times(shell.url))
+    causes = "its worker was lost once"
+    deaths = "its process died 2 times of SIGSEGV, peak memory 812 MiB"
+
+    for command in (["jobs", "show", "poison"], ["jobs", "report", "poison"]):
+        output = " ".join(shell(*command).out.split())
+        assert f"losses 3: {deaths}; {causes}" in output
+        assert "worker_lost" in output
+    assert deaths in " ".join(shell("dead").out.split())
+    (one,) = shell("jobs", "show", "poison", "--json").objects
+    assert (one["losses"], one["attempt"]) == (3, 3)
+    assert one["last_error"]["type"] == "holdfast.ProcessDied"
+    (report,) = shell("jobs", "report", "poison", "--json").objects
+    assert [event.get("reason") for event in report["events"] if event["event"] == "Retrying"] == ["worker_lost"] * 2
 
 
 def test_a_report_prints_outcome_durations_and_events_in_order(shell: Shell) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from holdfast import events
-from holdfast.cli.worker import _set_up_log
+from holdfast.cli.worker import set_up_log
 from holdfast.cli.worker_lines import JsonLines, Printer
 from holdfast.runtime import SystemRuntime
 
@@ -32,6 +32,6 @@ def test_a_log_line_of_the_worker_has_no_control_character(monkeypatch: pytest.M
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     monkeypatch.setattr("holdfast.cli.worker.configure", lambda *given: handler)
-    _set_up_log("info", "text", with_lines=False)
+    set_up_log("info", "text", with_lines=False)
     handler.emit(logging.LogRecord("holdfast", logging.ERROR, "", 0, "red \x1b[31m\nsecond line", None, None))
     assert written.getvalue() == "red \\x1b[31m\nsecond line\n"

@@ -36,7 +36,7 @@ def test_a_job_whose_task_no_worker_has_says_so(shell: Shell) -> None:
 def test_a_job_of_a_paused_queue_says_that_it_is_paused(shell: Shell) -> None:
     shell.works.using(id="one").enqueue()
     shell("queues", "pause", "default")
-    assert waits_for(shell, "one") == "Queue default is paused."
+    assert waits_for(shell, "one") == f"Queue default is paused. No live worker on {shell.path}."
 
 
 def test_a_job_behind_the_head_of_its_lane_names_the_head_and_its_state(shell: Shell) -> None:

@@ -47,6 +47,7 @@ class ShortSleepRuntime(SystemRuntime):
 class MinimalPolicy:
     name: str
     queue: str = QUEUE
+    aliases: tuple[str, ...] = ()
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout: int | None = None
     lease: int = 30 * SECOND

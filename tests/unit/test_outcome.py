@@ -8,6 +8,7 @@ from holdfast.model.outcome import (
     CancelledByHandler,
     GaveUp,
     NotRetryable,
+    ProcessDied,
     Raised,
     Released,
     RetryRequested,
@@ -157,3 +158,28 @@ def test_a_loss_before_the_start_gives_the_attempt_back_and_still_counts_as_a_lo
     settlement = decide_loss(assigned, POLICY, draw=0.5)
     assert (settlement.target, settlement.refund) == (JobState.RETRYING, True)
     assert decide_loss(replace(assigned, losses=4), POLICY, draw=0.5).target is JobState.FAILED
+
+
+# A12
+def test_the_death_of_a_handlers_process_is_a_loss_that_its_owner_counts() -> None:
+    settlement = decided(ProcessDied(INFO))
+    assert (settlement.target, settlement.reason, settlement.loss) == (JobState.RETRYING, Reason.WORKER_LOST, True)
+    assert (settlement.delay, settlement.error, settlement.refund) == (0, INFO, False)
+    assert settlement.listed_expiry is None
+    assert decided(ProcessDied(INFO), replace(LEASE, losses=1)).delay == 10 * SECOND
+
+
+# A12
+def test_deaths_are_capped_by_losses_and_by_attempts_and_keep_their_cause() -> None:
+    for_ever = replace(LEASE, max_attempts=0, attempt=900, losses=3)
+    assert decided(ProcessDied(INFO), for_ever).target is JobState.RETRYING
+    for last in (replace(for_ever, losses=4), replace(LEASE, attempt=3)):
+        settlement = decided(ProcessDied(INFO), last)
+        assert (settlement.target, settlement.reason) == (JobState.FAILED, Reason.WORKER_LOST)
+        assert (settlement.error, settlement.loss, settlement.retention) == (INFO, True, 7)
+
+
+# A12
+def test_a_death_is_not_subject_to_the_kinds_of_errors_of_the_policy() -> None:
+    policy = replace(POLICY, retry_on=(), give_up_on=(BaseException,))
+    assert decided(ProcessDied(INFO), policy=policy).target is JobState.RETRYING

@@ -77,7 +77,7 @@ def enqueue(
 def _task(store: Store, name: str) -> Task[..., Any]:
     """Refuse a name that the App does not declare: a misspelt name would become a job that no worker can run."""
     tasks = store.app.registry
-    if len(tasks) and name not in tasks:
+    if len(tasks) and tasks.find(name) is None:
         raise UnknownTask(task=name, known=tasks)
     return store.client.task(name)
 

@@ -3,6 +3,8 @@
     0  done                              3  the store cannot be reached
     1  refused, or the job failed        4  nothing matched
     2  wrong usage or configuration      5  `worker --until-empty` has left jobs
+    6  no child of a manager could start
+    7  children of a manager had to be killed
                                          130  Ctrl-C
 
 `HOLDFAST_DEBUG=1` shows the traceback as well.
@@ -24,6 +26,8 @@ USAGE = 2
 UNREACHABLE = 3
 NOTHING = 4
 LEFT = 5
+NO_CHILD = 6
+CHILDREN_KILLED = 7
 INTERRUPTED = 130
 
 DEBUG = "HOLDFAST_DEBUG"
@@ -42,6 +46,14 @@ class NothingMatched(CommandEnd):
 
 class JobsLeft(CommandEnd):
     exit_code = LEFT
+
+
+class NoChildStarted(CommandEnd):
+    exit_code = NO_CHILD
+
+
+class ChildrenKilled(CommandEnd):
+    exit_code = CHILDREN_KILLED
 
 
 class NotDone(CommandEnd):

@@ -20,10 +20,13 @@ from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
 from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
+from holdfast.cli.watch import present, watch_options
 from holdfast.errors import HoldfastError, JobNotFound
-from holdfast.model.states import JobState
+from holdfast.model.job import AttemptOutcome
+from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.operate.report import Report
+from holdfast.process_death import deaths_text
 from holdfast.views import Attempt, Job
 
 DEFAULT_LIMIT = 50
@@ -50,40 +53,51 @@ for verb in (cancel, trigger, requeue, delete):
 )
 @on_store()
 @filter_options
-def list_(store: Store, chosen: Filter) -> None:
+@watch_options
+def list_(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """List jobs by queue and state, the newest first."""
-    print_list(store, chosen)
+    print_list(store, chosen, interval_s)
 
 
 @click.command(epilog=examples("holdfast dead", "holdfast dead --task charge --json"))
 @on_store()
 @filter_options
-def dead(store: Store, chosen: Filter) -> None:
+@watch_options
+def dead(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """List the dead letters. The same as jobs list --state failed."""
-    print_list(store, replace(chosen, state=JobState.FAILED.value))
+    print_list(store, replace(chosen, state=JobState.FAILED.value), interval_s)
 
 
-def print_list(store: Store, chosen: Filter) -> None:
+def print_list(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """Print the jobs that match: at most `DEFAULT_LIMIT`, unless the filter has a limit or asks for all."""
     limit = chosen.limit or (None if chosen.everything else DEFAULT_LIMIT)
     one_more = replace(chosen, limit=None if limit is None else limit + 1)
-    if store.as_json:
+
+    def print_objects() -> None:
         printed = 0
         for job in islice(matching(store, one_more), limit):
             print_json(job)
             printed += 1
         if not printed:
             raise nothing_found(store, "No job matches.", chosen)
-        return
-    listed = list(matching(store, one_more))
-    if not listed:
-        raise nothing_found(store, "No job matches.", chosen)
-    console().print(_job_table(listed[:limit], store.now))
-    if limit is not None and len(listed) > limit:
-        print_message(f"These are the first {limit:,}. See more with --limit N, or all with --all.")
+
+    def view() -> RenderableType:
+        listed = list(matching(store, one_more))
+        if not listed:
+            raise nothing_found(store, "No job matches.", chosen)
+        rows = _job_table(listed[:limit], store.now)
+        if limit is None or len(listed) <= limit:
+            return rows
+        more = f"These are the first {limit:,}. See more with --limit N, or all with --all."
+        if interval_s is None:
+            print_message(more)
+            return rows
+        return Group(rows, Text(more, style="dim"))
+
+    present(store, view, print_objects, interval_s)
 
 
-def _job_table(listed: list[Job], now: datetime) -> object:
+def _job_table(listed: list[Job], now: datetime) -> RenderableType:
     lanes = any(job.lane is not None for job in listed)
     columns = ["id", "task", "queue", *(["lane"] if lanes else []), "state", "attempt#", "age#", "note"]
     rows = [
@@ -109,9 +123,18 @@ def _note(job: Job, now: datetime) -> str:
         return f"{due}  {_error_text(job.last_error, LONGEST_NOTE)}".rstrip()
     if job.state is JobState.RUNNING:
         return f"on {safe(job.worker)}"
+    if job.state is JobState.FAILED and job.reason is Reason.WORKER_LOST and job.losses:
+        return cut(_losses_text(job), LONGEST_NOTE)
     if job.state in (JobState.FAILED, JobState.CANCELLED):
         return _error_text(job.last_error, LONGEST_NOTE) or cut(f"{job.reason or ''} {job.note}".strip(), LONGEST_NOTE)
     return ""
+
+
+def _losses_text(job: Job) -> str:
+    """The causes of its losses since it was enqueued or requeued, each with its number."""
+    last = job.attempts[-1].generation if job.attempts else 0
+    lost = [run for run in job.attempts if run.outcome is AttemptOutcome.WORKER_LOST and run.generation == last]
+    return deaths_text(run.error for run in lost) or "its worker was lost before it began"
 
 
 def _error_text(error: ErrorInfo | None, longest: int) -> str:
@@ -143,7 +166,7 @@ def _waits_for(store: Store, job: Job) -> str:
     if job.finished or job.state is JobState.RUNNING:
         return ""
     try:
-        return store.control.waits_for(job.id, queue=job.queue)
+        return store.control.why(job.id, queue=job.queue).text
     except JobNotFound:  # it was deleted after it was read
         return ""
 
@@ -181,6 +204,8 @@ def _job_facts(
     if waits_for:
         yield "waits for", text(waits_for)
     yield "attempts", Text(f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt))
+    if job.losses:
+        yield "losses", text(f"{job.losses}: {_losses_text(job)}")
     if job.priority:
         yield "priority", Text(str(job.priority))
     if job.progress is not None:
@@ -262,6 +287,8 @@ def _print_report(report: Report) -> None:
     if report.reason is not None:
         facts.append(("reason", text(" · ".join(filter(None, (report.reason, job.note))))))
     facts.append(("attempts", Text(str(job.attempt))))
+    if job.losses:
+        facts.append(("losses", text(f"{job.losses}: {_losses_text(job)}")))
     facts.append(("waited", Text("not started yet" if report.waited is None else span(report.waited))))
     facts.append(("ran", Text(span(report.ran))))
     rows = [

@@ -1,6 +1,9 @@
 """`holdfast queues`: list, pause, resume, clear and remove queues. `holdfast pools`: list and resize pools."""
 
+from collections.abc import Sequence
+
 import click
+from rich.console import RenderableType
 from rich.text import Text
 
 from holdfast.cli.exits import NothingMatched, confirm
@@ -10,6 +13,7 @@ from holdfast.cli.options import Store, examples, on_store, yes_option
 from holdfast.cli.queue_names import check_pool, check_queue
 from holdfast.cli.status import queue_table
 from holdfast.cli.tables import console, number, table, text
+from holdfast.cli.watch import present, watch_options
 from holdfast.model.states import JobState
 from holdfast.views import LaneStatus, QueueStatus
 
@@ -22,25 +26,39 @@ def queues() -> None:
     """List, pause, resume, clear and remove queues; the first four work on lanes, too."""
 
 
-@queues.command("list", epilog=examples("holdfast queues list", "holdfast queues list ledger"))
+@queues.command("list", epilog=examples("holdfast queues list --watch", "holdfast queues list ledger"))
 @click.argument("name", metavar="[NAME]", required=False)
 @on_store()
-def list_(store: Store, name: str | None) -> None:
+@watch_options
+def list_(store: Store, name: str | None, interval_s: float | None) -> None:
     """List all queues; with NAME, the lanes of that queue."""
     if name is not None:
         check_queue(store, name)
-    listed = store.control.queues() if name is None else store.control.lanes(name)
-    if not listed:
-        raise NothingMatched("There is no queue yet." if name is None else f"Queue {name!r} has no lanes.")
-    if store.as_json:
-        for status in listed:
-            print_json(status)
-    elif name is None:
-        console().print(
-            queue_table([q for q in listed if isinstance(q, QueueStatus)], store.control.workers(), store.now)
-        )
+    if name is None:
+        present(store, lambda: _queue_view(store), lambda: _print_all(_queues(store)), interval_s)
     else:
-        console().print(_lane_table([lane for lane in listed if isinstance(lane, LaneStatus)]))
+        present(store, lambda: _lane_table(_lanes(store, name)), lambda: _print_all(_lanes(store, name)), interval_s)
+
+
+def _queues(store: Store) -> list[QueueStatus]:
+    if found := store.control.queues():
+        return found
+    raise NothingMatched("There is no queue yet.")
+
+
+def _lanes(store: Store, name: str) -> list[LaneStatus]:
+    if found := store.control.lanes(name):
+        return found
+    raise NothingMatched(f"Queue {name!r} has no lanes.")
+
+
+def _queue_view(store: Store) -> RenderableType:
+    return queue_table(_queues(store), store.control.workers(), store.now)
+
+
+def _print_all(listed: Sequence[object]) -> None:
+    for status in listed:
+        print_json(status)
 
 
 @queues.command(epilog=examples("holdfast queues pause emails", "holdfast queues pause ledger --lane 3"))
@@ -120,7 +138,7 @@ def _scope(name: str, lane: str | None) -> str:
     return f"queue {name}" if lane is None else f"lane {lane} of queue {name}"
 
 
-def _lane_table(lanes: list[LaneStatus]) -> object:
+def _lane_table(lanes: list[LaneStatus]) -> RenderableType:
     columns = ["lane", "status", "depth#", "head", "arrival#", "succeeded#", "failed#", "cancelled#"]
     return table(
         columns,

@@ -10,14 +10,18 @@ from holdfast.cli.options import examples
 
 COMMANDS = {
     "worker": "holdfast.cli.worker:worker",
+    "manager": "holdfast.cli.manager:manager",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "status": "holdfast.cli.status:status",
+    "why": "holdfast.cli.why:why",
     "jobs": "holdfast.cli.jobs:jobs",
     "dead": "holdfast.cli.jobs:dead",
     "queues": "holdfast.cli.queues:queues",
     "pools": "holdfast.cli.queues:pools",
+    "tasks": "holdfast.cli.tasks:tasks",
     "workers": "holdfast.cli.status:workers",
     "migrate": "holdfast.cli.migrate:migrate",
+    "config": "holdfast.cli.config:config",
     "doctor": "holdfast.cli.doctor:doctor",
     "file": "holdfast.cli.file:file",
     "demo": "holdfast.cli.root:demo",
@@ -56,7 +60,8 @@ def root() -> None:
 
     \b
     Exit codes: 0 done, 1 refused or the job failed, 2 usage or configuration,
-    3 store unreachable, 4 nothing matched, 5 worker --until-empty has left jobs.
+    3 store unreachable, 4 nothing matched, 5 worker --until-empty has left jobs,
+    6 manager: no worker could start, 7 manager: workers had to be killed.
     """
 
 

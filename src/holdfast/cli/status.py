@@ -6,15 +6,15 @@ from datetime import datetime
 
 import click
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.format import cut, safe, span
 from holdfast.cli.json_output import print_json, to_data
-from holdfast.cli.options import Store, duration, examples, on_store
-from holdfast.cli.tables import console, number, table, text
+from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.tables import number, table, text
 from holdfast.cli.target import store_facts
+from holdfast.cli.watch import present, watch_options
 from holdfast.model.states import JobState
 from holdfast.views import QueueStatus, WorkerStatus
 
@@ -22,31 +22,14 @@ LONGEST_LIST = 60
 
 
 @click.command(epilog=examples("holdfast status", "holdfast status --watch", "holdfast status --json --app shop.jobs"))
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option(
-    "--interval", type=duration, default="1s", metavar="TIME", help="With --watch: time between refreshes. Default 1s."
-)
 @on_store()
-def status(store: Store, watch: bool, interval: float) -> None:
+@watch_options
+def status(store: Store, interval_s: float | None) -> None:
     """Show the store, its queues with their counts, and its workers."""
-    if not watch:
-        _print_once(store)
-        return
-    pause = store.app.runtime.event()  # never set: only for `wait`, which Ctrl-C interrupts
-    terminal = console()
-    if store.as_json or not terminal.is_terminal:
-        while True:
-            _print_once(store)
-            pause.wait(interval)
-    with Live(_view(store), console=terminal, auto_refresh=False, transient=False) as live:
-        while not pause.wait(interval):
-            live.update(_view(store), refresh=True)
+    present(store, lambda: _view(store), lambda: _print_objects(store), interval_s)
 
 
-def _print_once(store: Store) -> None:
-    if not store.as_json:
-        console().print(_view(store))
-        return
+def _print_objects(store: Store) -> None:
     print_json({**asdict(store_facts(store.app)), "blocked_by": store.control.blocked_by()}, kind="store")
     workers = store.control.workers()
     for queue in store.control.queues():
@@ -76,7 +59,7 @@ def _view(store: Store) -> RenderableType:
             Text("No process can write. ", "red").append(text(blocked_by)),
             Text("Workers send no heartbeat meanwhile: a silent one may be alive."),
         ]
-    elif not any(worker.alive for worker in workers):
+    elif not any(worker.alive and not _is_manager(worker) for worker in workers):
         parts.append(
             Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )
@@ -123,7 +106,20 @@ def _status_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
 
 def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
     columns = ["worker", "status", "busy#", "slots#", "seen#", "pid#", "queues", "tasks"]
-    return table(columns, [_worker_row(worker, now) for worker in workers])
+    return table(columns, [_worker_row(worker, now) for worker in _below_managers(workers)])
+
+
+def _below_managers(workers: Sequence[WorkerStatus]) -> list[WorkerStatus]:
+    """By name, and the children of a manager after it."""
+    names = {worker.name for worker in workers}
+    return sorted(
+        workers,
+        key=lambda worker: (
+            (worker.manager if worker.manager in names else worker.name),
+            not _is_manager(worker),
+            worker.name,
+        ),
+    )
 
 
 def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
@@ -132,15 +128,25 @@ def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     else:
         status = Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
     return [
-        text(worker.name),
+        text(f"  {worker.name}" if worker.manager else worker.name),
         status,
-        number(worker.busy, "cyan"),
-        number(worker.slots),
+        Text("") if _is_manager(worker) else number(worker.busy, "cyan"),
+        Text("") if _is_manager(worker) else number(worker.slots),
         Text(span((now - worker.seen_at).total_seconds())),
         Text(str(worker.pid)),
-        Text(cut(" ".join(worker.queues), LONGEST_LIST)),
+        Text(_manager_text(worker) if _is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
         Text(cut(" ".join(worker.tasks), LONGEST_LIST)),
     ]
+
+
+def _is_manager(worker: WorkerStatus) -> bool:
+    return worker.max_children > 0
+
+
+def _manager_text(manager: WorkerStatus) -> str:
+    low, high, count = manager.min_children, manager.max_children, len(manager.children)
+    size = f"{low} to {high}" if low < high else str(low)
+    return f"manager of {size} workers, now {count}"
 
 
 # --- holdfast workers ---
@@ -151,25 +157,32 @@ def workers() -> None:
     """List workers, and stop one."""
 
 
-@workers.command("list", epilog=examples("holdfast workers list", "holdfast workers list --json"))
+@workers.command("list", epilog=examples("holdfast workers list", "holdfast workers list --watch"))
 @on_store()
-def list_(store: Store) -> None:
-    """Every worker with a recent heartbeat."""
-    listed = store.control.workers()
-    if not listed:
+@watch_options
+def list_(store: Store, interval_s: float | None) -> None:
+    """Every worker and manager with a recent heartbeat. The workers of a manager follow it."""
+
+    def listed() -> list[WorkerStatus]:
+        if found := store.control.workers():
+            return found
         raise NothingMatched("There is no worker.")
-    if store.as_json:
-        for worker in listed:
+
+    def print_objects() -> None:
+        for worker in listed():
             print_json(worker)
-    else:
-        console().print(worker_table(listed, store.now))
+
+    present(store, lambda: worker_table(listed(), store.now), print_objects, interval_s)
 
 
 @workers.command(epilog=examples("holdfast workers stop web-1-7f3c09ab"))
 @click.argument("name", metavar="NAME")
 @on_store()
 def stop(store: Store, name: str) -> None:
-    """Ask a worker to stop gently. A prefix of its name is enough if it fits one worker only."""
+    """Ask a worker, or a manager with its workers, to stop gently.
+
+    A prefix of its name is enough if it fits one only. A manager replaces a worker of its own that stops.
+    """
     names = [worker.name for worker in store.control.workers()]
     matches = [name] if name in names else [other for other in names if other.startswith(name)]
     if not matches:

@@ -25,6 +25,9 @@ from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsup
 from holdfast.model.address import mask_password
 from holdfast.runtime import Runtime
 
+VARIABLE = "env:"
+"""`--url env:NAME` is the address in the variable NAME."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetApp:
@@ -53,7 +56,9 @@ def find(target: str | None, url: str | None) -> TargetApp:
     if target is not None and url is not None:
         raise ConfigError("Give --app or --url, not both: an App has its own address.", key="app", source="--app")
     if url is not None:
-        return TargetApp(App(read_url(url)))
+        app = App[Any](read_url(url))
+        app.flags["url"] = f"--url {url}" if url.startswith(VARIABLE) else "--url"
+        return TargetApp(app)
     context = click.get_current_context(silent=True)
     embedded = context.obj if context is not None and isinstance(context.obj, TargetApp) else None
     if target is not None:
@@ -198,8 +203,8 @@ def _target_error(message: str) -> ConfigError:
 
 def read_url(url: str) -> str:
     """The address in `--url`: itself, or the content of the variable in `env:NAME`."""
-    if url.startswith("env:"):
-        variable = url.removeprefix("env:")
+    if url.startswith(VARIABLE):
+        variable = url.removeprefix(VARIABLE)
         if not (address := os.environ.get(variable)):
             raise ConfigError(f"--url {url}: the variable {variable} is not set.", key="url", source="--url")
         return address

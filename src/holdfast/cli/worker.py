@@ -21,9 +21,11 @@ from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
+from holdfast.runtime import SystemRuntime
 from holdfast.telemetry.events import WorkerStarted
 from holdfast.telemetry.logs import configure
 from holdfast.worker import Worker
+from holdfast.worker.manager_channel import ManagerChannel
 
 COLOURS: dict[str, dict[str, Any]] = {"dim": {"dim": True}}
 MODULES_WITH_EVENTS = frozenset({"reporting", "reaper"})
@@ -43,8 +45,24 @@ def queue_limit(value: str) -> tuple[str, int | None]:
     return name, int(limit)
 
 
+RAW = "holdfast.raw_arguments"
+
+
+class RawArguments(click.Command):
+    """A command that keeps its arguments as they were written: a manager passes them on to its workers."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[RAW] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
+def raw_arguments(ctx: click.Context) -> list[str]:
+    return list(ctx.meta[RAW])
+
+
 @click.command(
-    epilog=examples("holdfast worker shop.jobs", "holdfast worker shop.jobs:jobs -q emails:20 -q default:5 -c 25")
+    cls=RawArguments,
+    epilog=examples("holdfast worker shop.jobs", "holdfast worker shop.jobs:jobs -q emails:20 -q default:5 -c 25"),
 )
 @click.argument("where", metavar="[TARGET]", required=False)
 @app_option
@@ -60,6 +78,7 @@ def queue_limit(value: str) -> tuple[str, int | None]:
 @click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
 @click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
 @click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
+@click.option("--processes", type=click.IntRange(1, 10_000), metavar="N", help="Work with this number of processes.")
 @click.option("--until-empty", is_flag=True, help="Stop when nothing is left to run; see above.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")
@@ -70,15 +89,21 @@ def queue_limit(value: str) -> tuple[str, int | None]:
     help="Format of the log on standard error, if the App has not configured logging itself. none: set up no log. "
     "Default: the setting log_format, or text.",
 )
+@click.option("--manager-fd", type=click.IntRange(0), hidden=True, help="The channel to the manager; only it gives it.")
 @json_option
+@click.pass_context
 def worker(
+    ctx: click.Context,
+    /,
     where: str | None,
     target: str | None,
+    processes: int | None,
     migrate: bool,
     reload: bool,
     lines: bool | None,
     log_format: str | None,
     as_json: bool,
+    manager_fd: int | None,
     **options: Any,
 ) -> None:
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
@@ -91,19 +116,32 @@ def worker(
     """
     if where is not None and target is not None and where != target:
         raise click.UsageError(f"Which App: {where}, or --app {target}?")
+    if processes is not None:
+        from holdfast.cli.manager import run_manager
+
+        if reload or options["until_empty"]:
+            raise click.UsageError("--processes goes with neither --reload nor --until-empty.")
+        shared = {"lines": lines, "log_format": log_format, "as_json": as_json, **options}
+        run_manager(ctx, where or target, migrate=migrate, sizes={"min": processes, "max": processes}, options=shared)
+        return
+    if reload and manager_fd is not None:
+        raise click.UsageError("--reload is for a worker that has no manager.")
+    channel = None if manager_fd is None else ManagerChannel(SystemRuntime(), manager_fd)
+    if channel is not None:
+        channel.start()
     watch = FileWatch(os.getcwd()) if reload else None
     target_app = _load(where or target, watch)
     app = target_app.app
     limits: dict[str, int | None] = dict(options.pop("queues")) or dict.fromkeys(target_app.queues)
     style = log_format or app.config.log_format
     with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
-    if style != "none" and not _set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
+    if style != "none" and not set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
         print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
     store_file = app.engine.store_file
     created = bool(store_file) and not app.runtime.fs.exists(store_file)
     if migrate:
         app.migrate()
-    worker = Worker(app, queues=limits or None, signals=True, **options)
+    worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
     changed: list[str] = []
 
     def stop(file: str) -> None:
@@ -149,21 +187,21 @@ def _printing(target: TargetApp, limits: QueueLimits, *, created: bool, as_json:
 
     def on_start(event: WorkerStarted) -> None:
         if as_json:
-            _write(to_line(event_data(event)) + "\n")
+            write_text(to_line(event_data(event)) + "\n")
         else:
-            _write(banner(app, target.name, event, limits, created=created))
+            write_text(banner(app, target.name, event, limits, created=created))
 
     app.on(WorkerStarted)(on_start)
     for kind in KINDS:
         app.on(kind)(buffer.add)
-    printer = Printer(app.runtime, buffer, _write)
+    printer = Printer(app.runtime, buffer, write_text)
     try:
         yield
     finally:
         printer.close()
 
 
-def _write(text: str) -> None:
+def write_text(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -207,7 +245,7 @@ def _lease(app: App[Any]) -> str:
 # --- Log ---
 
 
-def _set_up_log(level: str, style: str, *, with_lines: bool) -> bool:
+def set_up_log(level: str, style: str, *, with_lines: bool) -> bool:
     """Log to standard error. If the worker also prints lines, the log leaves out what they say.
 
     False: the App has configured logging itself, and nothing was changed.

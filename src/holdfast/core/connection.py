@@ -9,7 +9,7 @@ import asyncio
 import atexit
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -54,9 +54,10 @@ class StoreConnection:
         self._codec = codec
         self._codecs: dict[tuple[str, int], Codec] = {}
         self._options = {name: value for name, value in options.items() if value is not None}
+        self.flags: dict[str, str] = {}
+        """The flag of the command line that has given an option, by option, such as `url`."""
         self._config: Config | None = None
         self._limits: dict[str, QueueLimits] = {}
-        """Depth limits given in code, by queue; 0: none given."""
         self._epoch = 0
         self._processes: dict[tuple[int, int], Process] = {}
         self.is_swapped = False
@@ -118,15 +119,48 @@ class StoreConnection:
         self._url = url
 
     @property
+    def url_source(self) -> str:
+        """How the code gives the address, for people; empty: it does not."""
+        if self._find_url is not None:
+            return "App(function)"
+        return "" if self._url is None else "App(url)"
+
+    @property
+    def url_conflict(self) -> str:
+        """A warning if the environment and the code name different stores, with both addresses. A flag is no code."""
+        of_environment, of_code = self.config.environment_url, self._url
+        if of_environment is None or of_code in (None, of_environment) or "url" in self.flags:
+            return ""
+        return (
+            f"HOLDFAST_URL says {mask_password(of_environment)}, the code says {mask_password(str(of_code))}. "
+            "The code wins; write App() to let the environment decide."
+        )
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that the code gives: namespace, durability, auto_migrate."""
+        return self._options
+
+    @property
+    def limits_in_code(self) -> Mapping[str, QueueLimits]:
+        """Depth limits that the code gives, by queue; 0: none given."""
+        return self._limits
+
+    @property
     def namespace(self) -> str:
         return str(self._options.get("namespace", self.config.namespace) or DEFAULT_NAMESPACE)
 
     @property
     def address(self) -> str:
         """The store as users are shown it: a file with its whole path, a server's address without its password."""
+        return self.engine_type.shown_address(self.url)
+
+    @property
+    def engine_type(self) -> type[Engine]:
+        """The class of the engine. Raises as `engines.engine_class`."""
         from holdfast.engines import engine_class
 
-        return engine_class(self.url).shown_address(self.url)
+        return engine_class(self.url)
 
     # Bytes
 
@@ -196,12 +230,8 @@ class StoreConnection:
         from holdfast.engines import engine_class, open_engine
 
         config, url = self.config, self.url
-        if self._url is not None and config.environment_url not in (None, self._url):
-            _logger.warning(
-                "HOLDFAST_URL says %s, the code says %s. The code wins; write App() to let the environment decide.",
-                mask_password(str(config.environment_url)),
-                mask_password(self._url),
-            )
+        if conflict := self.url_conflict:
+            _logger.warning("%s", conflict)
         settings = engine_class(url).settings
         options: dict[str, Any] = {} if settings is None else asdict(cast(Any, config.engine(settings)))
         for name in ("namespace", "durability", "auto_migrate"):

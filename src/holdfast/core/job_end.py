@@ -7,11 +7,12 @@ from pathlib import PurePath
 
 from holdfast.core.connection import StoreConnection
 from holdfast.core.ended_workers import read_ended_workers
-from holdfast.core.wait_reason import UnfinishedJob, wait_reason, warning
+from holdfast.core.obstacles import JobFacts
+from holdfast.core.wait_reason import wait_reason, warning
 from holdfast.core.waiting import EndedJob, EndListener
 from holdfast.engine import Engine
-from holdfast.errors import HoldfastError, WaitTimeout
-from holdfast.model.job import JobKey
+from holdfast.errors import HoldfastError, InvalidOption, WaitTimeout
+from holdfast.model.job import JobKey, JobRecord
 
 WARN_AFTER_S = 3.0
 """Seconds of waiting after which to look whether any worker can take the job."""
@@ -51,25 +52,25 @@ async def wait_for_end(
 async def _warn_if_no_worker_can(store: StoreConnection, listener: EndListener, key: JobKey, origin: str) -> None:
     await store.runtime.sleep(WARN_AFTER_S)
     try:
-        unfinished = await read_unfinished(store, key, origin)
-        line = "" if unfinished is None else warning(unfinished)
+        facts = await read_facts(store, key, origin)
+        line = "" if facts is None else warning(facts)
     except HoldfastError:
         return  # the waiting caller gets the error
-    if unfinished is not None and line and unfinished.job.task not in listener.warned_tasks:
-        listener.warned_tasks.add(unfinished.job.task)
+    if facts is not None and line and facts.job.task not in listener.warned_tasks:
+        listener.warned_tasks.add(facts.job.task)
         _logger.warning("%s", line)
 
 
 async def _reason(store: StoreConnection, key: JobKey, origin: str) -> str:
     try:
         async with asyncio.timeout(EXPLAIN_WITHIN_S):
-            unfinished = await read_unfinished(store, key, origin)
-            return "" if unfinished is None else wait_reason(unfinished)
+            facts = await read_facts(store, key, origin)
+            return "" if facts is None else wait_reason(facts)
     except (HoldfastError, TimeoutError):
         return ""
 
 
-async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "") -> UnfinishedJob | None:
+async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> JobFacts | None:
     """The job with the records around it. None: it does not exist."""
     engine: Engine = await store.engine()
     answer = await engine.get(key)
@@ -85,18 +86,34 @@ async def read_unfinished(store: StoreConnection, key: JobKey, origin: str = "")
     ended = await read_ended_workers(engine)
     target = _target(origin)
     only_here = origin == "__main__" and not target  # a notebook or a shell: no other process can import the task
-    return UnfinishedJob(
+    return JobFacts(
         job=record,
         now=answer.at.wall,
+        lease_now=answer.at.lease,
         queue=stats[0] if stats else None,
         lane=lane,
         head=head,
         pool=next((pool for pool in pools if pool.name == key.queue), None),
         workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
+        undecodable=record.waiting and _undecodable(store, record),
+        blocked_by=await engine.blocked_by(),
         store="the store of this test" if store.is_swapped else store.address,
         target="" if store.config.app else target,
         shared=engine.capabilities.shared_between_processes and not only_here,
     )
+
+
+def _undecodable(store: StoreConnection, record: JobRecord) -> bool:
+    """True if its bytes are damaged. False if they are sound, or if their codec is not known here."""
+    try:
+        codec = store.codec_named(record.codec)
+    except InvalidOption:
+        return False
+    try:
+        codec.decode(record.payload)
+    except (HoldfastError, TypeError, ValueError):
+        return True
+    return False
 
 
 def _target(origin: str) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, final, overload
 from holdfast.context import Context
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.policy import TaskOptions, read_task_options
-from holdfast.task import AsyncTask, Registry, SyncTask, Task, declare
+from holdfast.declare.registry import Registry
+from holdfast.task import AsyncTask, SyncTask, Task, declare
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,14 +11,16 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, 
 from holdfast.context import Context, Middleware
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.function import is_redefinition, refuse_method
+from holdfast.declare.option_readers import check_factory
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
-from holdfast.declare.policy import check_factory, read_task_options
+from holdfast.declare.policy import read_task_options
+from holdfast.declare.registry import Registry
 from holdfast.draft import Draft
 from holdfast.durations import Duration
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.model.produce import PoolPlace
 from holdfast.model.retry import Backoff, BackoffFunction
-from holdfast.task import AsyncTask, Definition, Registry, SyncTask, Task
+from holdfast.task import AsyncTask, Definition, SyncTask, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -101,7 +103,8 @@ class HandlerDecorator(Generic[T]):
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
         pool = self._pool
         refuse_method(function)
-        if pool in self._registry and not is_redefinition(self._registry[pool]._definition.function, function):
+        earlier = self._registry.find(pool)
+        if earlier is not None and not is_redefinition(earlier._definition.function, function):
             message = f"Pool {pool!r} has a handler already, or a task of its name. Give the pool or the task another."
             raise DuplicateTask(message, task=pool)
         takes_context, is_async = _kind_of(function, pool)

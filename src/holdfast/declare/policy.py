@@ -14,11 +14,25 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from holdfast.codec import Codec
 from holdfast.context import Middleware
 from holdfast.declare.advice import advice_on_option
+from holdfast.declare.option_readers import (
+    Reader,
+    longer_than,
+    or_none,
+    read_aliases,
+    read_codec,
+    read_errors,
+    read_expires,
+    read_flag,
+    read_middleware,
+    read_scope,
+    read_transaction,
+    whole,
+)
 from holdfast.declare.template import Source, Template
-from holdfast.durations import EXAMPLES, Duration, seconds_of
+from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, duration_us, instant_us
 from holdfast.model.check import MAX_PRIORITY
-from holdfast.model.instants import SECOND, Instant, Micros
+from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import NOTHING_GIVEN, Given, KeyScope
 from holdfast.model.produce import NewJob
 from holdfast.model.retry import Backoff, BackoffFunction, RetryPolicy, backoff
@@ -38,6 +52,7 @@ class TaskOptions(TypedDict, total=False):
     """The keywords of `@jobs.task`."""
 
     name: str
+    aliases: Sequence[str]
     queue: str
     priority: int
     max_attempts: int | None
@@ -103,6 +118,8 @@ class TaskPolicy:
     """How long the key, or the id, makes a second job a duplicate. None: the engine's default."""
     key_window: Micros
     remote: bool
+    aliases: tuple[str, ...] = ()
+    """Earlier names of the task: its worker also runs jobs that were stored under them."""
     transaction: Any = False
     """True: `ctx.tx` is a transaction of the store. A function: it makes the user's session."""
 
@@ -126,7 +143,7 @@ def read_app_options(*, url: Any, modules: Any, namespace: Any, durability: Any,
     if durability not in (None, "durable", "fast", "none"):
         raise InvalidOption("`durability` must be 'durable', 'fast' or 'none'.", option="durability")
     if codec is not None:
-        _codec(codec, "codec")
+        read_codec(codec, "codec")
 
 
 def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -> TaskPolicy:
@@ -159,6 +176,7 @@ def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -
         key_scope=scope,
         key_window=window,
         remote=choose("remote", False),
+        aliases=choose("aliases", ()),
         transaction=choose("transaction", False),
     )
 
@@ -241,10 +259,9 @@ def _given(chosen: Mapping[str, Any]) -> Given:
 # --- One option ---
 
 _ABSENT = object()
-_Reader = Callable[[Any, str], Any]
 
 
-def _read(options: Mapping[str, Any], readers: Mapping[str, _Reader]) -> dict[str, Any]:
+def _read(options: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
     given = {}
     for option, value in options.items():
         reader = readers.get(option)
@@ -255,129 +272,48 @@ def _read(options: Mapping[str, Any], readers: Mapping[str, _Reader]) -> dict[st
     return given
 
 
-def _or_none(reader: _Reader) -> _Reader:
-    return lambda value, option: None if value is None else reader(value, option)
-
-
-def _whole(low: int, high: int) -> _Reader:
-    def read(value: Any, option: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidOption(f"`{option}` must be a whole number from {low} to {high}.", option=option)
-        return int(value)
-
-    return read
-
-
-def _longer_than(low_us: Micros) -> _Reader:
-    def read(value: Any, option: str) -> int:
-        length_us = duration_us(value, option)
-        if length_us < low_us:
-            raise InvalidOption(f"`{option}` must be at least {low_us / SECOND:g} seconds.", option=option)
-        return length_us
-
-    return read
-
-
-def _errors(value: Any, option: str) -> tuple[type[BaseException], ...]:
-    kinds = (value,) if isinstance(value, type) else value
-    if not isinstance(kinds, tuple | list) or not all(
-        isinstance(k, type) and issubclass(k, BaseException) for k in kinds
-    ):
-        raise InvalidOption(f"`{option}` must list exception types.", option=option)
-    return tuple(kinds)
-
-
-def _scope(value: Any, option: str) -> tuple[KeyScope, Micros]:
-    if isinstance(value, str) and seconds_of(value) is None:
-        if value not in ("incomplete", "result", "forever"):
-            message = f"`{option}` must be 'incomplete', 'result', 'forever', seconds, a timedelta or {EXAMPLES}."
-            raise InvalidOption(message, option=option)
-        return KeyScope(value), 0
-    return KeyScope.WINDOW, _longer_than(1)(value, option)
-
-
-def _middleware(value: Any, option: str) -> tuple[Any, ...]:
-    if not isinstance(value, tuple | list) or not all(callable(item) for item in value):
-        raise InvalidOption(f"`{option}` must list functions.", option=option)
-    return tuple(value)
-
-
-def _codec(value: Any, option: str) -> Codec:
-    if not isinstance(value, Codec):
-        raise InvalidOption(f"`{option}` must be a Codec, with name, encode and decode.", option=option)
-    return value
-
-
-def _flag(value: Any, option: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption(f"`{option}` must be True or False.", option=option)
-    return value
-
-
-def _transaction(value: Any, option: str) -> Any:
-    if not isinstance(value, bool) and not callable(value):
-        message = f"`{option}` must be True, or a function that makes a session, such as a sessionmaker."
-        raise InvalidOption(message, option=option)
-    return value
-
-
-def check_factory(factory: Any, *, is_async: bool) -> None:
-    """Refuse an async sessionmaker for a sync task, and the other way round, when the task is declared."""
-    names = {kind.__name__ for kind in type(factory).__mro__ if kind.__module__.startswith("sqlalchemy.")}
-    if is_async and "sessionmaker" in names:
-        raise InvalidOption("An async task needs an `async_sessionmaker` as `transaction`.", option="transaction")
-    if not is_async and "async_sessionmaker" in names:
-        raise InvalidOption("A plain function needs a `sessionmaker` as `transaction`.", option="transaction")
-
-
-def _expires(value: Any, option: str) -> tuple[Instant | None, Micros | None]:
-    """An instant, or a duration from now."""
-    if isinstance(value, datetime):
-        return instant_us(value, option), None
-    return None, duration_us(value, option)
-
-
 _RETRY = ("max_attempts", "backoff", "retry_on", "give_up_on", "retry_for", "max_losses")
-_priority = _whole(-MAX_PRIORITY - 1, MAX_PRIORITY)
-_attempts = _or_none(_whole(1, 2**31 - 1))
+_priority = whole(-MAX_PRIORITY - 1, MAX_PRIORITY)
+_attempts = or_none(whole(1, 2**31 - 1))
 
-_TASK_READERS: dict[str, _Reader] = {
+_TASK_READERS: dict[str, Reader] = {
     "name": check_name,
+    "aliases": read_aliases,
     "queue": check_name,
     "priority": _priority,
     "max_attempts": _attempts,
     "backoff": lambda value, _: backoff(value),
-    "retry_on": _errors,
-    "give_up_on": _errors,
-    "retry_for": _or_none(duration_us),
-    "max_losses": _whole(1, 2**31 - 1),
-    "timeout": _or_none(_longer_than(1)),
-    "lease": _longer_than(MIN_LEASE_US),
-    "concurrency": _or_none(_whole(1, 100_000)),
-    "lane": _or_none(Template),
-    "unique_key": _or_none(Template),
-    "unique_for": _scope,
+    "retry_on": read_errors,
+    "give_up_on": read_errors,
+    "retry_for": or_none(duration_us),
+    "max_losses": whole(1, 2**31 - 1),
+    "timeout": or_none(longer_than(1)),
+    "lease": longer_than(MIN_LEASE_US),
+    "concurrency": or_none(whole(1, 100_000)),
+    "lane": or_none(Template),
+    "unique_key": or_none(Template),
+    "unique_for": read_scope,
     "result_ttl": duration_us,
     "retention": duration_us,
     "failed_retention": duration_us,
-    "middleware": _middleware,
-    "codec": _codec,
-    "remote": _flag,
-    "transaction": _transaction,
+    "middleware": read_middleware,
+    "codec": read_codec,
+    "remote": read_flag,
+    "transaction": read_transaction,
 }
 
-_USING_READERS: dict[str, _Reader] = {
+_USING_READERS: dict[str, Reader] = {
     "id": check_name,
     "queue": check_name,
     "priority": _priority,
     "delay": duration_us,
     "at": instant_us,
-    "expires": _expires,
+    "expires": read_expires,
     "lane": check_name,
     "unique_key": check_name,
-    "unique_for": _scope,
+    "unique_for": read_scope,
     "max_attempts": _attempts,
-    "timeout": _longer_than(1),
+    "timeout": longer_than(1),
     "result_ttl": duration_us,
     "retention": duration_us,
     "metadata": lambda value, _: check_metadata(value),

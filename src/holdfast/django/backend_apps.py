@@ -21,7 +21,7 @@ from holdfast.django.handler import handler_of
 from holdfast.django.holdfast_task import OPTIONS as TASK_OPTIONS
 from holdfast.django.holdfast_task import HoldfastTask
 from holdfast.django.tasks_api import InvalidTask
-from holdfast.errors import InvalidOption
+from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.task import Task, declare
 
 BACKEND_OPTIONS = ("database", "namespace", "durability", "TASKS")
@@ -72,10 +72,10 @@ class BackendApp:
         options = options_of(task, self.alias)
         try:
             declared = self._declare(task, name, options)
-        except InvalidOption as error:
+            self.app.registry.replace(declared)  # a module that is loaded again replaces it
+        except (InvalidOption, DuplicateTask) as error:
             raise InvalidTask(f"Task {name}: {error}") from error
-        found = self.tasks[name] = DeclaredTask(task, declared)  # a module that is loaded again replaces it
-        self.app.registry.replace(declared)
+        found = self.tasks[name] = DeclaredTask(task, declared)
         return found
 
     def _declare(self, task: Any, name: str, options: Mapping[str, Any]) -> Task[..., Any]:
@@ -89,10 +89,11 @@ class BackendApp:
         )
 
     def find(self, name: str) -> DeclaredTask | None:
-        """A declared task. If it is not declared yet, the `tasks` modules of the installed apps are imported first."""
-        if name not in self.tasks:
+        """A task by its path or an alias. If it is not declared yet, the apps' `tasks` modules are imported first."""
+        if self.app.registry.find(name) is None:
             autodiscover_modules(TASKS_MODULE)
-        return self.tasks.get(name)
+        declared = self.app.registry.find(name)
+        return None if declared is None else self.tasks.get(declared.name)
 
 
 def backend_options(alias: str) -> Mapping[str, Any]:

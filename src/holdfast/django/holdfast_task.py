@@ -31,6 +31,7 @@ class Unset(Enum):
 UNSET: Any = Unset.UNSET
 
 OPTIONS = (
+    "aliases",
     "max_attempts",
     "backoff",
     "retry_on",
@@ -60,6 +61,7 @@ class HoldfastTask(Task):
     """The options mean what they mean for `@jobs.task`. `transaction=True`: the handler runs in `atomic()`."""
 
     run_after: datetime | None = None  # in Django 6.0 it has no default
+    aliases: Any = UNSET
     max_attempts: Any = UNSET
     backoff: Any = UNSET
     retry_on: Any = UNSET

@@ -211,6 +211,8 @@ def _settlement(settlement: Settlement) -> None:
         )
     if settlement.listed_expiry is not None and settlement.target not in _REAP_TARGETS:
         raise InvalidOption(f"A reaper cannot send job {settlement.id!r} to {settlement.target!r}.", option="target")
+    if settlement.loss and (settlement.listed_expiry is not None or settlement.target not in _REAP_TARGETS):
+        raise InvalidOption(f"An owner cannot add a loss to job {settlement.id!r} in this way.", option="loss")
     if settlement.note:
         storable(settlement.note, "note")
     if settlement.progress is not None:

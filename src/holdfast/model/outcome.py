@@ -2,8 +2,8 @@
 
 A worker knows how an attempt ended: an `Outcome`. `decide` turns it into a `Settlement`, which an engine applies if the
 lease is still valid. A reaper knows that a lease has expired: `decide_loss` makes its settlement. Retrying, giving up,
-timing out and losing a worker are all decided here, above the engines, from values alone. The random number for the
-jitter is an argument too.
+timing out, losing a worker and losing the process of a handler are all decided here, above the engines, from values
+alone. The random number for the jitter is an argument too.
 """
 
 from typing import assert_never
@@ -77,6 +77,12 @@ class LostLease(Struct, frozen=True):
     started: bool = True
 
 
+class ProcessDied(Struct, frozen=True):
+    """The process of the handler has died (`isolate="process"`); the worker lives. It is a loss, not a failure."""
+
+    info: ErrorInfo
+
+
 class DoesNotFit(Struct, frozen=True):
     """The payload can be read and does not fit the task as this worker has it: another worker may have newer code."""
 
@@ -100,6 +106,7 @@ Outcome = (
     | CancelledByHandler
     | Released
     | LostLease
+    | ProcessDied
     | DoesNotFit
     | NotRetryable
 )
@@ -170,6 +177,11 @@ def decide(
             if not started:
                 return replace(settlement, reason=Reason.WORKER_LOST, refund=True)  # A5
             settlement = _retry_or_fail(settlement, Reason.WORKER_LOST, lease, policy, None, now, draw, None)
+        case ProcessDied(info=info):
+            # A12: a loss that the owner counts itself.
+            settlement = _after_loss(
+                replace(settlement, reason=Reason.WORKER_LOST, error=info, loss=True), lease, True, policy, draw
+            )
         case DoesNotFit(info=info):
             # A10: tried again with the back-off; the kinds of errors in the policy are about handlers.
             settlement = replace(settlement, error=info)
@@ -238,9 +250,7 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
     A loss costs the attempt if that had started, and `max_attempts` applies as usual. After `max_losses` losses the job
     fails in any case: a job that kills its workers ends, even if its attempts are not limited.
     """
-    losses = lost.losses + 1
     started = lost.state is JobState.RUNNING
-    attempts_used_up = started and lost.max_attempts and lost.attempt >= lost.max_attempts
     settlement = Settlement(
         queue=lost.queue,
         id=lost.id,
@@ -251,7 +261,15 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
         refund=not started,  # A5
         listed_expiry=lost.lease_expires,
     )
+    return _after_loss(settlement, lost, started, policy, draw)
+
+
+def _after_loss(
+    settlement: Settlement, lost: Lease | ExpiredLease, started: bool, policy: RetryPolicy | None, draw: float
+) -> Settlement:
+    losses = lost.losses + 1
+    attempts_used_up = started and lost.max_attempts and lost.attempt >= lost.max_attempts
     # A7: too many losses, or a loss in the last attempt allowed.
     if attempts_used_up or losses >= lost.max_losses:
         return replace(settlement, target=JobState.FAILED)
-    return replace(settlement, delay=loss_delay(policy, losses, draw))
+    return replace(settlement, target=JobState.RETRYING, delay=loss_delay(policy, losses, draw))

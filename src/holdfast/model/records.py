@@ -87,7 +87,7 @@ class Edge(Struct, frozen=True, gc=False):
 
 
 class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """A worker process as operators see it. `seen` is written by the engine."""
+    """A worker process, or a manager of some, as operators see it. `seen` is written by the engine."""
 
     worker: str
     tasks: tuple[str, ...] = ()
@@ -103,6 +103,11 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     """Time between two heartbeats."""
     seen: Instant = 0
     stop_asked: bool = False
+    children: tuple[str, ...] = ()
+    """Of a manager: the names of the workers that it has started."""
+    min_children: int = 0
+    max_children: int = 0
+    """Of a manager: how many it keeps. 0: this is not a manager."""
     stalling_tasks: tuple[str, ...] = ()
     """Tasks whose code has held the GIL so long that leases were in danger: the worker runs their jobs alone."""
 

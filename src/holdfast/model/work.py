@@ -121,6 +121,8 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
     """The last progress of the attempt, if no renewal has stored it."""
     lane: str | None = None
     """The job's lane, if the sender knows it. A hint: an engine that locks lanes can lock it before any job."""
+    loss: bool = False
+    """The process of the handler has died: the owner lives, and adds a loss itself (A11)."""
 
     def with_progress(self, progress: ProgressRecord | None) -> "Settlement":
         return replace(self, progress=progress)

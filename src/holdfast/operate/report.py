@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.job import AttemptRecord as Run
-from holdfast.model.job import JobRecord
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.telemetry.events import Cancelled, Failed, JobEvent, Queued, Retrying, Started, Succeeded
 from holdfast.views import CodecNamed, Job, Shown, runs_of
 
 _FROM_THE_FIRST = Hold.LANE | Hold.PARENTS | Hold.EPOCH
 """Holds that a job can have only from the moment it is accepted."""
+_REASON = {AttemptOutcome.WORKER_LOST: Reason.WORKER_LOST, AttemptOutcome.TIMED_OUT: Reason.TIMEOUT}
+"""Of a run that was repeated; other outcomes have several reasons."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,7 +50,9 @@ def _events(record: JobRecord) -> Iterator[JobEvent]:
         of_run = {**common, "attempt": run.number, "worker": run.worker}
         yield Started(at=run.started, waited=_waited(record, run.started), **of_run)
         if run is not final:
-            yield Retrying(at=run.ended, error=run.error, ran=run.ended - run.started, **of_run)
+            yield Retrying(
+                at=run.ended, reason=_REASON.get(run.outcome), error=run.error, ran=run.ended - run.started, **of_run
+            )
     if record.state is JobState.RUNNING and record.last_started is not None:
         at = record.last_started
         yield Started(at=at, waited=_waited(record, at), attempt=record.attempt, worker=record.owner, **common)

@@ -2,10 +2,10 @@
 
 The order of the queues rotates from claim to claim, so that a busy queue cannot starve the others; with `strict` it
 stays as given. Each claim names every task in every queue, because a job may be enqueued to another queue than its
-task's own.
+task's own. An alias of a task is claimed like a task of its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast.model.instants import SECOND, Micros
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
@@ -43,7 +43,8 @@ class Claims:
         """True while the worker must not claim: it could not renew the leases."""
         self._turn = 0
         self._alone_claimed_at: Micros = 0
-        self._task_claims = tuple(map(_task_claim, self._plans))
+        self._by_plan = tuple((plan, tuple(_task_claims(plan))) for plan in self._plans)
+        self._task_claims = tuple(claim for _, claims in self._by_plan for claim in claims)
         self._limited = any(plan.limit is not None for plan in self._plans) or bool(slots.queue_limits)
         self._claims_without_limits = tuple(QueueClaim(queue, self._task_claims) for queue in self._queues)
 
@@ -59,7 +60,7 @@ class Claims:
         if not limit + prefetch or not self._task_claims or self.is_paused():
             return None
         queues = self._rotated(self._with_limits() if self._limited else self._claims_without_limits)
-        alone = frozenset(plan.name for plan in self._plans if plan.runs_alone)
+        alone = frozenset(name for plan in self._plans if plan.runs_alone for name in plan.names)
         if alone:
             if self._alone_must_wait(alone):
                 return None
@@ -84,9 +85,10 @@ class Claims:
 
     def _with_limits(self) -> tuple[QueueClaim, ...]:
         tasks = tuple(
-            task_claim if plan.limit is None else _task_claim(plan)
-            for plan, task_claim in zip(self._plans, self._task_claims, strict=True)
+            claim
+            for plan, claims in self._by_plan
             if plan.free_slots != 0
+            for claim in (claims if plan.limit is None else _task_claims(plan))
         )
         return tuple(
             QueueClaim(queue, tasks, free_slots)
@@ -101,12 +103,15 @@ class Claims:
         return queues[self._turn :] + queues[: self._turn]
 
 
-def _task_claim(plan: ExecutionPlan) -> TaskClaim:
-    retry = plan.policy.retry
-    return TaskClaim(
-        task=plan.name,
-        lease_len=plan.policy.lease,
-        max_attempts=retry.max_attempts or 0,
-        max_losses=retry.max_losses,
-        limit=plan.free_slots,
-    )
+def _task_claims(plan: ExecutionPlan) -> Iterator[TaskClaim]:
+    """One for each name of the task. They share its free slots, rounded up: each name can always get one job, and at
+    most one job for each alias waits in a slot until the task is below its limit."""
+    retry, free_slots = plan.policy.retry, plan.free_slots
+    for name in plan.names:
+        yield TaskClaim(
+            task=name,
+            lease_len=plan.policy.lease,
+            max_attempts=retry.max_attempts or 0,
+            max_losses=retry.max_losses,
+            limit=None if free_slots is None else -(-free_slots // len(plan.names)),
+        )

@@ -27,6 +27,7 @@ class ExecutionPlan:
         "held_count",
         "limit",
         "name",
+        "names",
         "policy",
         "running_count",
         "runs_alone",
@@ -51,6 +52,8 @@ class ExecutionPlan:
         self.task = task
         self.policy = task.policy
         self.name = task.policy.name
+        self.names = (self.name, *task.policy.aliases)
+        """The names under which jobs of the task are stored: its own, then its aliases."""
         self.worker = worker
         self.state = state
         self.transaction_environment = transaction_environment

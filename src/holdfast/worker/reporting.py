@@ -189,7 +189,8 @@ class Reporter:
         lease = attempt.lease
         delay = settlement.delay if settlement.due is None else max(0, settlement.due - at)
         if settlement.reason is not Reason.RELEASED:
-            _logger.info(
+            _logger.log(
+                logging.WARNING if settlement.loss else logging.INFO,
                 "Job %s (%s) runs again in %.1f s: %s at attempt %d%s",
                 shown(lease.id),
                 shown(lease.task),

@@ -58,7 +58,7 @@ from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
 from holdfast.worker.stalls import note_stall
-from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.stop_request import StopReason, StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
 from holdfast.worker.unknown_tasks import UnknownTasks
 from holdfast.worker.until_empty import UntilEmpty
@@ -104,14 +104,14 @@ class WorkerServices:
         self._loop = asyncio.get_running_loop()
         self._started = self._runtime.wall()
         self._released = 0
-        self._has_left_leases = False
+        self.has_left_leases = False
         """At its end the worker could not release all its leases."""
         runtime, engine, settings = self._runtime, self._engine, spec.settings
         self._handler_threads = HandlerThreads(runtime)
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
-        self._plans = {
-            name: ExecutionPlan(
+        plans = [
+            ExecutionPlan(
                 task,
                 worker=spec.worker,
                 state=state,
@@ -119,9 +119,10 @@ class WorkerServices:
                 handler_threads=self._handler_threads,
                 transaction_environment=TransactionEnvironment(engine, runtime, self._reporter.note_settlement),
             )
-            for name, task in app.registry.items()
+            for task in app.registry.values()
             if not task.policy.remote
-        }
+        ]
+        self._plans = {name: plan for plan in plans for name in plan.names}
         self.slots = Slots(settings.concurrency, spec.queue_limits)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
@@ -129,7 +130,7 @@ class WorkerServices:
             runtime,
             worker=spec.worker,
             queues=spec.queues,
-            plans=self._plans.values(),
+            plans=plans,
             slots=self.slots,
             prefetch=settings.prefetch,
             strict=spec.strict,
@@ -162,13 +163,13 @@ class WorkerServices:
             self.slots,
             record=self.record,
             on_status=self._on_renew_status,
-            on_stop_requested=lambda: self._on_loop(stop_request.request),
+            on_stop_requested=lambda: self._on_loop(stop_request.request, None, StopReason.STORE),
             on_recovered=lambda: self._on_renewals_recovered(outage),
             on_store_error=lambda error: self._on_loop(outage.note, error),
             on_progress=lambda attempt, at: self._on_loop(
                 self._reporter.progressed, attempt, attempt.sent_progress, at
             ),
-            shortest_lease_us=min((plan.policy.lease for plan in self._plans.values()), default=30 * SECOND),
+            shortest_lease_us=min((plan.policy.lease for plan in plans), default=30 * SECOND),
         )
         self._watcher = LoopWatcher(
             runtime, on_period=self._check_attempts, on_blocked=self._report_blocked, on_stall=self._note_stall
@@ -249,7 +250,7 @@ class WorkerServices:
         await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
-        warn_about_timeouts(self._plans.values())
+        warn_about_timeouts(set(self._plans.values()))
         _logger.info("Worker %s works on %s.", shown(self._spec.worker), ", ".join(self._spec.queues) or "nothing")
         self._bus.emit(
             events.WorkerStarted(
@@ -335,7 +336,7 @@ class WorkerServices:
         """PF3: without this service the worker would hold jobs and not run them, so it stops."""
         self._ended_service = service.name
         self.failed = True
-        self._stop_request.request()
+        self._stop_request.request(None, StopReason.FAILURE)
 
     async def _stop_working(self) -> None:
         """Claim nothing more, let handlers finish, abort the others, settle what has ended; each within a limit."""
@@ -373,7 +374,7 @@ class WorkerServices:
         await self._runtime.run_blocking(self.keeper.wait_ended, KEEPER_STOP_TIMEOUT_S)
 
     async def _forget_worker(self) -> None:
-        if self._has_left_leases:  # others find them by the worker's record, and need not wait until they expire
+        if self.has_left_leases:  # others find them by the worker's record, and need not wait until they expire
             return self._engine.keep_process_record()
         try:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
@@ -387,8 +388,8 @@ class WorkerServices:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.exchanger.take_unanswered()
         except Exception as error:
-            self._has_left_leases = True
+            self.has_left_leases = True
             _logger.error("Jobs claimed while the worker stopped may stay leased until they expire: %r", error)
         rest = await release_rest(self._engine, self._spec.worker, self.slots.attempts.values(), failed=self.failed)
         self._released = rest.released
-        self._has_left_leases |= rest.left > 0
+        self.has_left_leases |= rest.left > 0

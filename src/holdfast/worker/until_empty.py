@@ -22,6 +22,7 @@ from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.worker.exchange import Exchanger
 from holdfast.worker.slots import Slots
+from holdfast.worker.stop_request import StopReason
 
 WAIT_AHEAD_US: Micros = 60 * SECOND
 """Jobs that are due within this time are waited for."""
@@ -80,7 +81,7 @@ class UntilEmpty(Service):
         worker: str,
         queues: Sequence[str],
         tasks: Collection[str],
-        stop: Callable[[], object],
+        stop: Callable[[None, StopReason], object],
     ) -> None:
         super().__init__(runtime)
         self._engine = engine
@@ -123,7 +124,7 @@ class UntilEmpty(Service):
             self._exchanger.wake()
             return CONFIRM_S
         self.left = left
-        self._stop()
+        self._stop(None, StopReason.EMPTY)
         return None
 
     def _report(self, own: Sequence[QueueStats]) -> None:

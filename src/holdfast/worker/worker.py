@@ -10,10 +10,9 @@ This file starts and stops it: signals, threads, the lifespan. What it does in b
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -25,9 +24,12 @@ from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
+from holdfast.worker.forced_exit import ForcedExit
+from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
-from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.stop_request import StoppedAtStart, StopReason, StopRequest
+from holdfast.worker.stop_signals import StopSignals
 from holdfast.worker.thread import WorkerThread, run_loop
 from holdfast.worker.until_empty import LeftJobs
 
@@ -55,10 +57,12 @@ class Worker:
         prefetch: int | None = None,
         until_empty: bool = False,
         strict: bool = False,
+        channel: ManagerChannel | None = None,
     ) -> None:
         """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays.
 
         `until_empty`: stop when nothing is left that this worker could come to run; `left` then says what it left.
+        `channel`: to the manager that has started this process.
         """
         self._app = app
         self._queues = queues
@@ -68,6 +72,7 @@ class Worker:
         self._signals = signals
         self._until_empty = until_empty
         self._strict = strict
+        self._channel = channel
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
@@ -135,26 +140,38 @@ class Worker:
         stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
         try:
-            with self._signals_to(stop_request):
+            with self._signals_to(stop_request, settings.grace), self._manager_to(stop_request, settings.grace):
                 app.import_modules()
-                await app.aopen()
-                async with self._state() as state:
+                async with AsyncExitStack() as stack:
+                    async with stop_request.ends_start(after_grace=False):
+                        await app.aopen()
+                    async with stop_request.ends_start(after_grace=True):
+                        state = await stack.enter_async_context(self._state())
                     enable_own_loggers()  # the modules or the lifespan may have configured logging
+                    if stop_request.is_requested:
+                        raise StoppedAtStart
                     services = WorkerServices(
                         app, self._spec(settings), state, stop_request, until_empty=self._until_empty
                     )
-                    self._services = services
-                    try:
-                        await services.begin()
-                        on_ready()
-                        await services.work()
-                        self.left = services.until_empty.left
-                    finally:  # with the signal handlers in place: a second signal must not end the process here
-                        await services.end()
-                        await app.bus.wait_for_listeners()
+                    await self._run_services(services, on_ready)
+        except StoppedAtStart:
+            _logger.info("Worker %s was stopped before it had started.", self.name)
         finally:
             stop_request.waker.close()
             self._stop_request = self._loop = self._services = None
+
+    async def _run_services(self, services: WorkerServices, on_ready: Callable[[], object]) -> None:
+        self._services = services
+        try:
+            await services.begin()
+            if self._channel is not None:
+                self._channel.send_started(self.name)
+            on_ready()
+            await services.work()
+            self.left = services.until_empty.left
+        finally:  # with the signal handlers in place: a second signal must not end the process here
+            await services.end()
+            await self._app.bus.wait_for_listeners()
 
     @asynccontextmanager
     async def _state(self) -> AsyncIterator[Any]:
@@ -186,21 +203,39 @@ class Worker:
         )
 
     @contextmanager
-    def _signals_to(self, stop_request: StopRequest) -> Iterator[None]:
-        """With `signals=True`, SIGTERM and SIGINT stop this worker."""
+    def _signals_to(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
+        """With `signals=True`, signals stop this worker."""
         if not self._signals:
             yield
             return
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, stop_request.signal)
+        forced_exit = ForcedExit(self._app.runtime)
+        forced_exit.start()
+        try:
+            with StopSignals(stop_request, forced_exit, grace_s, managed=self._channel is not None):
+                yield
+        finally:
+            forced_exit.stop()
+
+    @contextmanager
+    def _manager_to(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
+        """The manager of this worker, if it has one, can stop it."""
+        channel, loop = self._channel, asyncio.get_running_loop()
+        if channel is None:
+            yield
+            return
+
+        def stop(requested_s: Seconds | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has stopped
+                loop.call_soon_threadsafe(stop_request.request, requested_s, StopReason.MANAGER)
+
+        stop_request.on_first = channel.send_stopping
+        channel.attach(stop, grace_s)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+            channel.detach()
+            if self._services is None or not self._services.has_left_leases:  # else the manager disowns it
+                channel.send_stopped()
 
     async def run_and_clean_up(self, on_ready: Callable[[], object] = lambda: None) -> None:
         """Run, then make sure that a handler which does not stop cannot keep the loop from closing."""

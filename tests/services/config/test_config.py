@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, ConfigError, exponential, fixed
-from holdfast.config import Config, load
+from holdfast.config import DEFAULT, Config, SettingSource, SourceKind, load
 from holdfast.engines import settings_tables
 from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.sqlite.settings import SqliteSettings
@@ -149,40 +149,85 @@ def test_durations_are_read_as_people_write_them(tmp_path: Path, text: str, seco
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("text", "key", "line"),
     [
-        ("conurrency = 3", "conurrency"),
-        ("[worker]\nconcurency = 3", "worker.concurency"),
-        ("[workers]\nconcurrency = 3", "workers"),
-        ("worker = 3", "worker"),
-        ("[worker]\nconcurrency = 0", "worker.concurrency"),
-        ("[worker]\nconcurrency = '3 of them'", "worker.concurrency"),
-        ("[worker]\nconcurrency = true", "worker.concurrency"),
-        ("[worker]\ngrace = -1", "worker.grace"),
-        ("[worker]\ngrace = nan", "worker.grace"),
-        ("[worker]\ngrace = inf", "worker.grace"),
-        ("[worker]\ngrace = 'soon'", "worker.grace"),
-        ("[task]\nlease = 1", "task.lease"),
-        ("[task]\nqueue = ''", "task.queue"),
-        ("[task.backoff]\nkind = 'cubic'", "task.backoff"),
-        ("[task.backoff]\nkind = 'fixed'\nmultiplier = 3", "task.backoff"),
-        ("[task]\nbackoff = -1", "task.backoff"),
-        ("[queues]\ndefault = 3", "queues.default"),
-        ("[queues.default]\nmax_deph = 3", "queues.default.max_deph"),
-        ("[queues.default]\nsoft_limit = 2", "queues.default.soft_limit"),
-        ("[limits]\npayload = 100_000_000", "limits.payload"),
-        ("url = 3", "url"),
-        ("namespace = 'No Word'", "namespace"),
-        ("durability = 'strong'", "durability"),
-        ("auto_migrate = 'perhaps'", "auto_migrate"),
-        ("log_level = 'loud'", "log_level"),
+        ("conurrency = 3", "conurrency", 1),
+        ("[worker]\nconcurency = 3", "worker.concurency", 2),
+        ("[workers]\nconcurrency = 3", "workers", 1),
+        ("worker = 3", "worker", 1),
+        ("[worker]\nconcurrency = 0", "worker.concurrency", 2),
+        ("[worker]\nconcurrency = '3 of them'", "worker.concurrency", 2),
+        ("[worker]\nconcurrency = true", "worker.concurrency", 2),
+        ("[worker]\ngrace = -1", "worker.grace", 2),
+        ("[worker]\ngrace = nan", "worker.grace", 2),
+        ("[worker]\ngrace = inf", "worker.grace", 2),
+        ("[worker]\ngrace = 'soon'", "worker.grace", 2),
+        ("[task]\nlease = 1", "task.lease", 2),
+        ("[task]\nqueue = ''", "task.queue", 2),
+        ("[task.backoff]\nkind = 'cubic'", "task.backoff", 1),
+        ("[task.backoff]\nkind = 'fixed'\nmultiplier = 3", "task.backoff", 1),
+        ("[task]\nbackoff = -1", "task.backoff", 2),
+        ("[queues]\ndefault = 3", "queues.default", 2),
+        ("[queues.default]\nmax_deph = 3", "queues.default.max_deph", 2),
+        ("[queues.default]\nsoft_limit = 2", "queues.default.soft_limit", 2),
+        ("[limits]\npayload = 100_000_000", "limits.payload", 2),
+        ("url = 3", "url", 1),
+        ("namespace = 'No Word'", "namespace", 1),
+        ("durability = 'strong'", "durability", 1),
+        ("auto_migrate = 'perhaps'", "auto_migrate", 1),
+        ("log_level = 'loud'", "log_level", 1),
     ],
 )
-def test_a_wrong_key_or_value_is_named_with_its_source(tmp_path: Path, text: str, key: str) -> None:
+def test_a_wrong_key_or_value_is_named_with_its_source(tmp_path: Path, text: str, key: str, line: int) -> None:
     error = refusal(tmp_path, text)
-    assert (error.key, error.source) == (key, "holdfast.toml")
-    assert key in str(error)
-    assert "holdfast.toml" in str(error)
+    assert (error.key, error.source) == (key, f"holdfast.toml, line {line}")
+    assert str(error).startswith(f"holdfast.toml, line {line}: ")
+    assert f"`{key}`" in str(error)
+
+
+def test_the_line_is_found_in_any_style_of_toml(tmp_path: Path) -> None:
+    text = """\
+# worker.concurrency = 9
+namespace = "shop"
+app = \"\"\"
+worker.concurrency = 8
+\"\"\"
+
+worker = { grace = 5,  concurrency = 7 }
+task.backoff = [
+    1,
+    10,
+]
+[queues]
+"e mails" = { max_depth = 3 }
+[queues.other]
+max_depth = 4
+[limits]
+
+payload =   2000
+"""
+    config = read(tmp_path, text.replace("\n", "\r\n"))
+    places = {
+        ("namespace",): 2,
+        ("app",): 3,
+        ("worker", "grace"): 7,
+        ("worker", "concurrency"): 7,
+        ("task", "backoff"): 8,
+        ("queues", "e mails", "max_depth"): 13,
+        ("queues", "other", "max_depth"): 15,
+        ("limits", "payload"): 18,
+    }
+    for place, line in places.items():
+        assert config.source(*place) == SettingSource(SourceKind.FILE, f"holdfast.toml, line {line}")
+    assert config.source("limits", "result") == DEFAULT
+
+
+def test_the_line_is_found_in_pyproject(tmp_path: Path) -> None:
+    text = "[project]\nname = 'worker'\n\n[tool.other]\nworker = 1\n\n[tool.holdfast.worker]\nconcurrency = 3\n"
+    config = read(tmp_path, text, file="pyproject.toml")
+    assert config.source("worker", "concurrency") == SettingSource(SourceKind.FILE, "pyproject.toml, line 8")
+    (tmp_path / "pyproject.toml").write_text(text + "grace = -1\n")
+    assert refusal(tmp_path).source == "pyproject.toml, line 9"
 
 
 @pytest.mark.parametrize(
@@ -213,8 +258,9 @@ def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str) ->
 )
 def test_a_setting_without_effect_is_refused(tmp_path: Path, text: str, key: str) -> None:
     error = refusal(tmp_path, text)
-    assert str(error) == f"holdfast.toml: there is no setting `{key}`. Check the spelling."
-    assert (error.key, error.source) == (key, "holdfast.toml")
+    line = 1 + key.count(".")
+    assert str(error) == f"holdfast.toml, line {line}: there is no setting `{key}`. Check the spelling."
+    assert (error.key, error.source) == (key, f"holdfast.toml, line {line}")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +281,7 @@ def test_a_variable_without_effect_is_refused(tmp_path: Path, variable: str) -> 
 def test_the_error_of_a_misspelt_key_names_the_right_one(tmp_path: Path) -> None:
     assert "`worker.concurrency`" in str(refusal(tmp_path, "[worker]\nconcurrancy = 3"))
     (tmp_path / "holdfast.toml").unlink()
-    assert "`worker_concurrency`" in str(refusal(tmp_path, environ={"HOLDFAST_WORKER_CONCURRANCY": "3"}))
+    assert "`HOLDFAST_WORKER_CONCURRENCY`" in str(refusal(tmp_path, environ={"HOLDFAST_WORKER_CONCURRANCY": "3"}))
 
 
 @pytest.mark.parametrize("content", [b"url = ", b"\xff\xfe"])

@@ -244,3 +244,33 @@ def test_a_result_of_another_task_is_refused(backend: str) -> None:
     result = tasks().add.using(backend=backend).enqueue(1)
     with pytest.raises(Exception, match="does not match"):
         tasks().fail.using(backend=backend).get_result(result.id)
+
+
+def test_a_job_of_an_earlier_path_runs_and_its_result_is_read(backend: str) -> None:
+    from holdfast.declare.signature import OpenSignature
+    from holdfast.django import get_app
+    from holdfast.django.tasks_api import task_backends
+    from holdfast.task import Definition, Task
+
+    tasks().total.using(backend=backend)  # declares it there
+    app = get_app(backend)
+    old: Task[..., Any] = Task(Definition(app._store, "shop.tasks.sum_up", OpenSignature("sum_up"), {}))
+    handle = old.enqueue(2, b=3)
+    run_worker(backend)
+    result = task_backends[backend].get_result(handle.id)
+    assert (result.status, result.return_value, result.task.name) == ("SUCCESSFUL", 5, "total")
+    assert app.control.get(handle.id).task == "shop.tasks.sum_up"
+
+
+def test_an_alias_that_another_task_has_is_refused(project: Any) -> None:
+    from django_project.shop.tasks import total
+
+    from holdfast.django import task
+    from holdfast.django.tasks_api import InvalidTask
+
+    def late(a: int) -> int:
+        return a
+
+    late.__module__, late.__qualname__ = total.func.__module__, "late"
+    with pytest.raises(InvalidTask, match=r"shop\.tasks\.sum_up"):
+        task(aliases=["shop.tasks.sum_up"])(late)

@@ -106,4 +106,4 @@ def test_a_handler_that_waits_for_a_job_that_fails_is_given_back(shop: Shop, h: 
 def test_the_reason_of_a_wait_does_not_name_the_store_that_the_test_replaced(shop: Shop, h: Harness) -> None:
     handle = shop.plain.enqueue("first")
     assert handle.id == h.enqueued(shop.plain)[0].id
-    assert shop.jobs.control.waits_for(handle.id) == "No live worker on the store of this test."
+    assert shop.jobs.control.why(handle.id).text == "No live worker on the store of this test."

@@ -2,15 +2,17 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from eventually import eventually, idle
-from manual_worker import report_in, report_in_now, settle_now, take_now
+from manual_worker import fail_now, report_in, report_in_now, settle_now, take_now
 
 from holdfast import App, JobNotFound, JobState, Task, WaitTimeout
 from holdfast.core.job_end import _target
-from holdfast.core.wait_reason import UnfinishedJob, wait_reason, warning
+from holdfast.core.obstacles import JobFacts
+from holdfast.core.wait_reason import wait_reason, warning
 from holdfast.model.job import JobRecord
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import Totals, WorkerRecord
@@ -84,12 +86,12 @@ def test_a_job_in_a_lane_says_who_is_before_it(jobs: App[object], double: Task[[
         "It waits for its turn in lane alice. Job first is first, and is queued: no live worker on memory://."
     )
     jobs.control.pause("default", lane="alice")
-    assert why(first) == "Lane alice of queue default is paused."
+    assert why(first) == "Lane alice of queue default is paused. No live worker on memory://."
 
 
 def test_a_child_says_that_its_parents_have_not_ended() -> None:
     child = JobRecord(queue="q", id="child", state=JobState.BLOCKED, hold=Hold.PARENTS, parents_left=1)
-    assert wait_reason(UnfinishedJob(job=child, now=0)) == "It comes after 1 other job that has not ended."
+    assert wait_reason(JobFacts(job=child, now=0)).startswith("It comes after 1 other job that has not ended.")
 
 
 def test_a_job_of_a_pool_says_that_older_jobs_come_first(jobs: App[object]) -> None:
@@ -97,10 +99,10 @@ def test_a_job_of_a_pool_says_that_older_jobs_come_first(jobs: App[object]) -> N
     pool.enqueue(1, key="alice", id="old")
     pool.resize(2)
     pool.enqueue(2, key="alice", id="new")
-    reason = jobs.control.waits_for("new")
+    reason = jobs.control.why("new").text
     assert reason.startswith("It waits until the jobs of the earlier size of pool ledger have ended (1 left).")
     pool.pause()
-    assert jobs.control.waits_for("old") == "Pool ledger is paused."
+    assert jobs.control.why("old").text == "Pool ledger is paused. No live worker on memory://."
 
 
 def test_a_job_of_a_queue_that_is_being_cleared_says_so() -> None:
@@ -109,43 +111,49 @@ def test_a_job_of_a_queue_that_is_being_cleared_says_so() -> None:
     )
     worker = WorkerRecord(worker="w1", tasks=("t",), queues=("q",), slots=1)
     job = JobRecord(queue="q", id="one", task="t", state=JobState.QUEUED)
-    facts = UnfinishedJob(job=job, now=0, queue=queue, workers=(worker,))
+    facts = JobFacts(job=job, now=0, queue=queue, workers=(worker,))
     assert wait_reason(facts) == "Queue q is being cleared; no job of it is claimed meanwhile."
 
 
 def test_a_bare_payload_says_that_no_process_pulls_it(jobs: App[object]) -> None:
     jobs.queue("scans", int).enqueue(1, id="one")
     report_in_now(jobs, "w1", "double", queues=("default",))
-    assert jobs.control.waits_for("one") == "No live process pulls from queue scans."
+    assert jobs.control.why("one").text == "No live process pulls from queue scans."
 
 
 def test_a_job_that_only_stopping_workers_can_take_says_so(jobs: App[object], double: Task[[int], int]) -> None:
     handle = double.enqueue(1)
     report_in_now(jobs, "w1", "double")
     jobs.control.stop_worker("w1")
-    assert jobs.control.waits_for(handle.id) == "Every live worker that can take it is stopping: w1."
+    assert jobs.control.why(handle.id).text == "Every live worker that can take it is stopping: w1."
 
 
 def test_a_job_that_is_due_for_long_says_what_else_may_hold_it(jobs: App[object], double: Task[[int], int]) -> None:
     handle = double.enqueue(1)
     FakeClock(jobs.engine).advance(seconds=5)
     report_in_now(jobs, "w1", "double")
-    reason = jobs.control.waits_for(handle.id)
+    reason = jobs.control.why(handle.id).text
     assert reason.startswith("It has been due for 5.")
     assert "`concurrency`" in reason
 
 
 def test_a_due_time_of_another_day_has_its_date(jobs: App[object], double: Task[[int], int]) -> None:
-    reason = jobs.control.waits_for(double.using(delay=72 * 3600).enqueue(1).id)
-    assert re.fullmatch(r"It is due at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.", reason)
+    reason = jobs.control.why(double.using(delay=72 * 3600).enqueue(1).id).text
+    assert re.fullmatch(r"It is due at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\. No live worker on memory://\.", reason)
 
 
-def test_a_job_that_has_ended_waits_for_nothing(jobs: App[object], double: Task[[int], int]) -> None:
+def test_a_job_that_has_ended_says_how(jobs: App[object], double: Task[[int], int]) -> None:
     handle = double.enqueue(1)
     handle.cancel()
-    assert jobs.control.waits_for(handle.id) == ""
+    why = jobs.control.why(handle.id)
+    assert why.obstacles == ()
+    assert re.fullmatch(r"It was cancelled at [\d:]+ after 0 attempts \(asked\)\.", why.text)
+    failed = double.enqueue(2)
+    fail_now(jobs, double)
+    text = jobs.control.why(failed.id).text
+    assert re.fullmatch(r"It failed at [\d:]+ after 1 attempt \(exhausted\): builtins.ValueError: no funds\.", text)
     with pytest.raises(JobNotFound):
-        jobs.control.waits_for("unknown")
+        jobs.control.why("unknown")
 
 
 # The hint
@@ -203,10 +211,34 @@ async def test_a_wait_that_a_worker_can_end_logs_nothing(
 
 def test_the_hint_says_how_to_start_a_worker() -> None:
     job = JobRecord(queue="default", id="01JCQ7M3ZK2V0000000000ABCD", task="resize")
-    scene = UnfinishedJob(job=job, now=0, store="/home/you/shop/jobs.db", target="jobs")
+    scene = JobFacts(job=job, now=0, store="/home/you/shop/jobs.db", target="jobs")
     assert warning(scene) == (
         "holdfast: still waiting for 01JCQ7M3 (resize). No live worker on /home/you/shop/jobs.db.\n"
         "          Start one in another terminal:  holdfast worker jobs"
     )
     assert _target("shop.jobs") == "shop.jobs"
     assert _target("__main__") != "__main__"
+
+
+def test_damaged_bytes_are_a_gate() -> None:
+    job = JobRecord(queue="q", id="one", task="t", state=JobState.QUEUED)
+    worker = WorkerRecord(worker="w1", tasks=("t",), queues=("q",), slots=1)
+    facts = JobFacts(job=job, now=0, workers=(worker,), undecodable=True)
+    assert wait_reason(facts) == (
+        "Its stored payload cannot be read (json); the worker that takes it fails it at once."
+    )
+    assert wait_reason(replace(facts, undecodable=False)) == "It is due and about to be taken."
+    assert wait_reason(replace(facts, undecodable=False, blocked_by="a is locked.")) == (
+        "No process can write to the store: a is locked."
+    )
+
+
+def test_a_lease_that_has_run_out_is_named(jobs: App[object], double: Task[[int], int]) -> None:
+    handle = double.enqueue(1)
+    take_now(jobs, double)
+    jobs.control.cancel(handle.id)
+    FakeClock(jobs.engine).advance(seconds=40)
+    why = jobs.control.why(handle.id)
+    assert "Its lease ran out 10." in why.text
+    assert "as soon as one is alive. A cancel was requested." in why.text
+    assert why.cancel_requested

@@ -119,6 +119,25 @@ MUTANTS = (
             "tests/engines/test_postgres_locked.py::test_an_enqueue_waits_for_the_key_of_an_open_transaction_and_then_gives_up",
         ),
     ),
+    # Losses
+    Mutant(
+        "the death of a handler's process is no loss on PostgreSQL",
+        "engines/postgres/rules/settle.sql",
+        "    IF v_reap OR s.loss THEN",
+        "    IF v_reap THEN",
+        "A job without a limit of attempts that kills its processes runs for ever.",
+        ("tests/contract/suite.py::test_losses::test_an_owner_whose_handler_died_in_its_process_adds_a_loss_once",),
+    ),
+    Mutant(
+        "an owner whose handler's process died takes the reaper's loss back on PostgreSQL",
+        "engines/postgres/rules/settle.sql",
+        " AND s.loss IS NOT TRUE",
+        "",
+        "A death that a reaper has counted is not counted in the end.",
+        (
+            "tests/contract/suite.py::test_losses::test_a_loss_that_a_reaper_has_counted_stays_if_the_process_of_the_handler_died",
+        ),
+    ),
     # Clear
     Mutant(
         "jobs of a queue that is being cleared are claimed",

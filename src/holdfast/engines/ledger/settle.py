@@ -43,7 +43,8 @@ def settle(step: Step, settlement: Settlement) -> SettleStatus:
     reap = settlement.listed_expiry is not None
     # G2: only the current token settles; the owner's last one is answered again.
     if job.token != settlement.token:
-        if not reap and settlement.reason is Reason.WORKER_LOST:
+        # A11: the process of its handler has died, so the loss that the reaper has counted stays.
+        if not reap and settlement.reason is Reason.WORKER_LOST and not settlement.loss:
             give_back_loss(step, job, settlement.token)
         again = not reap and job.settled_token == settlement.token
         return SettleStatus.APPLIED if again else SettleStatus.LOST
@@ -93,11 +94,12 @@ def apply_settlement(
     error = settlement.error if settlement.error is not None else job.last_error
     settled_token = job.settled_token if reap else settlement.token  # G7
     last_error = None if succeeded else error  # W5
-    if reap or settlement.refund or last_error is not job.last_error:  # a plain success changes none of these
+    loss = reap or settlement.loss  # A6, A11
+    if loss or settlement.refund or last_error is not job.last_error:  # a plain success changes none of these
         job = replace(
             job,
             attempt=job.attempt - 1 if settlement.refund else job.attempt,  # A4
-            losses=job.losses + 1 if reap else job.losses,  # A6
+            losses=job.losses + 1 if loss else job.losses,
             reaped_token=settlement.token if reap else job.reaped_token,  # A8
             last_error=last_error,
         )

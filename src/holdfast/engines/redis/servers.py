@@ -6,13 +6,13 @@ slot). A cluster has the mode `queues` unless another one is set. A single serve
 it stores jobs as a cluster would, and can be replaced by one.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from holdfast.engines.redis import roots
 from holdfast.engines.redis.cluster import LONGEST_WAIT_S, ClusterPrimaries
-from holdfast.engines.redis.connect import RedisConnector, parse
+from holdfast.engines.redis.connect import Address, RedisConnector, parse
 from holdfast.engines.redis.durability import parse_info
 from holdfast.engines.redis.failures import ReplyError
 from holdfast.engines.redis.primary import Connect, Primary
@@ -31,17 +31,25 @@ MakePrimary = Callable[[Callable[[], Awaitable[Any]], str], Primary]
 """Makes the object that calls one server, from a function that connects and the name of the server."""
 
 
+def _parse(url: str) -> tuple[SentinelAddress | None, Address, Mapping[str, str]]:
+    """The Sentinels if the address names some, the address of the server, and the options in it."""
+    if url.partition("://")[0].lower().endswith(SUFFIX):
+        return parse_sentinels(url)
+    return None, *parse(url)
+
+
+def options_in_address(url: str) -> dict[str, Any]:
+    """The settings that stand in an address."""
+    sentinels, address, options = _parse(url)
+    return read_options(options, address.place if sentinels is None else sentinels.place)
+
+
 class Servers:
     """`options` are settings of the engine; those in the address win."""
 
     def __init__(self, url: str, namespace: str, runtime: Runtime, options: dict[str, Any]) -> None:
-        self._sentinels: SentinelAddress | None = None
-        if url.partition("://")[0].lower().endswith(SUFFIX):
-            self._sentinels, address, in_address = parse_sentinels(url)
-            self.place = self._sentinels.place
-        else:
-            address, in_address = parse(url)
-            self.place = address.place
+        self._sentinels, address, in_address = _parse(url)
+        self.place = address.place if self._sentinels is None else self._sentinels.place
         self.settings = RedisSettings(**{**options, **read_options(in_address, self.place)})
         if self.settings.cluster not in (None, QUEUES, NAMESPACE):
             raise ConfigError(

@@ -105,6 +105,11 @@ def confirm_cancel(lease: Lease, **fields: Any) -> Settlement:
     return settlement(lease, JobState.CANCELLED, **{"reason": Reason.ASKED, **fields})
 
 
+def died(lease: Lease, target: JobState = JobState.RETRYING, **fields: Any) -> Settlement:
+    """The process of the handler died, and its owner adds a loss."""
+    return settlement(lease, target, **{"reason": Reason.WORKER_LOST, "loss": True, **fields})
+
+
 def reap(lost: ExpiredLease, target: JobState = JobState.RETRYING, **fields: Any) -> Settlement:
     """What a reaper writes about a listed lease. An attempt that never started is refunded."""
     return Settlement(

@@ -82,6 +82,8 @@ OUTCOMES: tuple[Trait, ...] = (
     {"target": JobState.RETRYING, "reason": Reason.ERROR, "error": BOOM, "progress": ProgressRecord(0.25)},
     {"target": JobState.RETRYING, "reason": Reason.TIMEOUT, "error": BOOM, "delay": 5 * SECOND},
     {"target": JobState.RETRYING, "reason": Reason.ERROR, "error": BOOM, "refund": True},
+    {"target": JobState.RETRYING, "reason": Reason.WORKER_LOST, "error": BOOM, "loss": True},
+    {"target": JobState.FAILED, "reason": Reason.WORKER_LOST, "error": BOOM, "loss": True},
     {"target": JobState.SCHEDULED, "reason": Reason.SNOOZED, "delay": SECOND, "refund": True},
     {"target": JobState.SCHEDULED, "reason": Reason.SNOOZED, "due_in": HOUR},
     {"target": JobState.SCHEDULED, "reason": Reason.SNOOZED, "due_in": -HOUR, "refund": True},

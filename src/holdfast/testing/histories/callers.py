@@ -214,6 +214,8 @@ class RandomCaller:
             fields = {"target": JobState.FAILED, "reason": Reason.ERROR}
         elif outcome < 25:
             fields = {"target": JobState.RETRYING, "reason": Reason.ERROR, "delay": self.pick((0, 3 * MILLISECOND))}
+        elif outcome < 28:
+            fields = {"target": JobState.RETRYING, "reason": Reason.WORKER_LOST, "loss": True}
         elif outcome < 32:
             fields = {"target": JobState.QUEUED, "reason": Reason.RELEASED, "refund": True}
         elif outcome < 37:

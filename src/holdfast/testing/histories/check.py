@@ -118,7 +118,7 @@ def _next_grant(generation: Generation, one: Grant, following: Grant) -> list[st
         problems.append(f"{generation} was leased as {following.lease.token} before {one.lease.token} was settled")
     effect = one.effects[0]
     attempt = one.lease.attempt + 1 - effect.settlement.refund
-    losses = one.lease.losses + effect.reap
+    losses = one.lease.losses + (effect.reap or effect.settlement.loss)
     if (following.lease.attempt, following.lease.losses) != (attempt, losses):
         problems.append(
             f"{generation}: attempt {following.lease.attempt}, losses {following.lease.losses}"

@@ -94,3 +94,8 @@ def open_connections(database: str) -> list[bool]:
     before = connections[database].connection is not None
     Order.objects.using(database).count()
     return [before, connections[database].connection is not None]
+
+
+@task(aliases=["shop.tasks.sum_up"])
+def total(a: int, b: int) -> int:
+    return a + b

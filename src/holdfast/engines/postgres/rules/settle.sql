@@ -238,7 +238,8 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'gone';
         END IF;
-        IF NOT v_reap AND s.reason = 'worker_lost' AND j.reaped_token = s.token THEN
+        -- A11: the process of its handler has died, so the loss that the reaper has counted stays.
+        IF NOT v_reap AND s.reason = 'worker_lost' AND s.loss IS NOT TRUE AND j.reaped_token = s.token THEN
             PERFORM give_back_loss(s.queue, s.id, s.token);
         END IF;
         -- Sent again, it has been applied. Not so in a user's transaction: its other writes were not.
@@ -279,7 +280,7 @@ END $$;
 
 -- H1: a counted run that did not succeed is written into the history.
 -- H2: by the reason first, then by the target.
--- A4, A6, A8, G7, W5, W6: attempt, losses, tokens, last error, result and progress.
+-- A4, A6, A8, A11, G7, W5, W6: attempt, losses, tokens, last error, result and progress.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
 CREATE FUNCTION apply_settlement(
@@ -298,8 +299,10 @@ BEGIN
             ELSE 'failed' END, s.error, p_now);
     END IF;
     j.attempt := j.attempt - v_refund;
-    IF v_reap THEN
+    IF v_reap OR s.loss THEN
         j.losses := j.losses + 1;
+    END IF;
+    IF v_reap THEN
         j.reaped_token := s.token;
     ELSE
         j.settled_token := s.token;

@@ -194,6 +194,9 @@ local function copy_WorkerRecord(record)
     interval = record.interval,
     seen = record.seen,
     stop_asked = record.stop_asked,
+    children = record.children,
+    min_children = record.min_children,
+    max_children = record.max_children,
     stalling_tasks = record.stalling_tasks,
   }
 end
@@ -1242,7 +1245,8 @@ function R.settle(step, settlement)
   local reap = settlement.listed_expiry ~= nil
   -- G2: only the current token settles; the owner's last one is answered again.
   if job.token ~= settlement.token then
-    if not reap and settlement.reason == "worker_lost" then
+    -- A11: the process of its handler has died, so the loss that the reaper has counted stays.
+    if not reap and settlement.reason == "worker_lost" and not settlement.loss then
       R.give_back_loss(step, job, settlement.token)
     end
     local again = not reap and job.settled_token == settlement.token
@@ -1313,11 +1317,13 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
   end
   -- W5
   local last_error = not succeeded and error or nil
+  -- A6, A11
+  local loss = reap or settlement.loss
   -- a plain success changes none of these
-  if reap or settlement.refund or last_error ~= job.last_error then
+  if loss or settlement.refund or last_error ~= job.last_error then
     local copy_1 = copy_JobRecord(job)
     copy_1.attempt = settlement.refund and job.attempt - 1 or job.attempt  -- A4
-    copy_1.losses = reap and job.losses + 1 or job.losses  -- A6
+    copy_1.losses = loss and job.losses + 1 or job.losses
     copy_1.reaped_token = reap and settlement.token or job.reaped_token  -- A8
     copy_1.last_error = last_error
     job = copy_1

@@ -1,0 +1,110 @@
+"""`holdfast tasks`: which tasks are known, and to whom.
+
+A task may be known here (the App of this command declares it), known to live workers, or to nobody: then its queued
+jobs wait, most often for a worker with the new code, or because the task was renamed.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from holdfast.cli.exits import NothingMatched
+from holdfast.cli.format import cut
+from holdfast.cli.json_output import print_json
+from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.tables import number, table, text
+from holdfast.cli.watch import present, watch_options
+from holdfast.model.job import BARE_TASK
+
+LONGEST_LIST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """A task by name. The empty name stands for bare payloads, which processes pull."""
+
+    task: str
+    here: bool
+    """The App of this command declares it."""
+    queue: str
+    """Its queue in that App."""
+    workers: tuple[str, ...]
+    """Live workers that have it, stopping ones left out."""
+    queued_in: tuple[str, ...]
+    """Queues that have queued jobs of it. Scheduled, blocked and retrying jobs do not count."""
+
+    @property
+    def lost(self) -> bool:
+        """It has queued jobs, and neither a live worker nor this App knows it."""
+        return bool(self.queued_in) and not self.workers and not self.here
+
+
+@click.group(epilog=examples("holdfast tasks list --app shop.jobs"))
+def tasks() -> None:
+    """List tasks."""
+
+
+@tasks.command("list", epilog=examples("holdfast tasks list --app shop.jobs", "holdfast tasks list --json"))
+@on_store()
+@watch_options
+def list_(store: Store, interval_s: float | None) -> None:
+    """List tasks: known to this App, known to live workers, or queued and known to nobody."""
+
+    def print_objects() -> None:
+        for task in read_tasks(store):
+            print_json(task, known_to_nobody=task.lost)
+
+    present(store, lambda: _view(store), print_objects, interval_s)
+
+
+def read_tasks(store: Store) -> list[TaskStatus]:
+    """By name; from the counters of the queues and the records of the workers, so the jobs are not read."""
+    workers: dict[str, list[str]] = defaultdict(list)
+    for worker in store.control.workers():
+        if worker.alive and not worker.stopping:
+            for name in worker.tasks:
+                workers[name].append(worker.name)
+    queued: dict[str, list[str]] = defaultdict(list)
+    for queue in store.control.queues():
+        for name in queue.ready_tasks:
+            queued[name].append(queue.queue)
+    here = store.app.registry
+    names = sorted({*here, *workers, *queued})
+    if not names:
+        raise NothingMatched("No task is known: neither this App nor a live worker has one, and no job is queued.")
+    return [
+        TaskStatus(
+            task=name,
+            here=name in here,
+            queue=here[name].queue if name in here else "",
+            workers=tuple(workers.get(name, ())),
+            queued_in=tuple(queued.get(name, ())),
+        )
+        for name in names
+    ]
+
+
+def _view(store: Store) -> RenderableType:
+    rows = [
+        [
+            text(task.task) if task.task != BARE_TASK else Text("(bare payloads)", style="dim"),
+            text(task.queue),
+            Text("yes" if task.here else "no", style="" if task.here else "dim"),
+            number(len(task.workers)),
+            text(cut(" ".join(task.queued_in), LONGEST_LIST)),
+            _status(task),
+        ]
+        for task in read_tasks(store)
+    ]
+    return table(["task", "queue", "here", "workers#", "queued in", "status"], rows)
+
+
+def _status(task: TaskStatus) -> Text:
+    if task.lost:
+        return Text("known to nobody", style="red")
+    if task.queued_in and not task.workers:
+        return Text("no worker", style="red")
+    return Text("served", style="green") if task.workers else Text("idle", style="dim")

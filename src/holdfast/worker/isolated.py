@@ -34,7 +34,7 @@ from holdfast.model.outcome import DoesNotFit, GaveUp, NotRetryable, ProcessDied
 from holdfast.model.retry import Computed, Listed
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.process_death import died_info
+from holdfast.process_death import broken_info, died_info
 from holdfast.runtime import Runtime, call_later
 from holdfast.telemetry.logs import OWN_LOGGER, JsonFormatter, TextFormatter
 from holdfast.worker.attempt import LeasedAttempt
@@ -265,7 +265,5 @@ def _start_failure(error: Exception) -> ErrorInfo:
 
 
 def _death(gone: ProcessGone) -> ErrorInfo:
-    if gone.end.exit_code is None:
-        message = "The process of the handler ended. How is not known: other code of the worker has taken its status."
-        return ErrorInfo(died_info(0, None).type, message, "")
-    return died_info(gone.end.exit_code, gone.end.peak_bytes or None)
+    peak_bytes = gone.end.peak_bytes or None
+    return broken_info(peak_bytes) if gone.is_broken else died_info(gone.end.exit_code, peak_bytes)

@@ -10,6 +10,7 @@
         dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
+        recycling       stops the worker after a number of jobs, or when it has too much memory
         until empty     stops the worker when it has nothing left to run, if it was started for that
     threads of their own:
         keeper          renews leases and sends the heartbeat
@@ -54,6 +55,7 @@ from holdfast.worker.loop_watcher import LoopWatcher
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.recycling import recycling
 from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
@@ -215,6 +217,7 @@ class WorkerServices:
                 reaper,
                 DeadWorkers(runtime, engine, reaper),
                 Pruner(runtime, engine),
+                *recycling(runtime, spec.worker, self.exchanger, self.slots, settings, stop_request),
                 *((self.until_empty,) if until_empty else ()),
                 UnknownTasks(
                     runtime,

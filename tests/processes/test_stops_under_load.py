@@ -1,7 +1,6 @@
 """Worker processes with much to do get SIGTERM. Each ends in time, leaves no lease, and no job pays for it."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -9,10 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
 
 import pytest
-from host_stores import HostStore
+from steady_workers import QUEUE, Fleet, Store, leases_of
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
@@ -24,56 +22,11 @@ from holdfast.model.states import JobState
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 
-QUEUE = "default"
 GRACE_S = 0.3
 EXIT_WITHIN_S = GRACE_S + 8.0
 """A worker ends by force after grace + 10 s; on a busy machine the start of an exit alone may take a second."""
 LONGEST_S = 0.6
 """Half of the jobs that run at a signal take longer than the grace."""
-
-
-class Store(NamedTuple):
-    url: str
-    options: dict[str, Any]
-
-
-@pytest.fixture(params=["sqlite", "file", "postgres", "redis"])
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
-    """An empty store; the worker processes learn its address and its namespace from the environment."""
-    options: dict[str, Any] = {}
-    if request.param in ("sqlite", "file"):
-        url = HostStore.of(request.param, tmp_path).url
-    else:
-        url, options["namespace"] = request.getfixturevalue(f"{request.param}_store")()
-        monkeypatch.setenv("HOLDFAST_NAMESPACE", options["namespace"])
-    if request.param == "redis":
-        options["durability"] = "none"
-    monkeypatch.setenv("STEADY_URL", url)
-    return Store(url, options)
-
-
-class Fleet:
-    """Worker processes, each with a name of its own."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self._started = 0
-
-    def start(self) -> tuple[str, "subprocess.Popen[bytes]"]:
-        self._started += 1
-        name = f"worker{self._started}"
-        options = ["--name", name, "--grace", f"{GRACE_S}s", "-c", "20", "--no-lines"]
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "worker", "steady_app", *options],
-                cwd=self._log.parent,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return name, process
 
 
 async def enqueue(engine: Engine, random: Random, first: int, count: int) -> list[str]:
@@ -92,19 +45,9 @@ async def enqueue(engine: Engine, random: Random, first: int, count: int) -> lis
     return ids
 
 
-async def leases_of(engine: Engine, name: str) -> list[str]:
-    """The jobs that are leased to the worker."""
-    return [
-        job.id
-        for state in (JobState.RUNNING, JobState.ASSIGNED)
-        for job in (await engine.find(Find(queue=QUEUE, state=state, limit=1_000))).jobs
-        if job.owner.startswith(f"{name}-")
-    ]
-
-
 async def stop_many(store: Store, log: Path, *, count: int, parallel: int, backlog: int, seed: int) -> None:
     """Start and stop `count` workers, `parallel` at a time; then let one finish what is left."""
-    random, fleet = Random(seed), Fleet(log)
+    random, fleet = Random(seed), Fleet(log, "--grace", f"{GRACE_S}s", "-c", "20")
     engine = open_engine(store.url, **store.options)
     await engine.open()
     ids = await enqueue(engine, random, 0, backlog)
@@ -177,11 +120,12 @@ async def check(engine: Engine, ids: Sequence[str]) -> None:
     assert await engine.audit() == ()
 
 
-async def test_workers_that_are_stopped_under_load_lose_nothing(store: Store, tmp_path: Path) -> None:
-    await stop_many(store, tmp_path / "log", count=2, parallel=2, backlog=100, seed=1)
+@pytest.mark.parametrize("steady_store", ["sqlite", "postgres"], indirect=True)
+async def test_workers_that_are_stopped_under_load_lose_nothing(steady_store: Store, tmp_path: Path) -> None:
+    await stop_many(steady_store, tmp_path / "log", count=2, parallel=2, backlog=100, seed=1)
 
 
 @pytest.mark.chaos
 @pytest.mark.time_limit(900)
-async def test_two_hundred_stops_under_load_lose_nothing(store: Store, tmp_path: Path) -> None:
-    await stop_many(store, tmp_path / "log", count=200, parallel=4, backlog=400, seed=2)
+async def test_two_hundred_stops_under_load_lose_nothing(steady_store: Store, tmp_path: Path) -> None:
+    await stop_many(steady_store, tmp_path / "log", count=200, parallel=4, backlog=400, seed=2)

@@ -195,7 +195,7 @@ def _silent() -> Iterator[None]:
 def _printing(target: TargetApp, limits: QueueLimits, *, created: bool, as_json: bool) -> Iterator[None]:
     """Print the banner when the worker has started, and then its lines."""
     app = target.app
-    buffer: EventBuffer = JsonLines() if as_json else TextLines(app.runtime, app.registry, _paint())
+    buffer: EventBuffer = JsonLines() if as_json else TextLines(app.runtime, app.registry, line_paint())
 
     def on_start(event: WorkerStarted) -> None:
         if as_json:
@@ -218,7 +218,8 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def _paint() -> Callable[[str, str], str]:
+def line_paint() -> Callable[[str, str], str]:
+    """Colours for the lines of events, on a terminal that has them."""
     if not use_colour():
         return lambda text, style: text
     return lambda text, style: click.style(text, **COLOURS.get(style, {"fg": style})) if style else text

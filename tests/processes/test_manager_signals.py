@@ -1,5 +1,6 @@
 """A manager that gets signals, runs as process 1, is killed, loses its store, or shares it with another manager."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -28,6 +29,13 @@ jobs = App(os.environ["KILL_URL"])
 async def version(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "VERSION"
+
+@jobs.task(name="prints")
+async def prints() -> int:
+    print("begins", flush=True)
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.02)
+    return print("ends", flush=True) or 1
 
 @jobs.task(name="orphan")
 def orphan() -> int:
@@ -176,6 +184,28 @@ async def test_the_workers_of_a_killed_manager_stop_and_release_their_jobs(url: 
         await eventually(lambda: all(map(is_zombie, pids)), "the end of the workers", limit_s=30)
         record = await record_of(engine, "held")
         assert (record.state, record.attempt, record.losses) == (JobState.QUEUED, 0, 0)
+    await engine.close()
+
+
+@pytest.mark.chaos
+async def test_a_handler_may_print_after_its_manager_was_killed(url: str, tmp_path: Path) -> None:
+    write_app(tmp_path, "one")
+    engine = await opened(url)
+    with ManagerProcess(url, tmp_path, target="versioned", cwd=tmp_path) as manager:
+        await manager.wait_for_children(engine, 1)
+        await enqueue(engine, "prints", "prints")
+        await eventually(lambda: "child 1 | begins" in manager.output, "the first line")
+        manager.send(signal.SIGKILL)
+        await manager.wait_ended()
+        await asyncio.sleep(1)
+        (tmp_path / "go").touch()
+
+        async def has_ended() -> bool:
+            return await state_of(engine, "prints") not in (JobState.RUNNING, JobState.QUEUED)
+
+        await eventually(has_ended, "the job")
+        record = await record_of(engine, "prints")
+        assert (record.state, record.attempt) == (JobState.SUCCEEDED, 1), record.history
     await engine.close()
 
 

@@ -22,6 +22,7 @@ from holdfast.durations import Duration
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
+from holdfast.readers import byte_size
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
 from holdfast.worker.manager_channel import ManagerChannel
@@ -53,11 +54,14 @@ class Worker:
         prefetch: int | None = None,
         until_empty: bool = False,
         strict: bool = False,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
         channel: ManagerChannel | None = None,
     ) -> None:
         """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays.
 
         `until_empty`: stop when nothing is left that this worker could come to run; `left` then says what it left.
+        `max_jobs`, `max_memory` (bytes, or "512MiB"): stop gently after this; 0: never.
         `channel`: to the manager that has started this process.
         """
         self._app = app
@@ -69,6 +73,8 @@ class Worker:
         self._until_empty = until_empty
         self._strict = strict
         self._channel = channel
+        self._max_jobs = max_jobs
+        self._max_memory = None if max_memory is None else _bytes(max_memory)
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
@@ -79,7 +85,7 @@ class Worker:
         self._services: WorkerServices | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._thread: WorkerThread | None = None
-        for option, value in (("concurrency", concurrency), ("prefetch", prefetch)):
+        for option, value in (("concurrency", concurrency), ("prefetch", prefetch), ("max_jobs", max_jobs)):
             low = 1 if option == "concurrency" else 0
             if value is not None and (type(value) is not int or value < low):
                 raise InvalidOption(f"`{option}` must be a whole number from {low} on.", option=option)
@@ -184,6 +190,8 @@ class Worker:
             concurrency=settings.concurrency if self._concurrency is None else self._concurrency,
             grace=settings.grace if self._grace_s is None else self._grace_s,
             prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
+            max_jobs=settings.max_jobs if self._max_jobs is None else self._max_jobs,
+            max_memory=settings.max_memory if self._max_memory is None else self._max_memory,
         )
 
     def _spec(self, settings: WorkerSettings) -> WorkerSpec:
@@ -256,3 +264,10 @@ class Worker:
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.finish()
+
+
+def _bytes(value: int | str) -> int:
+    try:
+        return byte_size(value)
+    except ValueError as error:
+        raise InvalidOption(f"`max_memory` {error}", option="max_memory") from error

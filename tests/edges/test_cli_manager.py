@@ -101,4 +101,4 @@ def test_settings_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert App[Any]().manager("shop.jobs", min=7).limits.max == 7
     for wrong in ({"min": 0}, {"max": 0}, {"min": True}, {"interval": 0.01}, {"concurrency": 0}):
         with pytest.raises(InvalidOption):
-            App[Any]().manager("shop.jobs", **wrong)  # type: ignore[arg-type]
+            App[Any]().manager("shop.jobs", **wrong)

@@ -30,7 +30,7 @@ def _worker_options() -> list[click.Parameter]:
     epilog=examples(
         "holdfast manager shop.jobs --min 2 --max 8",
         "holdfast manager shop.jobs -c 20 -q emails --max-jobs 10000",
-        "kill -HUP PID   (replaces the workers one after the other, with new code)",
+        "holdfast manager --interval 2s --idle-before-down 5m",
     ),
 )
 @click.argument("where", metavar="[TARGET]", required=False)

@@ -17,6 +17,7 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import Middleware, S
 from holdfast.control import Control
+from holdfast.core import isolated
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
@@ -75,6 +76,7 @@ class App(Generic[S]):
         self.task = TaskFactory(self._store, self.registry)
         self.client = Client(self._store, self.registry)
         self.control = Control(self._store, self.registry)
+        isolated.note_app(self)
 
     # For its parts
 
@@ -124,6 +126,11 @@ class App(Generic[S]):
         On Redis it depends on the server: before the store is opened, it is the one of the settings, else `unknown`.
         """
         return self._store.durability
+
+    @property
+    def store_secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The addresses of the store, and the variables by which its driver finds a password."""
+        return self._store.secrets
 
     def import_modules(self) -> None:
         """Import what `modules` names, so that its tasks are declared. Workers and the CLI do this when they start."""
@@ -251,11 +258,14 @@ class App(Generic[S]):
         prefetch: int | None = None,
         until_empty: bool = False,
         strict: bool = False,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
     ) -> "Worker":
         """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured.
 
         `until_empty`: it ends when nothing is left that it could come to run; it waits for retries and blocked jobs,
         and not for jobs due later than in a minute. `strict`: queues in the order given, not in rotation.
+        `max_jobs`, `max_memory` (bytes, or text such as "512MiB"): it stops gently after this.
         """
         from holdfast.worker import Worker
 
@@ -269,6 +279,8 @@ class App(Generic[S]):
             prefetch=prefetch,
             until_empty=until_empty,
             strict=strict,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
         )
         self.registry.workers.add(worker)
         return worker

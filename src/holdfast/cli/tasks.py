@@ -5,7 +5,9 @@ jobs wait, most often for a worker with the new code, or because the task was re
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 from rich.console import RenderableType
@@ -18,6 +20,7 @@ from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.tables import number, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.job import BARE_TASK
+from holdfast.task import Task
 
 LONGEST_LIST = 60
 
@@ -30,7 +33,7 @@ class TaskStatus:
     here: bool
     """The App of this command declares it."""
     alias_of: str
-    """The task of that App that has this name as an alias."""
+    """The name of the task of that App that has this one as an alias; else empty."""
     queue: str
     """Its queue in that App."""
     workers: tuple[str, ...]
@@ -73,27 +76,30 @@ def read_tasks(store: Store) -> list[TaskStatus]:
     for queue in store.control.queues():
         for name in queue.ready_tasks:
             queued[name].append(queue.queue)
-    here = store.app.registry
-    names = sorted({*here, *here.aliases, *workers, *queued})
+    registry = store.app.registry
+    aliases = {alias for task in registry.values() for alias in task.aliases}
+    names = sorted({*registry, *aliases, *workers, *queued})
     if not names:
         raise NothingMatched("No task is known: neither this App nor a live worker has one, and no job is queued.")
-    return [
-        TaskStatus(
-            task=name,
-            here=(declared := here.find(name)) is not None,
-            alias_of=declared.name if declared is not None and name not in here else "",
-            queue="" if declared is None else declared.queue,
-            workers=tuple(workers.get(name, ())),
-            queued_in=tuple(queued.get(name, ())),
-        )
-        for name in names
-    ]
+    return [_status_of(name, registry.find(name), workers.get(name, ()), queued.get(name, ())) for name in names]
+
+
+def _status_of(name: str, task: Task[..., Any] | None, workers: Sequence[str], queues: Sequence[str]) -> TaskStatus:
+    """`task`: the one of this App that has this name or alias."""
+    return TaskStatus(
+        task=name,
+        here=task is not None,
+        alias_of="" if task is None or task.name == name else task.name,
+        queue="" if task is None else task.queue,
+        workers=tuple(workers),
+        queued_in=tuple(queues),
+    )
 
 
 def _view(store: Store) -> RenderableType:
     rows = [
         [
-            _name(task),
+            _name_text(task),
             text(task.queue),
             Text("yes" if task.here else "no", style="" if task.here else "dim"),
             number(len(task.workers)),
@@ -105,10 +111,10 @@ def _view(store: Store) -> RenderableType:
     return table(["task", "queue", "here", "workers#", "queued in", "status"], rows)
 
 
-def _name(task: TaskStatus) -> Text:
+def _name_text(task: TaskStatus) -> Text:
     if task.task == BARE_TASK:
         return Text("(bare payloads)", style="dim")
-    return text(task.task).append(f" (alias of {safe(task.alias_of)})" if task.alias_of else "", style="dim")
+    return text(task.task).append(f"  alias of {safe(task.alias_of)}" if task.alias_of else "", style="dim")
 
 
 def _status(task: TaskStatus) -> Text:

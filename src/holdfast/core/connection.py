@@ -265,6 +265,22 @@ class StoreConnection:
             await move_to_loop()
         return process.engine
 
+    async def engine_without_migration(self) -> Engine:
+        """The open engine. If it is opened for this, a store of another schema is refused and not migrated."""
+        process = self.process
+        if not process.open:
+            process.engine.refuse_migration()
+        return await self.engine()
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the store is a file or folder that was not made yet, or was removed."""
+        path = self.process.engine.store_file
+        try:
+            return bool(path) and not self.process.open and not self.runtime.fs.size(path)
+        except OSError:  # no permission, or not a folder: the engine refuses the store, and says why
+            return False
+
     async def per_loop(self) -> PerLoop:
         """The objects of the running event loop, or of that of the loop thread."""
         await move_to_loop()

@@ -7,6 +7,8 @@ once while a handler runs, else after the lifespan has been left.
 """
 
 import asyncio
+import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Coroutine
@@ -45,20 +47,29 @@ from holdfast.telemetry.logs import configure, enable_own_loggers
 
 END_TIMEOUT_S: Seconds = 2.0
 """Leaving the lifespan and ending the interpreter may take this long."""
+CHECK_INTERVAL_S: Seconds = 1.0
+"""How often to check that the descriptor of the connection is still open."""
 PROGRESS_INTERVAL_S: Seconds = 0.1
 """Progress is sent at most this often. A handler may report it in each turn of a loop."""
 FAILED = 1
 """Exit code of a child that could not start, or whose connection broke."""
 
 
-class Connection:
+class WorkerConnection:
     """The socket to the worker. Any thread may send."""
 
     def __init__(self, descriptor: int, runtime: SystemRuntime) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._copy = forks.ChildCopy(self._socket.fileno)  # a process that a handler forks must not keep it open
+        self._identity = self._current_identity()
+        self._readable = select.poll()
+        self._readable.register(descriptor, select.POLLIN)
         self._lock = runtime.lock()
+
+    def _current_identity(self) -> tuple[int, int]:
+        status = os.fstat(self._socket.fileno())
+        return status.st_dev, status.st_ino
 
     def send(self, message: ChildMessage) -> None:
         data = frame_of(message)
@@ -71,9 +82,20 @@ class Connection:
         data = None if header is None else self._read(length_of(header))
         return None if data is None else read_worker_message(data)
 
+    def _check(self) -> None:
+        """A handler may have closed the descriptor. A read that has begun does not notice that.
+
+        The number may belong to another file by now, whose bytes are not to be taken.
+        """
+        if self._current_identity() != self._identity:
+            raise OSError("The connection to the worker was closed by a handler.")
+
     def _read(self, count: int) -> bytes | None:
         data = bytearray()
         while len(data) < count:
+            while not self._readable.poll(CHECK_INTERVAL_S * 1000):
+                self._check()
+            self._check()
             part = self._socket.recv(count - len(data))
             if not part:
                 return None
@@ -84,7 +106,7 @@ class Connection:
 class ProgressSender:
     """Sends the latest progress, from a thread of its own that starts with the first report."""
 
-    def __init__(self, connection: Connection, runtime: SystemRuntime) -> None:
+    def __init__(self, connection: WorkerConnection, runtime: SystemRuntime) -> None:
         self._connection = connection
         self._runtime = runtime
         self._changed = runtime.event()
@@ -158,7 +180,7 @@ class ChildProgram:
 
     def __init__(self, descriptor: int) -> None:
         self._runtime = SystemRuntime()
-        self._connection = Connection(descriptor, self._runtime)
+        self._connection = WorkerConnection(descriptor, self._runtime)
         self._progress = ProgressSender(self._connection, self._runtime)
         self._loop = ChildLoop(self._runtime)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

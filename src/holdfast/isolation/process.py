@@ -46,6 +46,9 @@ from holdfast.runtime import Runtime, call_later
 LAST_FRAMES_S: Seconds = 0.2
 """After its end, this long for frames that the process has sent before. They are here already, or never come."""
 
+END_AFTER_CONNECTION_S: Seconds = 0.5
+"""A process that dies closes its connection first. If it has not ended this long afterwards, its handler did that."""
+
 _logger = logging.getLogger("holdfast.isolation")
 
 
@@ -169,19 +172,17 @@ class HandlerProcess(asyncio.Protocol):
             for message in self._reader.feed(data):
                 self._receive(message)
         except BrokenFrame as error:
-            _logger.error("The process %d of a handler sent what it must not: %s It is killed.", self.pid, error)
+            _logger.error("The process %d of a handler sent what it must not: %s. It is killed.", self.pid, error)
             self._break()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.end is not None:
             self._conclude()
-        elif self._pending is not None and not self._pending.done():
-            self._break()  # its handler has closed the connection
+        elif self._is_waiting:  # it ends just now, or its handler has closed the connection
+            call_later(END_AFTER_CONNECTION_S, self._break)
 
     def _break(self) -> None:
-        """Its connection cannot be used any more. It may have ended already: then that is the cause."""
-        if self._watched is not None:
-            self._on_end()
+        """Its connection cannot be used any more."""
         if self.end is None:
             self._is_broken = True
             self.kill()

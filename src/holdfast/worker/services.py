@@ -10,6 +10,7 @@
         dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
+        recycling       stops the worker after a number of jobs, or when it has too much memory
         until empty     stops the worker when it has nothing left to run, if it was started for that
     threads of their own:
         keeper          renews leases and sends the heartbeat
@@ -23,11 +24,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from holdfast.config import WorkerSettings
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Micros, Seconds
@@ -54,10 +53,12 @@ from holdfast.worker.loop_watcher import LoopWatcher
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.recycling import recycling
 from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
+from holdfast.worker.spec import WorkerSpec
 from holdfast.worker.stalls import note_stall
 from holdfast.worker.stop_request import StopReason, StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
@@ -78,18 +79,6 @@ POLL_WITHOUT_PUSH_S: Seconds = 0.25
 """Poll at least this often where the store cannot notify."""
 
 _logger = logging.getLogger("holdfast.worker")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
-    """The name, queues and settings of one worker."""
-
-    worker: str
-    queues: tuple[str, ...]
-    queue_limits: Mapping[str, int]
-    settings: WorkerSettings
-    strict: bool = False
-    isolation: bool = True  # False: isolated tasks run like others, in this process
 
 
 class WorkerServices:
@@ -113,7 +102,8 @@ class WorkerServices:
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self.slots = Slots(settings.concurrency, spec.queue_limits)
-        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, enabled=spec.isolation)
+        self._deadlines = Deadlines(runtime, self.slots, self._abort)
+        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, self._deadlines.watch, spec.isolation)
         plans = [
             ExecutionPlan(
                 task,
@@ -128,7 +118,6 @@ class WorkerServices:
             if not task.policy.remote
         ]
         self._plans = {name: plan for plan in plans for name in plan.names}
-        self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
             runtime,
@@ -215,6 +204,7 @@ class WorkerServices:
                 reaper,
                 DeadWorkers(runtime, engine, reaper),
                 Pruner(runtime, engine),
+                *recycling(runtime, spec.worker, self.exchanger, self.slots, settings, stop_request),
                 *((self.until_empty,) if until_empty else ()),
                 UnknownTasks(
                     runtime,

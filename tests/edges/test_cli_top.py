@@ -86,7 +86,7 @@ def test_it_is_printed_once_without_a_terminal(shell: Shell) -> None:
     fail_now(shell.app, shell.works)
     shell.works.using(queue="mails").enqueue()
     report_in_now(shell.app, "w1", "works", queues=("mails",), busy=1)
-    answer = shell("top", "--interval", "0.01", "--no-events")
+    answer = shell("top", "--interval", "0.1", "--no-events")
     rows = [line.split() for line in answer.out.splitlines()]
     assert answer.code == 0
     (row,) = (row for row in rows if row[:1] == ["mails"])
@@ -99,7 +99,7 @@ def test_the_object_has_rates_workers_lanes_and_latencies(shell: Shell) -> None:
     pool = shell.app.pool("ledger", int, lanes=2)
     for key in "aabbb":
         pool.enqueue(1, key=key)
-    (found,) = shell("top", "--once", "--json", "--interval", "0.01").objects
+    (found,) = shell("top", "--once", "--json", "--interval", "0.1").objects
     assert set(found) == {"at", "total", "queues", "lanes", "workers", "waited", "ran", "errors"}
     assert found["total"] == {"arrived": 0.0, "ended": 0.0}
     assert (found["queues"][0]["queue"], found["queues"][0]["depth"], found["queues"][0]["arrived"]) == ("ledger", 5, 0)

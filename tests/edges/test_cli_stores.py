@@ -45,7 +45,7 @@ def commands() -> list[tuple[str, ...]]:
     return found
 
 
-NO_STORE = ((), ("worker",), ("manager",), ("demo",), ("file", "compact"), ("completion",))
+NO_STORE = ((), ("worker",), ("manager",), ("check",), ("demo",), ("file", "compact"), ("completion",))
 """They have no `--url`: they need the tasks of an App, or no store at all."""
 
 

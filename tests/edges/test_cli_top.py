@@ -12,7 +12,7 @@ from holdfast import ErrorInfo, events
 from holdfast.cli.options import Store
 from holdfast.cli.rates import WINDOW_US, Latencies, Rates
 from holdfast.cli.target import TargetApp
-from holdfast.cli.top import Reader
+from holdfast.cli.top import TopReader
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
@@ -143,7 +143,7 @@ def test_a_refresh_is_a_few_calls_however_many_queues_there_are(shell: Shell, mo
         return await perform(command)
 
     monkeypatch.setattr(engine, "perform", count)
-    reader = Reader(Store(TargetApp(shell.app), False), Latencies(shell.app.runtime))
+    reader = TopReader(Store(TargetApp(shell.app), False), Latencies(shell.app.runtime))
     reader.read()
     assert commands == ["Stats", "Pools", *["Lanes", "Get"] * 3, "Workers", "Workers"]
     commands.clear()

@@ -100,7 +100,7 @@ def test_a_view_that_cannot_be_refreshed_stays_with_the_reason(shell: Shell) -> 
 
 def test_an_interval_that_would_load_the_store_is_refused(shell: Shell) -> None:
     for command in (["jobs", "list", "--watch"], ["top"]):
-        answer = shell(*command, "--interval", "0.01")
+        answer = shell(*command, "--interval", "1ms")
         assert (answer.code, "each refresh reads the store" in answer.err) == (2, True)
 
 

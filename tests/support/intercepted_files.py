@@ -130,6 +130,9 @@ class InterceptedFiles(Files):
     def private_folder(self, name: str) -> Path:
         return self._inner.private_folder(name)
 
+    def free_space(self, path: StrPath) -> int:
+        return self._inner.free_space(path)
+
     def file_system_type(self, path: StrPath) -> str:
         return self._inner.file_system_type(path)
 

@@ -25,6 +25,9 @@ class SmallDisk(InterceptedFiles):
         used = sum(os.stat(path).st_size for path in self._folder.rglob("*") if path.is_file())
         return self._size - used - self.occupied
 
+    def free_space(self, path: str | os.PathLike[str]) -> int:
+        return max(0, self.free())
+
     def fill(self, left: int = 0) -> None:
         """Another program takes the free space, but for `left` bytes."""
         self.occupied += self.free() - left

@@ -15,7 +15,7 @@ from holdfast.cli.format import count, safe
 from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching_in, nothing_found
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
-from holdfast.cli.progress import progress_bar
+from holdfast.cli.progress import MIN_WRITES, ProgressBar
 from holdfast.control import Control
 from holdfast.errors import Refused
 from holdfast.model.states import LIVE, JobState
@@ -126,10 +126,10 @@ def apply(verb: Verb, store: Store, ids: Sequence[str], chosen: Filter, *, yes: 
         confirm(f"{verb.word.capitalize()} {_summary(jobs)}.", yes=yes)
     results: list[VerbResult] = []
     try:
-        with progress_bar(verb.word, len(jobs)) as advance:
+        with ProgressBar(verb.word, MIN_WRITES) as progress:
             for job in jobs:
                 results.append(_apply(verb, store.control, job))
-                advance()
+                progress(len(results), len(jobs))
     except KeyboardInterrupt:
         done = sum(1 for result in results if not result.refused)
         print_message(f"Stopped: {done:,} of {count(len(jobs), 'job')} were {verb.past}; the next one may be, too.")

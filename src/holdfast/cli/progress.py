@@ -1,31 +1,59 @@
-"""A progress bar on standard error while a command changes many jobs. Only on a terminal, and gone when it is done."""
+"""A progress bar for long work, on standard error, and only if that is a terminal: a pipe or a log gets nothing."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from holdfast.cli.format import safe
-from holdfast.cli.tables import use_colour
 
-SHOWN_FROM = 50
-"""Jobs. Fewer are done before a bar could be read."""
+MIN_TOTAL = 5_000
+"""Items from which a bar is worth while: fewer are done in a moment."""
+MIN_WRITES = 50
+"""The same for items that are one write of the store each."""
 
 
-@contextmanager
-def progress_bar(what: str, total: int, *, counted: bool = True) -> Iterator[Callable[[], None]]:
-    """A bar for this many jobs. Call the function after each of them; not `counted`: it is one call for all of them."""
-    if total < SHOWN_FROM or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    console = Console(
-        stderr=True, color_system="auto" if use_colour(sys.stderr) else None, markup=False, emoji=False, highlight=False
-    )
-    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    if not counted:
-        del columns[2]
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(safe(what), total=total if counted else None)
-        yield lambda: progress.advance(task)
+class ProgressBar:
+    """Called with how much is done and how much there is. It appears with the first call, if there is much."""
+
+    def __init__(self, title: str, min_total: int = MIN_TOTAL) -> None:
+        self._title = safe(title)
+        self._min_total = min_total
+        self._progress: Progress | None = None
+        self._bar: TaskID | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if total < self._min_total or not sys.stderr.isatty():
+            return
+        if self._progress is None:
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = self._progress.add_task(self._title, total=total)
+            self._progress.start()
+        if self._bar is not None:
+            self._progress.update(self._bar, completed=done, total=max(done, total))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()

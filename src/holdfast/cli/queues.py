@@ -10,7 +10,7 @@ from holdfast.cli.exits import NothingMatched, confirm
 from holdfast.cli.format import count, safe, short
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
-from holdfast.cli.progress import progress_bar
+from holdfast.cli.progress import ProgressBar
 from holdfast.cli.queue_names import check_pool, check_queue
 from holdfast.cli.status import queue_table
 from holdfast.cli.tables import console, number, table, text
@@ -102,7 +102,8 @@ def clear(store: Store, name: str, lane: str | None, yes: bool) -> None:
         running = status.counts.get(JobState.RUNNING, 0) + status.counts.get(JobState.ASSIGNED, 0)
     claimed = f", {running:,} of them claimed by a worker" if running else ""
     confirm(f"Cancel {count(status.depth, 'job')} of {_scope(name, lane)}{claimed}.", yes=yes)
-    with progress_bar(f"clear {_scope(name, lane)}", status.depth, counted=False):
+    with ProgressBar(f"clear {_scope(name, lane)}") as progress:
+        progress(0, status.depth)  # it is one call: the bar shows that it goes on, and for how long
         cleared = store.control.clear(name, lane=lane)
     if store.as_json:
         print_json({"queue": name, "lane": lane, "count": cleared})

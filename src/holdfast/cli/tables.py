@@ -26,9 +26,9 @@ PIPE_WIDTH = 10_000
 _BLANKS_AT_END = re.compile(" +(?=\n)")
 
 
-def use_colour(stream: TextIO | None = None) -> bool:
-    """True if the stream, standard output if none is given, is a terminal with colours."""
-    return (stream or sys.stdout).isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def use_colour() -> bool:
+    """True if standard output is a terminal with colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class PipeOutput:

@@ -62,7 +62,7 @@ class Overview:
 
 
 @dataclass(slots=True)
-class Reader:
+class TopReader:
     """Reads the store for each refresh, and keeps what the next one needs."""
 
     store: Store
@@ -101,7 +101,7 @@ def _activity(queue: TopQueue) -> tuple[float, int]:
 
 
 @click.command(epilog=examples("holdfast top", "holdfast top --interval 5s --no-events", "holdfast top --once --json"))
-@interval_option("Time between refreshes, 0.1s or more. Default 1s.")
+@interval_option("Time between refreshes. Default 1s.")
 @click.option("--once", is_flag=True, help="Show it once, with the rates over one interval.")
 @click.option(
     "--events/--no-events",
@@ -120,7 +120,7 @@ def top(store: Store, interval: float, once: bool, with_events: bool) -> None:
     if with_events:
         for kind in latencies.KINDS:
             store.app.on(kind, everywhere=True)(latencies.add)
-    reader = Reader(store, latencies)
+    reader = TopReader(store, latencies)
     pause = store.app.runtime.event()  # never set: only for `wait`, which Ctrl-C interrupts
     terminal = console()
     if once or not (store.as_json or terminal.is_terminal):
@@ -144,7 +144,7 @@ def top(store: Store, interval: float, once: bool, with_events: bool) -> None:
             live.update(last, refresh=True)
 
 
-def _print(store: Store, reader: Reader) -> None:
+def _print(store: Store, reader: TopReader) -> None:
     overview = reader.read()
     if not store.as_json:
         console().print(_view(store, overview, reader.latencies, height=10_000))

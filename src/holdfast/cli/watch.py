@@ -19,8 +19,8 @@ from holdfast.cli.options import Function, Store, duration
 from holdfast.cli.tables import console
 from holdfast.errors import EngineError
 
-MIN_INTERVAL_S = 0.1
-"""Seconds between two refreshes: a person sees no more, and each of them reads the store."""
+MIN_INTERVAL_S = 0.01
+"""Each refresh reads the store."""
 
 View = Callable[[], RenderableType]
 
@@ -28,7 +28,7 @@ View = Callable[[], RenderableType]
 def _interval(value: str) -> float:
     seconds = duration(value)
     if seconds < MIN_INTERVAL_S:
-        raise click.BadParameter(f"{value!r} is too short: each refresh reads the store. Give 0.1s or more.")
+        raise click.BadParameter(f"{value!r} is too short: each refresh reads the store. Give 10ms or more.")
     return seconds
 
 
@@ -40,7 +40,7 @@ def watch_options(function: Function) -> Function:
     """Options `--watch` and `--interval`, which the command gets as `interval_s`; None: show it once."""
 
     @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-    @interval_option("With --watch: time between refreshes, 0.1s or more. Default 1s.")
+    @interval_option("With --watch: time between refreshes. Default 1s.")
     @wraps(function)
     def command(*args: Any, watch: bool, interval: float, **options: Any) -> Any:
         return function(*args, interval_s=interval if watch else None, **options)

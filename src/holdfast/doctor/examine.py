@@ -78,10 +78,10 @@ def _may_open(findings: list[Finding]) -> bool:
 
 
 def _of_error(error: HoldfastError) -> Finding:
-    """A store that does not answer is one thing, a store that is refused another."""
-    if isinstance(error, EngineError) and not isinstance(error, SchemaMismatch):
+    """A store that cannot be used now is one thing; a store that answers, and is refused or refuses, another."""
+    if isinstance(error, EngineError) and type(error) not in (EngineError, SchemaMismatch):
         return CONNECTION.problem(str(error), "What needs the open store was not checked.")
-    return OPENING.problem(f"A worker refuses this store: {error}", "What needs the open store was not checked.")
+    return OPENING.problem(f"A worker cannot use this store: {error}", "What needs the open store was not checked.")
 
 
 async def _examine_open_store(

@@ -12,7 +12,7 @@ def check_workers(
     workers: Sequence[WorkerRecord], ended: frozenset[str], now: Instant, *, has_jobs: bool
 ) -> Iterator[Finding]:
     """`ended`: workers whose process has certainly ended. `has_jobs`: some jobs have not ended."""
-    alive = [worker for worker in workers if worker.is_alive(now) and worker.worker not in ended]
+    alive = [w for w in workers if w.is_alive(now) and w.worker not in ended and not w.max_children]
     gone = [worker for worker in workers if worker.worker in ended]
     silent = [worker for worker in workers if not worker.is_alive(now) and worker.worker not in ended]
     for kind, group in (("has ended without a stop", gone), ("has sent no heartbeat", silent)):

@@ -44,6 +44,7 @@ async def test_a_worker_notices_code_that_held_the_gil_and_names_the_job(caplog:
         plan = services._plans["holds_the_gil"]
         await app.enqueue("holds_the_gil", id="culprit")
         await eventually(lambda: plan.runs_alone, "the worker to notice the stall", limit_s=60)
+        assert services.record().stalling_tasks == ("holds_the_gil",)
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR and "GIL" in one.getMessage()]
     assert "culprit (holds_the_gil)" in record.getMessage()
     assert "alone from now on" in record.getMessage()

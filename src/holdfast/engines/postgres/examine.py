@@ -22,6 +22,8 @@ FULL = 0.8
 OLD_TRANSACTION_S = 600
 """Dead rows pile up behind a transaction that is older. Ours take milliseconds."""
 MAX_NAMED = 3
+POOLED_KEY = "postgres.pooled"
+"""Of the error that says that a proxy shares sessions (`failures.shared_session`)."""
 
 SERVER_SETTINGS = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
@@ -42,7 +44,11 @@ async def examine_server(
     connect: Connector, schema: Schema, place: str, durability: str, report: Report, *, oldest: int, listens: bool
 ) -> None:
     """Raises an error of the package if the server cannot be reached, or refuses a question."""
-    connection = await connect()
+    try:
+        connection = await connect()
+    except ConfigError as error:
+        _report_proxy(error, report)
+        raise
     try:
         report(_version(connection, place, oldest))
         await _examine_proxy(connect, connection, report, listens=listens)
@@ -68,11 +74,16 @@ def _version(connection: asyncpg.Connection, place: str, oldest: int) -> Finding
     return VERSION.ok(f"{text}.")
 
 
+def _report_proxy(error: ConfigError, report: Report) -> None:
+    if error.key == POOLED_KEY:
+        report(PROXY.problem(str(error), "Without that setting calls fail, and settings reach other clients."))
+
+
 async def _examine_proxy(connect: Connector, connection: asyncpg.Connection, report: Report, *, listens: bool) -> None:
     try:
         await connect.check_session(connection)
     except ConfigError as error:
-        report(PROXY.problem(str(error), "Without that setting calls fail, and settings reach other clients."))
+        _report_proxy(error, report)
         raise
     if not connect.pooled:
         report(PROXY.ok("Each connection has a session of its own."))

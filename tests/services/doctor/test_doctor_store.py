@@ -1,0 +1,262 @@
+"""What `doctor` finds in an open store: workers, clocks, process records and queues."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from findings import examined, findings_of, worst
+
+from holdfast import App, GiveUp
+from holdfast.doctor.clocks import ClockReading, check_clocks
+from holdfast.doctor.queues import check_queues
+from holdfast.doctor.workers import check_notifications, check_stalls, check_workers
+from holdfast.files import Files
+from holdfast.model.findings import (
+    CLEARING,
+    CLOCK,
+    DEAD_LETTERS,
+    DEPTH,
+    NOTIFICATIONS,
+    PAUSED,
+    PROCESS_RECORDS,
+    QUEUES,
+    STALLS,
+    TASKS,
+    WAITING,
+    WORKERS,
+    Finding,
+    Level,
+)
+from holdfast.model.instants import HOUR, MINUTE, SECOND
+from holdfast.model.observe import QueueStats
+from holdfast.model.records import Totals, WorkerRecord
+from holdfast.runtime import SystemRuntime
+from holdfast.views import WorkerStatus
+
+NOW = 1_000 * HOUR
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App[Any]]:
+    """An App with a task, its store open."""
+    app: App[Any] = App(url)
+
+    @app.task
+    async def usual() -> None: ...
+
+    @app.task(queue="other")
+    async def gives_up() -> None:
+        raise GiveUp("no use")
+
+    with app:
+        yield app
+
+
+def worker(name: str = "w", **fields: Any) -> WorkerRecord:
+    usual: dict[str, Any] = {"seen": NOW, "started": NOW - MINUTE, "interval": 10 * SECOND, "host": "web-1"}
+    return WorkerRecord(worker=name, **usual | fields)
+
+
+def stats(**fields: Any) -> QueueStats:
+    usual: dict[str, Any] = {"queue": "mail", "paused": False, "counts": {}, "due": 0, "oldest_due": None}
+    return QueueStats(totals=Totals(), next_due=None, **usual | fields)
+
+
+def level_of(findings: Iterator[Finding]) -> Level:
+    (finding,) = findings
+    assert bool(finding.advice) is (finding.level is not Level.OK)
+    return finding.level
+
+
+# --- Workers ---
+
+
+def test_a_live_worker_is_named(app: App[Any]) -> None:
+    with app.worker(name="busy"):
+        findings = app.control.examine()
+    found = worst(findings, WORKERS)
+    assert (found.level, "busy-" in found.found) == (Level.OK, True)
+    for check in (PROCESS_RECORDS, STALLS, CLOCK, NOTIFICATIONS, QUEUES, TASKS, WAITING, DEPTH, PAUSED):
+        assert worst(findings, check).level is Level.OK, worst(findings, check)
+
+
+def test_no_worker_is_a_problem_only_if_jobs_wait(app: App[Any]) -> None:
+    assert worst(app.control.examine(), WORKERS).level is Level.NOTE
+    app.registry["usual"].enqueue()
+    findings = app.control.examine()
+    assert worst(findings, WORKERS).level is Level.PROBLEM
+    assert findings_of(findings, QUEUES) == []
+
+
+def test_a_silent_worker_is_a_warning_if_it_had_jobs() -> None:
+    silent: dict[str, Any] = {"seen": NOW - 31 * SECOND, "pid": 17}
+    alive = worker("alive")
+
+    def levels(*workers: WorkerRecord, ended: frozenset[str] = frozenset()) -> list[Level]:
+        return [finding.level for finding in check_workers([*workers, alive], ended, NOW, has_jobs=True)]
+
+    assert levels(worker(**silent, busy=2)) == [Level.WARNING]
+    assert levels(worker(**silent)) == [Level.NOTE]
+    assert levels(worker(seen=NOW - 29 * SECOND, busy=2)) == [Level.OK]
+    assert levels(worker("gone", busy=1), ended=frozenset({"gone"})) == [Level.WARNING]
+    (text,) = [one.found for one in check_workers([worker(**silent, busy=2), alive], frozenset(), NOW, has_jobs=True)]
+    assert "web-1, pid 17" in text
+
+
+def test_tasks_that_hold_the_gil_are_named() -> None:
+    (found,) = check_stalls([worker(stalling_tasks=("resize",)), worker("other")], NOW)
+    assert (found.level, "resize" in found.found) == (Level.WARNING, True)
+    assert level_of(check_stalls([worker()], NOW)) is Level.OK
+    assert list(check_stalls([], NOW)) == []
+
+
+def test_without_notifications_workers_poll() -> None:
+    assert check_notifications(push=True, poll_s=1).level is Level.OK
+    assert check_notifications(push=False, poll_s=1).level is Level.NOTE
+
+
+@pytest.fixture
+def two_folders() -> Iterator[list[str]]:
+    """Their paths are short, because those of sockets must be."""
+    with Files().temporary_folder() as one, Files().temporary_folder() as two:
+        yield [one, two]
+
+
+async def test_a_worker_whose_record_is_in_another_folder_is_not_seen(
+    url: str, two_folders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with PrivateTmp of systemd: each service has a /tmp of its own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", two_folders[0])
+    first: App[Any] = App(url)
+    await first.aopen()
+    record = worker(host=socket.gethostname(), process=first.engine.process_name, started=0)
+    await first.engine.heartbeat(record)
+    assert worst(await first.control.aexamine(), PROCESS_RECORDS).level is Level.OK
+    monkeypatch.setenv("XDG_RUNTIME_DIR", two_folders[1])
+    second: App[Any] = App(url)
+    found = worst(await second.control.aexamine(), PROCESS_RECORDS)
+    assert (found.level, "PrivateTmp" in found.advice) == (Level.WARNING, True)
+    await second.aclose()
+    await first.aclose()
+
+
+def test_a_folder_without_records_is_a_warning(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of its socket would be too long."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    app: App[Any] = App(url)
+    app.migrate()
+    assert examined(app, PROCESS_RECORDS).level is Level.WARNING
+
+
+# --- Clocks ---
+
+
+def reading(ahead_us: int = 0) -> ClockReading:
+    return ClockReading(NOW, ahead_us, 1000)
+
+
+@pytest.mark.parametrize(("ahead_s", "level"), [(0.9, Level.OK), (1.1, Level.WARNING), (-1.1, Level.WARNING)])
+def test_the_clocks_of_host_and_store_are_compared(ahead_s: float, level: Level) -> None:
+    assert level_of(check_clocks(reading(round(ahead_s * SECOND)), [])) is level
+
+
+@pytest.mark.parametrize(
+    ("record", "level"),
+    [
+        (worker(), Level.OK),
+        (worker(started=NOW + 3 * SECOND), Level.WARNING),  # its host is ahead
+        (worker(seen=NOW + MINUTE), Level.WARNING),  # the store's clock was set back
+    ],
+)
+def test_heartbeats_show_other_clocks(record: WorkerRecord, level: Level) -> None:
+    assert level_of(check_clocks(reading(), [record])) is level
+
+
+async def test_the_clock_of_a_real_worker_that_is_ahead_is_found(app: App[Any]) -> None:
+    runtime = SystemRuntime()
+    record = worker(host="fast-clock", started=runtime.wall() + HOUR)
+    await app.engine.heartbeat(record)
+    found = worst(await app.control.aexamine(), CLOCK)
+    assert (found.level, "fast-clock" in found.found) == (Level.WARNING, True)
+
+
+# --- Queues ---
+
+
+def test_a_task_that_no_worker_knows_is_a_problem(app: App[Any], url: str) -> None:
+    app.registry["usual"].enqueue()
+    other: App[Any] = App(url)
+
+    @other.task
+    async def another() -> None: ...
+
+    with other, other.worker():
+        found = worst(app.control.examine(), TASKS)
+    assert (found.level, "usual" in found.found) == (Level.PROBLEM, True)
+
+
+def test_a_queue_that_no_worker_takes_from_is_a_problem(app: App[Any]) -> None:
+    app.registry["gives_up"].enqueue()
+    with app.worker(queues=["default"]):
+        found = worst(app.control.examine(), QUEUES)
+    assert (found.level, "queue other" in found.found) == (Level.PROBLEM, True)
+
+
+def test_a_paused_queue_is_noted(app: App[Any]) -> None:
+    assert worst(app.control.examine(), PAUSED).level is Level.OK
+    app.control.pause("default")
+    assert worst(app.control.examine(), PAUSED).level is Level.NOTE
+
+
+def test_jobs_that_wait_long_are_a_warning() -> None:
+    live = [WorkerStatus.of(worker(queues=("mail",), tasks=("send",)), NOW)]
+
+    def found(**fields: Any) -> dict[str, Level]:
+        fields = {"due": 2, "oldest_due": NOW - HOUR, "ready_tasks": ("send",), **fields}
+        return {one.check: one.level for one in check_queues([stats(**fields)], live, NOW)}
+
+    waited = found()
+    assert waited[WAITING.name] is Level.WARNING
+    assert waited[QUEUES.name] is waited[TASKS.name] is Level.OK
+    assert found(oldest_due=NOW - MINUTE)[WAITING.name] is Level.OK
+    paused = found(paused=True)
+    assert (paused[PAUSED.name], paused[WAITING.name]) == (Level.WARNING, Level.OK)
+    assert found(paused=True, due=0, oldest_due=None)[PAUSED.name] is Level.NOTE
+
+
+def test_an_unfinished_clear_is_noted() -> None:
+    findings = list(check_queues([stats(clearing=True)], [], NOW))
+    assert worst(findings, CLEARING).level is Level.NOTE
+    assert findings_of(check_queues([stats()], [], NOW), CLEARING) == []
+
+
+def test_failed_jobs_are_counted(app: App[Any]) -> None:
+    assert worst(app.control.examine(), DEAD_LETTERS).level is Level.OK
+    app.registry["gives_up"].enqueue()
+    app.worker(until_empty=True).run()
+    found = worst(app.control.examine(), DEAD_LETTERS)
+    assert (found.level, "1 job has failed for good, in other (1)" in found.found) == (Level.NOTE, True)
+
+
+@pytest.mark.parametrize(("jobs", "level"), [(1, Level.OK), (4, Level.WARNING), (5, Level.PROBLEM)])
+def test_a_queue_near_its_limit_is_a_warning(
+    url: str, monkeypatch: pytest.MonkeyPatch, jobs: int, level: Level
+) -> None:
+    monkeypatch.setenv("HOLDFAST_QUEUES_DEFAULT_MAX_DEPTH", "5")
+    app: App[Any] = App(url)
+
+    @app.task
+    async def usual() -> None: ...
+
+    for _ in range(jobs):
+        usual.enqueue()
+    assert examined(app, DEPTH).level is level

@@ -12,7 +12,15 @@ def check_workers(
     workers: Sequence[WorkerRecord], ended: frozenset[str], now: Instant, *, has_jobs: bool
 ) -> Iterator[Finding]:
     """`ended`: workers whose process has certainly ended. `has_jobs`: some jobs have not ended."""
-    alive = [worker for worker in workers if worker.is_alive(now) and worker.worker not in ended]
+    live = [worker for worker in workers if worker.is_alive(now) and worker.worker not in ended]
+    alive = [worker for worker in live if not worker.max_children]
+    short = [manager for manager in live if len(manager.children) < manager.min_children]
+    for manager in short:
+        yield WORKERS.warning(
+            f"Manager {manager.worker} has {len(manager.children)} workers, and should have {manager.min_children} at "
+            "least: it has just started, or its workers end again and again.",
+            "Look into its log.",
+        )
     gone = [worker for worker in workers if worker.worker in ended]
     silent = [worker for worker in workers if not worker.is_alive(now) and worker.worker not in ended]
     for kind, group in (("has ended without a stop", gone), ("has sent no heartbeat", silent)):
@@ -34,7 +42,7 @@ def check_workers(
         yield WORKERS.problem("No worker is alive, and jobs wait.", "Start one: holdfast worker MODULE")
     elif not alive:
         yield WORKERS.note("No worker is alive. No job waits.", "Start one: holdfast worker MODULE")
-    elif not gone and not silent:
+    elif not gone and not silent and not short:
         yield WORKERS.ok(f"{len(alive)} alive: {names(worker.worker for worker in alive)}.")
 
 

@@ -106,6 +106,8 @@ def test_a_silent_worker_is_a_warning_if_it_had_jobs() -> None:
     assert levels(worker(**silent)) == [Level.NOTE]
     assert levels(worker(seen=NOW - 29 * SECOND, busy=2)) == [Level.OK]
     assert levels(worker("gone", busy=1), ended=frozenset({"gone"})) == [Level.WARNING]
+    assert levels(worker("manager", min_children=2, max_children=4, children=("alive",))) == [Level.WARNING]
+    assert levels(worker("manager", min_children=1, max_children=4, children=("alive",))) == [Level.OK]
     (text,) = [one.found for one in check_workers([worker(**silent, busy=2), alive], frozenset(), NOW, has_jobs=True)]
     assert "web-1, pid 17" in text
 

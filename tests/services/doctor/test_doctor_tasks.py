@@ -9,7 +9,7 @@ from findings import examine_app, examined, worst
 
 from holdfast import App
 from holdfast.doctor.configuration import check_switches
-from holdfast.doctor.tasks import DeclaredTask, check_leases
+from holdfast.doctor.tasks import ExaminedTask, check_leases
 from holdfast.model.findings import ADDRESS, ENVIRONMENT, GRACE, INTERVALS, LEASE, TIMEOUT, Check, Finding, Level
 from holdfast.model.instants import MILLISECOND, SECOND
 
@@ -76,7 +76,7 @@ def test_a_lease_must_be_longer_than_some_round_trips(app: App[Any]) -> None:
     @app.task(lease=30)
     async def usual() -> None: ...
 
-    tasks = [DeclaredTask(task.policy, task.is_async) for task in app.registry.values()]
+    tasks = [ExaminedTask(task.policy, task.is_async) for task in app.registry.values()]
     assert check_leases(tasks, 399 * MILLISECOND).level is Level.OK
     found = check_leases(tasks, 401 * MILLISECOND)
     assert summary(found) == (Level.WARNING, True)

@@ -9,7 +9,7 @@ import pytest
 from bouncer import PROGRAM, WHY_NOT, Bouncer
 from eventually import eventually_now
 from findings import examine_app, examine_engine, examined, findings_of, worst
-from postgres import PostgresServer
+from postgres import PostgresServer, private_server
 from postgres_roles import new_role
 from postgres_stock import Store, unused_name
 from proxy import Proxy
@@ -164,3 +164,26 @@ def test_the_examination_leaves_no_session(store: Store, postgres_server: Postgr
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE '%pg_is_in_recovery%'"
     )
     eventually_now(lambda: postgres_server.execute(query) == [(0,)], "the end of the session")
+
+
+@pytest.mark.chaos
+def test_a_server_of_its_own_whose_settings_change() -> None:
+    """With the settings that PostgreSQL has by default, then with weaker ones, and with few connections."""
+    with private_server(max_connections=20) as server:
+        app: App[Any] = App(server.url(), auto_migrate=True)
+        app.migrate()
+        found = examined(app, DURABILITY)
+        assert (found.level, found.found.startswith("durable: ")) == (Level.OK, True)
+        assert examined(App(server.url(), durability="fast"), DURABILITY).level is Level.NOTE
+        server.execute("ALTER SYSTEM SET full_page_writes = off")
+        server.execute("ALTER SYSTEM SET synchronous_commit = off")
+        server.execute("SELECT pg_reload_conf()")
+        eventually_now(lambda: examined(app, DURABILITY).level is Level.WARNING, "the weaker settings")
+        server.execute("ALTER SYSTEM SET full_page_writes = on")
+        server.execute("SELECT pg_reload_conf()")
+        eventually_now(lambda: "connections of Holdfast do" in examined(app, DURABILITY).found, "the setting of pages")
+        others = [psycopg.connect(server.url()) for _ in range(13)]
+        found = worst(examine_engine(open_engine(server.url())), CONNECTIONS)
+        for other in others:
+            other.close()
+    assert (found.level, " of 17 connections are in use" in found.found) == (Level.WARNING, True)

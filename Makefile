@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-short test-others check long chaos mutants lua bench-quick bench-backlog format clean
+.PHONY: help demo test test-short test-others check long chaos mutants lua reference bench-quick bench-backlog format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ mutants: $(INSTALLED) ## Plant bugs in a copy of the source, one at a time, and 
 
 lua: $(INSTALLED) ## Generate the Lua rules of the Redis engine from the ledger
 	$(BIN)/python -m tools.lua.build
+
+reference: $(INSTALLED) ## Generate docs/reference/cli.md from the help pages of all commands
+	$(BIN)/python -m tools.reference
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes
 	$(BIN)/python -m ruff check --fix .

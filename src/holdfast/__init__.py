@@ -69,6 +69,7 @@ from holdfast.handle import Handle
 from holdfast.model.retry import exponential, fixed, linear
 from holdfast.model.states import JobState
 from holdfast.model.text import ErrorInfo
+from holdfast.operate.checking import CheckProblem, CheckReport, Misfit
 from holdfast.operate.report import Report
 from holdfast.task import Task
 from holdfast.views import Attempt, CancelAnswer, Job, Receipt
@@ -92,6 +93,8 @@ __all__ = [
     "Busy",
     "Cancel",
     "CancelAnswer",
+    "CheckProblem",
+    "CheckReport",
     "Client",
     "Codec",
     "ConfigError",
@@ -122,6 +125,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Middleware",
+    "Misfit",
     "Next",
     "Obstacle",
     "OutcomeUnknown",

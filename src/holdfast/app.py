@@ -17,6 +17,7 @@ from holdfast.client import Client
 from holdfast.codec import Codec
 from holdfast.context import Middleware, S
 from holdfast.control import Control
+from holdfast.core import isolated
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.factory import TaskFactory
 from holdfast.declare.policy import read_app_options
@@ -24,6 +25,7 @@ from holdfast.declare.registry import Registry
 from holdfast.durations import Duration
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
+from holdfast.operate.checking import CheckReport, OnPage, check_stored
 from holdfast.pool import Pool
 from holdfast.pull.workers import PullWorkers
 from holdfast.queue import Queue
@@ -74,6 +76,7 @@ class App(Generic[S]):
         self.task = TaskFactory(self._store, self.registry)
         self.client = Client(self._store, self.registry)
         self.control = Control(self._store, self.registry)
+        isolated.note_app(self)
 
     # For its parts
 
@@ -124,6 +127,11 @@ class App(Generic[S]):
         """
         return self._store.durability
 
+    @property
+    def store_secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The addresses of the store, and the variables by which its driver finds a password."""
+        return self._store.secrets
+
     def import_modules(self) -> None:
         """Import what `modules` names, so that its tasks are declared. Workers and the CLI do this when they start."""
         for module in self.modules:
@@ -167,6 +175,17 @@ class App(Generic[S]):
 
     migration_script = blocking(amigration_script)
 
+    async def acheck(self, /, *, queues: Sequence[str] = (), on_page: OnPage | None = None) -> CheckReport:
+        """Decode every live job of the store with the tasks of this process, and list those that they cannot run.
+
+        Ask this with the code of the next release, before it is deployed. Nothing is written, and the store is not
+        migrated. `queues`: only these. A job that is enqueued meanwhile may be missed.
+        """
+        self.import_modules()
+        return await check_stored(self._store, self.registry, queues, on_page)
+
+    check = blocking(acheck)
+
     def __enter__(self) -> Self:
         self.open()
         self._entered += 1
@@ -199,7 +218,11 @@ class App(Generic[S]):
         lane_max_depth: int | None = None,
     ) -> Queue[T]:
         """A queue of payloads of this type, which your own code pulls."""
-        return Queue(self._store, self._pull_workers, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth)
+        queue = Queue(
+            self._store, self._pull_workers, name, payload, max_depth=max_depth, lane_max_depth=lane_max_depth
+        )
+        self.registry.payloads[name] = queue._task
+        return queue
 
     def pool(
         self,
@@ -235,11 +258,14 @@ class App(Generic[S]):
         prefetch: int | None = None,
         until_empty: bool = False,
         strict: bool = False,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
     ) -> "Worker":
         """A worker for this App's tasks: `.run()`, `await .arun()`, or a `with` block. None: as configured.
 
         `until_empty`: it ends when nothing is left that it could come to run; it waits for retries and blocked jobs,
         and not for jobs due later than in a minute. `strict`: queues in the order given, not in rotation.
+        `max_jobs`, `max_memory` (bytes, or text such as "512MiB"): it stops gently after this.
         """
         from holdfast.worker import Worker
 
@@ -253,6 +279,8 @@ class App(Generic[S]):
             prefetch=prefetch,
             until_empty=until_empty,
             strict=strict,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
         )
         self.registry.workers.add(worker)
         return worker

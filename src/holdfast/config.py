@@ -22,6 +22,7 @@ from holdfast.model.retry import DEFAULT_BACKOFF, Backoff
 from holdfast.readers import (
     backoff_table,
     boolean,
+    byte_size,
     choice,
     fraction,
     identifier,
@@ -96,6 +97,8 @@ class WorkerSettings:
     poll_interval: Annotated[float, seconds(0.001)] = 1.0
     reap_interval: Annotated[float, seconds(0.001)] = 5.0
     unknown_task_after: Annotated[float, seconds()] = 0.0
+    max_jobs: Annotated[int, whole(0)] = 0
+    max_memory: Annotated[int, byte_size] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

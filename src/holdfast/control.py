@@ -21,6 +21,7 @@ from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, JobNotFound, WrongState, duration_us
 from holdfast.model.findings import Finding
 from holdfast.model.job import JobKey
+from holdfast.model.records import LaneRecord
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
 from holdfast.operate.operating import cancel_job, check_done, find_key, find_record
@@ -115,7 +116,7 @@ class Control:
             return QueueStatus.of(stats)
         check_name(lane, "lane")
         stored = {status.lane: status for status in await self.alanes(queue)}
-        return stored.get(lane) or LaneStatus.unused(queue, lane)
+        return stored.get(lane) or LaneStatus.of(LaneRecord(queue=queue, lane=lane), None)
 
     status = blocking(astatus)
 

@@ -123,6 +123,9 @@ class Engine(TransactionSupport, EventSupport, DoctorSupport, ABC):
     async def migrate(self) -> tuple[str, ...]:
         """Bring the schema up to date; return the names of the steps taken. Safe if two run at once."""
 
+    def refuse_migration(self) -> None:
+        """Called before `open`: a store whose schema is not that of this release is then refused, never migrated."""
+
     async def migration_script(self, *, after: int | None = None, roles: Iterable[str] = ()) -> str:
         """A script that does what `migrate` and `grant` would do, starting from version `after`. Empty: nothing."""
         message = f"The {self.scheme} engine has no migrations as SQL; PostgreSQL has. Migrate it without a script."

@@ -38,6 +38,7 @@ from holdfast.errors import (
     UsageError,
     duration_us,
 )
+from holdfast.isolation.handler_errors import unwrapped
 from holdfast.model.instants import At
 from holdfast.model.outcome import CancelledByHandler, Outcome, Released, RetryRequested, Returned, decide
 from holdfast.model.states import JobState
@@ -47,7 +48,7 @@ from holdfast.pull.worker import PullWorker, locked_error
 from holdfast.transactions import UserConnection
 from holdfast.views import Job, moment
 from holdfast.worker.attempt import LeasedAttempt, fence_age
-from holdfast.worker.outcomes import raised, unwrapped, with_progress
+from holdfast.worker.outcomes import raised, with_progress
 
 T = TypeVar("T")
 R = TypeVar("R")

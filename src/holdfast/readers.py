@@ -29,6 +29,12 @@ from holdfast.model.text import check_name
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
+_BYTES = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(B|[KMGT]i?B|[KMGT]i|)", re.IGNORECASE)
+_BYTE_UNITS = {"": 1} | {
+    f"{letter}{infix}": base ** (power + 1)
+    for infix, base in (("", 1000), ("i", 1024))
+    for power, letter in enumerate("kmgt")
+}
 _KINDS: dict[str, Callable[..., Backoff]] = {"exponential": exponential, "linear": linear, "fixed": fixed}
 
 
@@ -80,6 +86,20 @@ def whole(low: int, high: int | None = None) -> Callable[[object], int]:
         return number
 
     return read
+
+
+def byte_size(value: object) -> int:
+    """Bytes, or text with a unit: 512MiB and 512Mi have units of 1,024, 512MB of 1,000.
+
+    >>> byte_size("512MiB"), byte_size("1.5 GB"), byte_size(0)
+    (536870912, 1500000000, 0)
+    """
+    number = value
+    if isinstance(value, str) and (match := _BYTES.fullmatch(value.strip())) is not None:
+        number = int(float(match[1]) * _BYTE_UNITS[match[2].lower().removesuffix("b")])
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**62:
+        raise ValueError("must be a number of bytes, or text such as 512MiB or 2GB.")
+    return number
 
 
 def seconds(low: float = 0.0) -> Callable[[object], float]:

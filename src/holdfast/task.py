@@ -28,6 +28,7 @@ from holdfast.core.enqueue import enqueue
 from holdfast.core.job_end import wait_for_end
 from holdfast.declare.envelope import call_hash, with_fields
 from holdfast.declare.function import is_coroutine, name_of, refuse_method
+from holdfast.declare.isolation import check_isolation
 from holdfast.declare.option_readers import check_factory
 from holdfast.declare.policy import (
     JobDefaults,
@@ -344,6 +345,7 @@ def declare(store: StoreConnection, function: Callable[..., Any], options: Mappi
         raise InvalidOption(f"Task {name!r} has its own name among its `aliases`.", option="aliases")
     is_async = is_coroutine(function)
     check_factory(checked.get("transaction"), is_async=is_async)
+    check_isolation(name, function, checked)
     module = getattr(function, "__module__", "")
     definition = Definition(store, name, signature, checked, function, is_async, module)
     return AsyncTask(definition) if is_async else SyncTask(definition)

@@ -326,10 +326,6 @@ class LaneStatus(Shown):
     cancelled: int
 
     @classmethod
-    def unused(cls, queue: str, lane: str) -> "LaneStatus":
-        return cls.of(LaneRecord(queue=queue, lane=lane), None)
-
-    @classmethod
     def of(cls, lane: LaneRecord, arrival: int | None) -> "LaneStatus":
         return cls(
             queue=lane.queue,

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-RUNTIME = {ROOT / "src" / "holdfast" / name for name in ("runtime.py", "files.py", "file_locks.py", "forks.py")}
+RUNTIME_FILES = ("runtime.py", "files.py", "file_locks.py", "forks.py", "processes.py")
+RUNTIME = {ROOT / "src" / "holdfast" / name for name in RUNTIME_FILES}
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BANNED = frozenset(PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"])

@@ -14,7 +14,7 @@ jobs = App({url!r})
 @jobs.task(queue="mails")
 def works() -> None: ...
 
-@jobs.task
+@jobs.task(aliases=["old_name"])
 def unused() -> None: ...
 """
 
@@ -29,6 +29,7 @@ def test_each_task_says_who_knows_it(shell: Shell, run: Run, monkeypatch: pytest
     found = {each["task"]: each for each in run("tasks", "list", "--json", "--app", "shop_tasks").objects}
     assert {task: (each["here"], each["workers"], each["queued_in"]) for task, each in found.items()} == {
         "elsewhere": (False, ["w1"], []),
+        "old_name": (True, [], []),
         "retries": (False, [], ["default"]),
         "unused": (True, [], []),
         "works": (True, ["w1"], ["default"]),
@@ -39,6 +40,7 @@ def test_each_task_says_who_knows_it(shell: Shell, run: Run, monkeypatch: pytest
     assert rows == [
         "task queue here workers queued in status",
         "elsewhere no 1 served",
+        "old_name alias of unused default yes · idle",
         "retries no · default known to nobody",
         "unused default yes · idle",
         "works mails yes 1 default served",

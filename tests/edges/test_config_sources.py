@@ -142,6 +142,7 @@ CASES = [
     # Numbers
     Case("task.priority", (5, 6), 0, lambda a: a.registry["work"].policy.priority, app_with_task, True),
     Case("worker.concurrency", (5, 6), 10, lambda a: a.worker()._settings().concurrency),
+    Case("manager.max", (5, 6), 4, lambda a: a.config.manager.max),
     Case("limits.payload", (2000, 3000), 1_048_576, payload_limit),
     # A queue's table, tables of engines
     Case("queues.mails.max_depth", (5, 6), 0, limit_of_mails, app_with_queue, True),

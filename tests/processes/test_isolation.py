@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from eventually import eventually
-from isolated_worker import SECRET, IsolatedWorker, is_alive, isolated_worker
+from isolated_worker import SECRET, SUPPORT, IsolatedWorker, is_alive, isolated_worker
 
 from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.produce import Group, NewJob
@@ -244,7 +244,7 @@ def outcome_of(record: JobRecord) -> dict[str, Any]:
 
 
 async def test_outcomes_are_the_same_in_a_process_of_its_own(tmp_path: Path) -> None:
-    source = (Path(isolated_worker.__globals__["__file__"]).parent / "isolated_pairs.py").read_text()
+    source = (SUPPORT / "isolated_pairs.py").read_text()
     handlers = re.findall(r"^@twice\(.*\)\n(?:async )?def (\w+)", source, re.MULTILINE)
     assert len(handlers) >= 25
     calls = {name: (name, PAYLOADS.get(name, b"[[],{}]")) for name in handlers}

@@ -47,7 +47,7 @@ class IsolatedWorker:
         """Jobs as (id, task, arguments)."""
         for start in range(0, len(jobs), 500):
             new = [
-                NewJob(queue=QUEUE, id=id, task=f"isolated_app.{task}", payload=json.dumps([args, {}]).encode())
+                NewJob(queue=QUEUE, id=id, task=task, payload=json.dumps([args, {}]).encode())
                 for id, task, args in jobs[start : start + 500]
             ]
             await self.engine.enqueue(Group(tuple(new)))
@@ -108,7 +108,11 @@ class IsolatedWorker:
         return whole_lines(path) if path.exists() else []
 
     async def noted_pids(self, name: str, number: int = 1) -> list[int]:
-        await eventually(lambda: len(self.noted(name)) >= number, f"{number} lines in {name}", limit_s=60)
+        def is_noted() -> bool:
+            assert self.process.poll() is None, f"the worker ended: {self.log()}"
+            return len(self.noted(name)) >= number
+
+        await eventually(is_noted, f"{number} lines in {name}", limit_s=60)
         return [int(line.split()[0]) for line in self.noted(name)]
 
     def log(self) -> str:

@@ -29,6 +29,14 @@ async def work(ctx: Context, number: int) -> int:
     return number * 2
 
 
+@jobs.task(name="slow", max_attempts=50, max_losses=50)
+async def slow(ctx: Context, seconds: float) -> int:
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    await asyncio.sleep(seconds)
+    note("end", ctx.job.id, ctx.attempt)
+    return 2
+
+
 @jobs.task(name="hold", max_attempts=5)
 async def hold(ctx: Context) -> int:
     """The first run waits for ever; the next one ends at once."""

@@ -56,6 +56,8 @@ class MinimalPolicy:
     retention: int = DAY
     failed_retention: int = 30 * DAY
     remote: bool = False
+    isolate: str | None = None
+    memory_limit: int | None = None
 
 
 class MinimalTask:
@@ -103,6 +105,10 @@ class MinimalApp:
         self.lifespan = lifespan
         self.bus = Bus(self.runtime)
         self.config = Config(worker=WorkerSettings(**settings))
+
+    @property
+    def store_secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (), ()
 
     async def aopen(self) -> None:
         await self.engine.open()

@@ -54,7 +54,39 @@ def describe(event: events.Event) -> EventText | None:
         case events.WorkerStopped():
             return EventText("stopped", "", f"{event.released} released" if event.released else "", "yellow")
         case _:
+            return _describe_rest(event)
+
+
+def _describe_rest(event: events.Event) -> EventText | None:
+    """Events that a worker does not print, and `holdfast events` does."""
+    match event:
+        case events.Assigned():
+            return EventText("assigned", "", f"next on {cut(event.worker, LONGEST_TEXT)}", "dim")
+        case events.Progressed():
+            return EventText("progress", f"{event.fraction:.0%}", cut(event.note, LONGEST_TEXT), "dim")
+        case events.WorkerStarted():
+            return EventText("started", f"{event.slots} slots", cut(" ".join(event.queues), LONGEST_TEXT), "green")
+        case events.LoopBlocked():
+            return EventText("blocked", _span(event.blocked), "code of a handler blocks the event loop", "red")
+        case events.QueuePaused() | events.QueueResumed():
+            paused = isinstance(event, events.QueuePaused)
+            return EventText("paused" if paused else "resumed", "", _lane(event), "yellow" if paused else "green")
+        case events.QueueCleared():
+            return EventText("cleared", f"{event.count:,} jobs", _lane(event), "yellow")
+        case events.QueueEmpty() | events.LaneEmpty():
+            return EventText("empty", "", _lane(event), "dim")
+        case events.SoftLimit():
+            return EventText("depth", f"{event.depth:,}", f"has reached the soft limit, {event.limit:,}", "yellow")
+        case events.UnknownTask():
+            return EventText("unknown", "", f"no live worker has task {cut(event.task, LONGEST_TEXT)}", "red")
+        case events.HistoryLost():
+            return EventText("lost", "", "the store has lost acknowledged jobs", "red")
+        case _:
             return None
+
+
+def _lane(event: events.QueueEvent) -> str:
+    return "" if event.lane is None else f"lane {cut(event.lane, LONGEST_TEXT)}"
 
 
 def _retrying(event: events.Retrying) -> EventText:

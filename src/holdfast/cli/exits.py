@@ -30,6 +30,19 @@ NO_CHILD = 6
 CHILDREN_KILLED = 7
 INTERRUPTED = 130
 
+EXIT_CODES = {
+    DONE: "done",
+    REFUSED: "refused, or the job failed",
+    USAGE: "wrong usage or configuration",
+    UNREACHABLE: "the store cannot be reached",
+    NOTHING: "nothing matched",
+    LEFT: "`worker --until-empty` has left jobs",
+    NO_CHILD: "no worker of a manager could start",
+    CHILDREN_KILLED: "workers of a manager had to be killed",
+    INTERRUPTED: "Ctrl-C",
+}
+"""All codes and what each means."""
+
 DEBUG = "HOLDFAST_DEBUG"
 
 

@@ -13,7 +13,7 @@ from holdfast.app import App
 from holdfast.cli.target import TargetApp, find, opened
 from holdfast.client import Client
 from holdfast.control import Control
-from holdfast.readers import seconds
+from holdfast.readers import byte_size, seconds
 from holdfast.views import moment
 
 Function = Callable[..., Any]
@@ -23,6 +23,14 @@ def duration(value: str) -> float:
     """Seconds, from `30`, `30s`, `10m`, `2h` or `1d`."""
     try:
         return seconds()(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} {error}") from error
+
+
+def size(value: str) -> int:
+    """Bytes, from `536870912`, `512MiB` or `2GB`."""
+    try:
+        return byte_size(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r} {error}") from error
 

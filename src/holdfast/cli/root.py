@@ -4,6 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import click
+from click.shell_completion import CompletionItem
 
 import holdfast
 from holdfast.cli.options import examples
@@ -13,20 +14,44 @@ COMMANDS = {
     "manager": "holdfast.cli.manager:manager",
     "enqueue": "holdfast.cli.enqueue:enqueue",
     "status": "holdfast.cli.status:status",
+    "top": "holdfast.cli.top:top",
     "why": "holdfast.cli.why:why",
+    "events": "holdfast.cli.events:events",
     "jobs": "holdfast.cli.jobs:jobs",
     "dead": "holdfast.cli.jobs:dead",
     "queues": "holdfast.cli.queues:queues",
     "pools": "holdfast.cli.queues:pools",
     "tasks": "holdfast.cli.tasks:tasks",
     "workers": "holdfast.cli.status:workers",
+    "check": "holdfast.cli.check:check",
     "migrate": "holdfast.cli.migrate:migrate",
     "config": "holdfast.cli.config:config",
     "doctor": "holdfast.cli.doctor:doctor",
     "file": "holdfast.cli.file:file",
+    "completion": "holdfast.cli.completion:completion",
     "demo": "holdfast.cli.root:demo",
 }
 """In the order of the help page."""
+SUMMARIES = {
+    "worker": "Take jobs and run them.",
+    "manager": "Start worker processes, and keep their number between --min and --max.",
+    "enqueue": "Enqueue one job of TASK.",
+    "status": "Show the store, its queues with their counts, and its workers.",
+    "why": "Say why a job has not ended: everything that keeps it from running, who holds it, and when it ends.",
+    "jobs": "List, show, cancel, trigger, requeue and delete jobs.",
+    "dead": "List the dead letters.",
+    "queues": "List, pause, resume, clear and remove queues; the first four work on lanes, too.",
+    "pools": "List pools, and resize one.",
+    "tasks": "List tasks.",
+    "workers": "List workers, and stop one.",
+    "migrate": "Bring the store's schema up to date.",
+    "config": "Print all settings as they hold, and where the value of each comes from.",
+    "doctor": "Check settings, tasks, store, workers and queues; say what is wrong and what to do.",
+    "file": "Look into the files of a file store.",
+    "completion": "Print a script that lets a shell complete commands and options.",
+    "demo": "See jobs run, fail, survive a killed worker, and be counted.",
+}
+"""The first sentence of each command: the help page and completions show it without importing the command."""
 REQUIRED_MODULES = {"demo": "holdfast.demo"}
 """A command is listed only if its module is installed."""
 
@@ -45,6 +70,19 @@ class LazyGroup(click.Group):
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        command = None if name in SUMMARIES else self.get_command(ctx, name)
+        return SUMMARIES[name] if command is None else command.get_short_help_str(limit=200)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=self._summary(ctx, name)) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 @click.command(

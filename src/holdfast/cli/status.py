@@ -59,7 +59,7 @@ def _view(store: Store) -> RenderableType:
             Text("No process can write. ", "red").append(text(blocked_by)),
             Text("Workers send no heartbeat meanwhile: a silent one may be alive."),
         ]
-    elif not any(worker.alive and not _is_manager(worker) for worker in workers):
+    elif not any(worker.alive and not is_manager(worker) for worker in workers):
         parts.append(
             Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )
@@ -94,11 +94,11 @@ def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetim
         number(jobs_in(JobState.RETRYING), "yellow"),
         number(jobs_in(JobState.FAILED), "red"),
         Text("" if oldest is None or oldest > now else span((now - oldest).total_seconds())),
-        _status_text(queue, workers),
+        queue_state_text(queue, workers),
     ]
 
 
-def _status_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
+def queue_state_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
     if queue.paused:
         return Text("paused", style="yellow")
     return Text("no worker", style="red") if queue.has_unserved(workers) else Text("open")
@@ -116,34 +116,36 @@ def _below_managers(workers: Sequence[WorkerStatus]) -> list[WorkerStatus]:
         workers,
         key=lambda worker: (
             (worker.manager if worker.manager in names else worker.name),
-            not _is_manager(worker),
+            not is_manager(worker),
             worker.name,
         ),
     )
 
 
-def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
+def worker_state_text(worker: WorkerStatus) -> Text:
     if not worker.alive:
-        status = Text("ended" if worker.ended else "silent", style="red")
-    else:
-        status = Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
+        return Text("ended" if worker.ended else "silent", style="red")
+    return Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
+
+
+def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     return [
         text(f"  {worker.name}" if worker.manager else worker.name),
-        status,
-        Text("") if _is_manager(worker) else number(worker.busy, "cyan"),
-        Text("") if _is_manager(worker) else number(worker.slots),
+        worker_state_text(worker),
+        Text("") if is_manager(worker) else number(worker.busy, "cyan"),
+        Text("") if is_manager(worker) else number(worker.slots),
         Text(span((now - worker.seen_at).total_seconds())),
         Text(str(worker.pid)),
-        Text(_manager_text(worker) if _is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
+        Text(manager_text(worker) if is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
         Text(cut(" ".join(worker.tasks), LONGEST_LIST)),
     ]
 
 
-def _is_manager(worker: WorkerStatus) -> bool:
+def is_manager(worker: WorkerStatus) -> bool:
     return worker.max_children > 0
 
 
-def _manager_text(manager: WorkerStatus) -> str:
+def manager_text(manager: WorkerStatus) -> str:
     low, high, count = manager.min_children, manager.max_children, len(manager.children)
     size = f"{low} to {high}" if low < high else str(low)
     return f"manager of {size} workers, now {count}"

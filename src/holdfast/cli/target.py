@@ -224,14 +224,19 @@ def _is_missing(store_file: str, runtime: Runtime) -> bool:
         return False
 
 
+def refuse_unshared(app: App[Any]) -> None:
+    """Refuse a store that only the process has that made it."""
+    if not app.engine.capabilities.shared_between_processes:
+        message = f"{app.address} exists in one process only, so no command can see its jobs. Use SQLite instead."
+        raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
+
+
 @contextmanager
 def opened(target: TargetApp, *, create: bool = False) -> Iterator[App[Any]]:
     """The App with its store open. Only a command that writes may `create` the store."""
     app = target.app
     store_file = app.engine.store_file
-    if not app.engine.capabilities.shared_between_processes:
-        message = f"{app.address} exists in one process only, so no command can see its jobs. Use SQLite instead."
-        raise Unsupported(message, capability="shared_between_processes", engine=app.engine.scheme)
+    refuse_unshared(app)
     if not create and store_file and _is_missing(store_file, app.runtime):
         message = (
             f"There is no store at {app.address}: none was made yet, or its file was moved or removed. The first "

@@ -5,19 +5,22 @@ jobs wait, most often for a worker with the new code, or because the task was re
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 from rich.console import RenderableType
 from rich.text import Text
 
 from holdfast.cli.exits import NothingMatched
-from holdfast.cli.format import cut
+from holdfast.cli.format import cut, safe
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.tables import number, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.job import BARE_TASK
+from holdfast.task import Task
 
 LONGEST_LIST = 60
 
@@ -29,6 +32,8 @@ class TaskStatus:
     task: str
     here: bool
     """The App of this command declares it."""
+    alias_of: str
+    """The name of the task of that App that has this one as an alias; else empty."""
     queue: str
     """Its queue in that App."""
     workers: tuple[str, ...]
@@ -71,26 +76,30 @@ def read_tasks(store: Store) -> list[TaskStatus]:
     for queue in store.control.queues():
         for name in queue.ready_tasks:
             queued[name].append(queue.queue)
-    here = store.app.registry
-    names = sorted({*here, *workers, *queued})
+    registry = store.app.registry
+    aliases = {alias for task in registry.values() for alias in task.aliases}
+    names = sorted({*registry, *aliases, *workers, *queued})
     if not names:
         raise NothingMatched("No task is known: neither this App nor a live worker has one, and no job is queued.")
-    return [
-        TaskStatus(
-            task=name,
-            here=name in here,
-            queue=here[name].queue if name in here else "",
-            workers=tuple(workers.get(name, ())),
-            queued_in=tuple(queued.get(name, ())),
-        )
-        for name in names
-    ]
+    return [_status_of(name, registry.find(name), workers.get(name, ()), queued.get(name, ())) for name in names]
+
+
+def _status_of(name: str, task: Task[..., Any] | None, workers: Sequence[str], queues: Sequence[str]) -> TaskStatus:
+    """`task`: the one of this App that has this name or alias."""
+    return TaskStatus(
+        task=name,
+        here=task is not None,
+        alias_of="" if task is None or task.name == name else task.name,
+        queue="" if task is None else task.queue,
+        workers=tuple(workers),
+        queued_in=tuple(queues),
+    )
 
 
 def _view(store: Store) -> RenderableType:
     rows = [
         [
-            text(task.task) if task.task != BARE_TASK else Text("(bare payloads)", style="dim"),
+            _name_text(task),
             text(task.queue),
             Text("yes" if task.here else "no", style="" if task.here else "dim"),
             number(len(task.workers)),
@@ -100,6 +109,12 @@ def _view(store: Store) -> RenderableType:
         for task in read_tasks(store)
     ]
     return table(["task", "queue", "here", "workers#", "queued in", "status"], rows)
+
+
+def _name_text(task: TaskStatus) -> Text:
+    if task.task == BARE_TASK:
+        return Text("(bare payloads)", style="dim")
+    return text(task.task).append(f"  alias of {safe(task.alias_of)}" if task.alias_of else "", style="dim")
 
 
 def _status(task: TaskStatus) -> Text:

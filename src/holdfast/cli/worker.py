@@ -14,8 +14,9 @@ from holdfast.app import App
 from holdfast.cli.exits import JobsLeft, print_message
 from holdfast.cli.format import safe, setting
 from holdfast.cli.json_output import event_data, to_line
-from holdfast.cli.options import app_option, duration, examples, json_option
+from holdfast.cli.options import app_option, duration, examples, json_option, size
 from holdfast.cli.reload import FileWatch, restart
+from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.tables import use_colour
 from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
@@ -78,6 +79,10 @@ def raw_arguments(ctx: click.Context) -> list[str]:
 @click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
 @click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
 @click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
+@click.option("--max-jobs", type=click.IntRange(0), metavar="N", help="Stop gently after N jobs. Default 0: never.")
+@click.option(
+    "--max-memory", type=size, metavar="SIZE", help="Stop gently above this, such as 512MiB. Default 0: never."
+)
 @click.option("--processes", type=click.IntRange(1, 10_000), metavar="N", help="Work with this number of processes.")
 @click.option("--until-empty", is_flag=True, help="Stop when nothing is left to run; see above.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
@@ -108,11 +113,16 @@ def worker(
 ) -> None:
     """Take jobs and run them. TARGET is a module with an App in it, or module:name.
 
-    SIGTERM and Ctrl-C stop it gently, a second one at once.
+    SIGTERM and Ctrl-C stop it gently: it claims nothing more, lets jobs finish for the time of --grace, and releases
+    the others, which costs them no attempt. A second one stops it at once. SIGHUP stops it gently, too. A worker that
+    has not stopped ten seconds after its grace, because code blocks it, is ended by force.
 
     With --until-empty it waits for jobs that are queued, running, retrying, blocked, or due within a minute. It leaves
     jobs of paused queues, jobs due later, jobs of tasks that it does not have, and jobs blocked by these: then it says
     how many, and its exit code is 5.
+
+    Exit codes: 0 stopped, also by a signal or by --max-jobs and --max-memory; 1 ended by force, or by an error of its
+    own; 2 usage or configuration; 3 the store cannot be reached at the start; 5 see above.
     """
     if where is not None and target is not None and where != target:
         raise click.UsageError(f"Which App: {where}, or --app {target}?")
@@ -126,37 +136,39 @@ def worker(
         return
     if reload and manager_fd is not None:
         raise click.UsageError("--reload is for a worker that has no manager.")
-    channel = None if manager_fd is None else ManagerChannel(SystemRuntime(), manager_fd)
-    if channel is not None:
-        channel.start()
-    watch = FileWatch(os.getcwd()) if reload else None
-    target_app = _load(where or target, watch)
-    app = target_app.app
-    limits: dict[str, int | None] = dict(options.pop("queues")) or dict.fromkeys(target_app.queues)
-    style = log_format or app.config.log_format
-    with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
-    if style != "none" and not set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
-        print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
-    store_file = app.engine.store_file
-    created = bool(store_file) and not app.runtime.fs.exists(store_file)
-    if migrate:
-        app.migrate()
-    worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
-    changed: list[str] = []
+    with StartSignals(managed=manager_fd is not None) as signals:
+        channel = None if manager_fd is None else ManagerChannel(SystemRuntime(), manager_fd)
+        if channel is not None:
+            channel.start()
+        watch = FileWatch(os.getcwd()) if reload else None
+        target_app = _load(where or target, watch)
+        app = target_app.app
+        limits: dict[str, int | None] = dict(options.pop("queues")) or dict.fromkeys(target_app.queues)
+        style = log_format or app.config.log_format
+        with_lines = as_json or (sys.stdout.isatty() and style != "json" if lines is None else lines)
+        if style != "none" and not set_up_log(app.config.log_level, style, with_lines=with_lines) and log_format:
+            print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
+        store_file = app.engine.store_file
+        created = bool(store_file) and not app.runtime.fs.exists(store_file)
+        if migrate:
+            app.migrate()
+        worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
+        changed: list[str] = []
 
-    def stop(file: str) -> None:
-        changed.append(file)
-        worker.stop()
+        def stop(file: str) -> None:
+            changed.append(file)
+            worker.stop()
 
-    if watch is not None:
-        watch.on_change(app.runtime, stop)
-    with app, _printing(target_app, limits, created=created, as_json=as_json) if with_lines else _silent():
-        worker.run()
-    if changed:
-        print_message(f"{os.path.relpath(changed[0])} has changed. Restarting.")
-        restart()
-    if worker.left.total:
-        raise JobsLeft(str(worker.left))
+        if watch is not None:
+            watch.on_change(app.runtime, stop)
+        with app, _printing(target_app, limits, created=created, as_json=as_json) if with_lines else _silent():
+            worker.run()
+            signals.worker_has_stopped()
+        if changed:
+            print_message(f"{os.path.relpath(changed[0])} has changed. Restarting.")
+            restart()
+        if worker.left.total:
+            raise JobsLeft(str(worker.left))
 
 
 def _load(target: str | None, watch: FileWatch | None) -> TargetApp:
@@ -183,7 +195,7 @@ def _silent() -> Iterator[None]:
 def _printing(target: TargetApp, limits: QueueLimits, *, created: bool, as_json: bool) -> Iterator[None]:
     """Print the banner when the worker has started, and then its lines."""
     app = target.app
-    buffer: EventBuffer = JsonLines() if as_json else TextLines(app.runtime, app.registry, _paint())
+    buffer: EventBuffer = JsonLines() if as_json else TextLines(app.runtime, app.registry, line_paint())
 
     def on_start(event: WorkerStarted) -> None:
         if as_json:
@@ -206,7 +218,8 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def _paint() -> Callable[[str, str], str]:
+def line_paint() -> Callable[[str, str], str]:
+    """Colours for the lines of events, on a terminal that has them."""
     if not use_colour():
         return lambda text, style: text
     return lambda text, style: click.style(text, **COLOURS.get(style, {"fg": style})) if style else text

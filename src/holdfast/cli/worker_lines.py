@@ -26,6 +26,8 @@ from holdfast.views import moment
 MAX_LINES = 50
 """Per second: more than this cannot be read, and slows a terminal down."""
 LONGEST_TASK = 24
+LONGEST_NAME = 60
+"""Of a worker, a queue or a store."""
 KINDS: tuple[type[events.Event], ...] = (
     events.Started,
     events.Succeeded,
@@ -56,8 +58,18 @@ class EventBuffer(Protocol):
 class TextLines:
     """Lines for people. A second with too many changes is followed by summaries only, until a second with fewer."""
 
-    def __init__(self, runtime: Runtime, tasks: Iterable[str], paint: Paint, max_lines: int = MAX_LINES) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: Iterable[str],
+        paint: Paint,
+        max_lines: int = MAX_LINES,
+        *,
+        with_names: bool = False,
+    ) -> None:
+        """`with_names`: an event of a worker, a queue or a store has its name, because there may be several."""
         self._lock = runtime.lock()
+        self._with_names = with_names
         self._paint = paint
         self._max_lines = max_lines
         self._task_width = min(LONGEST_TASK, max((len(task) for task in tasks), default=1))
@@ -120,6 +132,8 @@ class TextLines:
         if isinstance(event, events.JobEvent):
             task = cut(event.task, LONGEST_TASK)
             job = f"{task:<{self._task_width}}  {cut(short(event.job_id), 40):<{SHORT_LENGTH}}"
+        elif self._with_names:
+            job = f"{cut(_name(event), LONGEST_NAME):<{len(job)}}"
         line = self._columns(event.at, job, text)
         if isinstance(event, events.Failed) and event.error is not None and event.reason is not Reason.GAVE_UP:
             line = "\n".join([line, *(f"    {row}" for row in safe_lines(event.error.traceback.rstrip()))])
@@ -133,6 +147,18 @@ class TextLines:
         total = f"{sum(count.values()):,} changes"
         kinds = "  ".join(f"{number:,} {kind.__name__.lower()}" for kind, number in count.most_common())
         return f"{clock(moment(second * SECOND))}  {'…':<{self._task_width}}  {total:<{SHORT_LENGTH}}  {kinds}"
+
+
+def _name(event: events.Event) -> str:
+    match event:
+        case events.WorkerEvent():
+            return f"worker {event.worker}"
+        case events.QueueEvent():
+            return f"queue {event.queue}"
+        case events.StoreEvent():
+            return f"store {event.store}"
+        case _:
+            return ""
 
 
 class JsonLines:

@@ -11,12 +11,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakMethod, finalize
 
 from holdfast.blocking import LoopThread, move_to_loop
 from holdfast.codec import Codec, JsonCodec, Limits, MsgpackCodec, codec_for
+from holdfast.core import isolated
 from holdfast.core.process import PerLoop, Process
 from holdfast.engine import Engine
 from holdfast.model.address import mask_password
@@ -157,7 +158,19 @@ class StoreConnection:
 
         return engine_class(self.url)
 
+    @property
+    def secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The addresses of the store, and the variables by which its driver finds a password: see `isolation`."""
+        from holdfast.engines import engine_class
+
+        addresses = {self.url, self.config.url or "", self.config.environment_url or ""} - {""}
+        return tuple(addresses), getattr(engine_class(self.url).settings, "secret_variables", ())
+
     # Bytes
+
+    def limit_bytes(self, payload: int, result: int) -> None:
+        """Use these limits instead of the configured ones."""
+        self._config = replace(self.config, limits=replace(self.config.limits, payload=payload, result=result))
 
     @property
     def codec(self) -> Codec:
@@ -205,6 +218,7 @@ class StoreConnection:
     def _engine_of(self, pid: int) -> Engine:
         engine = self._in_memory.get(pid)
         if engine is None:
+            isolated.refuse_store()
             engine = self._make_engine()
             if not engine.capabilities.shared_between_processes:
                 return self._in_memory.setdefault(pid, engine)  # its jobs are in this object, open or closed
@@ -245,6 +259,22 @@ class StoreConnection:
         if asyncio._get_running_loop() is None and not process.engine.capabilities.blocking_calls:
             await move_to_loop()
         return process.engine
+
+    async def engine_without_migration(self) -> Engine:
+        """The open engine. If it is opened for this, a store of another schema is refused and not migrated."""
+        process = self.process
+        if not process.open:
+            process.engine.refuse_migration()
+        return await self.engine()
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the store is a file or folder that was not made yet, or was removed."""
+        path = self.process.engine.store_file
+        try:
+            return bool(path) and not self.process.open and not self.runtime.fs.size(path)
+        except OSError:  # no permission, or not a folder: the engine refuses the store, and says why
+            return False
 
     async def per_loop(self) -> PerLoop:
         """The objects of the running event loop, or of that of the loop thread."""

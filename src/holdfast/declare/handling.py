@@ -6,11 +6,12 @@ handler, so they are given where a payload is enqueued.
 
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from holdfast.context import Context, Middleware
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.function import is_redefinition, refuse_method
+from holdfast.declare.isolation import check_isolation
 from holdfast.declare.option_readers import check_factory
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import read_task_options
@@ -50,6 +51,8 @@ class HandlerOptions(TypedDict, total=False):
     failed_retention: Duration
     middleware: Sequence[Middleware]
     transaction: bool | Callable[[], Any]
+    isolate: Literal["process"] | None
+    memory_limit: int | None
 
 
 class _InPool(Task[P, R]):
@@ -109,6 +112,7 @@ class HandlerDecorator(Generic[T]):
             raise DuplicateTask(message, task=pool)
         takes_context, is_async = _kind_of(function, pool)
         check_factory(self._options.get("transaction"), is_async=is_async)
+        check_isolation(pool, function, self._options)
         signature = PayloadSignature(
             f"Pool {pool!r}", pool, self._payload, takes_context=takes_context, returns=_returns(function)
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from holdfast.codec import Codec
 from holdfast.context import Middleware
 from holdfast.declare.advice import advice_on_option
+from holdfast.declare.isolation import isolate_option, memory_limit_option
 from holdfast.declare.option_readers import (
     Reader,
     longer_than,
@@ -74,6 +75,8 @@ class TaskOptions(TypedDict, total=False):
     codec: Codec
     remote: bool
     transaction: bool | Callable[[], Any]
+    isolate: Literal["process"] | None
+    memory_limit: int | None
 
 
 class UsingOptions(TypedDict, total=False):
@@ -122,6 +125,10 @@ class TaskPolicy:
     """Earlier names of the task: its worker also runs jobs that were stored under them."""
     transaction: Any = False
     """True: `ctx.tx` is a transaction of the store. A function: it makes the user's session."""
+    isolate: str | None = None
+    """`process`: its handlers run in child processes of the worker."""
+    memory_limit: int | None = None
+    """Bytes that such a process may allocate."""
 
 
 def read_task_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,6 +185,8 @@ def make_policy(name: str, given: Mapping[str, Any], defaults: "TaskSettings") -
         remote=choose("remote", False),
         aliases=choose("aliases", ()),
         transaction=choose("transaction", False),
+        isolate=choose("isolate", None),
+        memory_limit=choose("memory_limit", None),
     )
 
 
@@ -300,6 +309,8 @@ _TASK_READERS: dict[str, Reader] = {
     "codec": read_codec,
     "remote": read_flag,
     "transaction": read_transaction,
+    "isolate": isolate_option,
+    "memory_limit": memory_limit_option,
 }
 
 _USING_READERS: dict[str, Reader] = {

@@ -18,6 +18,8 @@ class Registry(Mapping[str, Task[..., Any]]):
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
         self._by_alias: dict[str, Task[..., Any]] = {}
+        self.payloads: dict[str, Task[..., Any]] = {}
+        """How bare payloads are decoded, by queue: those of `jobs.queue`."""
         self.workers: WeakSet[Any] = WeakSet()
         """The App's workers in this process. Each has the tasks that were there when it started."""
 
@@ -63,11 +65,9 @@ class Registry(Mapping[str, Task[..., Any]]):
         return self._by_alias.get(name) if found is None else found
 
     @property
-    def job_names(self) -> frozenset[str]:
-        """All names of jobs that this App can run: names and aliases, without tasks that run elsewhere."""
-        return frozenset(
-            name for task in self._tasks.values() if not task.policy.remote for name in (task.name, *task.aliases)
-        )
+    def aliases(self) -> frozenset[str]:
+        """The aliases of all tasks."""
+        return frozenset(self._by_alias)
 
     def __getitem__(self, name: str) -> Task[..., Any]:
         return self._tasks[name]

@@ -182,17 +182,19 @@ class Manager:
 
     async def _work(self, stop_request: StopRequest) -> None:
         app, engine, runtime, limits = self._app, self._app.engine, self._app.runtime, self._limits
-        tasks = {name: task for name, task in app.registry.items() if not task.policy.remote}
-        queues = tuple(self._queues or sorted({task.policy.queue for task in tasks.values()}))
+        tasks = [task for task in app.registry.values() if not task.policy.remote]
+        queues = tuple(self._queues or sorted({task.policy.queue for task in tasks}))
         handler_threads = HandlerThreads(runtime)
+        plans = [
+            ExecutionPlan(task, worker=self.name, state=None, middleware=(), handler_threads=handler_threads)
+            for task in tasks
+        ]
+        by_name = {name: plan for plan in plans for name in plan.names}
         reaper = LossReaper(
             runtime,
             engine,
             worker=self.name,
-            plans={
-                name: ExecutionPlan(task, worker=self.name, state=None, middleware=(), handler_threads=handler_threads)
-                for name, task in tasks.items()
-            },
+            plans=by_name,
             slots=Slots(0),
             bus=app.bus,
             reporter=Reporter(engine, app.bus, Hooks(runtime, engine, handler_threads), self.name),
@@ -230,7 +232,7 @@ class Manager:
             limits=limits,
             children=children,
             queues=queues,
-            tasks=frozenset(tasks),
+            tasks=frozenset(by_name),
             interval_s=self._interval_s,
         )
         listener = NotificationListener(

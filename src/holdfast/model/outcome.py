@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvalidOption
 from holdfast.model.instants import Instant, Micros
-from holdfast.model.retry import DEFAULT_BACKOFF, RetryPolicy, Stop, loss_delay, next_delay
+from holdfast.model.retry import DEFAULT_BACKOFF, Backoff, RetryPolicy, Stop, loss_delay, next_delay
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo, shown
 from holdfast.model.work import ExpiredLease, Lease, Settlement
@@ -26,10 +26,15 @@ class Returned(Struct, frozen=True):
 
 
 class Raised(Struct, frozen=True):
-    """The handler raised. The retry policy is applied to `error`; `info` is stored."""
+    """The handler raised. The retry policy is applied to `error`; `info` is stored.
 
-    error: BaseException
+    `error` is None if the handler ran in another process: whether it is retried was decided there, and `backoff` is
+    what a function of the policy returned there.
+    """
+
+    error: BaseException | None
     info: ErrorInfo
+    backoff: Backoff | None = None
 
 
 class TimedOut(Struct, frozen=True):
@@ -151,7 +156,8 @@ def decide(
         lane=lease.lane,
     )
     match outcome:
-        case Raised(error=error, info=info):
+        case Raised(error=error, info=info, backoff=backoff):
+            policy = policy if backoff is None else replace(policy, backoff=backoff)
             settlement = _retry_or_fail(
                 replace(settlement, error=info), Reason.ERROR, lease, policy, error, now, draw, None
             )

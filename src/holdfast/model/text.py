@@ -29,7 +29,7 @@ _MAX_GROUP_MEMBERS = 500
 _MAX_GROUP_DEPTH = 20
 _MAX_CHAIN = 100
 """Causes of one exception that are shown in full; the standard library takes seconds for 20,000."""
-_CALLERS_OF_HANDLERS = ("holdfast.worker.", "holdfast.django.")
+_CALLERS_OF_HANDLERS = ("holdfast.worker.", "holdfast.isolation.", "holdfast.django.")
 """The packages that call handlers. Their frames say nothing about the error of a handler."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -19,6 +19,7 @@ from holdfast.app import App
 from holdfast.config import Config
 from holdfast.context import CURRENT, AbortReason, Context, Middleware, Next
 from holdfast.errors import Interrupt, UsageError
+from holdfast.isolation.handler_errors import unwrapped
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import JobKey
@@ -33,7 +34,7 @@ from holdfast.testing.attempt_ends import AttemptEnd
 from holdfast.testing.crash import CURRENT_WORKER, CrashingTask, SimulatedWorker
 from holdfast.testing.harness_engine import HarnessClock, HarnessEngine, awaited_jobs
 from holdfast.worker.attempt import LeasedAttempt
-from holdfast.worker.outcomes import timeout_of, unwrapped
+from holdfast.worker.outcomes import timeout_of
 from holdfast.worker.protocols import HandledTask
 from holdfast.worker.services import WorkerServices, WorkerSpec
 from holdfast.worker.stop_request import StopRequest
@@ -79,6 +80,10 @@ class HarnessApp:
     @property
     def config(self) -> Config:
         return self._app.config
+
+    @property
+    def store_secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (), ()
 
     async def _watch(self, ctx: Context[Any], proceed: Next) -> Any:
         try:
@@ -129,7 +134,7 @@ class SteppedWorker:
     def _set_up(self) -> None:
         self._queues = self._all_queues()
         settings = replace(self._app.config.worker, concurrency=1, prefetch=0)
-        spec = WorkerSpec(worker=self.name, queues=self._queues, queue_limits={}, settings=settings)
+        spec = WorkerSpec(worker=self.name, queues=self._queues, queue_limits={}, settings=settings, isolation=False)
         stop_request = StopRequest(self._time, settings.grace)
         self._services = WorkerServices(self._app_view, spec, self._state, stop_request, until_empty=False)
         self._services.exchanger.on_progress = self._progress

@@ -57,7 +57,7 @@ class Claims:
         """A claim for the free slots and the prefetch; None if there is nothing to claim for, or claims are paused."""
         limit = self._slots.free_slots
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
-        if not limit + prefetch or not self._task_claims or self.is_paused():
+        if not limit + prefetch or not self._task_claims or self._slots.closed or self.is_paused():
             return None
         queues = self._rotated(self._with_limits() if self._limited else self._claims_without_limits)
         alone = frozenset(name for plan in self._plans if plan.runs_alone for name in plan.names)

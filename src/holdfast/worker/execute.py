@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable
 
 from holdfast import forks
-from holdfast.errors import Aborted
+from holdfast.errors import Aborted, Interrupt
+from holdfast.isolation.child_error import ChildError
+from holdfast.isolation.handler_errors import HandlerExit, unwrapped
 from holdfast.model.instants import Seconds
 from holdfast.model.outcome import Outcome, Raised
 from holdfast.model.text import ErrorInfo, shown
@@ -21,7 +23,7 @@ from holdfast.runtime import Runtime
 from holdfast.service import ignore_cancellation, run_through
 from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.error_description import ErrorDescriber
-from holdfast.worker.outcomes import HandlerExit, raised, returned, undecodable, unwrapped
+from holdfast.worker.outcomes import raised, returned, undecodable
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -99,6 +101,10 @@ class Executor:
 
     async def _described(self, attempt: LeasedAttempt, error: BaseException) -> ErrorInfo:
         """The error as text. The user's code that makes the text does not run on the event loop."""
+        if attempt.plan.is_isolated and isinstance(error, ChildError | Interrupt):
+            info: ErrorInfo | None = error.__dict__.get("info") or error.__dict__.get("child_info")
+            if info is not None:  # described in the process of the handler
+                return info
         plain = self._errors.describe_plain(error)
         if plain is not None:
             return plain

@@ -11,6 +11,7 @@ from holdfast.worker.middleware import Call, compose
 from holdfast.worker.protocols import HandledTask
 
 if TYPE_CHECKING:
+    from holdfast.worker.isolated import IsolatedHandler
     from holdfast.worker.transaction import TransactionEnvironment
 
 _logger = logging.getLogger("holdfast.worker")
@@ -25,6 +26,7 @@ class ExecutionPlan:
         "decode",
         "encode",
         "held_count",
+        "is_isolated",
         "limit",
         "name",
         "names",
@@ -48,6 +50,7 @@ class ExecutionPlan:
         middleware: Any,
         handler_threads: HandlerThreads,
         transaction_environment: "TransactionEnvironment | None" = None,
+        isolated: "IsolatedHandler | None" = None,
     ) -> None:
         self.task = task
         self.policy = task.policy
@@ -58,16 +61,18 @@ class ExecutionPlan:
         self.state = state
         self.transaction_environment = transaction_environment
         """What transactions are made with. None: no handler runs here (bare payloads)."""
-        self.decode = task.decode_arguments
-        self.encode = task.encode_result
+        self.is_isolated = isolated is not None
+        """True: its handlers run in child processes, so they cannot block this one, and can be killed."""
+        self.decode = task.decode_arguments if isolated is None else isolated.decode
+        self.encode = task.encode_result if isolated is None else isolated.encode
         all_middleware = (*middleware, *task.middleware)
-        is_bare = task.is_async and not task.takes_context and not all_middleware
+        is_bare = isolated is None and task.is_async and not task.takes_context and not all_middleware
         self.bare_handler = task.function if is_bare else None
         """The handler itself, if it has no middleware and takes no context: it is called directly, the fastest way."""
-        self.call: Call = compose(task, all_middleware, handler_threads)
+        self.call: Call = compose(task, all_middleware, handler_threads, None if isolated is None else isolated.call)
         self.timeout_us: Micros | None = task.policy.timeout
         self.limit = task.policy.concurrency
-        self.suspends = not task.is_async
+        self.suspends = not task.is_async or self.is_isolated
         """True if the last handler suspended (awaited something that was not ready). A thread always does."""
         self.runs_alone = False
         """True: its handlers have stalled the process, so this worker runs its jobs beside no others (`stalls.py`)."""
@@ -87,10 +92,15 @@ class ExecutionPlan:
 
 def warn_about_timeouts(plans: Iterable[ExecutionPlan]) -> None:
     """Log once which tasks of this worker have a timeout that cannot stop them."""
-    names = sorted(plan.name for plan in plans if plan.policy.timeout is not None and not plan.task.is_async)
+    names = sorted(
+        plan.name
+        for plan in plans
+        if plan.policy.timeout is not None and not plan.task.is_async and not plan.is_isolated
+    )
     if names:
         _logger.warning(
             "These tasks have a timeout and are plain functions, whose threads cannot be stopped: %s. After the "
-            "timeout `ctx.aborted` is true; the function keeps its slot until it returns.",
+            "timeout `ctx.aborted` is true; the function keeps its slot until it returns. With "
+            'isolate="process" it can be stopped.',
             ", ".join(map(shown, names)),
         )

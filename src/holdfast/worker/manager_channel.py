@@ -12,11 +12,12 @@ A thread reads, so a blocked event loop does not keep the process alive. The cha
 because a manager may end at that time, too.
 """
 
+import asyncio
 import json
 import logging
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from holdfast import forks
@@ -24,6 +25,7 @@ from holdfast.errors import UsageError
 from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 from holdfast.worker.forced_exit import ForcedExit
+from holdfast.worker.stop_request import StopReason, StopRequest
 
 DEFAULT_GRACE_S: Seconds = 30.0
 """Until the worker has read its settings."""
@@ -60,18 +62,28 @@ class ManagerChannel:
         self._forced_exit.start()
         self._runtime.thread(self._read, name="holdfast manager channel")
 
-    def attach(self, on_stop: OnStop, grace_s: Seconds) -> None:
-        """A worker begins to run. A request that came earlier is passed on at once."""
+    @contextmanager
+    def attach(self, stop_request: StopRequest, grace_s: Seconds, holds_leases: Callable[[], bool]) -> Iterator[None]:
+        """While a worker runs on this event loop: pass on requests, also those that came earlier; report its stop."""
+        loop = asyncio.get_running_loop()
+
+        def stop(requested_s: Seconds | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(stop_request.request, requested_s, StopReason.MANAGER)
+
+        stop_request.on_first = lambda reason: self._send({"stopping": reason.value})
         with self._lock:
-            self._on_stop, self._grace_s = on_stop, grace_s
+            self._on_stop, self._grace_s = stop, grace_s
             requests, self._requests = self._requests, []
         for request in requests:
-            on_stop(request)
-
-    def detach(self) -> None:
-        """The worker has stopped. The process is still expected to end."""
-        with self._lock:
-            self._on_stop = None
+            stop(request)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._on_stop = None
+            if not holds_leases():
+                self._send({"stopped": True})
 
     def close(self) -> None:
         self._closed = True
@@ -83,12 +95,6 @@ class ManagerChannel:
 
     def send_started(self, worker: str) -> None:
         self._send({"started": worker})
-
-    def send_stopping(self, reason: str) -> None:
-        self._send({"stopping": reason})
-
-    def send_stopped(self) -> None:
-        self._send({"stopped": True})
 
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: the few messages of a worker fit into the buffer of the socket."""

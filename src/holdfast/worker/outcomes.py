@@ -7,7 +7,6 @@ it, for one of four reasons, and the handler may then still return, raise someth
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from holdfast.context import AbortReason
@@ -22,6 +21,8 @@ from holdfast.errors import (
     Retry,
     Snooze,
 )
+from holdfast.isolation.child_error import ChildError
+from holdfast.isolation.handler_errors import policy_error, unwrapped
 from holdfast.model import check
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.outcome import (
@@ -39,7 +40,6 @@ from holdfast.model.outcome import (
     decide,
     decide_success,
 )
-from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.model.work import Settlement
@@ -85,6 +85,8 @@ def raised(attempt: LeasedAttempt, error: BaseException, info: ErrorInfo | None 
     if attempt.abort_reason is AbortReason.TIMEOUT:
         return TimedOut(timeout_info(attempt, info))
     match error:
+        case ChildError():
+            return error.outcome
         case Retry():
             return RetryRequested(check.note(error.reason), error.delay, info)
         case Snooze():
@@ -98,43 +100,6 @@ def raised(attempt: LeasedAttempt, error: BaseException, info: ErrorInfo | None 
         case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.SHUTDOWN:
             return Released()
     return Raised(policy_error(error, attempt.plan.policy.retry), info)
-
-
-def unwrapped(error: BaseException) -> BaseException:
-    """The only interrupt inside an exception group (a task group makes such groups); any other error unchanged."""
-    if isinstance(error, BaseExceptionGroup):
-        found = list(_interrupts(error))
-        if len(found) == 1:
-            return found[0]
-    return error
-
-
-def _interrupts(group: BaseExceptionGroup[BaseException]) -> Iterator[Interrupt]:
-    left: list[BaseException] = [group]
-    while left:
-        error = left.pop()
-        if isinstance(error, BaseExceptionGroup):
-            left.extend(error.exceptions)
-        elif isinstance(error, Interrupt):
-            yield error
-
-
-class HandlerExit(Exception):
-    """Replaces SystemExit, KeyboardInterrupt and the like when the retry policy is applied."""
-
-
-def policy_error(error: BaseException, policy: RetryPolicy) -> BaseException:
-    """The error to which the retry policy is applied.
-
-    An error that is not an `Exception`, such as SystemExit, is retried like one, unless the policy names its class.
-    """
-    if isinstance(error, Exception):
-        return error
-    try:
-        named = isinstance(error, (*policy.retry_on, *policy.give_up_on))
-    except Exception:  # a class whose comparison raises
-        named = False
-    return error if named else HandlerExit(type(error).__name__)
 
 
 def timeout_info(attempt: LeasedAttempt, info: ErrorInfo | None) -> ErrorInfo:

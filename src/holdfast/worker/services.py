@@ -10,6 +10,7 @@
         dead workers    disowns workers whose process, or session with the server, has ended
         pruner          deletes what is past its lifetime
         unknown tasks   reports jobs of tasks that no live worker has
+        recycling       stops the worker after a number of jobs, or when it has too much memory
         until empty     stops the worker when it has nothing left to run, if it was started for that
     threads of their own:
         keeper          renews leases and sends the heartbeat
@@ -47,12 +48,14 @@ from holdfast.worker.execution_plan import ExecutionPlan, warn_about_timeouts
 from holdfast.worker.forked_child import ForkGuard
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
+from holdfast.worker.isolated import IsolatedHandlers
 from holdfast.worker.keeper import HEARTBEAT_US, Keeper
 from holdfast.worker.listener import NotificationListener
 from holdfast.worker.loop_watcher import LoopWatcher
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
+from holdfast.worker.recycling import recycling
 from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
@@ -88,6 +91,7 @@ class WorkerSpec:
     queue_limits: Mapping[str, int]
     settings: WorkerSettings
     strict: bool = False
+    isolation: bool = True  # False: isolated tasks run like others, in this process
 
 
 class WorkerServices:
@@ -110,6 +114,8 @@ class WorkerServices:
         self._handler_threads = HandlerThreads(runtime)
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
+        self.slots = Slots(settings.concurrency, spec.queue_limits)
+        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, enabled=spec.isolation)
         plans = [
             ExecutionPlan(
                 task,
@@ -118,12 +124,12 @@ class WorkerServices:
                 middleware=app.middlewares,
                 handler_threads=self._handler_threads,
                 transaction_environment=TransactionEnvironment(engine, runtime, self._reporter.note_settlement),
+                isolated=self._isolated.handler_of(task),
             )
             for task in app.registry.values()
             if not task.policy.remote
         ]
         self._plans = {name: plan for plan in plans for name in plan.names}
-        self.slots = Slots(settings.concurrency, spec.queue_limits)
         self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
@@ -211,6 +217,7 @@ class WorkerServices:
                 reaper,
                 DeadWorkers(runtime, engine, reaper),
                 Pruner(runtime, engine),
+                *recycling(runtime, spec.worker, self.exchanger, self.slots, settings, stop_request),
                 *((self.until_empty,) if until_empty else ()),
                 UnknownTasks(
                     runtime,
@@ -299,14 +306,14 @@ class WorkerServices:
 
     def _report_blocked(self, blocked_us: Micros, stack: str) -> None:
         attempts = list(self.slots.attempts.values())
-        jobs = [a.lease.id for a in attempts if a.loop_task is not None and a.settlement is None]
+        blocking = [a for a in attempts if a.loop_task is not None and a.settlement is None and not a.plan.is_isolated]
         self._bus.emit(
             events.LoopBlocked(
                 at=self._runtime.wall(),
                 worker=self._spec.worker,
                 blocked=blocked_us,
                 stack=stack,
-                job_ids=tuple(jobs[:10]),
+                job_ids=tuple(attempt.lease.id for attempt in blocking[:10]),
             )
         )
 
@@ -361,6 +368,7 @@ class WorkerServices:
         cancelled = await try_step(self.supervisor.stop)
         self.keeper.stop()
         cancelled |= await try_step(self._wait_for_keeper)
+        cancelled |= await try_step(self._isolated.end)  # a released job may start elsewhere at once
         cancelled |= await try_step(self._release_rest)
         cancelled |= await try_step(self._forget_worker)
         self._handler_threads.close()

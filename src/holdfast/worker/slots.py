@@ -25,6 +25,10 @@ class Slots:
         self.assigned: deque[LeasedAttempt] = deque()
         self.at_task_limit: deque[LeasedAttempt] = deque()
         self._per_queue: Counter[str] = Counter()
+        self.ended_count = 0
+        """Attempts whose handlers have ended."""
+        self.closed = False
+        """True: no job is claimed for a slot, and no attempt that waits starts."""
 
     @property
     def free_slots(self) -> int:
@@ -56,7 +60,7 @@ class Slots:
 
     def pop_startable(self) -> list[LeasedAttempt]:
         """Remove and return the waiting attempts that may start: first `at_task_limit`, then `assigned`."""
-        if not self.at_task_limit and not self.assigned:
+        if (not self.at_task_limit and not self.assigned) or self.closed:
             return []
         startable: list[LeasedAttempt] = []
         for attempt in tuple(self.at_task_limit):
@@ -101,7 +105,12 @@ class Slots:
         """Its handler has ended: free the slot. The lease is still held."""
         attempt.plan.running_count -= 1
         attempt.plan.held_count -= 1
+        self.ended_count += 1
         self._vacate(attempt)
+
+    def close(self) -> None:
+        """The worker is about to stop."""
+        self.closed = True
 
     def _occupy(self, attempt: LeasedAttempt) -> None:
         self.busy += 1

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from holdfast.model.instants import Seconds
+from holdfast.runtime import Runtime
 from holdfast.worker.forced_exit import ForcedExit
 from holdfast.worker.stop_request import StopRequest
 
@@ -24,10 +25,8 @@ HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 class StopSignals:
     """A context manager, for the main thread with its running event loop. At its end the handlers are as before."""
 
-    def __init__(
-        self, stop_request: StopRequest, forced_exit: ForcedExit, grace_s: Seconds, *, managed: bool = False
-    ) -> None:
-        self._forced_exit = forced_exit
+    def __init__(self, runtime: Runtime, stop_request: StopRequest, grace_s: Seconds, *, managed: bool = False) -> None:
+        self._forced_exit = ForcedExit(runtime)
         self._grace_s = grace_s
         self._count = 0
         self._managed = managed
@@ -38,6 +37,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._forced_exit.start()
         for number, callback in self._callbacks.items():
             before = signal.getsignal(number)
             self._loop.add_signal_handler(number, callback)
@@ -50,6 +50,7 @@ class StopSignals:
         for number, before in self._before.items():
             self._loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._forced_exit.stop()
 
     def _limit(self, number: int, _: object) -> None:
         if number == HANG_UP:

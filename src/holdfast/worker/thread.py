@@ -1,10 +1,17 @@
 """A worker in a thread of its own, with an event loop of its own: `with jobs.worker():` starts it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
+
+LEFTOVER_TIMEOUT_S: Seconds = 1.0
+"""Tasks that still run when the loop is to be closed get this long to end."""
+
+_logger = logging.getLogger("holdfast.worker")
 
 
 class WorkerThread:
@@ -55,3 +62,15 @@ def run_loop(main: Coroutine[Any, Any, None], on_failure: Callable[[], None]) ->
         except BaseException:
             on_failure()
             raise
+
+
+async def cancel_leftover_tasks() -> None:
+    """Cancel all other tasks of this loop. One that does not end must not keep the loop from closing."""
+    leftover = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in leftover:
+        task.cancel()
+    if leftover:
+        _, stuck = await asyncio.wait(leftover, timeout=LEFTOVER_TIMEOUT_S)
+        for task in stuck:
+            _logger.error("Task %s does not stop and is abandoned.", task.get_name())
+            asyncio.tasks._unregister_task(task)  # else closing the loop would wait for it for ever

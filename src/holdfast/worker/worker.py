@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -22,19 +22,16 @@ from holdfast.durations import Duration
 from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
+from holdfast.readers import byte_size
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
-from holdfast.worker.forced_exit import ForcedExit
 from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices, WorkerSpec
-from holdfast.worker.stop_request import StoppedAtStart, StopReason, StopRequest
+from holdfast.worker.stop_request import StoppedAtStart, StopRequest
 from holdfast.worker.stop_signals import StopSignals
-from holdfast.worker.thread import WorkerThread, run_loop
+from holdfast.worker.thread import WorkerThread, cancel_leftover_tasks, run_loop
 from holdfast.worker.until_empty import LeftJobs
-
-LEFTOVER_TIMEOUT_S: Seconds = 1.0
-"""Tasks that still run when the loop is to be closed get this long to end."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -57,11 +54,14 @@ class Worker:
         prefetch: int | None = None,
         until_empty: bool = False,
         strict: bool = False,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
         channel: ManagerChannel | None = None,
     ) -> None:
         """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays.
 
         `until_empty`: stop when nothing is left that this worker could come to run; `left` then says what it left.
+        `max_jobs`, `max_memory` (bytes, or "512MiB"): stop gently after this; 0: never.
         `channel`: to the manager that has started this process.
         """
         self._app = app
@@ -73,6 +73,8 @@ class Worker:
         self._until_empty = until_empty
         self._strict = strict
         self._channel = channel
+        self._max_jobs = max_jobs
+        self._max_memory = None if max_memory is None else _bytes(max_memory)
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
@@ -83,7 +85,7 @@ class Worker:
         self._services: WorkerServices | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._thread: WorkerThread | None = None
-        for option, value in (("concurrency", concurrency), ("prefetch", prefetch)):
+        for option, value in (("concurrency", concurrency), ("prefetch", prefetch), ("max_jobs", max_jobs)):
             low = 1 if option == "concurrency" else 0
             if value is not None and (type(value) is not int or value < low):
                 raise InvalidOption(f"`{option}` must be a whole number from {low} on.", option=option)
@@ -140,7 +142,7 @@ class Worker:
         stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
         try:
-            with self._signals_to(stop_request, settings.grace), self._manager_to(stop_request, settings.grace):
+            with self._stopped_by(stop_request, settings.grace):
                 app.import_modules()
                 async with AsyncExitStack() as stack:
                     async with stop_request.ends_start(after_grace=False):
@@ -188,6 +190,8 @@ class Worker:
             concurrency=settings.concurrency if self._concurrency is None else self._concurrency,
             grace=settings.grace if self._grace_s is None else self._grace_s,
             prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
+            max_jobs=settings.max_jobs if self._max_jobs is None else self._max_jobs,
+            max_memory=settings.max_memory if self._max_memory is None else self._max_memory,
         )
 
     def _spec(self, settings: WorkerSettings) -> WorkerSpec:
@@ -203,39 +207,18 @@ class Worker:
         )
 
     @contextmanager
-    def _signals_to(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
-        """With `signals=True`, signals stop this worker."""
-        if not self._signals:
+    def _stopped_by(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
+        """Signals, with `signals=True`, and the manager can stop this worker."""
+        with ExitStack() as stack:
+            if self._signals:
+                managed = self._channel is not None
+                stack.enter_context(StopSignals(self._app.runtime, stop_request, grace_s, managed=managed))
+            if self._channel is not None:
+                stack.enter_context(self._channel.attach(stop_request, grace_s, self._holds_leases))
             yield
-            return
-        forced_exit = ForcedExit(self._app.runtime)
-        forced_exit.start()
-        try:
-            with StopSignals(stop_request, forced_exit, grace_s, managed=self._channel is not None):
-                yield
-        finally:
-            forced_exit.stop()
 
-    @contextmanager
-    def _manager_to(self, stop_request: StopRequest, grace_s: Seconds) -> Iterator[None]:
-        """The manager of this worker, if it has one, can stop it."""
-        channel, loop = self._channel, asyncio.get_running_loop()
-        if channel is None:
-            yield
-            return
-
-        def stop(requested_s: Seconds | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: it has stopped
-                loop.call_soon_threadsafe(stop_request.request, requested_s, StopReason.MANAGER)
-
-        stop_request.on_first = channel.send_stopping
-        channel.attach(stop, grace_s)
-        try:
-            yield
-        finally:
-            channel.detach()
-            if self._services is None or not self._services.has_left_leases:  # else the manager disowns it
-                channel.send_stopped()
+    def _holds_leases(self) -> bool:
+        return self._services is not None and self._services.has_left_leases
 
     async def run_and_clean_up(self, on_ready: Callable[[], object] = lambda: None) -> None:
         """Run, then make sure that a handler which does not stop cannot keep the loop from closing."""
@@ -244,14 +227,7 @@ class Worker:
         try:
             await self._work(on_ready)
         finally:
-            leftover = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in leftover:
-                task.cancel()
-            if leftover:
-                _, stuck = await asyncio.wait(leftover, timeout=LEFTOVER_TIMEOUT_S)
-                for task in stuck:
-                    _logger.error("Task %s does not stop and is abandoned.", task.get_name())
-                    asyncio.tasks._unregister_task(task)  # else closing the loop would wait for it for ever
+            await cancel_leftover_tasks()
 
     # As a context manager
 
@@ -288,3 +264,10 @@ class Worker:
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.finish()
+
+
+def _bytes(value: int | str) -> int:
+    try:
+        return byte_size(value)
+    except ValueError as error:
+        raise InvalidOption(f"`max_memory` {error}", option="max_memory") from error

@@ -14,13 +14,14 @@ from holdfast import errors
 # fmt: off
 PUBLIC = [
     "AbortReason", "Aborted", "AmbiguousId", "App", "Attempt", "BlockingCall", "Busy", "Cancel", "CancelAnswer",
-    "Client", "Codec", "ConfigError", "Context", "Control", "CorruptRecord", "Draft", "DuplicateTask", "EngineError",
-    "EngineUnavailable", "ErrorInfo", "GiveUp", "Handle", "HistoryLost", "HoldfastError", "IdConflict", "Interrupt",
-    "InvalidArguments", "InvalidOption", "Job", "JobCancelled", "JobError", "JobFailed", "JobNotFound", "JobState",
-    "KeyTaken", "Lane", "Lease", "LeaseLost", "Middleware", "Next", "Obstacle", "OutcomeUnknown", "PayloadTooLarge",
-    "Pool", "Queue", "QueueFull", "Receipt", "Refused", "Report", "ResultExpired", "Retry", "SchemaMismatch", "Snooze",
-    "StorageFull", "Task", "UnknownTask", "Unsupported", "UsageError", "WaitTimeout", "Why", "Worker",
-    "WrongDatabase", "WrongState", "content_id", "exponential", "fixed", "linear",
+    "CheckProblem", "CheckReport", "Client", "Codec", "ConfigError", "Context", "Control", "CorruptRecord", "Draft",
+    "DuplicateTask", "EngineError", "EngineUnavailable", "ErrorInfo", "GiveUp", "Handle", "HistoryLost",
+    "HoldfastError", "IdConflict", "Interrupt", "InvalidArguments", "InvalidOption", "Job", "JobCancelled",
+    "JobError", "JobFailed", "JobNotFound", "JobState", "KeyTaken", "Lane", "Lease", "LeaseLost", "Middleware",
+    "Misfit", "Next", "Obstacle", "OutcomeUnknown", "PayloadTooLarge", "Pool", "Queue", "QueueFull", "Receipt",
+    "Refused", "Report", "ResultExpired", "Retry", "SchemaMismatch", "Snooze", "StorageFull", "Task", "UnknownTask",
+    "Unsupported", "UsageError", "WaitTimeout", "Why", "Worker", "WrongDatabase", "WrongState", "content_id",
+    "exponential", "fixed", "linear",
 ]
 # fmt: on
 

@@ -249,7 +249,6 @@ def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str) ->
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("[manager]\nmax = 9", "manager"),
         ("[dashboard]\nport = 1", "dashboard"),
         ("[worker]\nmax_jobs = 1000", "worker.max_jobs"),
         ("[worker]\nmax_memory = 1000", "worker.max_memory"),
@@ -266,7 +265,6 @@ def test_a_setting_without_effect_is_refused(tmp_path: Path, text: str, key: str
 @pytest.mark.parametrize(
     "variable",
     [
-        "HOLDFAST_MANAGER_MAX",
         "HOLDFAST_DASHBOARD_PORT",
         "HOLDFAST_WORKER_MAX_JOBS",
         "HOLDFAST_WORKER_MAX_MEMORY",

@@ -100,7 +100,7 @@ async def test_the_worker_is_known_to_have_all_names(jobs: App[Any]) -> None:
         (record,) = await jobs.control.aworkers()
         assert record.tasks == ("former", "present")
     assert started[0].tasks == ("former", "present")
-    assert jobs.registry.job_names == {"former", "present"}
+    assert jobs.registry.aliases == {"former", "elsewhere_before"}
 
 
 async def test_a_new_job_is_stored_under_the_new_name_and_keys_stay_with_the_old_one(jobs: App[Any]) -> None:

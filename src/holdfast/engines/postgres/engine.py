@@ -190,6 +190,9 @@ class PostgresEngine(ServerEngine[Notifier]):
             self._topics.close()
             self._ended_processes.close()
 
+    def refuse_migration(self) -> None:
+        self._schema.auto_migrate = False
+
     async def migrate(self) -> tuple[str, ...]:
         return await self._schema.migrate()
 

@@ -40,14 +40,14 @@ class Schema:
         self._version = version
         self._place = place
         self._connect = connect
-        self._auto_migrate = auto_migrate
+        self.auto_migrate = auto_migrate
 
     async def check(self, connection: asyncpg.Connection) -> None:
         """Check that the tables and rules of this release are installed."""
         found, wanted = await self.compare(connection)
         if wanted is None:
             return
-        if not self._auto_migrate:
+        if not self.auto_migrate:
             raise SchemaMismatch(
                 f"The schema {self.namespace!r} at {self._place} has {found}, "
                 f"this version of Holdfast needs {wanted}. Run: holdfast migrate",

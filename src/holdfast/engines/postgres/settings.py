@@ -11,6 +11,8 @@ class PostgresSettings:
     """`[postgres]`."""
 
     table: ClassVar[str] = "postgres"
+    secret_variables: ClassVar[tuple[str, ...]] = ("PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE")
+    """Variables by which the driver finds a password. The processes of isolated handlers do not get them."""
 
     pool_size: Annotated[int, whole(1, 1_000)] = 10
     """Most connections per event loop."""

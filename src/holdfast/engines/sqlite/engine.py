@@ -148,6 +148,9 @@ class SqliteEngine(HostEngine):
         self._store.file.forget()
         self._topics.close()
 
+    def refuse_migration(self) -> None:
+        self._auto_migrate = self._user_transactions.auto_migrate = False
+
     async def migrate(self) -> tuple[str, ...]:
         def run_migrations() -> tuple[str, ...]:
             writer = Writer(self._store, self._runtime, self._clock)

@@ -163,6 +163,10 @@ SELECT arrival, body FROM {{ns}}_job WHERE arrival IN (
     WHERE q = ? AND state = ? AND state = {{state.queued}} AND arrival < ? ORDER BY arrival DESC LIMIT ?
 ) ORDER BY arrival DESC;
 
+-- name: arrivals
+-- The first and the last arrival in the table.
+SELECT (SELECT min(arrival) FROM {{ns}}_job), (SELECT max(arrival) FROM {{ns}}_job);
+
 -- name: newest_dead
 -- The same for failed and cancelled jobs. Index: job_dead.
 SELECT arrival, body FROM {{ns}}_job INDEXED BY {{ns}}_job_dead

@@ -65,7 +65,7 @@ class SqliteUserTransactions:
         auto_migrate: bool,
     ) -> None:
         self._store = store
-        self._auto_migrate = auto_migrate
+        self.auto_migrate = auto_migrate
         self._schema_fits = False
         """The schema was checked, and it is committed."""
         self._runtime = runtime
@@ -165,7 +165,7 @@ class SqliteUserTransactions:
     def _check_schema(self, rows: "_TupleRows") -> None:
         db, namespace = rows.connection, self._store.namespace
         self._schema_fits = version_of(db, namespace) == VERSION
-        if not self._schema_fits and self._auto_migrate:
+        if not self._schema_fits and self.auto_migrate:
             migrate(db, namespace, self._runtime.boot_id())
         check(version_of(db, namespace), namespace)
 

@@ -4,6 +4,7 @@
 index directly, so records and indexes stay equal; `audit.py` builds the indexes again and compares.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -242,8 +243,9 @@ class Tables(State):
     def newest(self, queue: str, state: JobState, below: int | None, limit: int) -> list[JobRecord]:
         index = self._queue(queue)
         listed = index.by_state[state]
-        arrivals = sorted((arrival for arrival in listed if below is None or arrival < below), reverse=True)
-        return [index.jobs[listed[arrival]] for arrival in arrivals[:limit]]
+        arrivals = sorted(listed)  # fast, because most are in order already
+        end = len(arrivals) if below is None else bisect_left(arrivals, below)
+        return [index.jobs[listed[arrival]] for arrival in reversed(arrivals[max(0, end - limit) : end])]
 
     def expiring(self, now: int, limit: int) -> list[JobRecord]:
         bound = ByTime(now, ABOVE_ALL, LAST)

@@ -30,6 +30,7 @@ async def test_a_heartbeat_writes_the_record_with_the_engines_time(bench: Bench)
         busy=3,
         started=123_456,
         interval=5 * SECOND,
+        stalling_tasks=("y",),
         seen=1,
     )
 
@@ -48,6 +49,7 @@ async def test_a_heartbeat_writes_the_record_with_the_engines_time(bench: Bench)
             busy=3,
             started=123_456,
             interval=5 * SECOND,
+            stalling_tasks=("y",),
             seen=answer.at.wall,
         ),
     )

@@ -1,0 +1,118 @@
+"""In the worker: its child processes. Each runs one attempt at a time and is used again.
+
+There is at most one for each slot. A child is started when an attempt needs one and none is idle; children with another
+memory limit do not count as idle for it. A child that died, was killed or is used up is replaced by the next attempt
+that needs one. After a start that failed, the next start waits: the jobs keep their slots meanwhile, so that a module
+that cannot be imported does not keep the processors busy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from holdfast.isolation.frames import ChildSetup, TaskPlace
+from holdfast.isolation.process import HandlerProcess
+from holdfast.model.instants import Seconds
+from holdfast.runtime import Runtime
+
+START_TIMEOUT_S: Seconds = 60.0
+"""Importing the modules and entering the lifespan may take this long."""
+END_TIMEOUT_S: Seconds = 2.5
+"""An idle child may take this long to leave its lifespan when the worker stops. Then it is killed."""
+KILLED_TIMEOUT_S: Seconds = 5.0
+"""A killed process ends within this time, unless the kernel cannot end it."""
+FIRST_PAUSE_S: Seconds = 0.1
+MAX_PAUSE_S: Seconds = 5.0
+"""Time before the next start, after one that failed; it doubles."""
+
+_logger = logging.getLogger("holdfast.isolation")
+
+
+class ChildSource(Protocol):
+    """What a child is started with. It is asked when one is started."""
+
+    def environment(self) -> Mapping[str, str]: ...
+    def setup(self, task: TaskPlace, memory_limit: int | None) -> ChildSetup: ...
+
+
+class HandlerProcesses:
+    """The children of one worker. Used on its event loop."""
+
+    def __init__(self, runtime: Runtime, source: ChildSource, most: Callable[[], int]) -> None:
+        self._runtime = runtime
+        self._source = source
+        self._most = most
+        self._idle: list[HandlerProcess] = []
+        self._all: set[HandlerProcess] = set()
+        self._failures = 0
+        """Starts that failed, since the last one that did not."""
+
+    async def take(self, task: TaskPlace, memory_limit: int | None) -> HandlerProcess:
+        """An idle child, or a new one. `ProcessGone`: it cannot start. `TimeoutError`: that takes too long."""
+        for index in range(len(self._idle) - 1, -1, -1):
+            if self._idle[index].memory_limit == memory_limit:
+                process = self._idle.pop(index)
+                if process.is_usable:
+                    return process
+        while self._idle and len(self._all) >= self._most():
+            self._end(self._idle.pop(0))
+        return await self._start(task, memory_limit)
+
+    def give_back(self, process: HandlerProcess, *, usable: bool) -> None:
+        """Its call has ended."""
+        if usable and process.is_usable:
+            self._idle.append(process)
+        else:
+            self._end(process)
+
+    async def _start(self, task: TaskPlace, memory_limit: int | None) -> HandlerProcess:
+        if self._failures:
+            await self._runtime.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10)))
+        setup = self._source.setup(task, memory_limit)
+        process = HandlerProcess(self._runtime, setup, self._source.environment())
+        self._all.add(process)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await process.connect()
+        except BaseException as error:
+            self._failures += isinstance(error, Exception)
+            process.kill()
+            self._end(process)
+            raise
+        self._failures = 0
+        return process
+
+    def _end(self, process: HandlerProcess) -> None:
+        """Let a child end that is not needed any more, or that has ended."""
+        process.close()
+        self._runtime.spawn(self._wait_for_end(process), name="holdfast end of a handler process")
+
+    async def _wait_for_end(self, process: HandlerProcess) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await process.ended.wait()
+        process.kill()
+        try:
+            async with asyncio.timeout(KILLED_TIMEOUT_S):
+                await process.ended.wait()
+        except TimeoutError:
+            _logger.error("The process %d of a handler was killed and has not ended.", process.pid)
+        self._all.discard(process)
+        process.close()
+
+    async def kill_all(self) -> None:
+        """The worker ends: kill the children that still run a handler, and let the idle ones end."""
+        for process in self._idle:
+            process.close()
+        busy = self._all.difference(self._idle)
+        self._idle = []
+        for process in busy:
+            process.kill()
+        waits = [
+            self._runtime.spawn(self._wait_for_end(process), name="holdfast end of a handler process")
+            for process in self._all
+        ]
+        if waits:
+            await asyncio.wait(waits)

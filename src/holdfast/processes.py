@@ -1,0 +1,131 @@
+"""Child processes that run a program of ours: start, wait, kill; and what such a child does to itself.
+
+The wait disturbs no other code of the process: it asks for one child by its number, with no handler of SIGCHLD.
+
+On Linux the kernel kills the child when its parent dies, even while code of the child holds the GIL
+(`die_with_parent`). It does so when the *thread* ends that started the child. So a child is started by a thread that
+lives as long as the child is needed. Other systems lack this; there a thread of the child notices the end of its
+connection. This file is a part of `runtime`.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+PR_SET_PDEATHSIG = 1
+_KIBIBYTE = 1024
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else _KIBIBYTE
+
+
+class ProcessEnd(NamedTuple):
+    """How a process ended. `exit_code` is negative for a signal; None: other code has taken the status.
+
+    `peak_bytes` is the most memory that it had. The kernel counts the memory of the parent at the start, too.
+    """
+
+    exit_code: int | None
+    peak_bytes: int
+
+
+def start_program(argv: Sequence[str], *, env: Mapping[str, str], descriptor: int) -> "subprocess.Popen[bytes]":
+    """Start a program in a session of its own. It inherits this descriptor, standard output and standard error."""
+    return subprocess.Popen(
+        list(argv), env=dict(env), stdin=subprocess.DEVNULL, pass_fds=(descriptor,), start_new_session=True
+    )
+
+
+def interpreter_options() -> list[str]:
+    """The options of this interpreter, such as -O and -X, for a second one."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return options
+
+
+def watch_descriptor(pid: int) -> int | None:
+    """A descriptor that becomes readable when this child has ended. None: the system has no such thing."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
+
+
+def reap(process: "subprocess.Popen[bytes]", *, block: bool = False) -> ProcessEnd | None:
+    """Take the status of a child that has ended. None: it still runs. `block`: wait for its end."""
+    try:
+        pid, status, usage = os.wait4(process.pid, 0 if block else os.WNOHANG)
+    except ChildProcessError:  # the program ignores SIGCHLD, or waits for all its children
+        process.returncode = 0
+        return ProcessEnd(None, 0)
+    if not pid:
+        return None
+    process.returncode = os.waitstatus_to_exitcode(status)  # else `subprocess` would wait for it, too
+    return ProcessEnd(process.returncode, usage.ru_maxrss * _RSS_UNIT_BYTES)
+
+
+def kill_session(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a child and the processes that it has started in its session. Its status must not have been taken."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def own_peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
+
+
+def peak_bytes_of(pid: int) -> int:
+    """The most memory that a running process has had since it started its program; 0 if the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * _KIBIBYTE
+    return 0
+
+
+# In the child
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies. The parent may have died already: then end here."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        end_now(1)
+
+
+def reset_signals() -> None:
+    """Block no signal, and ignore what stops a worker: its worker ends this process.
+
+    A whole group or control group often gets the signal. A function in place of SIG_IGN, because programs that this
+    process starts inherit SIG_IGN.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _ignore)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Nothing to do."""
+
+
+def limit_memory(limit_bytes: int | None) -> None:
+    """The most private memory this process may allocate. None: as much as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = most if limit_bytes is None else limit_bytes
+    if most != resource.RLIM_INFINITY:
+        soft = min(soft, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, most))
+
+
+def end_now(code: int) -> NoReturn:
+    """End this process without any cleaning up."""
+    os._exit(code)

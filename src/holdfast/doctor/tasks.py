@@ -24,6 +24,11 @@ class ExaminedTask(NamedTuple):
     is_async: bool
 
     @property
+    def can_be_stopped(self) -> bool:
+        """A coroutine is cancelled, and a process is killed. A thread goes on."""
+        return self.is_async or self.policy.isolate is not None
+
+    @property
     def name(self) -> str:
         return self.policy.name
 
@@ -39,12 +44,12 @@ def check_tasks(tasks: Sequence[ExaminedTask], worker: WorkerSettings) -> Iterat
 
 
 def _timeouts(tasks: Sequence[ExaminedTask]) -> Finding:
-    late = [task.name for task in tasks if task.policy.timeout is not None and not task.is_async]
+    late = [task.name for task in tasks if task.policy.timeout is not None and not task.can_be_stopped]
     if late:
         return TIMEOUT.warning(
             f"These tasks have a timeout and are plain functions, whose threads cannot be stopped: {names(late)}. "
             "After the timeout `ctx.aborted` is true, and the function keeps its slot until it returns.",
-            "Make them async, or let them look at `ctx.aborted`.",
+            'Give them `isolate="process"`, make them async, or let them look at `ctx.aborted`.',
         )
     return TIMEOUT.ok("Every task with a timeout can be stopped.")
 

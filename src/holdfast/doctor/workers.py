@@ -52,7 +52,7 @@ def check_stalls(workers: Sequence[WorkerRecord], now: Instant) -> Iterator[Find
         yield STALLS.warning(
             f"On worker {worker.worker} code of these tasks held the GIL so long that no lease could be renewed: "
             f"{names(worker.stalling_tasks)}. It is most often a C extension. That worker runs their jobs alone now.",
-            "Release the GIL in that code, or run it in a process of its own.",
+            'Give the task `isolate="process"`, or release the GIL in that code.',
         )
     if not stalled and workers:
         yield STALLS.ok("No live worker has noticed code that holds the GIL for long.")

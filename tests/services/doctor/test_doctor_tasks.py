@@ -39,10 +39,15 @@ def test_a_plain_task_with_a_timeout_cannot_be_stopped(app: App[Any]) -> None:
     assert "stoppable" not in found.found
 
 
-def test_an_async_task_with_a_timeout_is_fine(app: App[Any]) -> None:
+def isolated() -> None:
+    """At module level, where a child process finds it."""
+
+
+def test_a_task_that_is_async_or_has_a_process_of_its_own_can_be_stopped(app: App[Any]) -> None:
     @app.task(timeout=5)
     async def stoppable() -> None: ...
 
+    app.task(timeout=5, isolate="process")(isolated)
     assert summary(examined(app, TIMEOUT)) == (Level.OK, False)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -31,6 +32,7 @@ from holdfast.model.findings import (
     TRANSACTIONS,
     VERSION,
     WORKERS,
+    WRITES,
     Level,
 )
 from holdfast.model.instants import MINUTE
@@ -91,7 +93,19 @@ def test_rights_that_are_missing_are_reported(store: Store, postgres_server: Pos
     problems = [finding for finding in findings if finding.level is Level.PROBLEM and finding.check != DURABILITY.name]
     assert [finding.check for finding in problems] == [OPENING.name]
     assert "holdfast migrate --grant ROLE" in problems[0].found
-    assert "password" not in str(findings)
+    assert str(urlsplit(role.url).password) not in str(findings)
+
+
+def test_a_role_with_the_rights_of_a_client_can_examine_everything(
+    store: Store, postgres_server: PostgresServer
+) -> None:
+    role = new_role(postgres_server)
+    app_at(store).migrate(grant=[role.name])
+    with closing(psycopg.connect(postgres_server.url())):
+        findings = examine_app(App(role.url, namespace=store.namespace))
+    assert worst(findings, CONNECTION).level is worst(findings, WRITES).level is Level.OK
+    used = int(worst(findings, CONNECTIONS).found.split()[0])
+    assert used >= 2  # sessions of other roles count, too
 
 
 def test_a_server_that_does_not_answer(store: Store, postgres_server: PostgresServer) -> None:

@@ -16,7 +16,7 @@ from holdfast.manager import children as module
 from holdfast.manager.child import Child, ChildStarter, ChildState
 from holdfast.manager.children import Children
 from holdfast.manager.output import ChildOutput
-from holdfast.manager.scaling import Limits
+from holdfast.manager.scaling import SizeLimits
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
 from holdfast.service import Supervisor
@@ -52,7 +52,7 @@ async def kept(folder: Path, behaviour: str = "works", *, low: int = 1, high: in
     children = Children(
         runtime,
         ChildStarter(runtime, [sys.executable, "-S", "-E", FAKE, behaviour, str(folder)], output),
-        Limits(min=low, max=high, slots=1, idle_before_down_us=SECOND),
+        SizeLimits(min=low, max=high, slots=1, idle_before_down_us=SECOND),
         grace_s=5.0,
         on_lost=lost.append,
         on_changed=lambda: None,

@@ -40,7 +40,7 @@ def managers(monkeypatch: pytest.MonkeyPatch) -> list[Manager]:
     made: list[Manager] = []
 
     class Made(Manager):
-        def run(self) -> None:
+        def run(self, on_ready: object = None) -> None:
             made.append(self)
 
     monkeypatch.setattr(module, "Manager", Made)

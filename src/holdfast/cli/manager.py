@@ -107,10 +107,9 @@ def run_manager(
             arguments=arguments,
             program=_program(ctx) if is_embedded else None,
         )
-        if with_lines:
-            write_text(banner(found, keeper))
+        with_banner = with_lines and not options["as_json"]
         with app:
-            keeper.run()
+            keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)
             signals.worker_has_stopped()
         if keeper.failure:
             raise NoChildStarted(keeper.failure)

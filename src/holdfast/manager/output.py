@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
+from holdfast import forks
 from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 
@@ -47,6 +48,7 @@ class ChildStream:
         self.target = target
         self.tail = tail
         self.rest = b""
+        self._child_copy = forks.ChildCopy(lambda: -1 if pipe.closed else pipe.fileno())
 
     def take(self, data: bytes) -> list[str]:
         """The lines that are complete with this data. No data: the stream has ended."""

@@ -38,7 +38,7 @@ SIGNALS = """\
 
 | signal | `worker` | `manager` |
 |---|---|---|
-| SIGTERM, SIGINT (Ctrl-C) | claims no more, lets handlers end up to `--grace`, releases the rest | all its workers do so |
+| SIGTERM, SIGINT (Ctrl-C) | claims no more, lets handlers end up to `--grace`, releases the rest | so do all workers |
 | a second one | ends the grace period at once | the same for all workers |
 | SIGHUP | ends at once, as any program | replaces the workers one after the other |
 

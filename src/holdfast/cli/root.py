@@ -46,6 +46,7 @@ SUMMARIES = {
     "pools": "List pools, and resize one.",
     "tasks": "List tasks.",
     "workers": "List workers, and stop one.",
+    "check": "Read all jobs that have not ended against the code of --app, before it is deployed.",
     "migrate": "Bring the store's schema up to date.",
     "config": "Print all settings as they hold, and where the value of each comes from.",
     "doctor": "Check settings, tasks, store, workers and queues; say what is wrong and what to do.",

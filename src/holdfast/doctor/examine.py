@@ -16,7 +16,7 @@ from holdfast.declare.policy import TaskPolicy
 from holdfast.doctor.clocks import check_clocks, read_clock
 from holdfast.doctor.configuration import check_address, check_switches
 from holdfast.doctor.queues import check_depths, check_queues
-from holdfast.doctor.tasks import DeclaredTask, check_leases, check_tasks
+from holdfast.doctor.tasks import ExaminedTask, check_leases, check_tasks
 from holdfast.doctor.workers import (
     check_notifications,
     check_process_records,
@@ -43,8 +43,8 @@ async def examine(store: StoreConnection, tasks: Mapping[str, PolicyHolder]) -> 
     """All findings. Changes no job and no queue; a store that is missing or damaged is left as it is."""
     await move_to_loop()
     config, findings = store.config, list[Finding]()
-    declared = [DeclaredTask(task.policy, task.is_async) for task in tasks.values()]
-    findings.append(check_address(store.url_in_code if declared else None, config.environment_url, store.address))
+    declared = [ExaminedTask(task.policy, task.is_async) for task in tasks.values()]
+    findings.append(check_address(store.url_conflict, store.address))
     findings += check_switches(os.environ)
     findings += check_tasks(declared, config.worker)
     try:
@@ -85,7 +85,7 @@ def _of_error(error: HoldfastError) -> Finding:
 
 
 async def _examine_open_store(
-    store: StoreConnection, engine: Engine, declared: list[DeclaredTask], findings: list[Finding]
+    store: StoreConnection, engine: Engine, declared: list[ExaminedTask], findings: list[Finding]
 ) -> None:
     config = store.config
     findings.append(check_writes(await engine.blocked_by()))

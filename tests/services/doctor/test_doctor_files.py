@@ -18,6 +18,7 @@ from holdfast.engines.disk_checks import LOW_BYTES, MEBIBYTE
 from holdfast.engines.sqlite.examine import LONG_LOG_BYTES, check_version
 from holdfast.files import Files
 from holdfast.model.findings import (
+    CLOCK,
     CONNECTION,
     DAMAGE,
     DISK_SPACE,
@@ -228,6 +229,16 @@ def test_another_journal_mode_is_a_warning(tmp_path: Path) -> None:
         assert db.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
     found = worst(examine_engine(open_engine(url_of("sqlite", tmp_path))), DURABILITY)
     assert (found.level, "journal_mode delete" in found.found) == (Level.WARNING, True)
+
+
+def test_a_clock_that_was_set_back_is_a_warning(tmp_path: Path) -> None:
+    make(url_of("sqlite", tmp_path))
+    store = open_engine(url_of("sqlite", tmp_path))
+    assert findings_of(examine_engine(store), CLOCK) == []
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db, db:
+        db.execute("UPDATE holdfast_meta SET wall = wall + 60000000")
+    found = worst(examine_engine(store), CLOCK)
+    assert (found.level, "the clock was set back" in found.found) == (Level.WARNING, True)
 
 
 def test_a_long_log_is_a_warning(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ POOLED_KEY = "postgres.pooled"
 SERVER_SETTINGS = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
-       pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+       pg_is_in_recovery(), (SELECT sum(numbackends)::int FROM pg_stat_database)
 """
 OLD_TRANSACTIONS = """
 SELECT pid, coalesce(application_name, ''), coalesce(usename, ''), coalesce(state, 'unknown'),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import stat
 import sys
 from contextlib import AbstractContextManager
@@ -51,6 +52,17 @@ def _allocate(fd: int, length: int) -> None:
     elif (missing := length - os.fstat(fd).st_size) > 0:
         os.lseek(fd, 0, os.SEEK_END)
         _write_all(fd, bytes(missing))
+
+
+def discard_unread_output() -> None:
+    """If standard output or error is a pipe whose reader has ended, let it go nowhere: each `print` would fail."""
+    for fd in (1, 2):
+        output = select.poll()
+        output.register(fd, 0)
+        if any(event & select.POLLERR for _, event in output.poll(0)):
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, fd)
+            os.close(nowhere)
 
 
 class FileStatus(NamedTuple):

@@ -8,6 +8,7 @@ lives as long as the child is needed. Other systems lack this; there a thread of
 connection. This file is a part of `runtime`.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of its answers, ten times as slowly
 import os
 import resource
 import signal
@@ -115,6 +116,45 @@ def reset_signals() -> None:
 
 def _ignore(number: int, frame: object) -> None:
     """Nothing to do."""
+
+
+class ProcessState:
+    """What a handler can change of its process and the next one must not meet. Made before the first handler."""
+
+    SIGNALS = ("SIGHUP", "SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGUSR1", "SIGUSR2")
+
+    def __init__(self) -> None:
+        self._folder = os.getcwd()
+        self._umask = os.umask(0o77)
+        os.umask(self._umask)
+        self._environ = dict(os.environ)
+        numbers = [int(getattr(signal, name)) for name in self.SIGNALS]
+        self._handlers = {number: _signal.getsignal(number) for number in numbers}
+
+    def restore(self) -> None:
+        """The current folder, the umask and the environment."""
+        os.umask(self._umask)
+        with suppress(OSError):  # it was removed
+            if _folder() != self._folder:
+                os.chdir(self._folder)
+        if os.environ != self._environ:
+            os.environ.clear()
+            os.environ.update(self._environ)
+
+    def restore_signals(self) -> None:
+        """The handlers of signals. Call from the main thread: the others cannot set them."""
+        _signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._handlers.items():
+            if handler is not None and _signal.getsignal(number) is not handler:
+                _signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def limit_memory(limit_bytes: int | None) -> None:

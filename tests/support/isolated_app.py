@@ -291,7 +291,7 @@ def uses_the_store(how: str, url: str) -> str:
             case "many":
                 other.client.enqueue_many([pid_of.draft(1)])
             case "queue":
-                other.queue("other").enqueue({"a": 1})
+                other.queue("other", dict[str, int]).enqueue({"a": 1})
             case "control":
                 other.control.queues()
             case "open":

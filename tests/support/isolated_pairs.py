@@ -173,11 +173,6 @@ def raises_memory_error() -> None:
     raise MemoryError("none left")
 
 
-@twice()
-def ends_an_iteration() -> None:
-    raise StopIteration(3)
-
-
 @twice(max_attempts=1)
 async def cancels_itself() -> None:
     raise asyncio.CancelledError

@@ -118,7 +118,7 @@ def test_the_load_is_the_sum_of_the_queues() -> None:
 
 @pytest.mark.parametrize("changed", [{"paused": True}, {"ready_tasks": ("other",)}, {"due": 0, "oldest_due": None}])
 def test_jobs_that_the_children_cannot_take_are_no_load(changed: dict[str, object]) -> None:
-    assert load(queue(**changed)) == Load(due=0, running=4, oldest_wait_us=0)
+    assert load(queue("default", **changed)) == Load(due=0, running=4, oldest_wait_us=0)
 
 
 def test_other_managers_and_workers_without_one_are_known_apart() -> None:

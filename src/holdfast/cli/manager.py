@@ -30,7 +30,7 @@ def _worker_options() -> list[click.Parameter]:
     epilog=examples(
         "holdfast manager shop.jobs --min 2 --max 8",
         "holdfast manager shop.jobs -c 20 -q emails --max-jobs 10000",
-        "kill -HUP PID   (replaces the workers one after the other, with new code)",
+        "holdfast manager --interval 2s --idle-before-down 5m",
     ),
 )
 @click.argument("where", metavar="[TARGET]", required=False)
@@ -105,10 +105,9 @@ def run_manager(
         arguments=arguments,
         program=_program(ctx) if is_embedded else None,
     )
-    if with_lines:
-        write_text(banner(found, keeper))
+    with_banner = with_lines and not options["as_json"]
     with app:
-        keeper.run()
+        keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)
     if keeper.failure:
         raise NoChildStarted(keeper.failure)
     if keeper.killed:

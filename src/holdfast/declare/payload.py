@@ -130,5 +130,6 @@ def declare_depth_limits(store: StoreConnection, queue: str, max_depth: int | No
     """Check and declare the depth limits that the code gives."""
     for option, given in (("max_depth", max_depth), ("lane_max_depth", lane_max_depth)):
         if given is not None and (type(given) is not int or given < 1):
-            raise InvalidOption(f"`{option}` must be a whole number from 1 on, or None for no limit.", option=option)
+            message = f"`{option}` must be a whole number from 1 on. Leave it out to use the configured limit."
+            raise InvalidOption(message, option=option)
     store.limit_depth(queue, max_depth, lane_max_depth)

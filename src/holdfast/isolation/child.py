@@ -1,16 +1,17 @@
 """The program of a handler's process: `python -m holdfast.isolation.child DESCRIPTOR PARENT`.
 
-Three threads. The main thread has the event loop: the lifespan and async handlers. The handler thread runs plain
-handlers, one after the other. The reader thread takes the worker's messages; no handler blocks it, unless its C code
-holds the GIL. When the connection ends, the worker has stopped or died, so the reader ends this process: at once while
-a handler runs, else after the lifespan has been left.
+The main thread runs plain handlers: some libraries work only there. The loop thread runs the lifespan and async
+handlers; it is started when it is needed. The reader thread takes the worker's messages; no handler blocks it, unless
+its C code holds the GIL. When the connection ends, the worker has stopped or died, so the reader ends this process: at
+once while a handler runs, else after the lifespan has been left.
 """
 
 import asyncio
-import logging
+import os
+import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -40,14 +41,14 @@ from holdfast.isolation.loading import LoadedApp
 from holdfast.isolation.running import ChildAttempt, not_found, run_async, run_sync
 from holdfast.model.instants import Seconds
 from holdfast.model.text import describe
-from holdfast.processes import die_with_parent, end_now, limit_memory, reset_signals
+from holdfast.processes import ProcessState, die_with_parent, end_now, limit_memory, reset_signals
 from holdfast.runtime import DaemonThreads, SystemRuntime
 from holdfast.telemetry.logs import configure, enable_own_loggers
 
-_logger = logging.getLogger("holdfast.isolation")
-
 END_TIMEOUT_S: Seconds = 2.0
 """Leaving the lifespan and ending the interpreter may take this long."""
+CHECK_INTERVAL_S: Seconds = 1.0
+"""How often to check that the descriptor of the connection is still open."""
 PROGRESS_INTERVAL_S: Seconds = 0.1
 """Progress is sent at most this often. A handler may report it in each turn of a loop."""
 FAILED = 1
@@ -61,7 +62,14 @@ class Connection:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._copy = forks.ChildCopy(self._socket.fileno)  # a process that a handler forks must not keep it open
+        self._identity = self._current_identity()
+        self._readable = select.poll()
+        self._readable.register(descriptor, select.POLLIN)
         self._lock = runtime.lock()
+
+    def _current_identity(self) -> tuple[int, int]:
+        status = os.fstat(self._socket.fileno())
+        return status.st_dev, status.st_ino
 
     def send(self, message: ChildMessage) -> None:
         data = frame_of(message)
@@ -74,9 +82,20 @@ class Connection:
         data = None if header is None else self._read(length_of(header))
         return None if data is None else read_worker_message(data)
 
+    def _check(self) -> None:
+        """A handler may have closed the descriptor. A read that has begun does not notice that.
+
+        The number may belong to another file by now, whose bytes are not to be taken.
+        """
+        if self._current_identity() != self._identity:
+            raise OSError("The connection to the worker was closed by a handler.")
+
     def _read(self, count: int) -> bytes | None:
         data = bytearray()
         while len(data) < count:
+            while not self._readable.poll(CHECK_INTERVAL_S * 1000):
+                self._check()
+            self._check()
             part = self._socket.recv(count - len(data))
             if not part:
                 return None
@@ -112,6 +131,50 @@ class ProgressSender:
             self._pause.wait(PROGRESS_INTERVAL_S)
 
 
+class ChildLoop:
+    """The event loop of the child: for the lifespan and for async handlers. It runs in a thread, once it is needed."""
+
+    def __init__(self, runtime: SystemRuntime) -> None:
+        self._runtime = runtime
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stack = AsyncExitStack()
+        self.variables: Variables = copy_context()
+        """The context variables of handlers: those that the lifespan has set."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._loop.set_default_executor(DaemonThreads("holdfast handler"))
+            self._runtime.thread(self._loop.run_forever, name="holdfast loop")
+        return self._loop
+
+    def enter(self, lifespan: Callable[[], Any]) -> Any:
+        """Enter the lifespan; return its state."""
+        return asyncio.run_coroutine_threadsafe(self._enter(lifespan), self.loop).result()
+
+    async def _enter(self, lifespan: Callable[[], Any]) -> Any:
+        state = await self._stack.enter_async_context(lifespan())
+        self.variables = copy_context()
+        return state
+
+    def leave(self) -> None:
+        """Leave the lifespan."""
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result()
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run an async function as a task of its own."""
+        self.loop.call_soon_threadsafe(
+            self.variables.copy().run, lambda: self._runtime.spawn(work(), name="holdfast attempt")
+        )
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the event loop, if there is one."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(function)
+
+
 class ChildProgram:
     """One process of a handler."""
 
@@ -119,73 +182,59 @@ class ChildProgram:
         self._runtime = SystemRuntime()
         self._connection = Connection(descriptor, self._runtime)
         self._progress = ProgressSender(self._connection, self._runtime)
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._loop = ChildLoop(self._runtime)
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        """Plain handlers to run in the main thread. None: end."""
         self._running: ChildAttempt | None = None
-        self._is_ready = False
         self._state: Any = None
-        self._variables: Variables = copy_context()
 
     def run(self) -> None:
+        """In the main thread: start, run plain handlers, end."""
         setup = self._connection.receive()
         if not isinstance(setup, ChildSetup):
             end_now(FAILED)
         try:
             sys.path[:] = setup.path
             sys.argv[:] = setup.arguments
-            if setup.log_level:
-                configure(setup.log_level, "json" if setup.log_style == "json" else "text")
+            configure(setup.log_level, "json" if setup.log_style == "json" else "text")
             loaded = LoadedApp(setup)
             enable_own_loggers()
-            with asyncio.Runner() as runner:
-                runner.run(self._serve(setup, loaded))
+            if loaded.app.lifespan is not None:
+                self._state = self._loop.enter(loaded.app.lifespan)
         except BaseException as error:  # also SystemExit, which a module may raise when it is imported
-            if self._is_ready:
-                _logger.exception("The lifespan could not be left.")
-            else:
-                self._connection.send(StartFailure(describe(error)))
+            self._connection.send(StartFailure(describe(error)))
             end_now(FAILED)
-
-    async def _serve(self, setup: ChildSetup, loaded: LoadedApp) -> None:
-        """Enter the lifespan, then run handlers until the connection ends."""
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(DaemonThreads("holdfast handler"))
-        ended = asyncio.Event()
-        async with AsyncExitStack() as stack:
-            lifespan = loaded.app.lifespan
-            if lifespan is not None:
-                self._state = await stack.enter_async_context(lifespan())
-            self._variables = copy_context()
-            limit_memory(setup.memory_limit)
-            self._runtime.thread(self._handle_calls, name="holdfast handler")
-            self._runtime.thread(partial(self._read, setup, loaded, loop, ended), name="holdfast reader")
-            self._is_ready = True
-            self._connection.send(ChildReady())
-            await ended.wait()  # no limit: the reader sets it when the connection ends
+        limit_memory(setup.memory_limit)
+        self._process_state = ProcessState()
+        self._runtime.thread(partial(self._read, setup, loaded), name="holdfast reader")
+        self._connection.send(ChildReady())
+        while (call := self._calls.get()) is not None:  # no limit: the reader puts None when the connection ends
+            call()
+            del call  # an idle process must not keep the arguments alive
+        limit_memory(None)
+        self._loop.leave()
 
     # The reader thread
 
-    def _read(
-        self, setup: ChildSetup, loaded: LoadedApp, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
-    ) -> None:
+    def _read(self, setup: ChildSetup, loaded: LoadedApp) -> None:
         try:
             while (message := self._connection.receive()) is not None:
                 match message:
                     case HandlerCall():
-                        self._start(message, setup, loaded, loop)
+                        self._start(message, setup, loaded)
                     case AbortRequest():
-                        self._abort(message, loop)
+                        self._abort(message)
                     case ChildSetup():
                         break
-        except Exception:
-            _logger.exception("The connection to the worker has failed.")
+        except BaseException:
             end_now(FAILED)
         if self._running is not None:
             end_now(FAILED)
-        loop.call_soon_threadsafe(ended.set)
+        self._calls.put(None)
         self._runtime.event().wait(END_TIMEOUT_S)
         end_now(FAILED)
 
-    def _start(self, call: HandlerCall, setup: ChildSetup, loaded: LoadedApp, loop: asyncio.AbstractEventLoop) -> None:
+    def _start(self, call: HandlerCall, setup: ChildSetup, loaded: LoadedApp) -> None:
         attempt = ChildAttempt(call.number, call.lease, setup.worker, self._state, self._progress.put)
         self._running = attempt
         try:
@@ -194,29 +243,23 @@ class ChildProgram:
             return self._answer(not_found(error))
         middleware = (*loaded.app.middlewares, *task.middleware)
         if task.is_async:
-            loop.call_soon_threadsafe(self._begin_async, task, middleware, attempt)
+            self._loop.begin(partial(self._run_async, task, middleware, attempt))
         else:
             self._calls.put(partial(self._run_sync, task, middleware, attempt))
 
-    def _abort(self, request: AbortRequest, loop: asyncio.AbstractEventLoop) -> None:
+    def _abort(self, request: AbortRequest) -> None:
         attempt = self._running
         if attempt is not None and attempt.number == request.number:
             if request.reason:
                 attempt.abort_reason = AbortReason(request.reason)
-            loop.call_soon_threadsafe(self._cancel, attempt)
+            self._loop.call(partial(self._cancel, attempt))
 
-    # The handler thread, and the event loop
-
-    def _handle_calls(self) -> None:
-        while True:
-            self._calls.get()()  # no limit: the thread ends with the process
+    # The main thread, and the event loop
 
     def _run_sync(self, task: Any, middleware: tuple[Any, ...], attempt: ChildAttempt) -> None:
-        self._answer(self._variables.copy().run(run_sync, task, middleware, attempt))
-
-    def _begin_async(self, task: Any, middleware: tuple[Any, ...], attempt: ChildAttempt) -> None:
-        work = self._run_async(task, middleware, attempt)
-        self._variables.copy().run(partial(self._runtime.spawn, work, name="holdfast attempt"))
+        answer = self._loop.variables.copy().run(run_sync, task, middleware, attempt)
+        self._process_state.restore_signals()
+        self._answer(answer)
 
     async def _run_async(self, task: Any, middleware: tuple[Any, ...], attempt: ChildAttempt) -> None:
         self._answer(await run_async(task, middleware, attempt))
@@ -227,11 +270,15 @@ class ChildProgram:
             attempt.loop_task.cancel()
 
     def _answer(self, answer: CallAnswer) -> None:
+        self._process_state.restore()
         self._running = None
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have replaced or closed it
                 stream.flush()
-        self._connection.send(answer)
+        try:
+            self._connection.send(answer)
+        except OSError:  # the handler has closed the connection
+            end_now(FAILED)
 
 
 def main() -> None:

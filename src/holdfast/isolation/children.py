@@ -71,7 +71,7 @@ class HandlerProcesses:
         if self._failures:
             await self._runtime.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10)))
         setup = self._source.setup(task, memory_limit)
-        process = HandlerProcess(self._runtime, setup, self._source.environment())
+        process = HandlerProcess(self._runtime, setup, self._source.environment(), self._on_end)
         self._all.add(process)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -83,6 +83,11 @@ class HandlerProcesses:
             raise
         self._failures = 0
         return process
+
+    def _on_end(self, process: HandlerProcess) -> None:
+        self._all.discard(process)
+        if process in self._idle:
+            self._idle.remove(process)
 
     def _end(self, process: HandlerProcess) -> None:
         """Let a child end that is not needed any more, or that has ended."""
@@ -99,7 +104,6 @@ class HandlerProcesses:
                 await process.ended.wait()
         except TimeoutError:
             _logger.error("The process %d of a handler was killed and has not ended.", process.pid)
-        self._all.discard(process)
         process.close()
 
     async def kill_all(self) -> None:

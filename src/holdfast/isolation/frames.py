@@ -149,7 +149,7 @@ def frame_of(message: WorkerMessage | ChildMessage) -> bytes:
     """The message with its length in front."""
     data = _encoder.encode(message)
     if len(data) > MAX_FRAME_BYTES:
-        raise BrokenFrame(f"A message of {len(data)} bytes is too long.")
+        raise BrokenFrame(f"a message of {len(data)} bytes, which is too long")
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
@@ -162,7 +162,7 @@ def length_of(header: bytes | bytearray) -> int:
     """How long the message after this header is."""
     length = int.from_bytes(header[:LENGTH_BYTES], "big")
     if length > MAX_FRAME_BYTES:
-        raise BrokenFrame(f"A message of {length} bytes is too long.")
+        raise BrokenFrame(f"a message of {length} bytes, which is too long")
     return length
 
 

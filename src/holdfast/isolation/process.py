@@ -46,24 +46,39 @@ from holdfast.runtime import Runtime, call_later
 LAST_FRAMES_S: Seconds = 0.2
 """After its end, this long for frames that the process has sent before. They are here already, or never come."""
 
+END_AFTER_CONNECTION_S: Seconds = 0.5
+"""A process that dies closes its connection first. If it has not ended this long afterwards, its handler did that."""
+
 _logger = logging.getLogger("holdfast.isolation")
 
 
 class ProcessGone(Exception):
-    """The process has ended without an answer. `failure` is set if it could not start."""
+    """The process has ended without an answer. `failure` is set if it could not start.
 
-    def __init__(self, end: ProcessEnd, failure: ErrorInfo | None = None) -> None:
+    `is_broken`: the worker killed it, because its connection could not be used any more.
+    """
+
+    def __init__(self, end: ProcessEnd, failure: ErrorInfo | None = None, *, is_broken: bool = False) -> None:
         self.end = end
         self.failure = failure
+        self.is_broken = is_broken
         super().__init__(f"The process has ended: {end.exit_code}.")
 
 
 class HandlerProcess(asyncio.Protocol):
     """One child process."""
 
-    def __init__(self, runtime: Runtime, setup: ChildSetup, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        setup: ChildSetup,
+        environment: Mapping[str, str],
+        on_end: "Callable[[HandlerProcess], None]",
+    ) -> None:
         """Start the program. Call this in the thread of the event loop: see `holdfast.processes`."""
         self._runtime = runtime
+        self._when_ended = on_end
+        self._is_broken = False
         self._loop = asyncio.get_running_loop()
         self._reader = ReportReader()
         self._transport: asyncio.Transport | None = None
@@ -157,14 +172,20 @@ class HandlerProcess(asyncio.Protocol):
             for message in self._reader.feed(data):
                 self._receive(message)
         except BrokenFrame as error:
-            _logger.error("The process %d of a handler sent what it must not: %s It is killed.", self.pid, error)
-            self.kill()
+            _logger.error("The process %d of a handler sent what it must not: %s. It is killed.", self.pid, error)
+            self._break()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.end is not None:
             self._conclude()
-        elif self._pending is not None and not self._pending.done():
-            self.kill()  # its handler has closed the connection
+        elif self._is_waiting:  # it ends just now, or its handler has closed the connection
+            call_later(END_AFTER_CONNECTION_S, self._break)
+
+    def _break(self) -> None:
+        """Its connection cannot be used any more."""
+        if self.end is None:
+            self._is_broken = True
+            self.kill()
 
     def _receive(self, message: ChildMessage) -> None:
         match message:
@@ -202,6 +223,7 @@ class HandlerProcess(asyncio.Protocol):
         peak_bytes = end.peak_bytes if end.peak_bytes > self._worker_peak_bytes else self._known_peak_bytes
         self.end = end._replace(peak_bytes=peak_bytes)
         self.ended.set()
+        self._when_ended(self)
         if self._transport is None:
             self._socket.close()
             self._conclude()
@@ -215,4 +237,4 @@ class HandlerProcess(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         if self._pending is not None and not self._pending.done() and self.end is not None:
-            self._pending.set_exception(ProcessGone(self.end, self._failure))
+            self._pending.set_exception(ProcessGone(self.end, self._failure, is_broken=self._is_broken))

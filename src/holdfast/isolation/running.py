@@ -126,7 +126,7 @@ def run_sync(task: Any, middleware: Sequence[Any], attempt: ChildAttempt) -> Cal
         return _undecodable(error, attempt)
     try:
         with enter_all(_surrounds(middleware), attempt.context):
-            value = task.function(*args, **kwargs)
+            value = _called(task.function, args, kwargs)
     except BaseException as error:
         if forks.depth != depth:
             forks.end_child(error)
@@ -134,6 +134,13 @@ def run_sync(task: Any, middleware: Sequence[Any], attempt: ChildAttempt) -> Cal
     if forks.depth != depth:
         forks.end_child()
     return _returned(value, task, attempt)
+
+
+def _called(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:  # as in a thread of the worker: it cannot pass through a coroutine
+        raise RuntimeError("The function raised StopIteration.") from error
 
 
 def _surrounds(middleware: Sequence[Any]) -> tuple[Any, ...]:

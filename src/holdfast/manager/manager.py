@@ -115,15 +115,15 @@ class Manager:
         """The limits in use."""
         return self._limits
 
-    def run(self) -> None:
-        """Keep the children until stopped. Returns when all have ended."""
+    def run(self, on_ready: Callable[[], object] = lambda: None) -> None:
+        """Keep the children until stopped. Returns when all have ended. `on_ready` is called once signals arrive."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             pass
         else:
             raise BlockingCall(method="manager.run", twin="manager.arun")
-        asyncio.run(self.arun())
+        asyncio.run(self.arun(on_ready))
 
     def stop(self, grace: Duration | None = None) -> None:
         """Request a stop of all children within `grace` seconds. Call from any thread; it does not wait."""
@@ -158,7 +158,7 @@ class Manager:
             words += ["--name", self._name]
         return [*words, *self._arguments]
 
-    async def arun(self) -> None:
+    async def arun(self, on_ready: Callable[[], object] = lambda: None) -> None:
         """Keep the children until stopped, on this event loop."""
         if self._stop_request is not None:
             raise UsageError(f"Manager {self.name} runs already. Make another one.")
@@ -175,6 +175,7 @@ class Manager:
             with self._signals_to(stop_request):
                 app.import_modules()
                 await app.aopen()
+                on_ready()
                 await self._work(stop_request)
         finally:
             stop_request.waker.close()

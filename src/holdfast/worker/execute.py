@@ -101,7 +101,7 @@ class Executor:
 
     async def _described(self, attempt: LeasedAttempt, error: BaseException) -> ErrorInfo:
         """The error as text. The user's code that makes the text does not run on the event loop."""
-        if attempt.plan.is_isolated and isinstance(error, ChildError | Interrupt):
+        if attempt.plan.is_isolated and isinstance(error, ChildError | Interrupt | asyncio.CancelledError):
             info: ErrorInfo | None = error.__dict__.get("info") or error.__dict__.get("child_info")
             if info is not None:  # described in the process of the handler
                 return info

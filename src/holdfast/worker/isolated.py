@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.context import AbortReason
@@ -34,7 +34,7 @@ from holdfast.model.outcome import DoesNotFit, GaveUp, NotRetryable, ProcessDied
 from holdfast.model.retry import Computed, Listed
 from holdfast.model.states import Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.process_death import died_info
+from holdfast.process_death import broken_info, died_info
 from holdfast.runtime import Runtime, call_later
 from holdfast.telemetry.logs import OWN_LOGGER, JsonFormatter, TextFormatter
 from holdfast.worker.attempt import LeasedAttempt
@@ -44,6 +44,8 @@ from holdfast.worker.slots import Slots
 KILL_AFTER_S: Seconds = 1.0
 """After a request to stop, the child has this long. Less than the worker waits for aborted handlers when it stops."""
 MAIN = "__main__"
+NO_PLACE = ErrorInfo("asyncio.exceptions.CancelledError", "", "")
+"""For a handler that was killed: where it was is not known."""
 
 
 class EncodedResult(NamedTuple):
@@ -89,9 +91,17 @@ class WorkerChildren:
 class IsolatedHandlers:
     """The isolated handlers of a worker, and the child processes in which they run."""
 
-    def __init__(self, app: WorkerApp, worker: str, slots: Slots, *, enabled: bool) -> None:
+    def __init__(
+        self,
+        app: WorkerApp,
+        worker: str,
+        slots: Slots,
+        watch_deadline: Callable[[LeasedAttempt], None],
+        enabled: bool,
+    ) -> None:
         """`enabled` is False in the test kit: there all handlers run in its process."""
         self._app = app
+        self._watch_deadline = watch_deadline
         self._enabled = enabled
         self._processes = HandlerProcesses(app.runtime, WorkerChildren(app, worker), lambda: slots.size)
 
@@ -100,7 +110,7 @@ class IsolatedHandlers:
         if not self._enabled or not task.policy.isolate:
             return None
         has_onions = not all(map(is_surround, (*self._app.middlewares, *task.middleware)))
-        return IsolatedHandler(task, self._processes, self._app.runtime, decodes=has_onions)
+        return IsolatedHandler(task, self._processes, self._app.runtime, self._watch_deadline, decodes=has_onions)
 
     async def end(self) -> None:
         """The worker ends: no child is left afterwards."""
@@ -123,12 +133,21 @@ def _log_options() -> tuple[str, str]:
 class IsolatedHandler:
     """Runs the handler of one task in children of the worker. The innermost part of its plan."""
 
-    def __init__(self, task: HandledTask, processes: HandlerProcesses, runtime: Runtime, *, decodes: bool) -> None:
+    def __init__(
+        self,
+        task: HandledTask,
+        processes: HandlerProcesses,
+        runtime: Runtime,
+        watch_deadline: Callable[[LeasedAttempt], None],
+        *,
+        decodes: bool,
+    ) -> None:
         self._task: Any = task
         self._place = TaskPlace(task.policy.name, _module_of(task.function))
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime
+        self._watch_deadline = watch_deadline
         self._decodes = decodes
         """Async middleware gets the result as a value. Without it the bytes are enough."""
 
@@ -144,12 +163,18 @@ class IsolatedHandler:
         return encoded
 
     async def call(self, attempt: LeasedAttempt, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        attempt.began_at = None  # the start of a child is not a part of the timeout
         try:
             process = await self._processes.take(self._place, self._memory_limit)
         except (ProcessGone, TimeoutError, OSError) as error:
             info = _start_failure(error)
             raise ChildError(info, Raised(None, info)) from None
-        attempt.began_at = self._runtime.monotonic()  # the start of a child is not a part of the timeout
+        except asyncio.CancelledError as error:
+            error.__dict__["child_info"] = NO_PLACE
+            raise
+        finally:
+            attempt.began_at = self._runtime.monotonic()
+        self._watch_deadline(attempt)
         is_usable = False
         try:
             answer = await self._answer(attempt, process)
@@ -167,10 +192,11 @@ class IsolatedHandler:
         pending = process.begin(self._place, attempt.lease, note_progress)
         try:
             await asyncio.wait({pending})
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             await self._stop(attempt, process, pending)
             answer = _result_of(pending)
             if answer is None or (isinstance(answer, CallRaised) and answer.aborted):
+                error.__dict__["child_info"] = NO_PLACE if answer is None else answer.info
                 raise
             return answer
         try:
@@ -265,7 +291,5 @@ def _start_failure(error: Exception) -> ErrorInfo:
 
 
 def _death(gone: ProcessGone) -> ErrorInfo:
-    if gone.end.exit_code is None:
-        message = "The process of the handler ended. How is not known: other code of the worker has taken its status."
-        return ErrorInfo(died_info(0, None).type, message, "")
-    return died_info(gone.end.exit_code, gone.end.peak_bytes or None)
+    peak_bytes = gone.end.peak_bytes or None
+    return broken_info(peak_bytes) if gone.is_broken else died_info(gone.end.exit_code, peak_bytes)

@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast import forks
 from holdfast.errors import UsageError
+from holdfast.files import discard_unread_output
 from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 from holdfast.worker.forced_exit import ForcedExit
@@ -29,6 +30,8 @@ from holdfast.worker.stop_request import StopReason, StopRequest
 
 DEFAULT_GRACE_S: Seconds = 30.0
 """Until the worker has read its settings."""
+OUTPUT_CHECKS, OUTPUT_CHECK_S = 50, 0.01
+"""The kernel closes the manager's end of the channel a moment before or after those of the output."""
 MAX_LINE = 4096
 """Bytes. A longer line is no message of a manager."""
 
@@ -137,6 +140,10 @@ class ManagerChannel:
         requested_s = self._requested_grace_s
         self._forced_exit.after(self._grace_s if requested_s is None else min(requested_s, self._grace_s))
         self._request(None)
+        pause = self._runtime.event()  # never set
+        for _ in range(OUTPUT_CHECKS):
+            discard_unread_output()  # the manager has read it
+            pause.wait(OUTPUT_CHECK_S)
         _logger.warning("The manager of this worker has ended, so the worker stops.")
 
     def _request(self, grace_s: Seconds | None) -> None:

@@ -115,7 +115,8 @@ class WorkerServices:
         self._hooks = Hooks(runtime, engine, self._handler_threads)
         self._reporter = Reporter(engine, app.bus, self._hooks, spec.worker)
         self.slots = Slots(settings.concurrency, spec.queue_limits)
-        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, enabled=spec.isolation)
+        self._deadlines = Deadlines(runtime, self.slots, self._abort)
+        self._isolated = IsolatedHandlers(app, spec.worker, self.slots, self._deadlines.watch, spec.isolation)
         plans = [
             ExecutionPlan(
                 task,
@@ -130,7 +131,6 @@ class WorkerServices:
             if not task.policy.remote
         ]
         self._plans = {name: plan for plan in plans for name in plan.names}
-        self._deadlines = Deadlines(runtime, self.slots, self._abort)
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
             runtime,

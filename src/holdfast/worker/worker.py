@@ -150,15 +150,16 @@ class Worker:
                     async with stop_request.ends_start(after_grace=True):
                         state = await stack.enter_async_context(self._state())
                     enable_own_loggers()  # the modules or the lifespan may have configured logging
-                    if stop_request.is_requested:
-                        raise StoppedAtStart
-                    services = WorkerServices(
-                        app, self._spec(settings), state, stop_request, until_empty=self._until_empty
-                    )
-                    await self._run_services(services, on_ready)
+                    if not stop_request.is_requested:
+                        services = WorkerServices(
+                            app, self._spec(settings), state, stop_request, until_empty=self._until_empty
+                        )
+                        await self._run_services(services, on_ready)
         except StoppedAtStart:
-            _logger.info("Worker %s was stopped before it had started.", self.name)
+            _logger.debug("Worker %s was stopped while it started.", self.name)
         finally:
+            if self._services is None and stop_request.is_requested:
+                _logger.info("Worker %s was stopped before it had started.", self.name)
             stop_request.waker.close()
             self._stop_request = self._loop = self._services = None
 

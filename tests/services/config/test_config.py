@@ -250,8 +250,6 @@ def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str) ->
     ("text", "key"),
     [
         ("[dashboard]\nport = 1", "dashboard"),
-        ("[worker]\nmax_jobs = 1000", "worker.max_jobs"),
-        ("[worker]\nmax_memory = 1000", "worker.max_memory"),
         ("[limits]\nerror = 1000", "limits.error"),
     ],
 )
@@ -266,8 +264,6 @@ def test_a_setting_without_effect_is_refused(tmp_path: Path, text: str, key: str
     "variable",
     [
         "HOLDFAST_DASHBOARD_PORT",
-        "HOLDFAST_WORKER_MAX_JOBS",
-        "HOLDFAST_WORKER_MAX_MEMORY",
         "HOLDFAST_LIMITS_ERROR",
     ],
 )

@@ -35,6 +35,8 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "worker.poll_interval": ("0.25", "250ms", 0.25),
     "worker.reap_interval": ("0.25", "0.25", 0.25),
     "worker.unknown_task_after": ("7", "7", 7.0),
+    "worker.max_jobs": ("7", "7", 7),
+    "worker.max_memory": ('"64MiB"', "64MiB", 64 * 1024 * 1024),
     "manager.min": ("2", "2", 2),
     "manager.max": ("8", "8", 8),
     "manager.interval": ("0.5", "0.5", 0.5),

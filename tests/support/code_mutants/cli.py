@@ -6,6 +6,8 @@ JOBS, QUEUES, STORES, WORKER, LINES, ENQUEUE = (
     f"tests/edges/test_cli_{name}.py" for name in ("jobs", "queues", "stores", "worker", "lines", "enqueue")
 )
 
+SOURCES, CONFIG = "tests/edges/test_config_sources.py", "tests/services/config/test_config.py"
+
 MUTANTS = (
     Mutant(
         "a pause does not check the name",
@@ -175,5 +177,54 @@ MUTANTS = (
         "        except ZeroDivisionError:\n            return\n",
         "A worker in a pipe to head prints a traceback.",
         ("tests/edges/test_cli_printer.py",),
+    ),
+    # Settings
+    Mutant(
+        "the file is stronger than the environment",
+        "config.py",
+        "{**from_file, **from_environment},",
+        "{**from_environment, **from_file},",
+        "A variable of a deployment has no effect where the file sets the same.",
+        (f"{SOURCES}::test_the_stronger_of_two_sources_wins[request_timeout-file-environment]",),
+    ),
+    Mutant(
+        "a setting is shown with its password",
+        "core/settings.py",
+        """value = "***" if _SECRET.search(place[-1]) else mask_password(value)""",
+        """value = "***" if _SECRET.search(place[-1]) else value""",
+        "`holdfast config` prints passwords.",
+        ("tests/edges/test_cli_config.py::test_passwords_are_masked",),
+    ),
+    Mutant(
+        "a flag is taken for code",
+        "core/connection.py",
+        """ or "url" in self.flags:""",
+        ":",
+        "Each command with --url warns of an address in code that there is not.",
+        ("tests/edges/test_cli_config.py::test_json_has_the_kind_of_the_source",),
+    ),
+    Mutant(
+        "a statement of several lines has the line of its end",
+        "config_file.py",
+        "            count += 1\n",
+        "            return False\n",
+        "An error of the configuration names a wrong line.",
+        (f"{CONFIG}::test_the_line_is_found_in_any_style_of_toml",),
+    ),
+    Mutant(
+        "the help page imports all commands",
+        "cli/root.py",
+        "command = None if name in SUMMARIES else self.get_command(ctx, name)",
+        "command = self.get_command(ctx, name)",
+        "`holdfast --help` and each completion load an engine and take twice as long.",
+        ("tests/edges/test_cli_start.py::test_the_first_page_loads_no_engine_and_no_tables",),
+    ),
+    Mutant(
+        "a manager is ready before it has its signal handlers",
+        "cli/manager.py",
+        "        keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)\n",
+        "        write_text(banner(found, keeper))\n        keeper.run()\n",
+        "A manager that is stopped right after its start is killed, or prints text among JSON.",
+        ("tests/processes/test_commands.py::test_a_command_prints_text_and_json_and_exits_with_its_code[manager]",),
     ),
 )

@@ -1,0 +1,104 @@
+"""`holdfast manager`: its options, and what it passes on to its workers."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Answer, run_command
+
+from holdfast import App
+from holdfast.cli import manager as module
+from holdfast.errors import InvalidOption
+from holdfast.manager import Manager
+
+SHOP = """
+from holdfast import App
+jobs = App({url!r})
+
+@jobs.task(queue="mails")
+async def send() -> None: ...
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+    def run_with(url: str, *args: str) -> Answer:
+        name = f"shop_{abs(hash((str(tmp_path), url)))}"
+        (tmp_path / f"{name}.py").write_text(SHOP.format(url=url))
+        return run_command(capsys, *(name if word == "SHOP" else word for word in args))
+
+    return run_with
+
+
+@pytest.fixture
+def managers(monkeypatch: pytest.MonkeyPatch) -> list[Manager]:
+    """The managers that commands have made. None of them runs."""
+    made: list[Manager] = []
+
+    class Made(Manager):
+        def run(self) -> None:
+            made.append(self)
+
+    monkeypatch.setattr(module, "Manager", Made)
+    return made
+
+
+def test_the_options_of_a_worker_are_passed_on(run: Any, managers: list[Manager]) -> None:
+    options = ["-q", "mails:3", "-q", "other", "-c", "7", "--grace", "1m", "--name", "web", "--log-format", "json"]
+    answer = run("sqlite:///jobs.db", "manager", "SHOP", "--min", "2", "--max", "5", *options, "--no-lines", "--json")
+    assert answer.code == 0, answer.err
+    (manager,) = managers
+    words = manager.worker_arguments()
+    assert words[:4] == [sys.executable, "-m", "holdfast", "worker"]
+    assert words[4].startswith("shop_")
+    assert words[5:] == [
+        *("-q", "mails:3", "-q", "other", "-c", "7", "--grace", "60s", "--name", "web"),
+        *("--no-lines", "--log-format", "json", "--json"),
+    ]
+    assert (manager.limits.min, manager.limits.max, manager.limits.slots) == (2, 5, 7)
+
+
+def test_a_fixed_number_of_processes(run: Any, managers: list[Manager]) -> None:
+    assert run("sqlite:///jobs.db", "worker", "SHOP", "--processes", "3").code == 0
+    (manager,) = managers
+    assert (manager.limits.min, manager.limits.max) == (3, 3)
+    assert "--processes" not in manager.worker_arguments()
+
+
+def test_max_is_at_least_min_if_it_is_not_given(run: Any, managers: list[Manager]) -> None:
+    assert run("sqlite:///jobs.db", "manager", "SHOP", "--min", "9").code == 0
+    assert managers[0].limits.max == 9
+
+
+def test_a_max_below_min_is_refused(run: Any) -> None:
+    answer = run("sqlite:///jobs.db", "manager", "SHOP", "--min", "3", "--max", "2")
+    assert answer.code == 2
+    assert "`min` is 3 and `max` is 2" in answer.err
+
+
+def test_a_memory_store_is_refused(run: Any) -> None:
+    answer = run("memory://", "manager", "SHOP")
+    assert answer.code == 2
+    assert "each would have a memory store of its own" in answer.err
+
+
+def test_processes_go_with_neither_reload_nor_until_empty(run: Any) -> None:
+    for option in ("--reload", "--until-empty"):
+        answer = run("sqlite:///jobs.db", "worker", "SHOP", "--processes", "2", option)
+        assert answer.code == 2
+        assert "--processes goes with neither" in answer.err
+
+
+def test_settings_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.toml").write_text("[manager]\nmin = 2\nmax = 6\ninterval = 3\nidle_before_down = '2m'\n")
+    limits = App[Any]().manager("shop.jobs").limits
+    assert (limits.min, limits.max, limits.idle_before_down_us) == (2, 6, 120_000_000)
+    assert App[Any]().manager("shop.jobs", min=7).limits.max == 7
+    for wrong in ({"min": 0}, {"max": 0}, {"min": True}, {"interval": 0.01}, {"concurrency": 0}):
+        with pytest.raises(InvalidOption):
+            App[Any]().manager("shop.jobs", **wrong)

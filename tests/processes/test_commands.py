@@ -1,0 +1,218 @@
+"""Every command through a real process: `python -m holdfast …` on one SQLite store, as text and with `--json`.
+
+A new command needs a row in ROWS. Details of a command are tested in `tests/edges/test_cli_*.py`.
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from due_worker import DueWorker
+from tools.reference import commands
+
+from holdfast import App, GiveUp
+from holdfast.cli.root import root
+
+SHOP = """
+from holdfast import App, GiveUp
+jobs = App("sqlite:jobs.db")
+ledger = jobs.pool("ledger", int, lanes=4)
+
+@jobs.task
+def add(one: int, two: int = 0) -> int:
+    return one + two
+
+@jobs.task(queue="idle")
+def never() -> None: ...
+
+@ledger.handler
+def book(amount: int) -> None: ...
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Arguments, what standard output must contain, and a field of the first JSON object. MODE is `text` or `json`."""
+
+    arguments: str = ""
+    text: str = ""
+    field: str = ""
+    code: int = 0
+    stop: signal.Signals | None = None
+    """Sent after the first line of output, to a command that does not end by itself."""
+    prints_json: bool = True
+
+
+ROWS: dict[str, Row] = {
+    "worker": Row("shop -q soon --until-empty --lines --log-format none", "worker", "event"),
+    "enqueue": Row("add 1 two=2 --id enqueued-MODE --queue later", "enqueued-text  created", "receipt"),
+    "status": Row("", "default", "engine"),
+    "why": Row("waits-MODE", "waits-text", "id"),
+    "jobs cancel": Row("cancel-MODE --yes", "cancelled", "answer"),
+    "jobs delete": Row("delete-MODE --yes", "deleted", "answer"),
+    "jobs list": Row("--queue default", "waits-text", "id"),
+    "jobs report": Row("done", "succeeded", "job"),
+    "jobs requeue": Row("requeue-MODE", "requeued", "answer"),
+    "jobs show": Row("done", "succeeded", "id"),
+    "jobs trigger": Row("trigger-MODE", "triggered", "answer"),
+    "dead": Row("", "failed", "id"),
+    "queues clear": Row("clear-MODE --yes", "1 job cancelled", "count"),
+    "queues list": Row("", "default", "queue"),
+    "queues pause": Row("pause-MODE", "paused", "paused"),
+    "queues remove": Row("remove-MODE", "removed", "removed"),
+    "queues resume": Row("resume-MODE", "resumed", "paused"),
+    "pools list": Row("", "ledger", "name"),
+    "pools resize": Row("ledger 8", "8 lanes", "lanes"),
+    "tasks list": Row("", "never", "task"),
+    "workers list": Row("", "stop-text", "name"),
+    "workers stop": Row("stop-MODE", "stopping", "stopping"),
+    "top": Row("--once --interval 100ms", "default", "queues"),
+    "events": Row("--job done", "succeeded", "event"),
+    "check": Row("--app shop", "all fit", "checked"),
+    "migrate": Row("", "is up to date", "step"),
+    "config": Row("shop", "worker.concurrency", "key"),
+    "doctor": Row("", "store", "level", code=1),
+    "manager": Row("shop --min 1 --max 1 -q soon --lines --log-format none", "manager", "event", stop=signal.SIGTERM),
+    "file inspect": Row("files", "Nothing is damaged.", "kind"),
+    "completion": Row("bash", "_holdfast_completion", "script"),
+    "demo": Row("--help", "killed worker", prints_json=False),  # it takes long: see edges/test_demo.py
+}
+
+
+def leaves() -> list[str]:
+    """Every command that is no group of others."""
+    return [" ".join(path) for path, context in commands() if not isinstance(context.command, click.Group)]
+
+
+def test_every_command_has_a_row() -> None:
+    assert sorted(ROWS) == sorted(leaves())
+
+
+def make_store(app: App[Any]) -> None:
+    """Jobs in all states, for each command those that it needs. Each is there for the text and for the JSON."""
+
+    @app.task
+    def add(one: int, two: int = 0) -> int:
+        if one < 0:
+            raise GiveUp("negative")
+        return one + two
+
+    add.using(id="done").enqueue(1)
+    for mode in ("text", "json"):
+        for verb in ("delete", "requeue"):
+            add.using(id=f"{verb}-{mode}").enqueue(-1 if verb == "requeue" else 1)
+        add.using(id=f"empty-{mode}", queue=f"remove-{mode}").enqueue(1)
+    add.using(id="dead").enqueue(-1)
+    DueWorker(app).run()
+    for mode in ("text", "json"):
+        app.control.cancel(f"empty-{mode}")
+        app.control.delete(f"empty-{mode}", queue=f"remove-{mode}")
+        add.using(id=f"trigger-{mode}", delay=3600).enqueue(1)
+        for id, queue in [
+            (f"cancel-{mode}", "default"),
+            (f"waits-{mode}", "default"),
+            (f"clear-{mode}", f"clear-{mode}"),
+            (f"pause-{mode}", f"pause-{mode}"),
+            (f"resume-{mode}", f"resume-{mode}"),
+        ]:
+            add.using(id=id, queue=queue).enqueue(1)
+        app.control.pause(f"resume-{mode}")
+    app.pool("ledger", int, lanes=4).enqueue(1, key="ada")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a module, a SQLite store, a file store, and two live workers."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop.py").write_text(SHOP)
+    with App(f"file://{folder}/files") as files:
+        files.control.pause("any")
+    app = App[Any](f"sqlite:///{folder}/jobs.db")
+    with app:
+        make_store(app)
+        with app.worker(queues=["idle"], name="stop-text"), app.worker(queues=["idle"], name="stop-json"):
+            yield folder
+
+
+def environment(**more: str) -> Mapping[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return {**own, "HOLDFAST_APP": "shop", "COLUMNS": "100", **more}
+
+
+def start(folder: Path, command: str, row: Row, mode: str) -> subprocess.Popen[str]:
+    arguments = [*command.split(), *shlex.split(row.arguments.replace("MODE", mode))]
+    if mode == "json":
+        arguments.append("--json")
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str], row: Row) -> tuple[int, str, str]:
+    """Its exit code, standard output and standard error."""
+    with process:
+        first = ""
+        if row.stop is not None:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            process.send_signal(row.stop)
+        out, err = process.communicate(timeout=100)
+    return process.returncode, first + out, err
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_a_command_prints_text_and_json_and_exits_with_its_code(folder: Path, command: str) -> None:
+    row = ROWS[command]
+    processes = {
+        mode: start(folder, command, row, mode) for mode in ("text", "json") if mode == "text" or row.prints_json
+    }
+    ends = {mode: end(process, row) for mode, process in processes.items()}
+    for code, _, err in ends.values():
+        assert (code, err) == (row.code, "")
+    assert row.text in ends["text"][1]
+    if row.prints_json:
+        objects = [json.loads(line) for line in ends["json"][1].splitlines()]
+        assert all(isinstance(each, dict) for each in objects)
+        if objects or command != "migrate":  # nothing to do is no line
+            assert row.field in objects[0]
+
+
+# --- Examples ---
+
+
+EXAMPLES = [
+    (path, line.strip())
+    for path, context in commands()
+    for line in (context.command.epilog or "").splitlines()
+    if line.strip().startswith("holdfast ")
+]
+
+
+@pytest.mark.parametrize(("path", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_an_example_is_a_command_line_that_click_accepts(path: tuple[str, ...], line: str) -> None:
+    words = shlex.split(re.sub(r" > \S+$", "", line), comments=True)[1:]
+    command: click.Command = root
+    context = click.Context(root, **root.context_settings)
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]}"
+        command, words = found, words[1:]
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=context)
+    command.make_context(command.name, words, parent=context)  # parses, and does not run

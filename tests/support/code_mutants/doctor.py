@@ -54,7 +54,7 @@ MUTANTS = (
         "[worker for worker in live if not worker.max_children]",
         "live",
         "A manager without workers looks like a live worker.",
-        (f"{STORE}::test_a_silent_worker_is_a_warning_if_it_had_jobs",),
+        (f"{STORE}::test_a_manager_is_no_worker",),
     ),
     Mutant(
         "doctor ignores the tasks that hold the GIL",

@@ -299,7 +299,7 @@ def uses_the_store(how: str, url: str) -> str:
             case "migrate":
                 other.migrate()
             case "worker":
-                other.worker().run()
+                other.worker(until_empty=True).run()
             case "default":
                 App().control.queues()
     except BaseException as error:

@@ -60,9 +60,9 @@ class HandlerProcesses:
             self._end(self._idle.pop(0))
         return await self._start(task, memory_limit)
 
-    def give_back(self, process: HandlerProcess, *, usable: bool) -> None:
-        """Its call has ended."""
-        if usable and process.is_usable:
+    def give_back(self, process: HandlerProcess) -> None:
+        """Its call has ended, or was given up."""
+        if process.is_usable:
             self._idle.append(process)
         else:
             self._end(process)

@@ -175,12 +175,10 @@ class IsolatedHandler:
         finally:
             attempt.began_at = self._runtime.monotonic()
         self._watch_deadline(attempt)
-        is_usable = False
         try:
             answer = await self._answer(attempt, process)
-            is_usable = not (isinstance(answer, CallRaised) and answer.last)
         finally:
-            self._processes.give_back(process, usable=is_usable)
+            self._processes.give_back(process)
         if answer.progress is not None:
             attempt.progress = answer.progress
         return self._end(attempt, answer)

@@ -88,7 +88,7 @@ def test_a_term_to_the_whole_group_lets_isolated_handlers_finish(tmp_path: Path)
         (tmp_path / "go").touch()
         assert worker.wait(60) == 0, (tmp_path / "log").read_text()
         assert (tmp_path / "done").exists()
-        count = "import shop; print(shop.jobs.control.status('default').processed)"
+        count = "import shop; print(shop.jobs.control.status('default').succeeded)"
         counted = run("-c", count, folder=tmp_path)
         assert counted.stdout.strip() == "1", counted.stderr
     finally:

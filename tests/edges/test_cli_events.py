@@ -14,7 +14,7 @@ from eventually import eventually_now
 
 from holdfast import events
 from holdfast.cli.event_text import describe
-from holdfast.cli.events import ALL_KINDS, EventBuffer
+from holdfast.cli.events import ALL_KINDS, ReceivedEvents
 from holdfast.runtime import SystemRuntime
 
 USUAL_KINDS = set(ALL_KINDS) - {"QueueEmpty"}
@@ -86,7 +86,7 @@ def test_events_of_other_queues_are_left_out(shell: Shell) -> None:
 
 
 def test_a_full_buffer_counts_what_it_loses() -> None:
-    buffer = EventBuffer(SystemRuntime(), lambda event: True, size=3)
+    buffer = ReceivedEvents(SystemRuntime(), lambda event: True, size=3)
     for number in range(5):
         buffer.add(events.QueuePaused(at=number, queue="q"))
     taken, lost = buffer.take()

@@ -195,30 +195,40 @@ def test_an_unknown_pool_exits_with_4_and_similar_names(shell: Shell) -> None:
 
 def test_a_queue_that_was_paused_by_mistake_is_removed(shell: Shell) -> None:
     shell("queues", "pause", "emials", "--create")
-    refused = shell("queues", "remove", "emials")
+    refused = shell("queues", "remove", "emials", "--yes")
     assert (refused.code, "is paused, and the pause would be lost. Resume it first." in refused.err) == (1, True)
     shell("queues", "resume", "emials")
-    assert shell("queues", "remove", "emials").out == "removed  queue emials\n"
+    assert shell("queues", "remove", "emials", "--yes").out == "removed  queue emials\n"
     assert shell("queues", "list").code == 4
+
+
+def test_a_remove_says_what_is_lost_and_needs_yes(shell: Shell) -> None:
+    shell.works.enqueue()
+    shell.work()
+    shell("jobs", "delete", "--all", "--yes")
+    asked = shell("queues", "remove", "default")
+    assert (asked.code, asked.out) == (2, "")
+    assert "Remove queue default with its counters (1 ended job), its lanes and the size of its pool." in asked.err
+    assert [queue.queue for queue in shell.app.control.queues()] == ["default"]
 
 
 def test_a_queue_with_jobs_is_removed_after_they_are_deleted(shell: Shell) -> None:
     shell.works.enqueue()
     shell.gives_up.enqueue()
     shell.work()
-    refused = shell("queues", "remove", "default")
+    refused = shell("queues", "remove", "default", "--yes")
     assert (refused.code, "it has 2 jobs, ended ones included." in refused.err) == (1, True)
     assert shell("jobs", "delete", "--queue", "default", "--yes").code == 0
-    assert shell("queues", "remove", "default", "--json").objects == [{"queue": "default", "removed": True}]
+    assert shell("queues", "remove", "default", "--yes", "--json").objects == [{"queue": "default", "removed": True}]
 
 
 def test_a_queue_is_not_removed_while_a_live_worker_takes_from_it(shell: Shell) -> None:
     shell.app.control.pause("mails")
     shell.app.control.resume("mails")
     with shell.app.worker(queues=["mails"]) as worker:
-        refused = shell("queues", "remove", "mails")
+        refused = shell("queues", "remove", "mails", "--yes")
     assert (refused.code, f"live workers take from it: {worker.name}" in refused.err) == (1, True)
-    assert shell("queues", "remove", "mails").code == 0
+    assert shell("queues", "remove", "mails", "--yes").code == 0
 
 
 # --- Pools ---

@@ -29,6 +29,26 @@ def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_in_folder
 
 
+def groups() -> set[str]:
+    context = click.Context(root)
+    return {name for name in root.list_commands(context) if isinstance(root.get_command(context, name), click.Group)}
+
+
+def commands() -> list[tuple[str, ...]]:
+    context = click.Context(root)
+    found: list[tuple[str, ...]] = [()]
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        found.append((name,))
+        if isinstance(command, click.Group):
+            found += [(name, inner) for inner in command.list_commands(context)]
+    return found
+
+
+NO_STORE = ((), ("worker",), ("manager",), ("check",), ("demo",), ("file", "compact"), ("completion",))
+"""They have no `--url`: they need the tasks of an App, or no store at all."""
+
+
 def place(answer: Answer) -> str:
     assert answer.code == 0, answer.err
     path: str = answer.objects[0]["place"]
@@ -208,6 +228,56 @@ def test_an_address_of_no_engine_exits_with_2(run: Run) -> None:
     assert run("status", "--url", "carrier-pigeon://loft").code == 2
 
 
+# --- Which namespace ---
+
+
+def make_namespaces(folder: Path) -> str:
+    """Two namespaces in one folder: one job in `first`, two in `second`."""
+    url = f"file://{folder}/stores"
+    for namespace, ids in (("first", ["one"]), ("second", ["two", "three"])):
+        app: App[Any] = App(url, namespace=namespace, durability="none")
+        with app:
+            for job_id in ids:
+                app.queue("scans", int).enqueue(1, id=job_id)
+    return url
+
+
+def test_a_namespace_goes_with_an_address(run: Run, tmp_path: Path) -> None:
+    url = make_namespaces(tmp_path)
+    for namespace, ids in (("first", {"one"}), ("second", {"two", "three"})):
+        answer = run("jobs", "list", "--json", "--url", url, "--namespace", namespace)
+        assert {job["id"] for job in answer.objects} == ids
+    assert run("jobs", "list", "--url", url).code == 3, "there is no store in the default namespace"
+
+
+def test_a_namespace_goes_with_the_address_of_the_environment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", make_namespaces(tmp_path))
+    assert [job["id"] for job in run("jobs", "list", "--json", "--namespace", "first").objects] == ["one"]
+
+
+@pytest.mark.parametrize("by", ["--app", "HOLDFAST_APP"])
+def test_a_namespace_is_refused_beside_an_app(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    (tmp_path / "shop_app.py").write_text(SHOP)
+    if by == "HOLDFAST_APP":
+        monkeypatch.setenv(by, "shop_app")
+    answer = run("status", "--namespace", "first", *(["--app", "shop_app"] if by == "--app" else []))
+    assert (answer.code, answer.out) == (2, "")
+    assert "--namespace goes with --url: the App shop_app has its own namespace" in answer.err
+
+
+def test_a_namespace_that_no_engine_takes_exits_with_2(run: Run, tmp_path: Path) -> None:
+    assert run("status", "--url", make_namespaces(tmp_path), "--namespace", "No such").code == 2
+
+
+def test_every_command_on_a_store_takes_a_namespace(run: Run) -> None:
+    on_store = [c for c in commands() if c not in NO_STORE and " ".join(c) not in groups()]
+    assert [command for command in on_store if "--namespace" not in run(*command, "--help").out] == []
+
+
 # --- Everywhere ---
 
 
@@ -216,17 +286,6 @@ def test_debug_shows_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     answer = run("status", "--url", "env:NOT_SET")
     assert answer.code == 2
     assert "Traceback" in answer.err
-
-
-def commands() -> list[tuple[str, ...]]:
-    context = click.Context(root)
-    found: list[tuple[str, ...]] = [()]
-    for name in root.list_commands(context):
-        command = root.get_command(context, name)
-        found.append((name,))
-        if isinstance(command, click.Group):
-            found += [(name, inner) for inner in command.list_commands(context)]
-    return found
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
@@ -239,7 +298,7 @@ def test_every_command_has_a_help_page_with_an_example(run: Run, command: tuple[
 
 @pytest.mark.parametrize("command", [c for c in commands() if c not in ((), ("demo",))], ids=" ".join)
 def test_every_command_that_does_something_prints_json(run: Run, command: tuple[str, ...]) -> None:
-    if command not in (("jobs",), ("queues",), ("pools",), ("workers",), ("file",)):
+    if len(command) > 1 or command[0] not in groups():
         assert "--json" in run(*command, "--help").out
 
 

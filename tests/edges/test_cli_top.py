@@ -12,7 +12,7 @@ from holdfast import ErrorInfo, events
 from holdfast.cli.options import Store
 from holdfast.cli.rates import WINDOW_US, Latencies, Rates
 from holdfast.cli.target import TargetApp
-from holdfast.cli.top import Reader
+from holdfast.cli.top import TopReader
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
@@ -86,7 +86,7 @@ def test_it_is_printed_once_without_a_terminal(shell: Shell) -> None:
     fail_now(shell.app, shell.works)
     shell.works.using(queue="mails").enqueue()
     report_in_now(shell.app, "w1", "works", queues=("mails",), busy=1)
-    answer = shell("top", "--interval", "0.01", "--no-events")
+    answer = shell("top", "--interval", "0.1", "--no-events")
     rows = [line.split() for line in answer.out.splitlines()]
     assert answer.code == 0
     (row,) = (row for row in rows if row[:1] == ["mails"])
@@ -99,7 +99,7 @@ def test_the_object_has_rates_workers_lanes_and_latencies(shell: Shell) -> None:
     pool = shell.app.pool("ledger", int, lanes=2)
     for key in "aabbb":
         pool.enqueue(1, key=key)
-    (found,) = shell("top", "--once", "--json", "--interval", "0.01").objects
+    (found,) = shell("top", "--once", "--json", "--interval", "0.1").objects
     assert set(found) == {"at", "total", "queues", "lanes", "workers", "waited", "ran", "errors"}
     assert found["total"] == {"arrived": 0.0, "ended": 0.0}
     assert (found["queues"][0]["queue"], found["queues"][0]["depth"], found["queues"][0]["arrived"]) == ("ledger", 5, 0)
@@ -143,7 +143,7 @@ def test_a_refresh_is_a_few_calls_however_many_queues_there_are(shell: Shell, mo
         return await perform(command)
 
     monkeypatch.setattr(engine, "perform", count)
-    reader = Reader(Store(TargetApp(shell.app), False), Latencies(shell.app.runtime))
+    reader = TopReader(Store(TargetApp(shell.app), False), Latencies(shell.app.runtime))
     reader.read()
     assert commands == ["Stats", "Pools", *["Lanes", "Get"] * 3, "Workers", "Workers"]
     commands.clear()

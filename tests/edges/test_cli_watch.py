@@ -1,8 +1,10 @@
 """`--watch` on a real terminal and in a pipe, and colours only where they belong."""
 
 import os
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from command_line import Shell
@@ -12,12 +14,13 @@ from holdfast.cli.exits import NothingMatched
 from holdfast.cli.options import Store
 from holdfast.cli.target import TargetApp
 from holdfast.cli.watch import again, present
+from holdfast.control import Control
 from holdfast.errors import EngineUnavailable
 
 
 def test_a_watched_list_is_refreshed_until_ctrl_c(shell: Shell) -> None:
     shell.works.using(id="first-job").enqueue()
-    with on_terminal("jobs", "list", "--watch", "--interval", "0.05", "--url", shell.url, cwd=shell.path.parent) as t:
+    with on_terminal("jobs", "list", "--watch", "--interval", "0.1", "--url", shell.url, cwd=shell.path.parent) as t:
         t.wait_for("first-job")
         shell.works.using(id="second-job").enqueue()
         t.wait_for("second-job")
@@ -93,3 +96,45 @@ def test_a_view_that_cannot_be_refreshed_stays_with_the_reason(shell: Shell) -> 
         "Not refreshed: The store is gone.",
     ]
     assert again(lambda: "new", twice) == "new"
+
+
+def test_an_interval_that_would_load_the_store_is_refused(shell: Shell) -> None:
+    for command in (["jobs", "list", "--watch"], ["top"]):
+        answer = shell(*command, "--interval", "1ms")
+        assert (answer.code, "each refresh reads the store" in answer.err) == (2, True)
+
+
+# --- Progress ---
+
+
+def test_many_jobs_have_a_progress_bar_on_a_terminal(shell: Shell) -> None:
+    for _ in range(60):
+        shell.works.enqueue()
+    with on_terminal("jobs", "cancel", "--all", "--yes", "--url", shell.url, cwd=shell.path.parent) as terminal:
+        assert terminal.end() == 0
+    assert re.search(r"cancel .* \d+/60", terminal.text)
+    assert terminal.text.rstrip().endswith("cancelled  60 jobs")
+
+
+def test_a_pipe_gets_no_progress_bar(shell: Shell) -> None:
+    for _ in range(60):
+        shell.works.enqueue()
+    answer = shell("jobs", "cancel", "--all", "--yes")
+    assert (answer.out, answer.err) == ("cancelled  60 jobs\n", "")
+
+
+def test_ctrl_c_in_the_middle_says_how_many_were_changed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        shell.works.enqueue()
+    calls, acancel = [0], Control.acancel
+
+    async def interrupted(control: Control, job_id: str, /, *, queue: str | None = None, reason: str = "") -> Any:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise KeyboardInterrupt
+        return await acancel(control, job_id, queue=queue, reason=reason)
+
+    monkeypatch.setattr(Control, "acancel", interrupted)
+    answer = shell("jobs", "cancel", "--all", "--yes")
+    assert (answer.code, answer.out) == (130, "")
+    assert "Stopped: 3 of 5 jobs were cancelled; the next one may be, too." in answer.err

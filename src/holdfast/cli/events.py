@@ -43,7 +43,7 @@ COSTLY = (kinds.QueueEmpty,)
 """A listener for it costs each worker a query after every job. Only sent if it is named by `--kind`."""
 
 
-class EventBuffer:
+class ReceivedEvents:
     """Takes events on the threads of the feed, and gives them to the thread that prints."""
 
     def __init__(self, runtime: Runtime, wanted: Callable[[kinds.Event], bool], size: int = MAX_WAITING) -> None:
@@ -102,7 +102,7 @@ def events(store: Store, follow: bool, job_id: str | None, queue: str | None, na
     if job is not None and not follow:
         write(_wanted(_past(store, job), names), None)
         return
-    buffer = EventBuffer(store.app.runtime, lambda event: _is_of(event, job, queue))
+    buffer = ReceivedEvents(store.app.runtime, lambda event: _is_of(event, job, queue))
     for kind in _to_subscribe(names):
         store.app.on(kind, everywhere=True)(buffer.add)
     printed_until = 0
@@ -135,7 +135,7 @@ def _wanted(past: Iterable[kinds.JobEvent], names: tuple[str, ...]) -> list[kind
     return [event for event in past if not names or type(event).__name__ in names]
 
 
-def _follow(store: Store, buffer: EventBuffer, write: Writer, job: Job | None, printed_until: int) -> None:
+def _follow(store: Store, buffer: ReceivedEvents, write: Writer, job: Job | None, printed_until: int) -> None:
     """Write what comes. Of one job: until it has ended."""
     runtime = store.app.runtime
     pause = runtime.event()  # never set: only for `wait`, which Ctrl-C interrupts

@@ -15,6 +15,7 @@ from holdfast.cli.format import count, safe
 from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching_in, nothing_found
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
+from holdfast.cli.progress import MIN_WRITES, ProgressBar
 from holdfast.control import Control
 from holdfast.errors import Refused
 from holdfast.model.states import LIVE, JobState
@@ -123,7 +124,16 @@ def apply(verb: Verb, store: Store, ids: Sequence[str], chosen: Filter, *, yes: 
     jobs = jobs_by_id(store, ids, chosen.queue) if ids else _matching(verb, store, chosen)
     if verb.always_confirms or not ids:
         confirm(f"{verb.word.capitalize()} {_summary(jobs)}.", yes=yes)
-    results = [_apply(verb, store.control, job) for job in jobs]
+    results: list[VerbResult] = []
+    try:
+        with ProgressBar(verb.word, MIN_WRITES) as progress:
+            for job in jobs:
+                results.append(_apply(verb, store.control, job))
+                progress(len(results), len(jobs))
+    except KeyboardInterrupt:
+        done = sum(1 for result in results if not result.refused)
+        print_message(f"Stopped: {done:,} of {count(len(jobs), 'job')} were {verb.past}; the next one may be, too.")
+        raise
     _print_results(verb, store, jobs, results)
     return REFUSED if any(result.refused for result in results) else DONE
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.app import App
-from holdfast.cli.target import TargetApp, find, opened
+from holdfast.cli.target import TargetApp, find, keep_namespace, opened
 from holdfast.client import Client
 from holdfast.control import Control
 from holdfast.readers import byte_size, seconds
@@ -77,7 +77,21 @@ class Store:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 app_option = click.option("--app", "target", metavar="TARGET", help="The App: module, or module:name.")
-url_option = click.option("--url", metavar="ADDRESS", help="The store: env:NAME, or an address without a password.")
+_url = click.option("--url", metavar="ADDRESS", help="The store: env:NAME, or an address without a password.")
+_namespace = click.option(
+    "--namespace",
+    metavar="NAME",
+    expose_value=False,
+    callback=keep_namespace,
+    help="The namespace in the store, if no App is named. Default: the configured one, or holdfast.",
+)
+
+
+def url_option(function: Function) -> Function:
+    """Options `--url` and `--namespace`. The command gets the first; `target.find` reads the second by itself."""
+    return _url(_namespace(function))
+
+
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 queue_option = click.option("--queue", metavar="NAME", help="Only this queue.")
 

@@ -5,25 +5,44 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from holdfast.cli.format import safe
 
 MIN_TOTAL = 5_000
 """Items from which a bar is worth while: fewer are done in a moment."""
+MIN_WRITES = 50
+"""The same for items that are one write of the store each."""
 
 
 class ProgressBar:
     """Called with how much is done and how much there is. It appears with the first call, if there is much."""
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+    def __init__(self, title: str, min_total: int = MIN_TOTAL) -> None:
+        self._title = safe(title)
+        self._min_total = min_total
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        if total < MIN_TOTAL or not sys.stderr.isatty():
+        if total < self._min_total or not sys.stderr.isatty():
             return
         if self._progress is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
             self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar = self._progress.add_task(self._title, total=total)
             self._progress.start()

@@ -10,6 +10,7 @@ from holdfast.cli.exits import NothingMatched, confirm
 from holdfast.cli.format import count, safe, short
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import Store, examples, on_store, yes_option
+from holdfast.cli.progress import ProgressBar
 from holdfast.cli.queue_names import check_pool, check_queue
 from holdfast.cli.status import queue_table
 from holdfast.cli.tables import console, number, table, text
@@ -101,23 +102,30 @@ def clear(store: Store, name: str, lane: str | None, yes: bool) -> None:
         running = status.counts.get(JobState.RUNNING, 0) + status.counts.get(JobState.ASSIGNED, 0)
     claimed = f", {running:,} of them claimed by a worker" if running else ""
     confirm(f"Cancel {count(status.depth, 'job')} of {_scope(name, lane)}{claimed}.", yes=yes)
-    cleared = store.control.clear(name, lane=lane)
+    with ProgressBar(f"clear {_scope(name, lane)}") as progress:
+        progress(0, status.depth)  # it is one call: the bar shows that it goes on, and for how long
+        cleared = store.control.clear(name, lane=lane)
     if store.as_json:
         print_json({"queue": name, "lane": lane, "count": cleared})
     else:
         click.echo(f"cleared  {safe(_scope(name, lane))}  {count(cleared, 'job')} cancelled")
 
 
-@queues.command(epilog=examples("holdfast queues remove emials"))
+@queues.command(epilog=examples("holdfast queues remove emials", "holdfast queues remove emials --yes"))
 @name_argument
+@yes_option
 @on_store()
-def remove(store: Store, name: str) -> None:
+def remove(store: Store, name: str, yes: bool) -> None:
     """Remove a queue in which nothing is: its name, its counters, its lanes, the stored size of its pool.
 
     Refused while it has jobs, ended ones included, while it is paused, and while a live worker takes from it.
     """
-    if not store.control.remove_queue(name):
-        check_queue(store, name)
+    check_queue(store, name)
+    stored = next((queue for queue in store.control.queues() if queue.queue == name), None)
+    if stored is not None:
+        ended = count(stored.succeeded + stored.failed + stored.cancelled, "ended job")
+        confirm(f"Remove queue {name} with its counters ({ended}), its lanes and the size of its pool.", yes=yes)
+    if stored is None or not store.control.remove_queue(name):
         raise NothingMatched(f"Queue {name!r} is not stored: no job was in it yet.")
     if store.as_json:
         print_json({"queue": name, "removed": True})

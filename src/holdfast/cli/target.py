@@ -29,6 +29,10 @@ VARIABLE = "env:"
 """`--url env:NAME` is the address in the variable NAME."""
 
 
+NAMESPACE = "holdfast.namespace"
+"""The key of `--namespace` in the context of a command."""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetApp:
     """An App and its `module:name`. Without a name it only gives access to a store and has no tasks."""
@@ -55,18 +59,41 @@ def find(target: str | None, url: str | None) -> TargetApp:
     environment or the configuration file; else the default store."""
     if target is not None and url is not None:
         raise ConfigError("Give --app or --url, not both: an App has its own address.", key="app", source="--app")
+    context = click.get_current_context(silent=True)
+    namespace = None if context is None else context.meta.get(NAMESPACE)
     if url is not None:
-        app = App[Any](read_url(url))
+        app = _store_app(read_url(url), namespace)
         app.flags["url"] = f"--url {url}" if url.startswith(VARIABLE) else "--url"
         return TargetApp(app)
-    context = click.get_current_context(silent=True)
     embedded = context.obj if context is not None and isinstance(context.obj, TargetApp) else None
+    if namespace is not None and (target is not None or embedded is not None):
+        raise _namespace_of_app(target or (embedded.name if embedded is not None else ""))
     if target is not None:
         return load(target) if embedded is None else _load_beside(embedded, target)
     if embedded is not None:
         return embedded
     configured = App[Any]().config.app
-    return TargetApp(App()) if configured is None else load(configured, configured=True)
+    if configured is not None and namespace is not None:
+        raise _namespace_of_app(configured)
+    return TargetApp(_store_app(None, namespace)) if configured is None else load(configured, configured=True)
+
+
+def keep_namespace(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Keep the value of `--namespace` for `find`."""
+    context.meta[NAMESPACE] = value
+
+
+def _store_app(url: str | None, namespace: str | None) -> App[Any]:
+    """An App without tasks, for its store only."""
+    app = App[Any](url, namespace=namespace)
+    if namespace is not None:
+        app.flags["namespace"] = "--namespace"
+    return app
+
+
+def _namespace_of_app(name: str) -> ConfigError:
+    message = f"--namespace goes with --url: the App {name} has its own namespace, which its workers use."
+    return ConfigError(message, key="namespace", source="--namespace")
 
 
 def find_app(target: str | None) -> TargetApp:

@@ -56,7 +56,7 @@ def tasks() -> None:
 @on_store()
 @watch_options
 def list_(store: Store, interval_s: float | None) -> None:
-    """List tasks: known to this App, known to live workers, or queued and known to nobody."""
+    """List tasks, and who knows them: this App, live workers, or nobody."""
 
     def print_objects() -> None:
         for task in read_tasks(store):

@@ -18,12 +18,12 @@ from rich.text import Text
 from holdfast.cli.event_text import describe
 from holdfast.cli.format import clock, cut, short, span
 from holdfast.cli.json_output import event_data, print_json, to_data
-from holdfast.cli.options import Store, duration, examples, on_store
+from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.rates import Latencies, Percentiles, Rate, Rates
 from holdfast.cli.status import LONGEST_LIST, is_manager, manager_text, queue_state_text, worker_state_text
 from holdfast.cli.tables import console, number, table, text
 from holdfast.cli.target import store_facts
-from holdfast.cli.watch import again, or_message
+from holdfast.cli.watch import again, interval_option, or_message
 from holdfast.model.instants import SECOND
 from holdfast.model.states import JobState
 from holdfast.telemetry.events import JobEvent
@@ -62,7 +62,7 @@ class Overview:
 
 
 @dataclass(slots=True)
-class Reader:
+class TopReader:
     """Reads the store for each refresh, and keeps what the next one needs."""
 
     store: Store
@@ -101,7 +101,7 @@ def _activity(queue: TopQueue) -> tuple[float, int]:
 
 
 @click.command(epilog=examples("holdfast top", "holdfast top --interval 5s --no-events", "holdfast top --once --json"))
-@click.option("--interval", type=duration, default="1s", metavar="TIME", help="Time between refreshes. Default 1s.")
+@interval_option("Time between refreshes. Default 1s.")
 @click.option("--once", is_flag=True, help="Show it once, with the rates over one interval.")
 @click.option(
     "--events/--no-events",
@@ -111,15 +111,16 @@ def _activity(queue: TopQueue) -> tuple[float, int]:
 )
 @on_store()
 def top(store: Store, interval: float, once: bool, with_events: bool) -> None:
-    """Show queues, lanes, workers, rates, latencies and errors, refreshed until Ctrl-C.
+    """Watch queues, lanes, workers and rates.
 
-    Rates are jobs per second over the last ten seconds. Without a terminal, and without --json, it is shown once.
+    Latencies and errors, too, refreshed until Ctrl-C. Rates are jobs per second over the last ten seconds. Without a
+    terminal, and without --json, it is shown once.
     """
     latencies = Latencies(store.app.runtime)
     if with_events:
         for kind in latencies.KINDS:
             store.app.on(kind, everywhere=True)(latencies.add)
-    reader = Reader(store, latencies)
+    reader = TopReader(store, latencies)
     pause = store.app.runtime.event()  # never set: only for `wait`, which Ctrl-C interrupts
     terminal = console()
     if once or not (store.as_json or terminal.is_terminal):
@@ -143,7 +144,7 @@ def top(store: Store, interval: float, once: bool, with_events: bool) -> None:
             live.update(last, refresh=True)
 
 
-def _print(store: Store, reader: Reader) -> None:
+def _print(store: Store, reader: TopReader) -> None:
     overview = reader.read()
     if not store.as_json:
         console().print(_view(store, overview, reader.latencies, height=10_000))

@@ -19,20 +19,28 @@ from holdfast.cli.options import Function, Store, duration
 from holdfast.cli.tables import console
 from holdfast.errors import EngineError
 
+MIN_INTERVAL_S = 0.01
+"""Each refresh reads the store."""
+
 View = Callable[[], RenderableType]
+
+
+def _interval(value: str) -> float:
+    seconds = duration(value)
+    if seconds < MIN_INTERVAL_S:
+        raise click.BadParameter(f"{value!r} is too short: each refresh reads the store. Give 10ms or more.")
+    return seconds
+
+
+def interval_option(help: str) -> Callable[[Function], Function]:
+    return click.option("--interval", type=_interval, default="1s", metavar="TIME", help=help)
 
 
 def watch_options(function: Function) -> Function:
     """Options `--watch` and `--interval`, which the command gets as `interval_s`; None: show it once."""
 
     @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-    @click.option(
-        "--interval",
-        type=duration,
-        default="1s",
-        metavar="TIME",
-        help="With --watch: time between refreshes. Default 1s.",
-    )
+    @interval_option("With --watch: time between refreshes. Default 1s.")
     @wraps(function)
     def command(*args: Any, watch: bool, interval: float, **options: Any) -> Any:
         return function(*args, interval_s=interval if watch else None, **options)

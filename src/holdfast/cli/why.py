@@ -21,9 +21,10 @@ from holdfast.core.wait_reason import Why
 @queue_option
 @on_store()
 def why(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
-    """Say why a job has not ended: everything that keeps it from running, who holds it, and when it ends.
+    """Say why a job has not ended.
 
-    JOB is an id, or the beginning of one. For a running job it says who runs it, and for an ended one how it ended.
+    It lists everything that keeps the job from running, who holds it, and when it ends. For a running job it says who
+    runs it, and for an ended one how it ended. JOB is an id, or the beginning of one.
     """
     for place, job in enumerate(jobs_by_id(store, ids, queue)):
         answer = store.control.why(job.id, queue=job.queue)

@@ -109,11 +109,6 @@ class StoreConnection:
             self._follow_url(self._find_url())
         return self._url or self.config.url or DEFAULT_URL
 
-    @property
-    def url_in_code(self) -> str | None:
-        """The address that the code has given. None: the configuration decides."""
-        return self._url
-
     def _follow_url(self, url: str) -> None:
         if self._url not in (None, url):
             self._epoch += 1  # the next call opens the other store; `close` and the exit close the earlier one, too

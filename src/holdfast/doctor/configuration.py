@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.model.address import mask_password
 from holdfast.model.findings import ADDRESS, ENVIRONMENT, Finding
 
 SWITCHES = {
@@ -11,13 +10,12 @@ SWITCHES = {
 }
 
 
-def check_address(in_code: str | None, in_environment: str | None, shown: str) -> Finding:
-    """`shown` is the address in use, as users are shown it."""
-    if in_code is not None and in_environment not in (None, in_code):
+def check_address(conflict: str, shown: str) -> Finding:
+    """`conflict`: how code and environment differ; empty if they do not. `shown`: the address in use, for people."""
+    if conflict:
         return ADDRESS.warning(
-            f"The code names {mask_password(in_code)}, and HOLDFAST_URL {mask_password(str(in_environment))}. The code "
-            "wins here; a process with App() and no address uses the other store.",
-            "Write App() to let the environment decide, or remove HOLDFAST_URL.",
+            f"{conflict} A process with App() and no address uses the other store.",
+            "Name the store in one place: in the code, or in HOLDFAST_URL.",
         )
     return ADDRESS.ok(f"The store is {shown}.")
 

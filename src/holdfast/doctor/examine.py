@@ -16,7 +16,7 @@ from holdfast.declare.policy import TaskPolicy
 from holdfast.doctor.clocks import check_clocks, read_clock
 from holdfast.doctor.configuration import check_address, check_switches
 from holdfast.doctor.queues import check_depths, check_queues
-from holdfast.doctor.tasks import DeclaredTask, check_leases, check_tasks
+from holdfast.doctor.tasks import ExaminedTask, check_leases, check_tasks
 from holdfast.doctor.workers import (
     check_notifications,
     check_process_records,
@@ -28,6 +28,8 @@ from holdfast.engine import Engine
 from holdfast.errors import EngineError, HoldfastError, SchemaMismatch
 from holdfast.model.findings import CONNECTION, DAMAGE, OPENING, SCHEMA, Finding, Level
 from holdfast.views import WorkerStatus
+
+RUN_AGAIN = "Correct that, then run the command again: workers, queues and clocks were not checked."
 
 
 class PolicyHolder(Protocol):
@@ -43,8 +45,8 @@ async def examine(store: StoreConnection, tasks: Mapping[str, PolicyHolder]) -> 
     """All findings. Changes no job and no queue; a store that is missing or damaged is left as it is."""
     await move_to_loop()
     config, findings = store.config, list[Finding]()
-    declared = [DeclaredTask(task.policy, task.is_async) for task in tasks.values()]
-    findings.append(check_address(store.url_in_code if declared else None, config.environment_url, store.address))
+    declared = [ExaminedTask(task.policy, task.is_async) for task in tasks.values()]
+    findings.append(check_address(store.url_conflict, store.address))
     findings += check_switches(os.environ)
     findings += check_tasks(declared, config.worker)
     try:
@@ -80,12 +82,12 @@ def _may_open(findings: list[Finding]) -> bool:
 def _of_error(error: HoldfastError) -> Finding:
     """A store that cannot be used now is one thing; a store that answers, and is refused or refuses, another."""
     if isinstance(error, EngineError) and type(error) not in (EngineError, SchemaMismatch):
-        return CONNECTION.problem(str(error), "What needs the open store was not checked.")
-    return OPENING.problem(f"A worker cannot use this store: {error}", "What needs the open store was not checked.")
+        return CONNECTION.problem(str(error), RUN_AGAIN)
+    return OPENING.problem(f"A worker cannot use this store: {error}", RUN_AGAIN)
 
 
 async def _examine_open_store(
-    store: StoreConnection, engine: Engine, declared: list[DeclaredTask], findings: list[Finding]
+    store: StoreConnection, engine: Engine, declared: list[ExaminedTask], findings: list[Finding]
 ) -> None:
     config = store.config
     findings.append(check_writes(await engine.blocked_by()))

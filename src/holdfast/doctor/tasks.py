@@ -17,18 +17,23 @@ LONG_POLL_S = 60.0
 """A lost notification delays a job by this much."""
 
 
-class DeclaredTask(NamedTuple):
+class ExaminedTask(NamedTuple):
     """What the checks need to know of a task."""
 
     policy: TaskPolicy
     is_async: bool
 
     @property
+    def can_be_stopped(self) -> bool:
+        """A coroutine is cancelled, and a process is killed. A thread goes on."""
+        return self.is_async or self.policy.isolate is not None
+
+    @property
     def name(self) -> str:
         return self.policy.name
 
 
-def check_tasks(tasks: Sequence[DeclaredTask], worker: WorkerSettings) -> Iterator[Finding]:
+def check_tasks(tasks: Sequence[ExaminedTask], worker: WorkerSettings) -> Iterator[Finding]:
     """Without the store."""
     if not tasks:
         return
@@ -38,18 +43,18 @@ def check_tasks(tasks: Sequence[DeclaredTask], worker: WorkerSettings) -> Iterat
     yield from _intervals(tasks, worker)
 
 
-def _timeouts(tasks: Sequence[DeclaredTask]) -> Finding:
-    late = [task.name for task in tasks if task.policy.timeout is not None and not task.is_async]
+def _timeouts(tasks: Sequence[ExaminedTask]) -> Finding:
+    late = [task.name for task in tasks if task.policy.timeout is not None and not task.can_be_stopped]
     if late:
         return TIMEOUT.warning(
             f"These tasks have a timeout and are plain functions, whose threads cannot be stopped: {names(late)}. "
             "After the timeout `ctx.aborted` is true, and the function keeps its slot until it returns.",
-            "Make them async, or let them look at `ctx.aborted`.",
+            'Give them `isolate="process"`, make them async, or let them look at `ctx.aborted`.',
         )
     return TIMEOUT.ok("Every task with a timeout can be stopped.")
 
 
-def _grace(tasks: Sequence[DeclaredTask], grace_s: float) -> Finding:
+def _grace(tasks: Sequence[ExaminedTask], grace_s: float) -> Finding:
     longer = [task for task in tasks if task.policy.timeout is not None and task.policy.timeout > grace_s * SECOND]
     if longer:
         longest_s = max(task.policy.timeout or 0 for task in longer) / SECOND
@@ -62,7 +67,7 @@ def _grace(tasks: Sequence[DeclaredTask], grace_s: float) -> Finding:
     return GRACE.ok(f"A worker that is stopped waits {grace_s:g} s; no timeout is longer.")
 
 
-def _long_leases(tasks: Sequence[DeclaredTask]) -> Iterator[Finding]:
+def _long_leases(tasks: Sequence[ExaminedTask]) -> Iterator[Finding]:
     long = [task for task in tasks if task.policy.lease > LONG_LEASE_US]
     if long:
         longest_s = max(task.policy.lease for task in long) / SECOND
@@ -73,7 +78,7 @@ def _long_leases(tasks: Sequence[DeclaredTask]) -> Iterator[Finding]:
         )
 
 
-def _intervals(tasks: Sequence[DeclaredTask], worker: WorkerSettings) -> Iterator[Finding]:
+def _intervals(tasks: Sequence[ExaminedTask], worker: WorkerSettings) -> Iterator[Finding]:
     shortest_s = min(task.policy.lease for task in tasks) / SECOND
     found = False
     if worker.poll_interval > LONG_POLL_S:
@@ -97,7 +102,7 @@ def _intervals(tasks: Sequence[DeclaredTask], worker: WorkerSettings) -> Iterato
         )
 
 
-def check_leases(tasks: Sequence[DeclaredTask], round_trip_us: Micros) -> Finding:
+def check_leases(tasks: Sequence[ExaminedTask], round_trip_us: Micros) -> Finding:
     """Against the time that the store takes to answer."""
     answer = f"The store answers in {round_trip_us / 1000:.1f} ms"
     short = [task for task in tasks if task.policy.lease < ROUND_TRIPS_PER_LEASE * round_trip_us]

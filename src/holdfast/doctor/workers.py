@@ -12,7 +12,15 @@ def check_workers(
     workers: Sequence[WorkerRecord], ended: frozenset[str], now: Instant, *, has_jobs: bool
 ) -> Iterator[Finding]:
     """`ended`: workers whose process has certainly ended. `has_jobs`: some jobs have not ended."""
-    alive = [w for w in workers if w.is_alive(now) and w.worker not in ended and not w.max_children]
+    live = [worker for worker in workers if worker.is_alive(now) and worker.worker not in ended]
+    alive = [worker for worker in live if not worker.max_children]
+    short = [manager for manager in live if len(manager.children) < manager.min_children]
+    for manager in short:
+        yield WORKERS.warning(
+            f"Manager {manager.worker} has {len(manager.children)} workers, and should have {manager.min_children} at "
+            "least: it has just started, or its workers end again and again.",
+            "Look into its log.",
+        )
     gone = [worker for worker in workers if worker.worker in ended]
     silent = [worker for worker in workers if not worker.is_alive(now) and worker.worker not in ended]
     for kind, group in (("has ended without a stop", gone), ("has sent no heartbeat", silent)):
@@ -34,7 +42,7 @@ def check_workers(
         yield WORKERS.problem("No worker is alive, and jobs wait.", "Start one: holdfast worker MODULE")
     elif not alive:
         yield WORKERS.note("No worker is alive. No job waits.", "Start one: holdfast worker MODULE")
-    elif not gone and not silent:
+    elif not gone and not silent and not short:
         yield WORKERS.ok(f"{len(alive)} alive: {names(worker.worker for worker in alive)}.")
 
 
@@ -44,7 +52,7 @@ def check_stalls(workers: Sequence[WorkerRecord], now: Instant) -> Iterator[Find
         yield STALLS.warning(
             f"On worker {worker.worker} code of these tasks held the GIL so long that no lease could be renewed: "
             f"{names(worker.stalling_tasks)}. It is most often a C extension. That worker runs their jobs alone now.",
-            "Release the GIL in that code, or run it in a process of its own.",
+            'Give the task `isolate="process"`, or release the GIL in that code.',
         )
     if not stalled and workers:
         yield STALLS.ok("No live worker has noticed code that holds the GIL for long.")

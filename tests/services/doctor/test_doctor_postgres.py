@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from bouncer import PROGRAM, WHY_NOT, Bouncer
 from eventually import eventually_now
 from findings import examine_app, examine_engine, examined, findings_of, worst
-from postgres import PostgresServer
+from postgres import PostgresServer, private_server
 from postgres_roles import new_role
 from postgres_stock import Store, unused_name
 from proxy import Proxy
@@ -31,6 +32,7 @@ from holdfast.model.findings import (
     TRANSACTIONS,
     VERSION,
     WORKERS,
+    WRITES,
     Level,
 )
 from holdfast.model.instants import MINUTE
@@ -91,7 +93,19 @@ def test_rights_that_are_missing_are_reported(store: Store, postgres_server: Pos
     problems = [finding for finding in findings if finding.level is Level.PROBLEM and finding.check != DURABILITY.name]
     assert [finding.check for finding in problems] == [OPENING.name]
     assert "holdfast migrate --grant ROLE" in problems[0].found
-    assert "password" not in str(findings)
+    assert str(urlsplit(role.url).password) not in str(findings)
+
+
+def test_a_role_with_the_rights_of_a_client_can_examine_everything(
+    store: Store, postgres_server: PostgresServer
+) -> None:
+    role = new_role(postgres_server)
+    app_at(store).migrate(grant=[role.name])
+    with closing(psycopg.connect(postgres_server.url())):
+        findings = examine_app(App(role.url, namespace=store.namespace))
+    assert worst(findings, CONNECTION).level is worst(findings, WRITES).level is Level.OK
+    used = int(worst(findings, CONNECTIONS).found.split()[0])
+    assert used >= 2  # sessions of other roles count, too
 
 
 def test_a_server_that_does_not_answer(store: Store, postgres_server: PostgresServer) -> None:
@@ -164,3 +178,26 @@ def test_the_examination_leaves_no_session(store: Store, postgres_server: Postgr
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE '%pg_is_in_recovery%'"
     )
     eventually_now(lambda: postgres_server.execute(query) == [(0,)], "the end of the session")
+
+
+@pytest.mark.chaos
+def test_a_server_of_its_own_whose_settings_change() -> None:
+    """With the settings that PostgreSQL has by default, then with weaker ones, and with few connections."""
+    with private_server(max_connections=20) as server:
+        app: App[Any] = App(server.url(), auto_migrate=True)
+        app.migrate()
+        found = examined(app, DURABILITY)
+        assert (found.level, found.found.startswith("durable: ")) == (Level.OK, True)
+        assert examined(App(server.url(), durability="fast"), DURABILITY).level is Level.NOTE
+        server.execute("ALTER SYSTEM SET full_page_writes = off")
+        server.execute("ALTER SYSTEM SET synchronous_commit = off")
+        server.execute("SELECT pg_reload_conf()")
+        eventually_now(lambda: examined(app, DURABILITY).level is Level.WARNING, "the weaker settings")
+        server.execute("ALTER SYSTEM SET full_page_writes = on")
+        server.execute("SELECT pg_reload_conf()")
+        eventually_now(lambda: "connections of Holdfast do" in examined(app, DURABILITY).found, "the setting of pages")
+        others = [psycopg.connect(server.url()) for _ in range(13)]
+        found = worst(examine_engine(open_engine(server.url())), CONNECTIONS)
+        for other in others:
+            other.close()
+    assert (found.level, " of 17 connections are in use" in found.found) == (Level.WARNING, True)

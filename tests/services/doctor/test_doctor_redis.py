@@ -7,8 +7,10 @@ import pytest
 import redis
 from findings import examine_app, examine_engine, examined, findings_of, worst
 from redis_acl import limited
+from redis_cluster import cluster
+from redis_sentinel import SERVICE, private_sentinels
 from redis_server import AOF_EVERYSEC, RedisServer, private_server
-from redis_stores import Store
+from redis_stores import Store, fresh_cluster_namespace
 
 from holdfast import App
 from holdfast.engines import open_engine
@@ -163,6 +165,29 @@ def test_another_clock_of_the_server_is_a_warning(server: RedisServer) -> None:
     app.engine.clock_offset = MINUTE
     found = examined(app, CLOCK)
     assert (found.level, "60.0 s ahead of" in found.found) == (Level.WARNING, True)
+
+
+def test_each_primary_of_a_cluster_is_examined() -> None:
+    nodes = cluster()
+    store = fresh_cluster_namespace(nodes)
+    options: dict[str, Any] = {"namespace": store.namespace, "durability": "none"}
+    assert worst(examine_engine(open_engine(store.url, **options)), SCHEMA).level is Level.NOTE
+    App(store.url, namespace=store.namespace, durability="none").migrate()
+    findings = examine_app(App(store.url, namespace=store.namespace, durability="none"))
+    assert worst(findings, SCHEMA).level is worst(findings, CONNECTION).level is Level.OK
+    assert len(findings_of(findings, MEMORY)) == len(nodes.primaries)
+    assert worst(findings, MEMORY).found.startswith(f"Server 1 of {len(nodes.primaries)}: ")
+
+
+@pytest.mark.chaos
+def test_the_primary_behind_sentinels_is_examined() -> None:
+    with private_sentinels() as group:
+        url = f"redis+sentinel://:{group.password}@{group.places}/{SERVICE}"
+        App(url, durability="none").migrate()
+        findings = examine_app(App(url, durability="none"))
+        assert worst(findings, CONNECTION).level is Level.OK
+        assert worst(findings, REPLICAS).found.startswith(f"{len(group.replicas)} connected")
+        assert "It is a replica" not in str(findings)
 
 
 def test_a_server_that_does_not_answer(server: RedisServer) -> None:

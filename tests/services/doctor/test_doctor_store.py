@@ -1,11 +1,14 @@
 """What `doctor` finds in an open store: workers, clocks, process records and queues."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually_now
 from findings import examined, findings_of, worst
 
 from holdfast import App, GiveUp
@@ -106,8 +109,53 @@ def test_a_silent_worker_is_a_warning_if_it_had_jobs() -> None:
     assert levels(worker(**silent)) == [Level.NOTE]
     assert levels(worker(seen=NOW - 29 * SECOND, busy=2)) == [Level.OK]
     assert levels(worker("gone", busy=1), ended=frozenset({"gone"})) == [Level.WARNING]
+    assert levels(worker("manager", min_children=2, max_children=4, children=("alive",))) == [Level.WARNING]
+    assert levels(worker("manager", min_children=1, max_children=4, children=("alive",))) == [Level.OK]
     (text,) = [one.found for one in check_workers([worker(**silent, busy=2), alive], frozenset(), NOW, has_jobs=True)]
     assert "web-1, pid 17" in text
+
+
+PROGRAM = """
+import sys
+import time
+from holdfast import App
+
+jobs = App(sys.argv[1])
+
+@jobs.task(queue="slow")
+def sleeps() -> None:
+    print("running", flush=True)
+    time.sleep(600)
+
+sleeps.enqueue()
+jobs.worker(name="victim").run()
+"""
+
+
+def test_a_manager_is_no_worker() -> None:
+    manager = worker("manager", max_children=4)
+    assert level_of(check_workers([manager], frozenset(), NOW, has_jobs=True)) is Level.PROBLEM
+
+
+def test_a_killed_worker_that_had_a_job_is_named(app: App[Any], url: str) -> None:
+    def victim() -> WorkerStatus | None:
+        return next((worker for worker in app.control.workers() if worker.name.startswith("victim")), None)
+
+    def has_reported() -> bool:
+        found = victim()
+        return found is not None and found.busy == 1
+
+    program = [sys.executable, "-c", PROGRAM, url]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        eventually_now(has_reported, "a heartbeat with the running job")
+        process.kill()
+    findings = app.control.examine()
+    (warning,) = [one for one in findings_of(findings, WORKERS) if one.level is Level.WARNING]
+    assert f"pid {process.pid}) has ended without a stop" in warning.found
+    assert "with 1 job running" in warning.found
+    assert worst(findings, WORKERS).level is Level.PROBLEM  # none is alive
 
 
 def test_tasks_that_hold_the_gil_are_named() -> None:

@@ -9,7 +9,7 @@ from findings import examine_app, examined, worst
 
 from holdfast import App
 from holdfast.doctor.configuration import check_switches
-from holdfast.doctor.tasks import DeclaredTask, check_leases
+from holdfast.doctor.tasks import ExaminedTask, check_leases
 from holdfast.model.findings import ADDRESS, ENVIRONMENT, GRACE, INTERVALS, LEASE, TIMEOUT, Check, Finding, Level
 from holdfast.model.instants import MILLISECOND, SECOND
 
@@ -39,10 +39,15 @@ def test_a_plain_task_with_a_timeout_cannot_be_stopped(app: App[Any]) -> None:
     assert "stoppable" not in found.found
 
 
-def test_an_async_task_with_a_timeout_is_fine(app: App[Any]) -> None:
+def isolated() -> None:
+    """At module level, where a child process finds it."""
+
+
+def test_a_task_that_is_async_or_has_a_process_of_its_own_can_be_stopped(app: App[Any]) -> None:
     @app.task(timeout=5)
     async def stoppable() -> None: ...
 
+    app.task(timeout=5, isolate="process")(isolated)
     assert summary(examined(app, TIMEOUT)) == (Level.OK, False)
 
 
@@ -76,7 +81,7 @@ def test_a_lease_must_be_longer_than_some_round_trips(app: App[Any]) -> None:
     @app.task(lease=30)
     async def usual() -> None: ...
 
-    tasks = [DeclaredTask(task.policy, task.is_async) for task in app.registry.values()]
+    tasks = [ExaminedTask(task.policy, task.is_async) for task in app.registry.values()]
     assert check_leases(tasks, 399 * MILLISECOND).level is Level.OK
     found = check_leases(tasks, 401 * MILLISECOND)
     assert summary(found) == (Level.WARNING, True)

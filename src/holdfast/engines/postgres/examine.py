@@ -28,7 +28,7 @@ POOLED_KEY = "postgres.pooled"
 SERVER_SETTINGS = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
-       pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+       pg_is_in_recovery(), (SELECT sum(numbackends)::int FROM pg_stat_database)
 """
 OLD_TRANSACTIONS = """
 SELECT pid, coalesce(application_name, ''), coalesce(usename, ''), coalesce(state, 'unknown'),
@@ -65,9 +65,8 @@ async def examine_server(
 
 
 def _version(connection: asyncpg.Connection, place: str, oldest: int) -> Finding:
-    version = connection.get_server_version()
-    text = f"PostgreSQL {version.major}.{version.minor}"
-    if version.major < oldest:
+    text = f"PostgreSQL {connection.get_settings().server_version.partition(' ')[0]}"
+    if connection.get_server_version().major < oldest:
         return VERSION.problem(
             f"{text} at {place} is too old.", f"Holdfast needs PostgreSQL {oldest} or newer: upgrade the server."
         )

@@ -235,7 +235,8 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
 
     async def examine(self, report: Report) -> None:
         try:
-            await self._find_cluster()
+            if self._pid != os.getpid():
+                await self._find_cluster()
             primary, servers = self._primary, self._servers
             report(check_server_version(await primary.server(), OLDEST_SERVER))
             await examine_servers(await primary.commands(), self.durability, servers.settings, report)

@@ -10,14 +10,17 @@ from holdfast.engines.disk_checks import (
     check_file_system,
     check_permissions,
     existing_folder,
+    readable,
 )
+from holdfast.engines.engine_clock import MAX_LEAD_US
 from holdfast.engines.sqlite.connection import MIN_VERSION, connect, translate
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.engines.sqlite.migrations import VERSION as SCHEMA_VERSION
 from holdfast.engines.sqlite.migrations import version_of
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.errors import EngineUnavailable
-from holdfast.model.findings import ADDRESS, DURABILITY, LOG_SIZE, SCHEMA, VERSION, Finding, Report
+from holdfast.model.findings import ADDRESS, CLOCK, DURABILITY, LOG_SIZE, SCHEMA, VERSION, Finding, Report
+from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 SOUND_SINCE = (3, 51, 3)
@@ -37,6 +40,19 @@ SURVIVES = {
 def examine_sqlite(store: StoreOptions, runtime: Runtime, report: Report, *, is_relative: bool) -> None:
     """Blocks the calling thread. Raises an error of the package if the file cannot be read."""
     path = Path(store.path)
+    with readable(path):
+        _examine_files(path, runtime, report, is_relative=is_relative)
+    db = connect(store, read_only=True)
+    with CONNECTIONS.in_use(db):
+        try:
+            _examine_database(db, store, runtime, report)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise translate(error, store.path) from error
+        finally:
+            db.close()
+
+
+def _examine_files(path: Path, runtime: Runtime, report: Report, *, is_relative: bool) -> None:
     folder = existing_folder(path.parent)
     if is_relative:
         report(
@@ -68,17 +84,9 @@ def examine_sqlite(store: StoreOptions, runtime: Runtime, report: Report, *, is_
             "worker makes one.",
             engine="sqlite",
         )
-    db = connect(store, read_only=True)
-    with CONNECTIONS.in_use(db):
-        try:
-            _examine_database(db, store, report)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise translate(error, store.path) from error
-        finally:
-            db.close()
 
 
-def _examine_database(db: sqlite3.Connection, store: StoreOptions, report: Report) -> None:
+def _examine_database(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime, report: Report) -> None:
     version = version_of(db, store.namespace)
     (others,) = db.execute(
         "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
@@ -90,6 +98,17 @@ def _examine_database(db: sqlite3.Connection, store: StoreOptions, report: Repor
     (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
     report(_durability(store.durability, journal_mode, SYNCHRONOUS_NAMES.get(synchronous, str(synchronous))))
     report(_schema(version, store.namespace))
+    if version == SCHEMA_VERSION:
+        (wall,) = db.execute(f"SELECT wall FROM {store.namespace}_meta").fetchone()
+        lead_us = wall - runtime.wall()
+        if lead_us > MAX_LEAD_US:
+            report(
+                CLOCK.warning(
+                    f"The last write has a time that is {lead_us / SECOND:.0f} s ahead of this host's clock: the "
+                    "clock was set back. Due times follow the clock as it is now.",
+                    "Let NTP set the clock, in small steps.",
+                )
+            )
 
 
 def check_version(version: tuple[int, int, int], *, has_other_tables: bool) -> Finding:

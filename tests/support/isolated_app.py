@@ -335,7 +335,7 @@ def isolated_neighbour(ctx: Context, seconds: float) -> int:
 @jobs.task(isolate="process", lease=LEASE_S, max_attempts=50, max_losses=40, backoff=0)
 def short(ctx: Context, number: int) -> int:
     note("runs", os.getpid(), "start", ctx.job.id, ctx.attempt)
-    pause(0.002)
+    pause(0.02)
     return number * 2
 
 

@@ -44,7 +44,7 @@ async def onion(ctx: Context, proceed: Next) -> object:
     return value
 
 
-@jobs.task(isolate="process")
+@jobs.task(isolate="process", timeout=60)
 def facts(ctx: Context[dict[str, int]]) -> dict[str, Any]:
     ctx.progress(0.25, "a quarter")
     return {
@@ -73,7 +73,7 @@ def reads_a_log() -> None:
 
 @jobs.task(isolate="process", give_up_on=(LookupError,))
 def gives_up_on_a_key() -> None:
-    {}["x"]
+    dict[str, int]()["x"]
 
 
 @jobs.task(isolate="process", retry_on=(OSError,), max_attempts=2, backoff=0)

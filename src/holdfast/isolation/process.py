@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 
+from holdfast import forks
 from holdfast.isolation.frames import (
     AbortRequest,
     BrokenFrame,
@@ -96,6 +97,7 @@ class HandlerProcess(asyncio.Protocol):
         """The last measured one. The kernel's own figure is at least the peak memory of this worker."""
         self._worker_peak_bytes = own_peak_bytes()
         self._socket, other = socket.socketpair()
+        self._copy = forks.ChildCopy(self._socket.fileno)  # a forked process must not keep the connection open
         with other:
             argv = [sys.executable, *interpreter_options(), "-P", "-m", "holdfast.isolation.child"]
             try:

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import child_app
 import pytest
@@ -32,7 +33,7 @@ async def worker(concurrency: int = 1) -> AsyncIterator[None]:
         yield
 
 
-async def report_of(handle: Handle[object]) -> Report:
+async def report_of(handle: Handle[Any]) -> Report:
     return await handle.areport(timeout=LIMIT_S)
 
 
@@ -60,7 +61,7 @@ async def test_the_retry_policy_sees_the_exception_itself() -> None:
         by_kind = await report_of(await child_app.gives_up_on_a_key.aenqueue())
         assert (by_kind.reason, by_kind.job.attempt) == ("gave_up", 1)
         assert by_kind.job.last_error is not None
-        assert 'in gives_up_on_a_key\n    {}["x"]' in by_kind.job.last_error.traceback
+        assert 'in gives_up_on_a_key\n    dict[str, int]()["x"]' in by_kind.job.last_error.traceback
         assert "holdfast/isolation" not in by_kind.job.last_error.traceback
         retried = await report_of(await child_app.retries_a_subclass_of_os_error.aenqueue())
         assert (retried.reason, retried.job.attempt) == ("exhausted", 2)
@@ -130,9 +131,10 @@ async def test_log_lines_of_the_handler_name_the_job(capfd: pytest.CaptureFixtur
     assert f"WARNING shop: a line of the handler [reads_a_log {handle.id} attempt 1]" in written
 
 
-async def test_a_worker_that_stops_leaves_no_process() -> None:
+async def test_a_worker_that_stops_leaves_no_process(caplog: pytest.LogCaptureFixture) -> None:
     async with worker():
         (pid, _) = await child_app.async_pid.using(wait=LIMIT_S).arequest()
+    assert "cannot be stopped" not in caplog.text, "it can be killed when its timeout has passed"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -38,7 +38,7 @@ SIGNALS = """\
 
 | signal | `worker` | `manager` |
 |---|---|---|
-| SIGTERM, SIGINT (Ctrl-C) | claims no more jobs, waits for its handlers up to `--grace`, releases the rest | stops all workers in this way |
+| SIGTERM, SIGINT (Ctrl-C) | claims no more, lets handlers end up to `--grace`, releases the rest | so do all workers |
 | a second one | ends the grace period at once | the same for all workers |
 | SIGHUP | stops gently; a worker of a manager ignores it | replaces the workers one after the other |
 

@@ -1,4 +1,4 @@
-"""The name, queues and settings of one worker."""
+"""What one worker is to do: its name, its queues, its settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from holdfast.readers import byte_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What `WorkerServices` needs to know about its worker."""
+    """The name, queues and settings of one worker."""
 
     worker: str
     queues: tuple[str, ...]
@@ -21,7 +21,7 @@ class WorkerSpec:
     settings: WorkerSettings
     strict: bool = False
     isolation: bool = True
-    """False: isolated tasks run like others, in this process."""
+    """False: isolated tasks run like others, in this process. The test kit needs that."""
 
 
 def given_settings(

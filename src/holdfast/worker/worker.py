@@ -24,6 +24,7 @@ from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
+from holdfast.worker.execution_plan import refuse_transactions
 from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices
@@ -138,6 +139,7 @@ class Worker:
         try:
             with self._stopped_by(stop_request, settings.grace):
                 app.import_modules()
+                refuse_transactions(app.engine, app.registry.values())
                 async with AsyncExitStack() as stack:
                     async with stop_request.ends_start(after_grace=False):
                         await app.aopen()

@@ -28,7 +28,8 @@ from holdfast.telemetry.logs import enable_own_loggers
 from holdfast.worker.execution_plan import refuse_transactions
 from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
-from holdfast.worker.services import WorkerServices, WorkerSpec
+from holdfast.worker.services import WorkerServices
+from holdfast.worker.spec import WorkerSpec
 from holdfast.worker.stop_request import StoppedAtStart, StopRequest
 from holdfast.worker.stop_signals import StopSignals
 from holdfast.worker.thread import WorkerThread, cancel_leftover_tasks, run_loop

@@ -22,7 +22,7 @@ ARGUMENTS = {
     "jobs trigger": ["--all", "--yes"],
     "queues clear": ["default", "--yes"],
     "queues pause": ["default"],
-    "queues remove": ["default"],
+    "queues remove": ["default", "--yes"],
     "queues resume": ["default"],
     "pools resize": ["ledger", "3"],
     "workers stop": ["some-worker"],

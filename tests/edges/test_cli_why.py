@@ -8,7 +8,7 @@ def rows(out: str) -> list[str]:
     return [" ".join(line.split()) for line in out.splitlines()]
 
 
-def test_every_gate_is_shown_with_its_holder_and_when_it_opens(shell: Shell) -> None:
+def test_every_obstacle_is_shown_with_its_holder_and_its_end(shell: Shell) -> None:
     shell.works.using(id="first", lane="left", delay=3600).enqueue()
     shell.works.using(id="second", lane="left").enqueue()
     shell("queues", "pause", "default")
@@ -27,7 +27,7 @@ def test_every_gate_is_shown_with_its_holder_and_when_it_opens(shell: Shell) -> 
     assert any(row.startswith("ends") and "(in 1.0 h)" in row for row in rows(shell("why", "first").out))
 
 
-def test_the_object_has_the_gates_with_their_fields(shell: Shell) -> None:
+def test_the_object_has_the_obstacles_with_their_fields(shell: Shell) -> None:
     shell.works.using(id="first", lane="left").enqueue()
     shell.works.using(id="second", lane="left").enqueue()
     report_in_now(shell.app, "test", "works", queues=("default",))

@@ -97,6 +97,8 @@ def _run_sentences(facts: JobFacts) -> Iterator[str]:
         late = seconds_text(facts.lease_now - job.lease_expires)
         reaper = "another worker takes it over" if facts.alive else "a worker takes it over as soon as one is alive"
         yield f"Its lease ran out {late} ago: {reaper}."
+    elif all(worker.worker != job.owner for worker in facts.alive):
+        yield "That worker sends no heartbeat: another takes the job over when its lease has ended, or sooner."
     if job.cancel_asked:
         yield "A cancel was requested."
 

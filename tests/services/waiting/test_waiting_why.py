@@ -220,7 +220,7 @@ def test_the_hint_says_how_to_start_a_worker() -> None:
     assert _target("__main__") != "__main__"
 
 
-def test_damaged_bytes_are_a_gate() -> None:
+def test_damaged_bytes_are_an_obstacle() -> None:
     job = JobRecord(queue="q", id="one", task="t", state=JobState.QUEUED)
     worker = WorkerRecord(worker="w1", tasks=("t",), queues=("q",), slots=1)
     facts = JobFacts(job=job, now=0, workers=(worker,), undecodable=True)
@@ -236,6 +236,9 @@ def test_damaged_bytes_are_a_gate() -> None:
 def test_a_lease_that_has_run_out_is_named(jobs: App[object], double: Task[[int], int]) -> None:
     handle = double.enqueue(1)
     take_now(jobs, double)
+    assert "That worker sends no heartbeat" in jobs.control.why(handle.id).text
+    report_in_now(jobs, "test", "double")
+    assert "heartbeat" not in jobs.control.why(handle.id).text
     jobs.control.cancel(handle.id)
     FakeClock(jobs.engine).advance(seconds=40)
     why = jobs.control.why(handle.id)

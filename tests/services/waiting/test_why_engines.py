@@ -49,7 +49,7 @@ def obstacle_of(why: Why, kind: ObstacleKind) -> Obstacle:
     return obstacle
 
 
-async def test_every_gate_is_listed_at_once(jobs: App[Any], double: Task[[int], int]) -> None:
+async def test_every_obstacle_is_listed_at_once(jobs: App[Any], double: Task[[int], int]) -> None:
     """One job behind many: each step ends one obstacle, and the others stay in the list."""
     lane = double.using(lane="alice")
     await lane.using(id="first").aenqueue(1)
@@ -118,7 +118,7 @@ async def test_the_workers_that_could_take_it_are_named(jobs: App[Any], double: 
     assert kinds(await jobs.control.awhy(job)) == ["workers_stopping"]
 
 
-async def test_a_resize_and_the_pause_of_a_pool_are_two_gates(jobs: App[Any]) -> None:
+async def test_a_resize_and_the_pause_of_a_pool_are_two_obstacles(jobs: App[Any]) -> None:
     pool = jobs.pool("ledger", int, lanes=1)
     await pool.aenqueue(1, key="alice", id="old")
     await pool.aresize(2)

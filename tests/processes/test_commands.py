@@ -86,6 +86,7 @@ ROWS: dict[str, Row] = {
     "config": Row("shop", "worker.concurrency", "key"),
     "doctor": Row("", "store", "level", code=1),
     "manager": Row("shop --min 1 --max 1 -q soon --lines --log-format none", "manager", "event", stop=signal.SIGTERM),
+    "file compact": Row("files", "bytes now", "bytes_after"),
     "file inspect": Row("files", "Nothing is damaged.", "kind"),
     "completion": Row("bash", "_holdfast_completion", "script"),
     "demo": Row("--help", "killed worker"),  # it takes long: see edges/test_demo.py
@@ -135,7 +136,7 @@ def make_store(app: App[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a module, a SQLite store, a file store, and live workers. No test needs what another one changes."""
+    """A folder with a module, two stores and live workers. No test needs what another one changes."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop.py").write_text(SHOP)
     with App(f"file://{folder}/files") as files:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import App
+from holdfast.kinds import KINDS
 from holdfast.worker import Worker
 
 PAYLOAD = "x" * 82
@@ -30,7 +31,7 @@ def make(url: str) -> App[Any]:
 
     @jobs.task(name="nap")
     async def nap(text: str) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(KINDS["short"].takes_s)
 
     @jobs.task(name="counted")
     async def counted(text: str) -> None:

@@ -38,10 +38,12 @@ SIGNALS = """\
 
 | signal | `worker` | `manager` |
 |---|---|---|
-| SIGTERM, SIGINT (Ctrl-C) | claims no more jobs, waits for its handlers up to `--grace`, releases the rest | stops all workers in this way |
+| SIGTERM, SIGINT (Ctrl-C) | claims no more, lets handlers end up to `--grace`, releases the rest | so do all workers |
 | a second one | ends the grace period at once | the same for all workers |
-| SIGHUP | ends at once, as any program | replaces the workers one after the other |
+| SIGHUP | stops gently; a worker of a manager ignores it | replaces the workers one after the other |
 
+A worker or manager that was stopped by a signal has the exit code 0, also if the signal came before it had started. A
+worker that has not stopped ten seconds after its grace ends by force, with the exit code 1.
 Every other command ends at once; Ctrl-C has the exit code 130.
 """
 

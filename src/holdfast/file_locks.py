@@ -95,12 +95,12 @@ class Gate(FileLock):
     def __init__(self, path: str | os.PathLike[str], timeout_s: float, guarded: str | os.PathLike[str]) -> None:
         """`guarded` is the file behind the gate: a user who may write to it may pass the gate."""
         super().__init__(path)
-        self._path = os.fspath(path)
+        self.path = os.fspath(path)
         self.timeout_s = timeout_s
         """May be lowered by another thread during a wait."""
         self.check_wait: Callable[[], object] = lambda: None
         """Called after each step of a wait. It raises if the wait cannot end."""
-        self.make_error: Callable[[], EngineUnavailable] = lambda: gate_error(self._path, self.timeout_s)
+        self.make_error: Callable[[], EngineUnavailable] = lambda: gate_error(self.path, self.timeout_s)
         """The error after a whole wait."""
         self._waiter: _KernelWaiter | None = None
         if sys.platform != "win32":
@@ -159,7 +159,7 @@ class Gate(FileLock):
         return ""
 
     def _holder(self) -> "LockHolder":
-        return LockHolder.of(self._path)
+        return LockHolder.of(self.path)
 
     def close(self) -> None:
         waiter, self._waiter = self._waiter, None

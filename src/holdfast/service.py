@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from holdfast.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from holdfast.errors import EngineError, EngineUnavailable, HistoryLost, OutcomeUnknown
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
@@ -105,6 +105,9 @@ class StoreOutage:
 
     def note(self, error: EngineError) -> None:
         """A call has failed: log it if it is the first, or if the last line is old."""
+        if isinstance(error, HistoryLost):  # the engine has logged it, and the next call goes on
+            _logger.debug("A call has met the loss of the history: %s", error)
+            return
         now = self._runtime.monotonic()
         if not self._logged_at:
             self._began_at = now

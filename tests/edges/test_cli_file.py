@@ -1,12 +1,15 @@
 """`holdfast file inspect`: what is in the files of a store, and what of it is damaged."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import Run
 
+from holdfast import App
 from holdfast.engines.file.changes import encode
 from holdfast.engines.file.frames import Flag, Header, encode_frame
 from holdfast.engines.file.marks import encode_mark
@@ -245,3 +248,47 @@ def test_a_command_on_a_store_of_another_user_names_the_users(
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     answer = run("status", "--url", f"file://{tmp_path}/jobs")
     assert (answer.code, "this process runs as 12345" in answer.err) == (2, True)
+
+
+# --- Compact ---
+
+
+def test_a_compacted_store_has_all_jobs_and_a_short_journal(run: Run, tmp_path: Path) -> None:
+    """Also while a process uses it: that one goes on."""
+    jobs: App[Any] = App(f"file:{tmp_path}/store")
+    task = jobs.client.task("work")
+    with jobs:
+        for _ in range(20):
+            task.using(id="again", unique_for="incomplete").enqueue("x" * 1_000)
+            jobs.control.cancel("again")
+            jobs.control.delete("again")
+        task.using(id="kept").enqueue("y" * 1_000)
+        answer = run("file", "compact", str(tmp_path / "store"), "--json")
+        assert answer.code == 0, answer.err
+        (sizes,) = answer.objects
+        assert sizes["bytes_after"] < sizes["bytes_before"] / 4
+        task.using(id="later").enqueue()
+        assert {job.id for job in jobs.control.find()} == {"kept", "later"}
+    answer = run("file", "compact", f"file:{tmp_path}/store")
+    assert (answer.code, answer.out.endswith(" bytes now.\n")) == (0, True)
+    with jobs:
+        assert {job.id for job in jobs.control.find()} == {"kept", "later"}
+        assert asyncio.run(jobs.engine.audit()) == ()
+    assert run("file", "inspect", str(tmp_path / "store")).code == 0
+
+
+def test_a_folder_without_a_store_is_not_compacted_and_not_made(run: Run, tmp_path: Path) -> None:
+    answer = run("file", "compact", str(tmp_path / "none"))
+    assert (answer.code, "There is no store" in answer.err) == (4, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_do_not_compact_at_once(run: Run, tmp_path: Path) -> None:
+    jobs: App[Any] = App(f"file:{tmp_path}/store")
+    with jobs:
+        jobs.client.task("work").enqueue()
+    lock = Files().lock(tmp_path / "store" / "holdfast" / "compaction")
+    assert lock is not None
+    with lock:
+        answer = run("file", "compact", str(tmp_path / "store"))
+    assert (answer.code, "another process writes a snapshot" in answer.err) == (3, True)

@@ -40,7 +40,7 @@ def managers(monkeypatch: pytest.MonkeyPatch) -> list[Manager]:
     made: list[Manager] = []
 
     class Made(Manager):
-        def run(self) -> None:
+        def run(self, on_ready: object = None) -> None:
             made.append(self)
 
     monkeypatch.setattr(module, "Manager", Made)
@@ -67,6 +67,14 @@ def test_a_fixed_number_of_processes(run: Any, managers: list[Manager]) -> None:
     (manager,) = managers
     assert (manager.limits.min, manager.limits.max) == (3, 3)
     assert "--processes" not in manager.worker_arguments()
+
+
+def test_the_exit_code_says_how_the_manager_has_ended(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value, code in (("failure", "No child could start.", 6), ("killed", 2, 7)):
+        monkeypatch.setattr(Manager, "run", lambda self, on_ready, ends=(name, value): setattr(self, *ends))
+        answer = run("sqlite:///jobs.db", "manager", "SHOP")
+        assert answer.code == code
+        assert str(value) in answer.err
 
 
 def test_max_is_at_least_min_if_it_is_not_given(run: Any, managers: list[Manager]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -267,12 +268,15 @@ def test_the_backup_command_of_the_guide_copies_all_that_is_acknowledged_while_p
     if shutil.which("flock") is None:
         pytest.skip("this system has no command `flock`")
     page = (Path(__file__).parents[2] / "docs" / "guides" / "file.md").read_text(encoding="utf-8")
-    (command,) = [line for line in page.splitlines() if line.startswith("flock ")]
+    (command,) = [line for line in page.splitlines() if " flock " in line and line.startswith("(umask ")]
     with load_on(tmp_path / "scanner") as processes:
         for number in range(3):
             names = acknowledged_before(processes, 10)
+            locks = [tmp_path / "scanner" / "holdfast" / name for name in ("compaction", "gate")]
+            locks[0].unlink(missing_ok=True)  # it is made by the first snapshot
             subprocess.run(command.replace("backup", f"backup-{number}"), shell=True, cwd=tmp_path, check=True)
             assert names <= read_ids(tmp_path / f"backup-{number}")
+            assert [stat.S_IMODE(lock.stat().st_mode) for lock in locks] == [0o600, 0o600]
 
 
 def copy_at_any_time(tmp_path: Path, copies: int) -> int:

@@ -12,6 +12,7 @@ from proxy import Cut, Direction, Proxy, RedisWire
 from redis_server import RedisServer, private_server
 from redis_tls import make_certificate, tls_server
 
+from holdfast.engines.redis import connect as connect_module
 from holdfast.engines.redis.connect import Address, RedisConnector, parse
 from holdfast.engines.redis.connections import Connection
 from holdfast.engines.redis.failures import CallTimeout, ConnectionLost, ReplyError, of_reply
@@ -376,10 +377,24 @@ async def test_a_password_for_a_server_without_one_is_a_config_error() -> None:
         server.configure(requirepass=server.password)
 
 
-async def test_tls_for_a_port_without_it_is_named_as_the_cause(redis_server: RedisServer) -> None:
+async def test_tls_for_a_port_without_it_is_named_as_the_cause_long_before_the_limit(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_module, "HANDSHAKE_S", 0.2)
     connect = connector(f"rediss://127.0.0.1:{redis_server.port}/0")
+    with pytest.raises(ConfigError, match="answers without TLS on this port"):
+        await connect.connect(100, connect_timeout_s=100)  # a test has 120 s
     with pytest.raises(EngineUnavailable, match=r"no answer in time\. If this port has no TLS, write redis://"):
-        await connect.connect(1, connect_timeout_s=0.2)
+        await connect.connect(1, connect_timeout_s=0.1)
+
+
+async def test_a_slow_server_with_tls_is_not_taken_for_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_module, "HANDSHAKE_S", 0.0)
+    with tls_server(tmp_path) as server:
+        async with connected(f"{server.url()}?ssl_cert_reqs=none") as connection:
+            assert await connection.command("PING") == b"PONG"
 
 
 async def test_a_password_that_was_changed_makes_the_server_unavailable() -> None:

@@ -1,6 +1,7 @@
 """A server that has lost acknowledged jobs: every process that used it is told, and goes on."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -281,7 +282,7 @@ def test_a_process_remembers_a_limited_number_of_histories(monkeypatch: pytest.M
 # Workers
 
 
-async def test_a_worker_goes_on_after_its_jobs_are_lost(server: RedisServer) -> None:
+async def test_a_worker_goes_on_after_its_jobs_are_lost(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     jobs = App[Any](server.url(), namespace="shop", durability="none")
     told: list[events.HistoryLost] = []
     jobs.on(events.HistoryLost)(told.append)
@@ -312,6 +313,10 @@ async def test_a_worker_goes_on_after_its_jobs_are_lost(server: RedisServer) -> 
         assert await handle.aresult(timeout=30) == 5
     assert len(told) == 1
     assert told[0].keys == "shop:*"
+    lines = [record for record in caplog.records if "lost acknowledged jobs" in record.message]
+    assert [(record.name, record.levelname) for record in lines if record.levelno > logging.DEBUG] == [
+        ("holdfast.redis", "ERROR")
+    ]
 
 
 async def test_the_callers_of_a_task_are_told(server: RedisServer) -> None:

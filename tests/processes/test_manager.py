@@ -61,7 +61,7 @@ async def burst(store: Store, folder: Path, *, jobs: int, seconds: float, low: i
     ids = [f"job-{number}" for number in range(jobs)]
     choice = random.Random(kills)
     most = killed = 0
-    options = ("--min", str(low), "--max", str(high), "-c", "10", "--interval", "0.5", "--idle-before-down", "2")
+    options = ("--min", str(low), "--max", str(high), "-c", "10", "--interval", "0.3", "--idle-before-down", "1")
     with ManagerProcess(store.url, folder, *options) as manager:
         await manager.wait_for_children(engine, low)
         await enqueue(engine, "slow", ids, b"[[%g],{}]" % seconds)
@@ -101,7 +101,7 @@ async def burst(store: Store, folder: Path, *, jobs: int, seconds: float, low: i
 
 async def test_a_burst_takes_the_manager_up_and_down_while_children_are_killed(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/jobs.db", {})
-    await burst(store, tmp_path, jobs=200, seconds=0.3, low=1, high=3, kills=2)
+    await burst(store, tmp_path, jobs=120, seconds=0.3, low=1, high=3, kills=2)
 
 
 @pytest.mark.chaos

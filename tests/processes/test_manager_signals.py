@@ -83,7 +83,7 @@ async def test_sighup_replaces_the_workers_with_new_code_and_drops_no_work(url: 
     options = ("--min", "2", "--max", "2", "-c", "1")
     with ManagerProcess(url, tmp_path, *options, target="versioned", cwd=tmp_path) as manager:
         before = {worker.worker for worker in await manager.wait_for_children(engine, 2)}
-        await enqueue(engine, "version", "long", b"[[2],{}]")
+        await enqueue(engine, "version", "long", b"[[1.5],{}]")
 
         async def is_running() -> bool:
             return await state_of(engine, "long") is JobState.RUNNING
@@ -162,6 +162,7 @@ async def test_as_process_1_it_removes_zombies_and_obeys_signals(url: str, tmp_p
     await engine.close()
 
 
+@pytest.mark.chaos
 async def test_a_manager_whose_workers_cannot_start_says_why(url: str, tmp_path: Path) -> None:
     broken = 'import sys\nassert "--manager-fd" not in sys.argv, "no licence for workers"\n'
     (tmp_path / "broken.py").write_text(broken + VERSIONED_APP)

@@ -16,7 +16,7 @@ from holdfast.manager import children as module
 from holdfast.manager.child import Child, ChildStarter, ChildState
 from holdfast.manager.children import Children
 from holdfast.manager.output import ChildOutput
-from holdfast.manager.scaling import Limits
+from holdfast.manager.scaling import SizeLimits
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
 from holdfast.service import Supervisor
@@ -52,7 +52,7 @@ async def kept(folder: Path, behaviour: str = "works", *, low: int = 1, high: in
     children = Children(
         runtime,
         ChildStarter(runtime, [sys.executable, "-S", "-E", FAKE, behaviour, str(folder)], output),
-        Limits(min=low, max=high, slots=1, idle_before_down_us=SECOND),
+        SizeLimits(min=low, max=high, slots=1, idle_before_down_us=SECOND),
         grace_s=5.0,
         on_lost=lost.append,
         on_changed=lambda: None,
@@ -191,3 +191,18 @@ async def test_without_a_pidfd_the_end_of_a_child_is_seen_too(tmp_path: Path, mo
         os.kill(first.process.pid, signal.SIGKILL)
         await eventually(lambda: manager.lost == [first])
         await manager.running(1)
+
+
+async def test_a_forked_process_keeps_no_copy_of_the_channel(tmp_path: Path) -> None:
+    """Else a child would not notice the end of its manager."""
+    async with kept(tmp_path) as manager:
+        (child,) = await manager.running(1)
+        fd = child.channel_fd
+        assert os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+        pid = os.fork()
+        if not pid:
+            try:
+                os._exit(os.readlink(f"/proc/self/fd/{fd}") != os.devnull)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

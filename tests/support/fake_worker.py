@@ -12,9 +12,9 @@ orphans     starts, and leaves a process behind whose parent ends
 
 import json
 import os
+import select
 import socket
 import sys
-import time
 from pathlib import Path
 
 behaviour, folder = sys.argv[1], Path(sys.argv[2])
@@ -64,6 +64,6 @@ if behaviour == "recycles" and not (folder / "RECYCLED").exists() and wait_for("
     wait_for("FINISH")
 else:
     while behaviour == "stubborn" or not has_stop_request(5):
-        time.sleep(0.005)
+        select.select([], [], [], 0.01)  # waits
     send(stopping=reason)
 send(stopped=True)

@@ -190,7 +190,7 @@ def requests_a_retry(ctx: Context) -> int:
 
 @twice()
 def snoozes() -> None:
-    raise Snooze("until then", at=LATER)
+    raise Snooze(at=LATER, reason="until then")
 
 
 @twice()

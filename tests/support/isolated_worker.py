@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Group, NewJob
-from holdfast.model.states import TERMINAL
+from holdfast.model.states import TERMINAL, JobState
 
 SUPPORT = Path(__file__).parent
 QUEUE = "default"
@@ -56,15 +57,17 @@ class IsolatedWorker:
         answer = await self.engine.get(*(JobKey(QUEUE, id) for id in ids))
         return {record.id: record for record in answer.jobs if record is not None}
 
-    async def ended(self, ids: Iterable[str], limit_s: float = 60.0) -> dict[str, JobRecord]:
-        """Wait until all of these jobs have ended."""
+    async def ended(
+        self, ids: Iterable[str], limit_s: float = 100.0, states: frozenset[JobState] = TERMINAL
+    ) -> dict[str, JobRecord]:
+        """Wait until all of these jobs have ended, or are in one of these states."""
         ids = list(ids)
         found: dict[str, JobRecord] = {}
 
         async def have_ended() -> bool:
             assert self.process.poll() is None, f"the worker ended: {self.log()}"
             found.update(await self.records(ids))
-            return all(id in found and found[id].state in TERMINAL for id in ids)
+            return all(id in found and found[id].state in states for id in ids)
 
         with self.engine.subscribe(f"room:{QUEUE}") as subscription:
             async with asyncio.timeout(limit_s):
@@ -133,7 +136,8 @@ async def isolated_worker(
         "HOLDFAST_URL": url,
         "HOLDFAST_WORKER_REAP_INTERVAL": "0.5",
         "OTHER_COPY": f"store={url}",
-        "TMPDIR": str(folder / "tmp"),
+        "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),  # the same for all processes
+        "TMPDIR": str(folder / "tmp"),  # what children leave there
     }
     (folder / "tmp").mkdir(exist_ok=True)
     program = [sys.executable, "-m", "holdfast", "worker", f"{app}:jobs", "--grace", str(grace)]

@@ -48,6 +48,7 @@ class MinimalPolicy:
     name: str
     queue: str = QUEUE
     aliases: tuple[str, ...] = ()
+    transaction: bool = False
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout: int | None = None
     lease: int = 30 * SECOND

@@ -83,3 +83,26 @@ def test_an_installed_engine_brings_its_own_table_of_settings(shelf: None, tmp_p
     (tmp_path / "holdfast.toml").write_text("[shelf]\nbooks = 4", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"shelf\.books"):
         load(SystemRuntime(), engine_tables=tables, environ={}, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("file:~/jobs", "jobs"),
+        ("file:~", ""),
+        ("sqlite:~/jobs.db", "jobs.db"),
+        ("sqlite:///~/jobs.db", "jobs.db"),
+    ],
+)
+def test_a_tilde_is_the_home_of_the_user(
+    address: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shell sees an address in a file or in code: a folder named ~ would be made."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert engine_class(address).shown_address(address) == str(tmp_path / path)
+
+
+@pytest.mark.parametrize("address", ["file:~nobody-has-this-name/jobs", "sqlite:~nobody-has-this-name/jobs.db"])
+def test_the_home_of_a_user_who_does_not_exist_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="the home of ~nobody-has-this-name is not known"):
+        open_engine(address)

@@ -6,9 +6,9 @@ from io import BytesIO, StringIO
 
 import pytest
 
-from holdfast.manager.output import MAX_LINE_BYTES, _Stream, with_number
+from holdfast.manager.output import MAX_LINE_BYTES, ChildStream, with_number
 from holdfast.manager.restarts import HEALTHY_US, LONGEST_DELAY_US, Restarts
-from holdfast.manager.scaling import Load
+from holdfast.manager.scaling import QueueLoad
 from holdfast.manager.upkeep import load_of
 from holdfast.model.instants import SECOND
 from holdfast.model.observe import QueueStats
@@ -70,8 +70,8 @@ def test_a_line_of_json_stays_json() -> None:
     assert with_number(3, "{}") == "child 3 | {}"
 
 
-def stream() -> _Stream:
-    return _Stream(1, BytesIO(), StringIO(), deque(maxlen=2))
+def stream() -> ChildStream:
+    return ChildStream(1, BytesIO(), StringIO(), deque(maxlen=2))
 
 
 def test_a_stream_is_cut_into_lines() -> None:
@@ -90,7 +90,7 @@ def test_a_line_without_an_end_is_written_in_parts() -> None:
     assert lines.rest == b""
 
 
-# Load
+# QueueLoad
 
 NOW = 1_000 * SECOND
 
@@ -108,17 +108,19 @@ def queue(name: str = "default", **fields: object) -> QueueStats:
     return QueueStats(queue=name, **{**values, **fields})  # type: ignore[arg-type]
 
 
-def load(*queues: QueueStats, alive: tuple[WorkerRecord, ...] = ()) -> Load:
+def load(*queues: QueueStats, alive: tuple[WorkerRecord, ...] = ()) -> QueueLoad:
     return load_of(queues, list(alive), frozenset({"work"}), manager="me", now=NOW)
 
 
 def test_the_load_is_the_sum_of_the_queues() -> None:
-    assert load(queue(), queue("mails", oldest_due=NOW - SECOND)) == Load(due=14, running=8, oldest_wait_us=4 * SECOND)
+    assert load(queue(), queue("mails", oldest_due=NOW - SECOND)) == QueueLoad(
+        due=14, running=8, oldest_wait_us=4 * SECOND
+    )
 
 
 @pytest.mark.parametrize("changed", [{"paused": True}, {"ready_tasks": ("other",)}, {"due": 0, "oldest_due": None}])
 def test_jobs_that_the_children_cannot_take_are_no_load(changed: dict[str, object]) -> None:
-    assert load(queue("default", **changed)) == Load(due=0, running=4, oldest_wait_us=0)
+    assert load(queue("default", **changed)) == QueueLoad(due=0, running=4, oldest_wait_us=0)
 
 
 def test_other_managers_and_workers_without_one_are_known_apart() -> None:
@@ -134,6 +136,6 @@ def test_other_managers_and_workers_without_one_are_known_apart() -> None:
         worker("far", 5, ("mails",)),
         worker("alone", 3),
     )
-    assert load(queue(), alive=alive) == Load(
+    assert load(queue(), alive=alive) == QueueLoad(
         due=7, running=4, oldest_wait_us=4 * SECOND, unmanaged_slots=3, other_capacity=20
     )

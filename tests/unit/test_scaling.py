@@ -11,25 +11,25 @@ from holdfast.manager.scaling import (
     WAIT_BEFORE_UP_US,
     WAIT_TOO_LONG_US,
     ChildCounts,
-    Limits,
-    Load,
+    QueueLoad,
     Size,
+    SizeLimits,
     children_to_start,
     children_to_stop,
     next_size,
 )
 from holdfast.model.instants import SECOND
 
-LIMITS = Limits(min=2, max=8, slots=10, idle_before_down_us=60 * SECOND)
-NO_LOAD = Load(due=0, running=0, oldest_wait_us=0)
-BACKLOG = Load(due=5_000, running=20, oldest_wait_us=5 * SECOND)
+LIMITS = SizeLimits(min=2, max=8, slots=10, idle_before_down_us=60 * SECOND)
+NO_LOAD = QueueLoad(due=0, running=0, oldest_wait_us=0)
+BACKLOG = QueueLoad(due=5_000, running=20, oldest_wait_us=5 * SECOND)
 
 
 def running(count: int) -> ChildCounts:
     return ChildCounts(starting=0, running=count, stopping=0)
 
 
-def play(loads: list[Load], limits: Limits = LIMITS, step_us: int = 5 * SECOND) -> list[int]:
+def play(loads: list[QueueLoad], limits: SizeLimits = LIMITS, step_us: int = 5 * SECOND) -> list[int]:
     """The size after each look, if every child starts at once."""
     size, sizes = Size.first(limits, 0), []
     for number, load in enumerate(loads, start=1):
@@ -43,7 +43,7 @@ def test_a_backlog_takes_the_size_to_the_largest_at_once() -> None:
 
 
 def test_the_size_is_what_the_jobs_need() -> None:
-    assert play([Load(due=15, running=20, oldest_wait_us=SECOND)]) == [4]
+    assert play([QueueLoad(due=15, running=20, oldest_wait_us=SECOND)]) == [4]
 
 
 def test_jobs_that_do_not_wait_need_no_more_children() -> None:
@@ -52,7 +52,7 @@ def test_jobs_that_do_not_wait_need_no_more_children() -> None:
 
 def test_running_jobs_alone_can_raise_the_size() -> None:
     """Such as after a restart of the manager, while its old children still finish."""
-    assert play([Load(due=0, running=45, oldest_wait_us=0)]) == [5]
+    assert play([QueueLoad(due=0, running=45, oldest_wait_us=0)]) == [5]
 
 
 def test_the_size_falls_after_the_whole_time_without_work_and_not_before() -> None:
@@ -61,7 +61,7 @@ def test_the_size_falls_after_the_whole_time_without_work_and_not_before() -> No
 
 
 def test_the_size_falls_to_the_highest_target_of_that_time() -> None:
-    half = Load(due=0, running=45, oldest_wait_us=0)
+    half = QueueLoad(due=0, running=45, oldest_wait_us=0)
     assert play([BACKLOG] + [NO_LOAD] * 5 + [half] + [NO_LOAD] * 7)[-2:] == [5, 5]
 
 
@@ -73,24 +73,24 @@ def test_after_a_gap_the_size_stays_for_the_whole_time_again() -> None:
 
 
 def test_workers_without_a_manager_take_their_part_first() -> None:
-    load = Load(due=30, running=0, oldest_wait_us=SECOND)
+    load = QueueLoad(due=30, running=0, oldest_wait_us=SECOND)
     assert play([load]) == [3]
     assert play([replace(load, unmanaged_slots=10)]) == [2]
 
 
 def test_two_managers_divide_the_work_by_their_capacities() -> None:
-    load = Load(due=80, running=0, oldest_wait_us=SECOND)
+    load = QueueLoad(due=80, running=0, oldest_wait_us=SECOND)
     assert play([replace(load, other_capacity=80)]) == [4]
     assert play([replace(load, other_capacity=240)]) == [2]
 
 
 def test_one_more_child_comes_while_jobs_wait_although_slots_are_free() -> None:
-    stuck = Load(due=3, running=5, oldest_wait_us=WAIT_TOO_LONG_US)
+    stuck = QueueLoad(due=3, running=5, oldest_wait_us=WAIT_TOO_LONG_US)
     assert play([stuck] * 8) == [2, 3, 3, 4, 4, 5, 5, 6]
 
 
 def test_a_child_that_starts_delays_that() -> None:
-    stuck = Load(due=3, running=5, oldest_wait_us=WAIT_TOO_LONG_US)
+    stuck = QueueLoad(due=3, running=5, oldest_wait_us=WAIT_TOO_LONG_US)
     starting = ChildCounts(starting=1, running=1, stopping=0)
     assert next_size(LIMITS, Size.first(LIMITS, 0), stuck, starting, 60 * SECOND).children == 2
 
@@ -116,10 +116,10 @@ def test_starts_and_stops_count_the_children_that_start_and_stop(
 
 small = st.integers(0, 12)
 limits_any = st.tuples(st.integers(0, 6), st.integers(1, 8), st.integers(1, 20), st.integers(0, 90)).map(
-    lambda v: Limits(min=v[0], max=max(v[0], v[1]), slots=v[2], idle_before_down_us=v[3] * SECOND)
+    lambda v: SizeLimits(min=v[0], max=max(v[0], v[1]), slots=v[2], idle_before_down_us=v[3] * SECOND)
 )
 loads_any = st.builds(
-    Load,
+    QueueLoad,
     due=st.integers(0, 200),
     running=st.integers(0, 200),
     oldest_wait_us=st.sampled_from([0, WAIT_BEFORE_UP_US, 3 * SECOND, WAIT_TOO_LONG_US]),
@@ -129,7 +129,9 @@ loads_any = st.builds(
 
 
 @given(limits_any, st.lists(loads_any, min_size=1, max_size=60))
-def test_the_size_keeps_its_limits_and_never_falls_soon_after_it_has_risen(limits: Limits, loads: list[Load]) -> None:
+def test_the_size_keeps_its_limits_and_never_falls_soon_after_it_has_risen(
+    limits: SizeLimits, loads: list[QueueLoad]
+) -> None:
     step_us = 5 * SECOND
     sizes = [limits.min, *play(loads, limits, step_us)]
     assert all(limits.min <= size <= limits.max for size in sizes)
@@ -143,7 +145,7 @@ def test_the_size_keeps_its_limits_and_never_falls_soon_after_it_has_risen(limit
 
 @given(limits_any, st.lists(loads_any, max_size=20), loads_any)
 def test_under_a_constant_load_the_size_only_rises_or_falls_once(
-    limits: Limits, before: list[Load], constant: Load
+    limits: SizeLimits, before: list[QueueLoad], constant: QueueLoad
 ) -> None:
     """First it may rise; when the earlier targets are too old, it may fall, once, and then it stays."""
     sizes = play(before + [constant] * 60, limits)[len(before) :]
@@ -159,7 +161,7 @@ def test_under_a_constant_load_the_size_only_rises_or_falls_once(
 
 @given(limits_any, small, small, small, st.integers(0, 12))
 def test_there_are_never_more_children_than_the_largest_number(
-    limits: Limits, starting: int, busy: int, stopping: int, size: int
+    limits: SizeLimits, starting: int, busy: int, stopping: int, size: int
 ) -> None:
     counts = ChildCounts(starting=starting, running=busy, stopping=stopping)
     size = max(limits.min, min(size, limits.max))

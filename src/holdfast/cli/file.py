@@ -1,6 +1,8 @@
-"""`holdfast file inspect`: print the files of a file store, also while it is used, and also if it is damaged."""
+"""`holdfast file`: print the files of a file store, also while it is used or if it is damaged; and compact them."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +14,7 @@ from holdfast.cli.exits import DONE, REFUSED, NothingMatched
 from holdfast.cli.format import count, safe
 from holdfast.cli.json_output import print_json, to_data
 from holdfast.cli.options import examples, json_option
+from holdfast.engines.file.compact import compact_store
 from holdfast.engines.file.engine import path_of
 from holdfast.engines.file.inspect import (
     InspectedChange,
@@ -26,6 +29,7 @@ from holdfast.engines.file.inspect import (
 from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import Instant
 from holdfast.model.job import JobRecord
+from holdfast.runtime import SystemRuntime
 
 KINDS = {
     InspectedStore: "store",
@@ -39,14 +43,39 @@ SECRETS = ("token", "settled_token", "reaped_token")
 """Fields that are not printed: with the token of a lease its job can be settled."""
 
 
-@click.group(epilog=examples("holdfast file inspect /var/lib/scanner"))
+place_argument = click.argument("place", metavar="DIR")
+namespace_option = click.option(
+    "--namespace", default="holdfast", metavar="NAME", help="The namespace of the store. Default: holdfast."
+)
+
+
+@click.group(epilog=examples("holdfast file inspect /var/lib/scanner", "holdfast file compact /var/lib/scanner"))
 def file() -> None:
-    """Look into the files of a file store."""
+    """Look into the files of a file store, or compact them."""
+
+
+@file.command("compact", epilog=examples("holdfast file compact /var/lib/scanner"))
+@place_argument
+@namespace_option
+@json_option
+def compact(place: str, namespace: str, as_json: bool) -> None:
+    """Replace the journal of a store by a snapshot of its jobs. No job is lost, and processes that use it go on.
+
+    DIR is the folder of the store, or its address, file:///var/lib/scanner. A store also does this by itself, when its
+    journal is long.
+    """
+    folder = _folder(place)
+    with _explained(folder, namespace):
+        result = compact_store(folder, namespace, SystemRuntime())
+    if as_json:
+        print_json(result._asdict())
+    else:
+        click.echo(f"{result.bytes_before:,} bytes before, {result.bytes_after:,} bytes now.")
 
 
 @file.command("inspect", epilog=examples("holdfast file inspect /var/lib/scanner", "holdfast file inspect jobs --json"))
-@click.argument("place", metavar="DIR")
-@click.option("--namespace", default="holdfast", metavar="NAME", help="The namespace of the store. Default: holdfast.")
+@place_argument
+@namespace_option
 @json_option
 def inspect(place: str, namespace: str, as_json: bool) -> int:
     """Print what is written in the files of a store: frames, their changes, and what is damaged.
@@ -55,10 +84,10 @@ def inspect(place: str, namespace: str, as_json: bool) -> int:
 
     Changes nothing, takes no lock and needs no engine. Exits with 1 if something is damaged.
     """
-    folder = Path(path_of(place) if place.startswith("file:") else place)
+    folder = _folder(place)
     counts: Counter[str] = Counter()
     damages: list[InspectedDamage] = []
-    try:
+    with _explained(folder, namespace):
         for item in inspect_store(folder, namespace):
             counts[KINDS[type(item)]] += 1
             if isinstance(item, InspectedDamage):
@@ -67,11 +96,6 @@ def inspect(place: str, namespace: str, as_json: bool) -> int:
                 print_json(_data(item), kind=KINDS[type(item)])
             else:
                 click.echo(_line(item))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NothingMatched(f"There is no store with the namespace {namespace!r} in {folder.absolute()}.") from error
-    except PermissionError as error:
-        message = f"{folder.absolute()} cannot be read ({error}). Run the command as the user who owns the folder."
-        raise EngineUnavailable(message, engine="file") from error
     if not as_json:
         click.echo()
         click.echo(
@@ -81,6 +105,21 @@ def inspect(place: str, namespace: str, as_json: bool) -> int:
         for damage in damages:
             click.echo(_line(damage))
     return REFUSED if damages else DONE
+
+
+def _folder(place: str) -> Path:
+    return Path(path_of(place) if place.startswith("file:") else place)
+
+
+@contextmanager
+def _explained(folder: Path, namespace: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NothingMatched(f"There is no store with the namespace {namespace!r} in {folder.absolute()}.") from error
+    except PermissionError as error:
+        message = f"{folder.absolute()} cannot be read ({error}). Run the command as the user who owns the folder."
+        raise EngineUnavailable(message, engine="file") from error
 
 
 def _time(at: Instant) -> datetime:

@@ -10,6 +10,7 @@ import holdfast
 from holdfast.cli.exits import ChildrenKilled, NoChildStarted
 from holdfast.cli.format import safe
 from holdfast.cli.options import app_option, duration, examples
+from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker import RawArguments, raw_arguments, set_up_log, write_text
 from holdfast.cli.worker import worker as worker_command
@@ -81,37 +82,39 @@ def run_manager(
     options: Mapping[str, Any],
 ) -> None:
     """Run a manager until it is stopped. `options`: those of a worker."""
-    found = find_app(target)
-    app = found.app
-    style = options["log_format"] or app.config.log_format
-    on_terminal = sys.stdout.isatty() and style != "json" and not options["as_json"]
-    with_lines = on_terminal if options["lines"] is None else options["lines"]
-    if style != "none":
-        set_up_log(app.config.log_level, style, with_lines=False)
-    if migrate:
-        app.migrate()
-    queues: dict[str, int | None] = dict(options["queues"]) or dict.fromkeys(found.queues)
-    arguments = _passed_on(ctx)
-    if with_lines and options["lines"] is None:
-        arguments.append("--lines")
-    is_embedded = isinstance(ctx.obj, TargetApp)
-    keeper = Manager(
-        app,
-        target,
-        queues=queues or None,
-        **{name: options[name] for name in OWN_OPTIONS - {"queues"}},
-        **sizes,
-        signals=True,
-        arguments=arguments,
-        program=_program(ctx) if is_embedded else None,
-    )
-    with_banner = with_lines and not options["as_json"]
-    with app:
-        keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)
-    if keeper.failure:
-        raise NoChildStarted(keeper.failure)
-    if keeper.killed:
-        raise ChildrenKilled(f"{keeper.killed} workers did not stop in time and were killed. Their jobs run again.")
+    with StartSignals(managed=True) as signals:
+        found = find_app(target)
+        app = found.app
+        style = options["log_format"] or app.config.log_format
+        on_terminal = sys.stdout.isatty() and style != "json" and not options["as_json"]
+        with_lines = on_terminal if options["lines"] is None else options["lines"]
+        if style != "none":
+            set_up_log(app.config.log_level, style, with_lines=False)
+        if migrate:
+            app.migrate()
+        queues: dict[str, int | None] = dict(options["queues"]) or dict.fromkeys(found.queues)
+        arguments = _passed_on(ctx)
+        if with_lines and options["lines"] is None:
+            arguments.append("--lines")
+        is_embedded = isinstance(ctx.obj, TargetApp)
+        keeper = Manager(
+            app,
+            target,
+            queues=queues or None,
+            **{name: options[name] for name in OWN_OPTIONS - {"queues"}},
+            **sizes,
+            signals=True,
+            arguments=arguments,
+            program=_program(ctx) if is_embedded else None,
+        )
+        with_banner = with_lines and not options["as_json"]
+        with app:
+            keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)
+            signals.worker_has_stopped()
+        if keeper.failure:
+            raise NoChildStarted(keeper.failure)
+        if keeper.killed:
+            raise ChildrenKilled(f"{keeper.killed} workers did not stop in time and were killed. Their jobs run again.")
 
 
 def _passed_on(ctx: click.Context) -> list[str]:

@@ -1,5 +1,6 @@
 """`holdfast status`: queues, workers and the store at a glance. `holdfast workers`: list workers, and stop one."""
 
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -159,22 +160,33 @@ def workers() -> None:
     """List workers, and stop one."""
 
 
-@workers.command("list", epilog=examples("holdfast workers list", "holdfast workers list --watch"))
+@workers.command(
+    "list",
+    epilog=examples("holdfast workers list", "holdfast workers list --watch", "holdfast workers list --here --json"),
+)
+@click.option("--here", is_flag=True, help="Only live workers of this host, for a probe: exit code 4 if there is none.")
 @on_store()
 @watch_options
-def list_(store: Store, interval_s: float | None) -> None:
+def list_(store: Store, interval_s: float | None, here: bool) -> None:
     """Every worker and manager with a recent heartbeat. The workers of a manager follow it."""
 
     def listed() -> list[WorkerStatus]:
-        if found := store.control.workers():
+        found = store.control.workers()
+        if here:
+            found = [worker for worker in found if _is_live_here(worker)]
+        if found:
             return found
-        raise NothingMatched("There is no worker.")
+        raise NothingMatched("No worker of this host is alive." if here else "There is no worker.")
 
     def print_objects() -> None:
         for worker in listed():
             print_json(worker)
 
     present(store, lambda: worker_table(listed(), store.now), print_objects, interval_s)
+
+
+def _is_live_here(worker: WorkerStatus) -> bool:
+    return worker.alive and worker.host == socket.gethostname() and not is_manager(worker)
 
 
 @workers.command(epilog=examples("holdfast workers stop web-1-7f3c09ab"))

@@ -20,7 +20,7 @@ def make(url: str, folder: Path) -> "App[Any]":
 
     @jobs.task(name="order", backoff=exponential(initial=0.2, jitter=0))
     async def order(ctx: Context, kind: str, key: str) -> str:
-        return behave(KINDS[kind], key, attempt=ctx.attempt)
+        return str(behave(KINDS[kind], key, attempt=ctx.attempt))
 
     @jobs.task(name="deliver", lane="{customer}")
     async def deliver(customer: str, number: int) -> str:
@@ -30,7 +30,7 @@ def make(url: str, folder: Path) -> "App[Any]":
     async def render(ctx: Context, key: str) -> str:
         if ctx.attempt == 1:
             await jobs.runtime.sleep(60)  # long enough to be killed in the middle of it
-        return behave(KINDS["quick"], key, attempt=ctx.attempt)
+        return str(behave(KINDS["quick"], key, attempt=ctx.attempt))
 
     @jobs.task(name="invoice")
     async def invoice(number: int) -> str:

@@ -29,6 +29,8 @@ from holdfast.errors import EngineError, HoldfastError, SchemaMismatch
 from holdfast.model.findings import CONNECTION, DAMAGE, OPENING, SCHEMA, Finding, Level
 from holdfast.views import WorkerStatus
 
+RUN_AGAIN = "Correct that, then run the command again: workers, queues and clocks were not checked."
+
 
 class PolicyHolder(Protocol):
     """A task of the App."""
@@ -80,8 +82,8 @@ def _may_open(findings: list[Finding]) -> bool:
 def _of_error(error: HoldfastError) -> Finding:
     """A store that cannot be used now is one thing; a store that answers, and is refused or refuses, another."""
     if isinstance(error, EngineError) and type(error) not in (EngineError, SchemaMismatch):
-        return CONNECTION.problem(str(error), "What needs the open store was not checked.")
-    return OPENING.problem(f"A worker cannot use this store: {error}", "What needs the open store was not checked.")
+        return CONNECTION.problem(str(error), RUN_AGAIN)
+    return OPENING.problem(f"A worker cannot use this store: {error}", RUN_AGAIN)
 
 
 async def _examine_open_store(

@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.engines.file_systems import is_network_file_system
+from holdfast.errors import EngineError, EngineUnavailable
 from holdfast.model.findings import DISK_SPACE, FILE_SYSTEM, PERMISSIONS, Finding
 from holdfast.runtime import Runtime
 
@@ -15,6 +17,19 @@ OTHERS_READ, OTHERS_WRITE, OTHERS_ENTER, STICKY = 0o004, 0o002, 0o001, 0o1000
 LOW_BYTES = 256 * 1024 * 1024
 """A busy queue can fill this much in some minutes: time for an operator to act."""
 MEBIBYTE = 1024 * 1024
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the system refuses, as an error of the package that names the store."""
+    try:
+        yield
+    except EngineError:  # `EngineUnavailable` is an OSError, too
+        raise
+    except OSError as error:
+        raise EngineUnavailable(
+            f"{path} cannot be examined ({error}). Run the command as the user who owns the store."
+        ) from error
 
 
 def existing_folder(path: Path) -> Path:

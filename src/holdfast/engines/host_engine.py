@@ -3,16 +3,21 @@
 import logging
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import closing
 
 from holdfast.engine import Engine, Subscription
 from holdfast.engines.host import HostProcesses, has_sockets
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, EngineUnavailable
+from holdfast.file_locks import Gate
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
 
+BLOCKED_AFTER_S = 1.0
+"""A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
 NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
@@ -25,6 +30,20 @@ class HostEngine(Engine):
         self._processes: HostProcesses | None = None
         self._pid = 0
         """The process that has opened the store; 0: it was never open."""
+
+    # The gate
+
+    @abstractmethod
+    def _open_gate(self) -> Gate:
+        """The lock that all writers of all processes take in order."""
+
+    async def blocked_by(self) -> str:
+        return await self._runtime.run_blocking(self._blocked_by)
+
+    def _blocked_by(self) -> str:
+        with closing(self._open_gate()) as gate:
+            obstacle = gate.obstacle(BLOCKED_AFTER_S)
+            return f"{gate.path} is locked. {obstacle}" if obstacle else ""
 
     # Processes
 
@@ -111,6 +130,15 @@ class HostEngine(Engine):
     @clock_offset.setter
     def clock_offset(self, value: int) -> None:
         self._runtime.clock_offset = value
+
+
+def absolute_path(path: str) -> str:
+    """The path of a store, from its address. `~` is the home of the user: no shell has seen the address."""
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        user = expanded.partition("/")[0]
+        raise ConfigError(f"{path!r}: the home of {user} is not known. Write the whole path.", key="url")
+    return os.path.abspath(expanded)
 
 
 def checked_namespace(namespace: str) -> str:

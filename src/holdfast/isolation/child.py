@@ -55,7 +55,7 @@ FAILED = 1
 """Exit code of a child that could not start, or whose connection broke."""
 
 
-class Connection:
+class WorkerConnection:
     """The socket to the worker. Any thread may send."""
 
     def __init__(self, descriptor: int, runtime: SystemRuntime) -> None:
@@ -106,7 +106,7 @@ class Connection:
 class ProgressSender:
     """Sends the latest progress, from a thread of its own that starts with the first report."""
 
-    def __init__(self, connection: Connection, runtime: SystemRuntime) -> None:
+    def __init__(self, connection: WorkerConnection, runtime: SystemRuntime) -> None:
         self._connection = connection
         self._runtime = runtime
         self._changed = runtime.event()
@@ -180,7 +180,7 @@ class ChildProgram:
 
     def __init__(self, descriptor: int) -> None:
         self._runtime = SystemRuntime()
-        self._connection = Connection(descriptor, self._runtime)
+        self._connection = WorkerConnection(descriptor, self._runtime)
         self._progress = ProgressSender(self._connection, self._runtime)
         self._loop = ChildLoop(self._runtime)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import IO, Protocol
 
+from holdfast import forks
 from holdfast.manager.output import ChildOutput, Tail
 from holdfast.model.instants import Micros, Seconds
 from holdfast.model.text import shown
@@ -73,6 +74,7 @@ class Child:
         self.kill_at: Micros | None = None
         self.was_killed = False
         self._channel = channel
+        self._child_copy = forks.ChildCopy(channel.fileno)  # a copy would hide the manager's end from the child
         self._received = bytearray()
         self.pidfd = _open_pidfd(process.pid)
         """Readable when the process has ended. None: this system has none, and the process is polled."""

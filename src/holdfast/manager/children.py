@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast.manager.child import Child, ChildStarter, ChildState
 from holdfast.manager.restarts import Restarts
-from holdfast.manager.scaling import ChildCounts, Limits, children_to_start, children_to_stop
+from holdfast.manager.scaling import ChildCounts, SizeLimits, children_to_start, children_to_stop
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.text import shown
 from holdfast.runtime import Runtime
@@ -51,7 +51,7 @@ class Children(Service):
         self,
         runtime: Runtime,
         starter: ChildStarter,
-        limits: Limits,
+        limits: SizeLimits,
         *,
         grace_s: Seconds,
         on_lost: Callable[[Child], None],

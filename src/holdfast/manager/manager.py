@@ -28,7 +28,7 @@ from holdfast.errors import BlockingCall, InvalidOption, Unsupported, UsageError
 from holdfast.manager.child import ChildStarter
 from holdfast.manager.children import Children
 from holdfast.manager.output import ChildOutput
-from holdfast.manager.scaling import Limits
+from holdfast.manager.scaling import SizeLimits
 from holdfast.manager.upkeep import LossReaper, LostChildren, ManagerHeartbeat, Scaler
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
@@ -85,7 +85,7 @@ class Manager:
         self._grace_s = _seconds(grace, "grace", app.config.worker.grace)
         self._interval_s = _seconds(interval, "interval", settings.interval)
         low = settings.min if min is None else min
-        self._limits = Limits(
+        self._limits = SizeLimits(
             min=low,
             max=settings.max if max is None and settings.max >= low else low if max is None else max,
             slots=app.config.worker.concurrency if concurrency is None else concurrency,
@@ -111,7 +111,7 @@ class Manager:
         self._children: Children | None = None
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> SizeLimits:
         """The limits in use."""
         return self._limits
 
@@ -327,7 +327,7 @@ def _seconds(value: Duration | None, option: str, default: Seconds) -> Seconds:
     return default if value is None else duration_us(value, option) / SECOND
 
 
-def _check_limits(limits: Limits, interval_s: Seconds) -> None:
+def _check_limits(limits: SizeLimits, interval_s: Seconds) -> None:
     numbers = (
         ("min", limits.min, MAX_CHILDREN),
         ("max", limits.max, MAX_CHILDREN),

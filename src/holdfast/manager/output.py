@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
+from holdfast import forks
 from holdfast.model.instants import Seconds
 from holdfast.runtime import Runtime
 
@@ -38,7 +39,7 @@ class Tail:
         self.has_ended = has_ended
 
 
-class _Stream:
+class ChildStream:
     """One stream of one child: cuts it into lines."""
 
     def __init__(self, number: int, pipe: IO[bytes], target: IO[str], tail: "deque[str] | None") -> None:
@@ -47,6 +48,7 @@ class _Stream:
         self.target = target
         self.tail = tail
         self.rest = b""
+        self._child_copy = forks.ChildCopy(lambda: -1 if pipe.closed else pipe.fileno())
 
     def take(self, data: bytes) -> list[str]:
         """The lines that are complete with this data. No data: the stream has ended."""
@@ -73,7 +75,7 @@ class ChildOutput:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._selector = selectors.DefaultSelector()
-        self._added: deque[_Stream] = deque()
+        self._added: deque[ChildStream] = deque()
         self._open: dict[int, int] = {}
         """How many streams of each child have not ended, by its number."""
         self._wake_up, self._woken = socket.socketpair()
@@ -89,7 +91,7 @@ class ChildOutput:
         """Copy the output of one more child."""
         tail = Tail(lambda: not self._open.get(number))
         streams = [(stdout, sys.stdout, None), (stderr, sys.stderr, tail.lines)]
-        found = [_Stream(number, pipe, target, lines) for pipe, target, lines in streams if pipe is not None]
+        found = [ChildStream(number, pipe, target, lines) for pipe, target, lines in streams if pipe is not None]
         self._open[number] = len(found)
         self._added.extend(found)
         self._wake()
@@ -131,11 +133,11 @@ class ChildOutput:
             self._woken.close()
             self._ended.set()
 
-    def _register(self, stream: _Stream) -> None:
+    def _register(self, stream: ChildStream) -> None:
         os.set_blocking(stream.pipe.fileno(), False)
         self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
 
-    def _copy(self, stream: _Stream) -> None:
+    def _copy(self, stream: ChildStream) -> None:
         try:
             data = os.read(stream.pipe.fileno(), MAX_LINE_BYTES)
         except BlockingIOError:

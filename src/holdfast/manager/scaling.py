@@ -25,7 +25,7 @@ such as with a limit per worker of a task or of a queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SizeLimits:
     """What does not change while a manager runs."""
 
     min: int
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class QueueLoad:
     """The work in the manager's queues, and who else works there."""
 
     due: int
@@ -72,7 +72,7 @@ class Size:
     """When a target was computed, and the target: the later, the lower. The first one is the highest."""
 
     @classmethod
-    def first(cls, limits: Limits, now: Micros) -> "Size":
+    def first(cls, limits: SizeLimits, now: Micros) -> "Size":
         return cls(limits.min, now, ((now, limits.min),))
 
     def after_gap(self, now: Micros) -> "Size":
@@ -80,7 +80,7 @@ class Size:
         return Size(self.children, self.changed_at, ((now, self.children),))
 
 
-def next_size(limits: Limits, size: Size, load: Load, counts: ChildCounts, now: Micros) -> Size:
+def next_size(limits: SizeLimits, size: Size, load: QueueLoad, counts: ChildCounts, now: Micros) -> Size:
     """The size after a look at the load."""
     target = _target(limits, size, load, counts, now)
     kept = [(at, value) for at, value in size.targets if value > target and now - at < limits.idle_before_down_us]
@@ -89,7 +89,7 @@ def next_size(limits: Limits, size: Size, load: Load, counts: ChildCounts, now: 
     return Size(children, size.changed_at if children == size.children else now, targets)
 
 
-def _target(limits: Limits, size: Size, load: Load, counts: ChildCounts, now: Micros) -> int:
+def _target(limits: SizeLimits, size: Size, load: QueueLoad, counts: ChildCounts, now: Micros) -> int:
     needed = _children_for(limits, load, load.due + load.running)
     if load.due == 0 or load.oldest_wait_us < WAIT_BEFORE_UP_US:
         busy = _children_for(limits, load, load.running)
@@ -106,14 +106,14 @@ def _target(limits: Limits, size: Size, load: Load, counts: ChildCounts, now: Mi
     return max(limits.min, min(needed, limits.max))
 
 
-def _children_for(limits: Limits, load: Load, jobs: int) -> int:
+def _children_for(limits: SizeLimits, load: QueueLoad, jobs: int) -> int:
     """How many children this manager needs for its part of so many jobs, rounded up."""
     own_capacity = limits.max * limits.slots
     jobs = max(0, jobs - load.unmanaged_slots)
     return -(-jobs * own_capacity // ((own_capacity + load.other_capacity) * limits.slots))
 
 
-def children_to_start(limits: Limits, size: int, counts: ChildCounts) -> int:
+def children_to_start(limits: SizeLimits, size: int, counts: ChildCounts) -> int:
     """How many children to start now. With those that stop there are never more than `max`."""
     free = limits.max - counts.active - counts.stopping
     return max(0, min(size - counts.active, free))

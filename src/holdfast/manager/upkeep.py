@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from holdfast.engine import Engine
 from holdfast.manager.child import Child
 from holdfast.manager.children import Children
-from holdfast.manager.scaling import Limits, Load, Size, next_size
+from holdfast.manager.scaling import QueueLoad, Size, SizeLimits, next_size
 from holdfast.model.instants import SECOND, Instant, Micros, Seconds
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import WorkerRecord
@@ -41,7 +41,7 @@ class ManagerHeartbeat(Service):
         engine: Engine,
         *,
         manager: str,
-        limits: Limits,
+        limits: SizeLimits,
         children: Children,
         on_stop_requested: Callable[[], None],
     ) -> None:
@@ -83,7 +83,7 @@ class Scaler(Service):
         engine: Engine,
         *,
         manager: str,
-        limits: Limits,
+        limits: SizeLimits,
         children: Children,
         queues: tuple[str, ...],
         tasks: frozenset[str],
@@ -135,7 +135,7 @@ def load_of(
     *,
     manager: str,
     now: Instant,
-) -> Load:
+) -> QueueLoad:
     """The work for the children of a manager, from what the store says. `alive`: all live workers and managers."""
     due = running = oldest_wait_us = 0
     names: set[str] = set()
@@ -155,7 +155,7 @@ def load_of(
         slots = [serving[child].slots for child in other.children if child in serving]
         if other.worker != manager and slots:
             other_capacity += other.max_children * max(slots)
-    return Load(
+    return QueueLoad(
         due=due,
         running=running,
         oldest_wait_us=oldest_wait_us,

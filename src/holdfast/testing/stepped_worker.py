@@ -36,7 +36,8 @@ from holdfast.testing.harness_engine import HarnessClock, HarnessEngine, awaited
 from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.outcomes import timeout_of
 from holdfast.worker.protocols import HandledTask
-from holdfast.worker.services import WorkerServices, WorkerSpec
+from holdfast.worker.services import WorkerServices
+from holdfast.worker.spec import WorkerSpec
 from holdfast.worker.stop_request import StopRequest
 
 MAX_ATTEMPTS_AT_ONE_TIME = 20_000

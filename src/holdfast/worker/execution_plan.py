@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine import Engine
+from holdfast.errors import Unsupported
 from holdfast.model.instants import Micros
 from holdfast.model.text import shown
 from holdfast.worker.handler_threads import HandlerThreads
@@ -88,6 +90,18 @@ class ExecutionPlan:
     def free_slots(self) -> int | None:
         """How many more may be claimed. None: the task has no limit of its own."""
         return None if self.limit is None else max(0, self.limit - self.held_count)
+
+
+def refuse_transactions(engine: Engine, tasks: Iterable[HandledTask]) -> None:
+    """Refuse tasks with `transaction` before the worker starts, if the store has none: each attempt would fail."""
+    names = [task.policy.name for task in tasks if task.policy.transaction and not task.policy.remote]
+    if names and not engine.capabilities.user_transactions:
+        raise Unsupported(
+            f"These tasks have the option `transaction`, and the {engine.scheme} engine has no transactions: "
+            f"{', '.join(map(shown, sorted(names)))}. Leave out the option, or use SQLite or PostgreSQL.",
+            capability="user_transactions",
+            engine=engine.scheme,
+        )
 
 
 def warn_about_timeouts(plans: Iterable[ExecutionPlan]) -> None:

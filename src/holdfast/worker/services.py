@@ -24,11 +24,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from holdfast.config import WorkerSettings
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
 from holdfast.model.instants import SECOND, Micros, Seconds
@@ -60,6 +58,7 @@ from holdfast.worker.release import RELEASE_TIMEOUT_S, release_rest
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.resend import Resender
 from holdfast.worker.slots import Slots
+from holdfast.worker.spec import WorkerSpec
 from holdfast.worker.stalls import note_stall
 from holdfast.worker.stop_request import StopReason, StopRequest
 from holdfast.worker.transaction import TransactionEnvironment
@@ -80,18 +79,6 @@ POLL_WITHOUT_PUSH_S: Seconds = 0.25
 """Poll at least this often where the store cannot notify."""
 
 _logger = logging.getLogger("holdfast.worker")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
-    """The name, queues and settings of one worker."""
-
-    worker: str
-    queues: tuple[str, ...]
-    queue_limits: Mapping[str, int]
-    settings: WorkerSettings
-    strict: bool = False
-    isolation: bool = True  # False: isolated tasks run like others, in this process
 
 
 class WorkerServices:

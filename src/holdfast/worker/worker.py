@@ -25,9 +25,11 @@ from holdfast.model.instants import SECOND, Seconds
 from holdfast.readers import byte_size
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
+from holdfast.worker.execution_plan import refuse_transactions
 from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
-from holdfast.worker.services import WorkerServices, WorkerSpec
+from holdfast.worker.services import WorkerServices
+from holdfast.worker.spec import WorkerSpec
 from holdfast.worker.stop_request import StoppedAtStart, StopRequest
 from holdfast.worker.stop_signals import StopSignals
 from holdfast.worker.thread import WorkerThread, cancel_leftover_tasks, run_loop
@@ -144,6 +146,7 @@ class Worker:
         try:
             with self._stopped_by(stop_request, settings.grace):
                 app.import_modules()
+                refuse_transactions(app.engine, app.registry.values())
                 async with AsyncExitStack() as stack:
                     async with stop_request.ends_start(after_grace=False):
                         await app.aopen()

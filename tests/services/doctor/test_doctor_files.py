@@ -1,6 +1,7 @@
 """What `doctor` finds on stores in files: SQLite and the file engine, before they are opened."""
 
 import asyncio
+import errno
 import os
 import sqlite3
 from contextlib import closing
@@ -16,7 +17,8 @@ from holdfast import App
 from holdfast.engines import open_engine
 from holdfast.engines.disk_checks import LOW_BYTES, MEBIBYTE
 from holdfast.engines.sqlite.examine import LONG_LOG_BYTES, check_version
-from holdfast.files import Files
+from holdfast.errors import EngineUnavailable
+from holdfast.files import Files, FileStatus
 from holdfast.model.findings import (
     CLOCK,
     CONNECTION,
@@ -117,6 +119,24 @@ def on_file_system(engine: str, folder: Path, kind: str, **options: Any) -> Find
 )
 def test_the_file_system_is_judged(engine: str, tmp_path: Path, kind: str, level: Level) -> None:
     assert (on_file_system(engine, tmp_path, kind)).level is level
+
+
+class Unreadable(Files):
+    """As for a user who may not enter the folder."""
+
+    def status(self, path: str | os.PathLike[str]) -> FileStatus | None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_store_that_may_not_be_read_is_reported_by_name(engine: str, tmp_path: Path) -> None:
+    make(url_of(engine, tmp_path))
+    runtime = SystemRuntime()
+    runtime.fs = Unreadable()
+    findings: list[Finding] = []
+    with pytest.raises(EngineUnavailable, match=r"cannot be examined .*Permission denied"):
+        asyncio.run(open_engine(url_of(engine, tmp_path), runtime=runtime).examine(findings.append))
+    assert worst(findings, FILE_SYSTEM).level is Level.OK
 
 
 def test_a_network_disk_that_is_allowed_is_a_warning(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_another_clock_of_the_server_is_a_warning(server: RedisServer) -> None:
 def test_each_primary_of_a_cluster_is_examined() -> None:
     nodes = cluster()
     store = fresh_cluster_namespace(nodes)
-    options = {"namespace": store.namespace, "durability": "none"}
+    options: dict[str, Any] = {"namespace": store.namespace, "durability": "none"}
     assert worst(examine_engine(open_engine(store.url, **options)), SCHEMA).level is Level.NOTE
     App(store.url, namespace=store.namespace, durability="none").migrate()
     findings = examine_app(App(store.url, namespace=store.namespace, durability="none"))

@@ -132,6 +132,11 @@ jobs.worker(name="victim").run()
 """
 
 
+def test_a_manager_is_no_worker() -> None:
+    manager = worker("manager", max_children=4)
+    assert level_of(check_workers([manager], frozenset(), NOW, has_jobs=True)) is Level.PROBLEM
+
+
 def test_a_killed_worker_that_had_a_job_is_named(app: App[Any], url: str) -> None:
     def victim() -> WorkerStatus | None:
         return next((worker for worker in app.control.workers() if worker.name.startswith("victim")), None)

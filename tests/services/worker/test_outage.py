@@ -7,7 +7,7 @@ from eventually import eventually
 from failing_engine import FailingEngine
 from minimal_app import MinimalApp, MinimalTask
 
-from holdfast.errors import CorruptRecord, EngineUnavailable
+from holdfast.errors import CorruptRecord, EngineUnavailable, HistoryLost
 from holdfast.runtime import SystemRuntime
 from holdfast.service import LOG_OUTAGE_EVERY_S, StoreOutage
 from holdfast.testing import FrozenRuntime
@@ -64,3 +64,10 @@ async def test_another_kind_of_error_is_logged_at_once(caplog: pytest.LogCapture
     outage.note(EngineUnavailable("No answer."))
     outage.note(CorruptRecord("A page is damaged.", where="jobs"))
     assert len(warnings(caplog)) == 2
+
+
+async def test_a_lost_history_is_logged_by_the_engine_alone(caplog: pytest.LogCaptureFixture) -> None:
+    outage = StoreOutage(FrozenRuntime())
+    outage.note(HistoryLost("The server has lost acknowledged jobs.", engine="redis"))
+    outage.end()
+    assert warnings(caplog) == []

@@ -17,7 +17,7 @@ from holdfast.engines.file.journal import FellBehind, Journal
 from holdfast.engines.file.replica import Replica
 from holdfast.engines.file.store_folder import StoreFolder
 from holdfast.engines.ledger.state import Record
-from holdfast.errors import EngineError
+from holdfast.errors import EngineError, EngineUnavailable
 from holdfast.file_locks import FileLock
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
@@ -94,6 +94,26 @@ class Compaction:
             return None
         self._next_take_over_us = now_us + TAKE_OVER_PAUSE_US
         return self._runtime.fs.lock(self._folder.compaction_path)
+
+    def start_now(self) -> int:
+        """Under the gate: write a snapshot, however long the journal is. The answer is its number."""
+        lock = self._runtime.fs.lock(self._folder.compaction_path)
+        if lock is None:
+            raise EngineUnavailable(
+                f"{self._folder.path}: another process writes a snapshot just now. Nothing is left to do.",
+                engine="file",
+            )
+        try:
+            self._rotate(lock)
+        except BaseException:
+            lock.close()
+            raise
+        return self._journal.position.segment
+
+    def wait(self) -> None:
+        """Until the snapshot is written."""
+        if self._thread is not None:
+            self._thread.join()  # no limit: the disk ends it, and an operator waits for it
 
     def is_overdue(self) -> bool:
         """True if the process that had to compact the journal has ended. Needs no gate."""

@@ -6,7 +6,6 @@ a journal of changes (`journal.py`). One thread per process carries out all wait
 
 import asyncio
 import os
-from contextlib import closing
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,8 +19,9 @@ from holdfast.engines.file.folder_checks import check_file_system, check_platfor
 from holdfast.engines.file.runner import FileOptions, FileRunner
 from holdfast.engines.file.settings import SEGMENT_BYTES, FileSettings
 from holdfast.engines.file.store_folder import StoreFolder, disk_error
-from holdfast.engines.host_engine import HostEngine, checked_namespace
+from holdfast.engines.host_engine import HostEngine, absolute_path, checked_namespace
 from holdfast.errors import ConfigError, EngineError, EngineUnavailable
+from holdfast.file_locks import Gate
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
@@ -30,8 +30,6 @@ from holdfast.model.reads import READS
 from holdfast.runtime import Runtime
 
 DURABILITIES = ("durable", "fast", "none")
-BLOCKED_AFTER_S = 1.0
-"""A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
 SHORT = READS | {produce.Enqueue, work.Exchange}
 """What a blocking caller may carry out in its own thread."""
 
@@ -71,7 +69,7 @@ class FileEngine(HostEngine):
         self.store_file = str(self._folder.format_path)
         self._options = FileOptions(durability, segment_bytes, sync_interval, lock_timeout)
         self._allow_network_disk = allow_network_disk
-        self._has_relative_address = not os.path.isabs(unquote(urlsplit(url).path))
+        self._has_relative_address = not os.path.isabs(os.path.expanduser(unquote(urlsplit(url).path)))
         self._clock = EngineClock(runtime, str(self._folder.path))
         self._thread: CommandThread | None = None
         self._syncs: PeriodicSync | None = None
@@ -173,13 +171,8 @@ class FileEngine(HostEngine):
         )
         await self._runtime.run_blocking(examine)
 
-    async def blocked_by(self) -> str:
-        return await self._runtime.run_blocking(self._blocked_by)
-
-    def _blocked_by(self) -> str:
-        with closing(self._folder.open_gate(self._options.lock_timeout_s)) as gate:
-            obstacle = gate.obstacle(BLOCKED_AFTER_S)
-        return f"{self._folder.gate_path} is locked. {obstacle}" if obstacle else ""
+    def _open_gate(self) -> Gate:
+        return self._folder.open_gate(self._options.lock_timeout_s)
 
     def renewal_connection(self) -> RenewalConnection:
         return DirectRenewalConnection(self.perform_now)
@@ -208,7 +201,7 @@ class PeriodicSync:
 
 
 def path_of(url: str) -> str:
-    """The folder of an address: `file:jobs` is relative, `file:///var/lib/jobs` is absolute."""
+    """The folder of an address: `file:jobs` is relative, `file:///var/lib/jobs` absolute, `file:~/jobs` in the home."""
     parts = urlsplit(url)
     if parts.netloc:
         raise ConfigError(
@@ -223,4 +216,4 @@ def path_of(url: str) -> str:
         raise ConfigError(f"{mask_password(url)!r} names no folder.", key="url")
     if "\0" in path:
         raise ConfigError(f"{mask_password(url)!r} contains a zero byte (%00).", key="url")
-    return os.path.abspath(path)
+    return absolute_path(path)

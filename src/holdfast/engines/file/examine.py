@@ -2,7 +2,13 @@
 
 from collections.abc import Iterator
 
-from holdfast.engines.disk_checks import check_disk_space, check_file_system, check_permissions, existing_folder
+from holdfast.engines.disk_checks import (
+    check_disk_space,
+    check_file_system,
+    check_permissions,
+    existing_folder,
+    readable,
+)
 from holdfast.engines.file.folder_checks import check_folder, check_platform
 from holdfast.engines.file.marks import FILE_BYTES, parse_mark
 from holdfast.engines.file.store_folder import FORMAT, StoreFolder, parse_format
@@ -25,6 +31,7 @@ def examine_folder(
 ) -> None:
     """Blocks the calling thread. Raises an error of the package if the folder cannot be read."""
     check_platform()
+    report(_durability(durability, sync_interval_s))
     if is_relative:
         report(
             ADDRESS.note(
@@ -33,7 +40,11 @@ def examine_folder(
                 f"Write the whole path: file://{folder.root}",
             )
         )
-    report(_durability(durability, sync_interval_s))
+    with readable(folder.path):
+        _examine_files(folder, runtime, report, allow_network_disk=allow_network_disk)
+
+
+def _examine_files(folder: StoreFolder, runtime: Runtime, report: Report, *, allow_network_disk: bool) -> None:
     disk = existing_folder(folder.path)
     report(check_file_system(disk, runtime, network_allowed=allow_network_disk))
     try:
@@ -51,11 +62,8 @@ def examine_folder(
             "enqueue or worker makes one.",
             engine="file",
         )
-    try:
-        for finding in (_schema(folder, runtime), *_damage(folder, runtime)):
-            report(finding)
-    except OSError as error:
-        raise EngineUnavailable(f"{folder.path} cannot be read ({error}).", engine="file") from error
+    for finding in (_schema(folder, runtime), *_damage(folder, runtime)):
+        report(finding)
 
 
 def _durability(durability: str, sync_interval_s: float) -> Finding:

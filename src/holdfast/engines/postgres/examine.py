@@ -65,9 +65,8 @@ async def examine_server(
 
 
 def _version(connection: asyncpg.Connection, place: str, oldest: int) -> Finding:
-    version = connection.get_server_version()
-    text = f"PostgreSQL {version.major}.{version.minor}"
-    if version.major < oldest:
+    text = f"PostgreSQL {connection.get_settings().server_version.partition(' ')[0]}"
+    if connection.get_server_version().major < oldest:
         return VERSION.problem(
             f"{text} at {place} is too old.", f"Holdfast needs PostgreSQL {oldest} or newer: upgrade the server."
         )

@@ -44,6 +44,10 @@ TCP_OPTIONS = {
 """Set where the system has them. A server that vanishes without closing its socket is detected within 30 seconds."""
 
 _TLS_SCHEMES = frozenset({"rediss", "valkeys"})
+HANDSHAKE_S = 2.0
+"""After this long without TLS, the first connection asks whether the port has none."""
+PLAIN_ANSWER_S = 1.0
+"""A server without TLS answers within this time, or counts as one with TLS that is slow."""
 _TLS_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _TLS_TEXT = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_ciphers"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -243,7 +247,8 @@ class RedisConnector:
         else:
             driver = SSLConnection(**address.tls, host=address.host, port=address.port, **options)
             tls = {"ssl": self._tls_context(driver), "server_hostname": address.host}
-        driver._connect = partial(_open_socket, driver, address, tls)  # type: ignore[method-assign]
+        open_socket = partial(_open_socket, driver, address, tls, may_lack_tls=not self.login_worked)
+        driver._connect = open_socket  # type: ignore[method-assign]
         return driver
 
     def _tls_context(self, driver: SSLConnection) -> ssl.SSLContext:
@@ -255,14 +260,35 @@ class RedisConnector:
         return self._ssl_context
 
 
-async def _open_socket(driver: Any, address: Address, tls: dict[str, Any]) -> None:
+async def _open_socket(driver: Any, address: Address, tls: dict[str, Any], *, may_lack_tls: bool) -> None:
     """In place of redis-py's own method: a child that is forked while the connection is made keeps no copy (PF2)."""
+    if tls and may_lack_tls:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                return await _open_socket(driver, address, tls, may_lack_tls=False)
+        except TimeoutError:
+            if await _answers_without_tls(address):
+                raise failures.NoTls("no TLS") from None
     found, driver.child_copy = await _connected_socket(address)
     try:
         driver._reader, driver._writer = await asyncio.open_connection(sock=found, **tls)
     except BaseException:
         found.close()
         raise
+
+
+async def _answers_without_tls(address: Address) -> bool:
+    """A server without TLS waits for the end of the line that a handshake never has. So ask it something it answers."""
+    found, _child_copy = await _connected_socket(address)
+    reader, writer = await asyncio.open_connection(sock=found)
+    try:
+        writer.write(b"PING\r\n")
+        async with asyncio.timeout(PLAIN_ANSWER_S):
+            return await reader.read(1) in (b"+", b"-")
+    except OSError:  # a timeout, too
+        return False
+    finally:
+        writer.close()
 
 
 async def _connected_socket(address: Address) -> tuple[socket.socket, forks.ChildCopy]:

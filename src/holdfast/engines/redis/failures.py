@@ -84,6 +84,10 @@ class CallTimeout(ConnectionLost):
     """The server did not answer in time."""
 
 
+class NoTls(ConnectionError):
+    """The server answers without TLS on a port where the address wants it."""
+
+
 def of_connecting(
     error: BaseException, place: str, *, login_worked: bool = False, uses_tls: bool | None = None
 ) -> HoldfastError:
@@ -107,6 +111,12 @@ def of_connecting(
             return ConfigError(f"Redis at {place} has no such database: {text}.", key="url")
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return ConfigError(f"The certificate of Redis at {place} cannot be trusted: {text}.", key="url")
+        if isinstance(error.__context__, NoTls) or isinstance(error, NoTls):
+            return ConfigError(
+                f"Redis at {place} answers without TLS on this port. Write redis:// instead of rediss://, or the port "
+                "with TLS.",
+                key="url",
+            )
         if uses_tls and isinstance(error, TimeoutError):
             text = f"{text}. If this port has no TLS, write redis:// instead of rediss://"
         elif uses_tls is False and any(words in text for words in _CLOSED_BY_SERVER):

@@ -8,7 +8,6 @@ each with a connection of its own: the writer, which runs all waiting commands i
 import asyncio
 import os
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from functools import partial
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,7 +15,7 @@ from holdfast.engine import Capabilities, RenewalConnection
 from holdfast.engines.command_thread import CommandThread
 from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.file_systems import is_network_file_system
-from holdfast.engines.host_engine import HostEngine, checked_namespace
+from holdfast.engines.host_engine import HostEngine, absolute_path, checked_namespace
 from holdfast.engines.sqlite.connection import SYNCHRONOUS
 from holdfast.engines.sqlite.examine import examine_sqlite
 from holdfast.engines.sqlite.gate_queue import GateQueue
@@ -28,6 +27,7 @@ from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.user_transactions import SqliteUserTransactions
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.errors import ConfigError, CorruptRecord, EngineUnavailable
+from holdfast.file_locks import Gate
 from holdfast.model import produce, work
 from holdfast.model.address import mask_password
 from holdfast.model.command import A, Command
@@ -37,8 +37,6 @@ from holdfast.model.records import WorkerRecord
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 
-BLOCKED_AFTER_S = 1.0
-"""A gate that is not free for this long counts as blocked. A batch holds it for tens of milliseconds."""
 SHORT_WRITES = frozenset({produce.Enqueue, work.Exchange})
 """One transaction each. Others have work that goes on after an interrupted call, so the writer's thread does them."""
 
@@ -222,13 +220,8 @@ class SqliteEngine(HostEngine):
             partial(examine_sqlite, self._store, self._runtime, report, is_relative=self._has_relative_address)
         )
 
-    async def blocked_by(self) -> str:
-        return await self._runtime.run_blocking(self._blocked_by)
-
-    def _blocked_by(self) -> str:
-        with closing(self._store.open_gate(self._runtime)) as gate:
-            obstacle = gate.obstacle(BLOCKED_AFTER_S)
-        return f"{self._store.path}-gate is locked. {obstacle}" if obstacle else ""
+    def _open_gate(self) -> Gate:
+        return self._store.open_gate(self._runtime)
 
     def renewal_connection(self) -> RenewalConnection:
         # A renewal need not wait for the disk: after a restart of the host every lease has expired (TM2). The next
@@ -270,7 +263,7 @@ class SqliteRenewalConnection(RenewalConnection):
 def is_relative(url: str) -> bool:
     """True if the file of an address depends on the current folder of a process."""
     path = unquote(urlsplit(url).path)
-    return not os.path.isabs(path[1:] if url.startswith("sqlite://") else path)
+    return not os.path.isabs(os.path.expanduser(path[1:] if url.startswith("sqlite://") else path))
 
 
 def path_of(url: str) -> str:
@@ -291,4 +284,4 @@ def path_of(url: str) -> str:
         raise ConfigError(f"{mask_password(url)!r} names no file. For a store in memory use memory://", key="url")
     if "\0" in path:
         raise ConfigError(f"{mask_password(url)!r} contains a zero byte (%00).", key="url")
-    return os.path.abspath(path)
+    return absolute_path(path)

@@ -10,6 +10,7 @@ from holdfast.engines.disk_checks import (
     check_file_system,
     check_permissions,
     existing_folder,
+    readable,
 )
 from holdfast.engines.engine_clock import MAX_LEAD_US
 from holdfast.engines.sqlite.connection import MIN_VERSION, connect, translate
@@ -39,6 +40,19 @@ SURVIVES = {
 def examine_sqlite(store: StoreOptions, runtime: Runtime, report: Report, *, is_relative: bool) -> None:
     """Blocks the calling thread. Raises an error of the package if the file cannot be read."""
     path = Path(store.path)
+    with readable(path):
+        _examine_files(path, runtime, report, is_relative=is_relative)
+    db = connect(store, read_only=True)
+    with CONNECTIONS.in_use(db):
+        try:
+            _examine_database(db, store, runtime, report)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise translate(error, store.path) from error
+        finally:
+            db.close()
+
+
+def _examine_files(path: Path, runtime: Runtime, report: Report, *, is_relative: bool) -> None:
     folder = existing_folder(path.parent)
     if is_relative:
         report(
@@ -70,14 +84,6 @@ def examine_sqlite(store: StoreOptions, runtime: Runtime, report: Report, *, is_
             "worker makes one.",
             engine="sqlite",
         )
-    db = connect(store, read_only=True)
-    with CONNECTIONS.in_use(db):
-        try:
-            _examine_database(db, store, runtime, report)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise translate(error, store.path) from error
-        finally:
-            db.close()
 
 
 def _examine_database(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime, report: Report) -> None:

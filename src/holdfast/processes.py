@@ -10,7 +10,6 @@ connection. This file is a part of `runtime`.
 
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of its answers, ten times as slowly
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -77,6 +76,8 @@ def kill_session(process: "subprocess.Popen[bytes]") -> None:
 
 def own_peak_bytes() -> int:
     """The most memory that this process has had."""
+    import resource  # here and below: Windows has no such module, and starts no child
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
 
 
@@ -159,6 +160,8 @@ def _folder() -> str:
 
 def limit_memory(limit_bytes: int | None) -> None:
     """The most private memory this process may allocate. None: as much as the system allows."""
+    import resource
+
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     soft = most if limit_bytes is None else limit_bytes
     if most != resource.RLIM_INFINITY:

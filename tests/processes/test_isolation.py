@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import random
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,7 @@ async def test_a_process_is_kept_and_there_is_one_per_slot_at_most(tmp_path: Pat
         await worker.result("async_neighbour", 0)
         assert worker.children() == set(), "started on first use"
         first = await worker.result("pid_of", 0)
+        assert await worker.result("pid_of", 1) == first
         await worker.enqueue(*((f"job-{number}", "pid_of", [number]) for number in range(100)))
         records = await worker.ended(f"job-{number}" for number in range(100))
         pids = {int(record.result or b"0") for record in records.values()}
@@ -286,22 +289,24 @@ async def test_outcomes_are_the_same_in_a_process_of_its_own(tmp_path: Path) -> 
 
 
 async def storm(worker: IsolatedWorker, ids: list[str], kills: int) -> int:
-    """Kill children at random until all jobs have ended; return the number of kills."""
-    import random
+    """Kill children until all jobs have ended; return the number of kills.
 
-    random.seed(7)
+    Every second victim has just begun a job, the others are chosen at random: they start, run or have nothing to do.
+    """
+    dice = random.Random(7)
     killed = 0
     with worker.engine.subscribe("room:default") as ended:
-        while (await worker.engine.stats("default")).queues[0].totals.finished < len(ids):
-            assert worker.process.poll() is None
-            children = sorted(worker.children())
-            if killed < kills and children:
-                try:
-                    os.kill(random.choice(children), signal.SIGKILL)
+        while (done := (await worker.engine.stats("default")).queues[0].totals.finished) < len(ids):
+            assert worker.process.poll() is None, worker.log()
+            children = worker.children()
+            last_starts = [int(line.split()[0]) for line in worker.noted("runs")[-4:]]
+            victims = sorted(children) if killed % 2 else [pid for pid in last_starts if pid in children]
+            if killed < kills and victims and done >= len(ids) * killed / (kills + 10):
+                with suppress(ProcessLookupError):
+                    os.kill(dice.choice(victims), signal.SIGKILL)
                     killed += 1
-                except ProcessLookupError:
-                    pass
-            await ended.wait(0.03)
+            else:
+                await ended.wait(0.05)
     return killed
 
 
@@ -318,7 +323,7 @@ async def test_two_thousand_jobs_survive_a_storm_of_kills(tmp_path: Path) -> Non
         assert {record.result for record in records.values()} == {b"2"}
         assert len(records) == stats.totals.succeeded == stats.totals.finished == 2_000
         losses = sum(record.losses for record in records.values())
-        assert losses <= killed
+        assert killed / 10 <= losses <= killed
         starts: dict[str, int] = {}
         for line in worker.noted("runs"):
             starts[line.split()[2]] = starts.get(line.split()[2], 0) + 1

@@ -60,9 +60,9 @@ class HandlerProcesses:
             self._end(self._idle.pop(0))
         return await self._start(task, memory_limit)
 
-    def give_back(self, process: HandlerProcess, *, usable: bool) -> None:
-        """Its call has ended."""
-        if usable and process.is_usable:
+    def give_back(self, process: HandlerProcess) -> None:
+        """Its call has ended, or was given up."""
+        if process.is_usable:
             self._idle.append(process)
         else:
             self._end(process)
@@ -106,17 +106,24 @@ class HandlerProcesses:
             _logger.error("The process %d of a handler was killed and has not ended.", process.pid)
         process.close()
 
-    async def kill_all(self) -> None:
-        """The worker ends: kill the children that still run a handler, and let the idle ones end."""
+    async def kill_busy(self) -> None:
+        """Kill the children that run a handler, and wait for their end. The idle ones begin to end."""
         for process in self._idle:
             process.close()
         busy = self._all.difference(self._idle)
-        self._idle = []
         for process in busy:
             process.kill()
+        await self._wait_for(busy)
+
+    async def end_all(self) -> None:
+        """Wait for the end of all children. A child that does not end in time is killed."""
+        self._idle = []
+        await self._wait_for(set(self._all))
+
+    async def _wait_for(self, processes: set[HandlerProcess]) -> None:
         waits = [
             self._runtime.spawn(self._wait_for_end(process), name="holdfast end of a handler process")
-            for process in self._all
+            for process in processes
         ]
         if waits:
             await asyncio.wait(waits)

@@ -11,7 +11,7 @@ module is then imported under another name than `__main__`, so its `if __name__ 
 import sys
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 from holdfast.core import isolated
@@ -49,7 +49,7 @@ class LoadedApp:
             import_module(self._setup.main_module)
         elif MAIN not in sys.modules:
             loader = SourceFileLoader(MAIN, self._setup.main_path)
-            spec = spec_from_loader(MAIN, loader, origin=self._setup.main_path)
+            spec = spec_from_file_location(MAIN, self._setup.main_path, loader=loader)
             assert spec is not None, "A loader was given."
             main = sys.modules[MAIN] = module_from_spec(spec)
             loader.exec_module(main)

@@ -12,10 +12,12 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 
+from holdfast import forks
 from holdfast.isolation.frames import (
     AbortRequest,
     BrokenFrame,
     CallAnswer,
+    CallRaised,
     ChildMessage,
     ChildReady,
     ChildSetup,
@@ -85,6 +87,7 @@ class HandlerProcess(asyncio.Protocol):
         self._pending: asyncio.Future[CallAnswer | ChildReady] | None = None
         self._on_progress: Callable[[ProgressRecord], None] | None = None
         self._number = 0
+        self._has_answered = False
         self._failure: ErrorInfo | None = None
         self._setup = setup
         self.end: ProcessEnd | None = None
@@ -94,6 +97,7 @@ class HandlerProcess(asyncio.Protocol):
         """The last measured one. The kernel's own figure is at least the peak memory of this worker."""
         self._worker_peak_bytes = own_peak_bytes()
         self._socket, other = socket.socketpair()
+        self._copy = forks.ChildCopy(self._socket.fileno)  # a forked process must not keep the connection open
         with other:
             argv = [sys.executable, *interpreter_options(), "-P", "-m", "holdfast.isolation.child"]
             try:
@@ -114,9 +118,13 @@ class HandlerProcess(asyncio.Protocol):
         return self._process.pid
 
     @property
-    def is_usable(self) -> bool:
-        """True if it can take a call."""
+    def is_connected(self) -> bool:
         return self.end is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_usable(self) -> bool:
+        """True if it can take the next call: it has answered the last one, and is not used up."""
+        return self.is_connected and self._has_answered
 
     # Calls
 
@@ -134,6 +142,7 @@ class HandlerProcess(asyncio.Protocol):
         """Send a call. The future gets its answer, or `ProcessGone`."""
         self._number += 1
         self._on_progress = on_progress
+        self._has_answered = False
         self._pending = self._loop.create_future()
         if self.end is not None:
             self._conclude()
@@ -143,7 +152,7 @@ class HandlerProcess(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Request that the running call stops."""
-        if self.is_usable:
+        if self.is_connected:
             self._send(frame_of(AbortRequest(self._number, reason)))
 
     def close(self) -> None:
@@ -195,6 +204,7 @@ class HandlerProcess(asyncio.Protocol):
             case StartFailure(info=info):
                 self._failure = info
             case _:
+                self._has_answered = not isinstance(message, CallRaised) or not message.last
                 if self._pending is not None and not self._pending.done():
                     self._pending.set_result(message)
 

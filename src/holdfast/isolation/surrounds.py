@@ -52,6 +52,8 @@ class _SurroundContext:
             return  # the handler's error, if any, is raised even if the generator caught it
         except BaseException as raised:
             if raised is error or (error is not None and raised.__cause__ is error):
+                if error is not None:
+                    error.__traceback__ = trace  # without the frames of the generator
                 return
             raise
         self._generator.close()

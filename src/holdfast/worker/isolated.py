@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.context import AbortReason
-from holdfast.errors import Cancel, GiveUp, Interrupt, Retry, Snooze
+from holdfast.errors import Cancel, GiveUp, Interrupt, Retry, Snooze, Unsupported
 from holdfast.isolation.child_error import ChildError
 from holdfast.isolation.children import KILLED_TIMEOUT_S, HandlerProcesses
 from holdfast.isolation.environment import child_environment
@@ -109,12 +109,19 @@ class IsolatedHandlers:
         """How the worker runs this task. None: like any other."""
         if not self._enabled or not task.policy.isolate:
             return None
+        if sys.platform == "win32":
+            message = f'Task {task.policy.name!r} has isolate="process", which Windows does not support. Use WSL 2.'
+            raise Unsupported(message, capability="isolate", engine="Windows")
         has_onions = not all(map(is_surround, (*self._app.middlewares, *task.middleware)))
         return IsolatedHandler(task, self._processes, self._app.runtime, self._watch_deadline, decodes=has_onions)
 
+    async def kill(self) -> None:
+        """Kill the children that run a handler. The idle ones begin to end."""
+        await self._processes.kill_busy()
+
     async def end(self) -> None:
-        """The worker ends: no child is left afterwards."""
-        await self._processes.kill_all()
+        """No child is left afterwards."""
+        await self._processes.end_all()
 
 
 def _module_of(definer: Any) -> str:
@@ -175,12 +182,10 @@ class IsolatedHandler:
         finally:
             attempt.began_at = self._runtime.monotonic()
         self._watch_deadline(attempt)
-        is_usable = False
         try:
             answer = await self._answer(attempt, process)
-            is_usable = not (isinstance(answer, CallRaised) and answer.last)
         finally:
-            self._processes.give_back(process, usable=is_usable)
+            self._processes.give_back(process)
         if answer.progress is not None:
             attempt.progress = answer.progress
         return self._end(attempt, answer)

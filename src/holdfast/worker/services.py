@@ -355,9 +355,10 @@ class WorkerServices:
         cancelled = await try_step(self.supervisor.stop)
         self.keeper.stop()
         cancelled |= await try_step(self._wait_for_keeper)
-        cancelled |= await try_step(self._isolated.end)  # a released job may start elsewhere at once
+        cancelled |= await try_step(self._isolated.kill)  # a released job may start elsewhere at once
         cancelled |= await try_step(self._release_rest)
         cancelled |= await try_step(self._forget_worker)
+        cancelled |= await try_step(self._isolated.end)
         self._handler_threads.close()
         _logger.info("Worker %s has stopped.", shown(self._spec.worker))
         stopped = events.WorkerStopped(at=self._runtime.wall(), worker=self._spec.worker, released=self._released)

@@ -1,0 +1,47 @@
+"""The environment of a handler's process has nothing that gives access to the store."""
+
+import pytest
+
+from holdfast.isolation.environment import WITHHELD, child_environment
+
+ADDRESS = "postgresql://app:p%40ss@db.example/jobs"
+
+
+def child(**environ: str) -> dict[str, str]:
+    return child_environment(environ, (ADDRESS,), ("PGPASSWORD",))
+
+
+def test_other_variables_stay() -> None:
+    assert child(PATH="/bin", LANG="C", DB_HOST="db.example") == {"PATH": "/bin", "LANG": "C", "DB_HOST": "db.example"}
+
+
+def test_holdfasts_own_and_those_of_the_driver_are_left_out() -> None:
+    assert child(HOLDFAST_URL="x", HOLDFAST_POSTGRES_LISTEN_URL="y", PGPASSWORD="z") == {}
+
+
+@pytest.mark.parametrize("password", ["p%40ss", "p@ss"])
+def test_a_variable_that_is_the_password_is_left_out(password: str) -> None:
+    assert child(DB_PASSWORD=password) == {}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ADDRESS,
+        f"url={ADDRESS}?sslmode=require",
+        "postgresql+psycopg://app:p%40ss@db.example:5432/other",
+        "host=db.example user=app password=p@ss",
+    ],
+)
+def test_an_address_of_the_store_is_replaced(value: str) -> None:
+    assert child(DATABASE_URL=value) == {"DATABASE_URL": WITHHELD}
+
+
+def test_a_password_that_is_a_common_word_removes_no_other_text() -> None:
+    environ = {"PATH": "/usr/lib/postgres/bin", "APP": "postgres-client"}
+    assert child_environment(environ, ("postgresql://u:postgres@h/d",), ()) == environ
+
+
+def test_an_address_that_says_nothing_removes_nothing() -> None:
+    environ = {"NOTE": "tests use memory:// as their store"}
+    assert child_environment(environ, ("memory://",), ()) == environ

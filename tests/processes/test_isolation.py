@@ -107,6 +107,7 @@ async def test_a_process_is_kept_and_there_is_one_per_slot_at_most(tmp_path: Pat
         await worker.result("async_neighbour", 0)
         assert worker.children() == set(), "started on first use"
         first = await worker.result("pid_of", 0)
+        assert await worker.result("pid_of", 1) == first
         await worker.enqueue(*((f"job-{number}", "pid_of", [number]) for number in range(100)))
         records = await worker.ended(f"job-{number}" for number in range(100))
         pids = {int(record.result or b"0") for record in records.values()}

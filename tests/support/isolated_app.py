@@ -299,7 +299,7 @@ def uses_the_store(how: str, url: str) -> str:
             case "migrate":
                 other.migrate()
             case "worker":
-                other.worker().run()
+                other.worker(until_empty=True).run()
             case "default":
                 App().control.queues()
     except BaseException as error:
@@ -339,7 +339,7 @@ def short(ctx: Context, number: int) -> int:
     return number * 2
 
 
-@jobs.task(isolate="process", lease=LEASE_S, max_attempts=None, max_losses=3, backoff=0)
+@jobs.task(isolate="process", lease=LEASE_S, max_attempts=6, max_losses=3, backoff=0)
 def poison() -> None:
     bytearray(64 * MIB)
     ctypes.string_at(0)

@@ -8,7 +8,6 @@ KEPT = f"{ISOLATION}::test_a_process_is_kept_and_there_is_one_per_slot_at_most"
 NO_ACCESS = f"{ISOLATION}::test_a_process_has_no_access_to_the_store"
 POISON = f"{ISOLATION}::test_a_poison_job_ends_with_its_cause_and_peak_memory"
 KILLED_WORKER = f"{ISOLATION}::test_processes_end_with_a_killed_worker_within_a_second"
-STOPPED_WORKER = f"{ISOLATION}::test_a_worker_that_is_stopped_kills_after_its_grace_and_releases_free_of_charge"
 
 MUTANTS = (
     # What a child may know
@@ -94,13 +93,5 @@ MUTANTS = (
         "ctypes.CDLL(None)",
         "A job runs on beside its next attempt, for as long as the call takes.",
         (KILLED_WORKER,),
-    ),
-    Mutant(
-        "jobs are released while their children run",
-        "worker/isolated.py",
-        "        await self._processes.kill_all()\n",
-        "        return\n",
-        "A job that another worker has taken still runs here.",
-        (STOPPED_WORKER,),
     ),
 )

@@ -1,5 +1,6 @@
 """`holdfast manager`: its options, and what it passes on to its workers."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from command_line import Answer, run_command
 
 from holdfast import App
 from holdfast.cli import manager as module
+from holdfast.engines import open_engine
 from holdfast.errors import InvalidOption
 from holdfast.manager import Manager
+from holdfast.model.records import WorkerRecord
 
 SHOP = """
 from holdfast import App
@@ -99,6 +102,37 @@ def test_processes_go_with_neither_reload_nor_until_empty(run: Any) -> None:
         answer = run("sqlite:///jobs.db", "worker", "SHOP", "--processes", "2", option)
         assert answer.code == 2
         assert "--processes goes with neither" in answer.err
+
+
+def test_status_shows_a_manager_and_its_workers_below_it(run: Any, tmp_path: Path) -> None:
+    async def store_records() -> None:
+        engine = open_engine(f"sqlite:///{tmp_path}/jobs.db")
+        await engine.open()
+        for name in ("a-worker", "z-alone"):
+            await engine.heartbeat(WorkerRecord(worker=name, queues=("default",), slots=4, busy=1))
+        await engine.heartbeat(WorkerRecord(worker="m", children=("a-worker",), min_children=2, max_children=8))
+        await engine.close()
+
+    asyncio.run(store_records())
+    text = run("", "workers", "list", "--url", "sqlite:///jobs.db").out
+    lines = [line.split("  ")[0].rstrip() if not line.startswith(" ") else line[:10] for line in text.splitlines()]
+    assert lines[1:] == ["m", "  a-worker", "z-alone"]
+    assert "manager of 2 to 8 workers, now 1" in text
+    assert "manager of 2 to 8 workers, now 1" in run("", "status", "--url", "sqlite:///jobs.db").out
+    shown = {one["name"]: one for one in run("", "workers", "list", "--json", "--url", "sqlite:///jobs.db").objects}
+    assert (shown["a-worker"]["manager"], shown["z-alone"]["manager"]) == ("m", "")
+    assert (shown["m"]["children"], shown["m"]["min_children"], shown["m"]["max_children"]) == (["a-worker"], 2, 8)
+
+
+def test_a_manager_alone_is_no_worker(run: Any, tmp_path: Path) -> None:
+    async def store_record() -> None:
+        engine = open_engine(f"sqlite:///{tmp_path}/jobs.db")
+        await engine.open()
+        await engine.heartbeat(WorkerRecord(worker="m", min_children=2, max_children=8))
+        await engine.close()
+
+    asyncio.run(store_record())
+    assert "No worker is alive." in run("", "status", "--url", "sqlite:///jobs.db").out
 
 
 def test_settings_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,6 +223,7 @@ FLAG_CASES = [
     FlagCase("worker.concurrency", (5, 6), 10, "-c", WORKER, of_event("WorkerStarted", "slots")),
     FlagCase("worker.grace", (5, 6), 30, "--grace", WORKER, of_event("WorkerStopping", "grace")),
     FlagCase("app", ("shop:jobs", "shop:more"), None, "--app", ("config",), of_setting("app")),
+    FlagCase("namespace", ("shop", "bank"), "holdfast", "--namespace", ("config",), of_setting("namespace")),
     FlagCase("url", ("sqlite:a.db", "sqlite:b.db"), "holdfast.db", "--url", ("config",), of_setting("url")),
 ]
 FLAG_PAIRS = [(case, weak) for case in FLAG_CASES for weak in STRENGTH[:-2]]

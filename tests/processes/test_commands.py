@@ -1,22 +1,23 @@
-"""Every command through a real process: `python -m holdfast …` on one SQLite store, as text and with `--json`.
+"""Every command through a real process: `python -m holdfast …` on one SQLite store; then with `--json`.
 
-A new command needs a row in ROWS. Details of a command are tested in `tests/edges/test_cli_*.py`.
+The JSON of a command that ends by itself is printed in the process of the test: a start of Python takes most of the
+time. A new command needs a row in ROWS. Details of a command are tested in `tests/edges/test_cli_*.py`.
 """
 
-import json
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from command_line import Answer, forget_modules, run_command
 from due_worker import DueWorker
 from tools.reference import commands
 
@@ -42,7 +43,10 @@ def book(amount: int) -> None: ...
 
 @dataclass(frozen=True)
 class Row:
-    """Arguments, what standard output must contain, and a field of the first JSON object. MODE is `text` or `json`."""
+    """Arguments, what standard output must contain, and a field of the first JSON object. MODE is `text` or `json`.
+
+    Without a field, the command prints no JSON.
+    """
 
     arguments: str = ""
     text: str = ""
@@ -50,7 +54,6 @@ class Row:
     code: int = 0
     stop: signal.Signals | None = None
     """Sent after the first line of output, to a command that does not end by itself."""
-    prints_json: bool = True
 
 
 ROWS: dict[str, Row] = {
@@ -69,12 +72,12 @@ ROWS: dict[str, Row] = {
     "queues clear": Row("clear-MODE --yes", "1 job cancelled", "count"),
     "queues list": Row("", "default", "queue"),
     "queues pause": Row("pause-MODE", "paused", "paused"),
-    "queues remove": Row("remove-MODE", "removed", "removed"),
+    "queues remove": Row("remove-MODE --yes", "removed", "removed"),
     "queues resume": Row("resume-MODE", "resumed", "paused"),
     "pools list": Row("", "ledger", "name"),
     "pools resize": Row("ledger 8", "8 lanes", "lanes"),
     "tasks list": Row("", "never", "task"),
-    "workers list": Row("", "stop-text", "name"),
+    "workers list": Row("", "steady", "name"),
     "workers stop": Row("stop-MODE", "stopping", "stopping"),
     "top": Row("--once --interval 100ms", "default", "queues"),
     "events": Row("--job done", "succeeded", "event"),
@@ -83,9 +86,10 @@ ROWS: dict[str, Row] = {
     "config": Row("shop", "worker.concurrency", "key"),
     "doctor": Row("", "store", "level", code=1),
     "manager": Row("shop --min 1 --max 1 -q soon --lines --log-format none", "manager", "event", stop=signal.SIGTERM),
+    "file compact": Row("files", "bytes now", "bytes_after"),
     "file inspect": Row("files", "Nothing is damaged.", "kind"),
     "completion": Row("bash", "_holdfast_completion", "script"),
-    "demo": Row("--help", "killed worker", prints_json=False),  # it takes long: see edges/test_demo.py
+    "demo": Row("--help", "killed worker"),  # it takes long: see edges/test_demo.py
 }
 
 
@@ -132,7 +136,7 @@ def make_store(app: App[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a module, a SQLite store, a file store, and two live workers."""
+    """A folder with a module, two stores and live workers. No test needs what another one changes."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop.py").write_text(SHOP)
     with App(f"file://{folder}/files") as files:
@@ -140,57 +144,62 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     app = App[Any](f"sqlite:///{folder}/jobs.db")
     with app:
         make_store(app)
-        with app.worker(queues=["idle"], name="stop-text"), app.worker(queues=["idle"], name="stop-json"):
+        with ExitStack() as workers:
+            for name in ("steady", "stop-text", "stop-json"):
+                workers.enter_context(app.worker(queues=["idle"], name=name))
             yield folder
 
 
-def environment(**more: str) -> Mapping[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    return {**own, "HOLDFAST_APP": "shop", "COLUMNS": "100", **more}
+@pytest.fixture(autouse=True)
+def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOLDFAST_APP", "shop")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    forget_modules(folder)
 
 
-def start(folder: Path, command: str, row: Row, mode: str) -> subprocess.Popen[str]:
+def arguments_of(command: str, row: Row, mode: str) -> list[str]:
     arguments = [*command.split(), *shlex.split(row.arguments.replace("MODE", mode))]
-    if mode == "json":
-        arguments.append("--json")
-    return subprocess.Popen(
+    return [*arguments, "--json"] if mode == "json" else arguments
+
+
+def run_process(arguments: list[str], stop: signal.Signals | None) -> Answer:
+    process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", *arguments],
-        cwd=folder,
-        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def end(process: subprocess.Popen[str], row: Row) -> tuple[int, str, str]:
-    """Its exit code, standard output and standard error."""
     with process:
         first = ""
-        if row.stop is not None:
+        if stop is not None:
             assert process.stdout is not None
             first = process.stdout.readline()
-            process.send_signal(row.stop)
+            process.send_signal(stop)
         out, err = process.communicate(timeout=100)
-    return process.returncode, first + out, err
+    return Answer(process.returncode, first + out, err)
 
 
 @pytest.mark.parametrize("command", ROWS)
-def test_a_command_prints_text_and_json_and_exits_with_its_code(folder: Path, command: str) -> None:
+def test_a_command_prints_text_and_exits_with_its_code(command: str) -> None:
     row = ROWS[command]
-    processes = {
-        mode: start(folder, command, row, mode) for mode in ("text", "json") if mode == "text" or row.prints_json
-    }
-    ends = {mode: end(process, row) for mode, process in processes.items()}
-    for code, _, err in ends.values():
-        assert (code, err) == (row.code, "")
-    assert row.text in ends["text"][1]
-    if row.prints_json:
-        objects = [json.loads(line) for line in ends["json"][1].splitlines()]
-        assert all(isinstance(each, dict) for each in objects)
-        if objects or command != "migrate":  # nothing to do is no line
-            assert row.field in objects[0]
+    answer = run_process(arguments_of(command, row, "text"), row.stop)
+    assert (answer.code, answer.err) == (row.code, "")
+    assert row.text in answer.out
+
+
+@pytest.mark.parametrize("command", [command for command, row in ROWS.items() if row.field])
+def test_a_command_prints_one_json_object_per_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    row = ROWS[command]
+    arguments = arguments_of(command, row, "json")
+    answer = run_command(capsys, *arguments) if row.stop is None else run_process(arguments, row.stop)
+    assert (answer.code, answer.err) == (row.code, "")
+    assert all(isinstance(each, dict) for each in answer.objects)
+    if answer.objects or command != "migrate":  # nothing to do is no line
+        assert row.field in answer.objects[0]
 
 
 # --- Examples ---

@@ -124,7 +124,9 @@ async def test_the_jobs_of_a_killed_child_run_again_at_once(store: Store, tmp_pa
         await manager.wait_for_children(engine, 2)
         (record,) = await records_of(engine, ["held"])
         assert (record.attempt, record.losses) == (2, 1)
-        manager.send(signal.SIGTERM)
+        own = await manager.record(engine)
+        assert own is not None
+        await engine.stop_worker(own.worker)  # as `holdfast workers stop` does
         assert await manager.wait_ended() == 0
     assert (await engine.workers()).workers == ()
     await engine.close()

@@ -145,7 +145,7 @@ def test_the_first_signal_lets_jobs_finish(folder: Path, jobs: App, number: int)
     with worker(folder) as process:
         wait_for(folder / "running-1")
         process.send_to_group(number)
-        eventually_now(lambda: "It waits up to 30 s" in process.text, "the stop")
+        eventually_now(lambda: "It waits up to" in process.text, "the stop")
         (folder / "gate-1").touch()
         assert process.wait() == 0
     assert jobs.control.get(id).state is JobState.SUCCEEDED

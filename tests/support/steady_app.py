@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ async def pause(seconds: float) -> None:
 
 @jobs.task(max_attempts=1)
 def pause_thread(seconds: float) -> None:
-    time.sleep(seconds)
+    threading.Event().wait(seconds)
 
 
 @jobs.task(lease=2, max_attempts=1)

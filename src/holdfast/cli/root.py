@@ -50,7 +50,7 @@ SUMMARIES = {
     "migrate": "Bring the store's schema up to date.",
     "config": "Print all settings as they hold, and where the value of each comes from.",
     "doctor": "Check settings, tasks, store, workers and queues; say what is wrong and what to do.",
-    "file": "Look into the files of a file store.",
+    "file": "Look into the files of a file store, or compact them.",
     "completion": "Print a script that lets a shell complete commands and options.",
     "demo": "See jobs run, fail, survive a killed worker, and be counted.",
 }

@@ -31,6 +31,8 @@ class ForcedExit:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._graces: SimpleQueue[Seconds | None] = SimpleQueue()
+        self._timer_output: int | None = None
+        """A pipe without a reader, for the timer that is set."""
 
     def start(self) -> None:
         self._runtime.thread(self._work, name="holdfast forced exit")
@@ -56,8 +58,7 @@ class ForcedExit:
                 self._end_process()
                 return
             if grace_s is None:
-                if end_at is not None:
-                    faulthandler.cancel_dump_traceback_later()
+                self._cancel_timer()
                 return
             at = self._runtime.monotonic() + round((grace_s + MARGIN_S) * SECOND)
             if end_at is None or at < end_at:
@@ -67,12 +68,19 @@ class ForcedExit:
     def _set_timer(self, seconds: Seconds) -> None:
         # The timer writes stacks before it ends the process, and a full pipe would block it. So it gets a pipe without
         # a reader, where each write fails at once.
-        reader, writer = os.pipe()
+        self._cancel_timer()
+        reader, self._timer_output = os.pipe()
         os.close(reader)
         try:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=writer)
-        except (OverflowError, RuntimeError):  # longer than the timer can be: a grace of years needs none
-            os.close(writer)
+            faulthandler.dump_traceback_later(seconds, exit=True, file=self._timer_output)
+        except (OverflowError, RuntimeError):  # the grace is longer than a timer can be
+            self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer_output is not None:
+            faulthandler.cancel_dump_traceback_later()
+            os.close(self._timer_output)
+            self._timer_output = None
 
     def _end_process(self) -> None:
         try:

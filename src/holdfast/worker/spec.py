@@ -2,8 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.config import WorkerSettings
+from holdfast.durations import Duration
+from holdfast.errors import InvalidOption, duration_us
+from holdfast.model.instants import SECOND
+from holdfast.readers import byte_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +22,28 @@ class WorkerSpec:
     strict: bool = False
     isolation: bool = True
     """False: isolated tasks run like others, in this process. The test kit needs that."""
+
+
+def given_settings(
+    *,
+    concurrency: int | None,
+    grace: Duration | None,
+    prefetch: int | None,
+    max_jobs: int | None,
+    max_memory: int | str | None,
+) -> dict[str, Any]:
+    """The options that were given, checked: they replace settings of the same name."""
+    given: dict[str, Any] = {}
+    for option, value, low in (("concurrency", concurrency, 1), ("prefetch", prefetch, 0), ("max_jobs", max_jobs, 0)):
+        if value is not None:
+            if type(value) is not int or value < low:
+                raise InvalidOption(f"`{option}` must be a whole number from {low} on.", option=option)
+            given[option] = value
+    if grace is not None:
+        given["grace"] = duration_us(grace, "grace") / SECOND
+    if max_memory is not None:
+        try:
+            given["max_memory"] = byte_size(max_memory)
+        except ValueError as error:
+            raise InvalidOption(f"`max_memory` {error}", option="max_memory") from error
+    return given

@@ -19,17 +19,16 @@ from typing import Any, Self
 
 from holdfast.config import WorkerSettings
 from holdfast.durations import Duration
-from holdfast.errors import BlockingCall, InvalidOption, UsageError, duration_us
+from holdfast.errors import BlockingCall, UsageError, duration_us
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
-from holdfast.readers import byte_size
 from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
 from holdfast.worker.execution_plan import refuse_transactions
 from holdfast.worker.manager_channel import ManagerChannel
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.services import WorkerServices
-from holdfast.worker.spec import WorkerSpec
+from holdfast.worker.spec import WorkerSpec, given_settings
 from holdfast.worker.stop_request import StoppedAtStart, StopRequest
 from holdfast.worker.stop_signals import StopSignals
 from holdfast.worker.thread import WorkerThread, cancel_leftover_tasks, run_loop
@@ -68,15 +67,13 @@ class Worker:
         """
         self._app = app
         self._queues = queues
-        self._concurrency = concurrency
-        self._grace_s = None if grace is None else duration_us(grace, "grace") / SECOND
-        self._prefetch = prefetch
+        self._given_settings = given_settings(
+            concurrency=concurrency, grace=grace, prefetch=prefetch, max_jobs=max_jobs, max_memory=max_memory
+        )
         self._signals = signals
         self._until_empty = until_empty
         self._strict = strict
         self._channel = channel
-        self._max_jobs = max_jobs
-        self._max_memory = None if max_memory is None else _bytes(max_memory)
         suffix = app.runtime.token_bytes(4).hex()
         self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
@@ -87,10 +84,6 @@ class Worker:
         self._services: WorkerServices | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._thread: WorkerThread | None = None
-        for option, value in (("concurrency", concurrency), ("prefetch", prefetch), ("max_jobs", max_jobs)):
-            low = 1 if option == "concurrency" else 0
-            if value is not None and (type(value) is not int or value < low):
-                raise InvalidOption(f"`{option}` must be a whole number from {low} on.", option=option)
 
     # Running
 
@@ -140,7 +133,7 @@ class Worker:
         """Start, work until stopped, and clean up whatever happens."""
         if self._stop_request is not None:
             raise UsageError(f"Worker {self.name} runs already. Make another one.")
-        app, settings = self._app, self._settings()
+        app, settings = self._app, replace(self._app.config.worker, **self._given_settings)
         stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
         try:
@@ -186,17 +179,6 @@ class Worker:
         else:
             async with self._app.lifespan() as state:
                 yield state
-
-    def _settings(self) -> WorkerSettings:
-        settings = self._app.config.worker
-        return replace(
-            settings,
-            concurrency=settings.concurrency if self._concurrency is None else self._concurrency,
-            grace=settings.grace if self._grace_s is None else self._grace_s,
-            prefetch=settings.prefetch if self._prefetch is None else self._prefetch,
-            max_jobs=settings.max_jobs if self._max_jobs is None else self._max_jobs,
-            max_memory=settings.max_memory if self._max_memory is None else self._max_memory,
-        )
 
     def _spec(self, settings: WorkerSettings) -> WorkerSpec:
         tasks = [task for task in self._app.registry.values() if not task.policy.remote]
@@ -268,10 +250,3 @@ class Worker:
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.finish()
-
-
-def _bytes(value: int | str) -> int:
-    try:
-        return byte_size(value)
-    except ValueError as error:
-        raise InvalidOption(f"`max_memory` {error}", option="max_memory") from error

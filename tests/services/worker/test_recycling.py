@@ -108,7 +108,7 @@ PROGRAM = """
 
     @jobs.task
     def leaks() -> None:
-        kept.append(bytearray(b"x") * (64 << 20))
+        kept.append(bytearray(b"x") * (16 << 20))
 """
 
 
@@ -116,7 +116,7 @@ PROGRAM = """
     ("task", "option", "reason", "text"),
     [
         ("works", "--max-jobs=10", "max_jobs", "it has run 10 jobs; max_jobs is 10"),
-        ("leaks", "--max-memory=300MiB", "max_memory", "MiB of memory; max_memory is 300 MiB"),
+        ("leaks", "--max-memory=150MiB", "max_memory", "MiB of memory; max_memory is 150 MiB"),
     ],
 )
 def test_a_process_that_is_recycled_tells_its_manager_and_ends_well(
@@ -132,5 +132,5 @@ def test_a_process_that_is_recycled_tells_its_manager_and_ends_well(
             assert worker.wait() == 0
             assert text in worker.text()
         counts = jobs.control.stats().counts
-    assert counts[JobState.SUCCEEDED] + counts[JobState.QUEUED] == 30
+    assert counts[JobState.SUCCEEDED] + counts.get(JobState.QUEUED, 0) == 30
     assert counts[JobState.SUCCEEDED] >= 3

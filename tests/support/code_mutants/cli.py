@@ -289,6 +289,6 @@ MUTANTS = (
         "            keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)\n",
         "            write_text(banner(found, keeper))\n            keeper.run()\n",
         "A manager that is stopped right after its start is killed, or prints text among JSON.",
-        ("tests/processes/test_commands.py::test_a_command_prints_text_and_json_and_exits_with_its_code[manager]",),
+        ("tests/processes/test_commands.py::test_a_command_prints_one_json_object_per_line[manager]",),
     ),
 )

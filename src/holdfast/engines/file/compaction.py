@@ -110,8 +110,8 @@ class Compaction:
             raise
         return self._journal.position.segment
 
-    def wait(self) -> None:
-        """Until the snapshot is written."""
+    def finish(self) -> None:
+        """Return when the snapshot is written."""
         if self._thread is not None:
             self._thread.join()  # no limit: the disk ends it, and an operator waits for it
 

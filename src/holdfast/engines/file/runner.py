@@ -277,7 +277,7 @@ class FileRunner:
             self._folder.check_identity()
             self._catch_up(under_gate=True)
             number = self._compaction.start_now()
-        self._compaction.wait()
+        self._compaction.finish()
         if number not in self._folder.numbers()[1]:  # the log says why
             raise EngineUnavailable(f"{self._folder.path}: the snapshot could not be written.", engine="file")
 

@@ -8,6 +8,7 @@ A bare id is searched in every queue; if two have it, `AmbiguousId` says which.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -60,7 +61,8 @@ class Control:
         facts = await read_facts(self._store, key)
         if facts is None:
             raise JobNotFound(job_id=job_id, queue=queue)
-        return explain(facts, self._store.codec_named)
+        blocked_by = await (await self._store.engine()).blocked_by()
+        return explain(replace(facts, blocked_by=blocked_by), self._store.codec_named)
 
     why = blocking(awhy)
 

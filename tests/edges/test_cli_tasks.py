@@ -39,12 +39,15 @@ def test_each_task_says_who_knows_it(shell: Shell, run: Run, monkeypatch: pytest
     rows = [" ".join(row.split()) for row in run("tasks", "list", "--app", "shop_tasks").out.splitlines()]
     assert rows == [
         "task queue here workers queued in status",
-        "elsewhere no 1 served",
-        "old_name alias of unused default yes · idle",
+        "elsewhere no 1 known to workers",
+        "old_name alias of unused default yes · no worker, no job",
         "retries no · default known to nobody",
-        "unused default yes · idle",
-        "works mails yes 1 default served",
+        "unused default yes · no worker, no job",
+        "works mails yes 1 default known to workers",
     ]
+    shell.works.using(queue="mails").enqueue()
+    works = run("tasks", "list", "--app", "shop_tasks").out.splitlines()[-1]
+    assert works.endswith("no worker in mails"), "the worker takes from queue default only"
 
 
 def test_a_task_whose_workers_are_gone_or_stopping_is_not_served(shell: Shell) -> None:

@@ -1,5 +1,6 @@
 """`holdfast top`: the live view, its rates and latencies, and what it costs the store."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast.cli.target import TargetApp
 from holdfast.cli.top import TopReader
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND
+from holdfast.model.records import WorkerRecord
 from holdfast.runtime import SystemRuntime
 from holdfast.views import QueueStatus
 
@@ -93,6 +95,17 @@ def test_it_is_printed_once_without_a_terminal(shell: Shell) -> None:
     assert row[1:6] == ["1", "·", "·", "·", "·"]
     assert row[-1] == "open"
     assert next(row for row in rows if row[:1] == ["w1"])[1:3] == ["alive", "1/1"]
+
+
+def test_managers_stand_before_their_workers(shell: Shell) -> None:
+    report_in_now(shell.app, "busy", "works", queues=("default",), busy=1)
+    manager = WorkerRecord(worker="boss", children=("busy",), min_children=2, max_children=8, interval=10 * SECOND)
+    asyncio.run(shell.app.engine.heartbeat(manager))
+    rows = [" ".join(line.split()) for line in shell("top", "--interval", "0.1", "--no-events").out.splitlines()]
+    first, second = (row for row in rows if row.startswith(("boss", "busy")))
+    assert first.startswith("boss alive")
+    assert first.endswith("manager of 2 to 8 workers, now 1")
+    assert second.startswith("busy alive 1/1")
 
 
 def test_the_object_has_rates_workers_lanes_and_latencies(shell: Shell) -> None:

@@ -1,6 +1,9 @@
 """`holdfast why` shows the obstacles of a job, who runs it, or how it ended."""
 
+from pathlib import Path
+
 from command_line import Shell
+from host_stores import holder_of_gate
 from manual_worker import report_in_now, take_now
 
 
@@ -58,6 +61,15 @@ def test_an_ended_job_says_how_it_ended(shell: Shell) -> None:
     shell.gives_up.using(id="one").enqueue("no stock")
     shell.work()
     assert "after 1 attempt (gave up): no stock." in " ".join(shell("why", "one").out.split())
+
+
+def test_a_process_that_keeps_all_writes_waiting_is_an_obstacle(shell: Shell) -> None:
+    shell.works.using(id="one").enqueue()
+    with holder_of_gate(Path(f"{shell.path}-gate")) as holder:
+        (found,) = shell("why", "one", "--json").objects
+    store, worker = found["obstacles"]
+    assert (store["kind"], worker["kind"]) == ("store", "no_worker")
+    assert str(holder.pid) in store["text"]
 
 
 def test_an_unknown_job_exits_with_4(shell: Shell) -> None:

@@ -4,7 +4,6 @@ A task may be known here (the App of this command declares it), known to live wo
 jobs wait, most often for a worker with the new code, or because the task was renamed.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from holdfast.cli.tables import number, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.job import BARE_TASK
 from holdfast.task import Task
+from holdfast.views import QueueStatus, WorkerStatus
 
 LONGEST_LIST = 60
 
@@ -40,6 +40,8 @@ class TaskStatus:
     """Live workers that have it, stopping ones left out."""
     queued_in: tuple[str, ...]
     """Queues that have queued jobs of it. Scheduled, blocked and retrying jobs do not count."""
+    unserved_in: tuple[str, ...]
+    """Those of them from which no live worker takes its jobs."""
 
     @property
     def lost(self) -> bool:
@@ -67,32 +69,29 @@ def list_(store: Store, interval_s: float | None) -> None:
 
 def read_tasks(store: Store) -> list[TaskStatus]:
     """By name; from the counters of the queues and the records of the workers, so the jobs are not read."""
-    workers: dict[str, list[str]] = defaultdict(list)
-    for worker in store.control.workers():
-        if worker.alive and not worker.stopping:
-            for name in worker.tasks:
-                workers[name].append(worker.name)
-    queued: dict[str, list[str]] = defaultdict(list)
-    for queue in store.control.queues():
-        for name in queue.ready_tasks:
-            queued[name].append(queue.queue)
+    alive = [worker for worker in store.control.workers() if worker.alive and not worker.stopping]
+    queues = store.control.queues()
     registry = store.app.registry
     aliases = {alias for task in registry.values() for alias in task.aliases}
-    names = sorted({*registry, *aliases, *workers, *queued})
+    of_workers = {name for worker in alive for name in worker.tasks}
+    names = sorted({*registry, *aliases, *of_workers, *(name for queue in queues for name in queue.ready_tasks)})
     if not names:
         raise NothingMatched("No task is known: neither this App nor a live worker has one, and no job is queued.")
-    return [_status_of(name, registry.find(name), workers.get(name, ()), queued.get(name, ())) for name in names]
+    return [_status_of(name, registry.find(name), alive, queues) for name in names]
 
 
-def _status_of(name: str, task: Task[..., Any] | None, workers: Sequence[str], queues: Sequence[str]) -> TaskStatus:
+def _status_of(
+    name: str, task: Task[..., Any] | None, alive: Sequence[WorkerStatus], queues: Sequence[QueueStatus]
+) -> TaskStatus:
     """`task`: the one of this App that has this name or alias."""
     return TaskStatus(
         task=name,
         here=task is not None,
         alias_of="" if task is None or task.name == name else task.name,
         queue="" if task is None else task.queue,
-        workers=tuple(workers),
-        queued_in=tuple(queues),
+        workers=tuple(worker.name for worker in alive if name in worker.tasks),
+        queued_in=tuple(queue.queue for queue in queues if name in queue.ready_tasks),
+        unserved_in=tuple(queue.queue for queue in queues if name in queue.unserved_tasks(alive)),
     )
 
 
@@ -120,6 +119,6 @@ def _name_text(task: TaskStatus) -> Text:
 def _status(task: TaskStatus) -> Text:
     if task.lost:
         return Text("known to nobody", style="red")
-    if task.queued_in and not task.workers:
-        return Text("no worker", style="red")
-    return Text("served", style="green") if task.workers else Text("idle", style="dim")
+    if task.unserved_in:
+        return Text(f"no worker in {cut(' '.join(task.unserved_in), LONGEST_LIST)}", style="red")
+    return Text("known to workers", style="green") if task.workers else Text("no worker, no job", style="dim")

@@ -71,7 +71,11 @@ async def _reason(store: StoreConnection, key: JobKey, origin: str) -> str:
 
 
 async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> JobFacts | None:
-    """The job with the records around it. None: it does not exist."""
+    """The job with the records around it. None: it does not exist.
+
+    Without `blocked_by`: to find it out, a process stands in line with the writers, which a caller that polls for a
+    result must not do.
+    """
     engine: Engine = await store.engine()
     answer = await engine.get(key)
     (record,) = answer.jobs
@@ -96,7 +100,6 @@ async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> J
         pool=next((pool for pool in pools if pool.name == key.queue), None),
         workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
         undecodable=record.waiting and _undecodable(store, record),
-        blocked_by=await engine.blocked_by(),
         store="the store of this test" if store.is_swapped else store.address,
         target="" if store.config.app else target,
         shared=engine.capabilities.shared_between_processes and not only_here,

@@ -122,7 +122,7 @@ class JobFacts:
     undecodable: bool = False
     """Its bytes were read here, with the codec that is stored with them, and are damaged."""
     blocked_by: str = ""
-    """What keeps every write waiting (`Engine.blocked_by`)."""
+    """What keeps every write waiting (`Engine.blocked_by`). Only read for operators."""
     store: str = ""
     target: str = ""
     shared: bool = True

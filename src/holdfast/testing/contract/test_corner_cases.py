@@ -1,7 +1,6 @@
 """Corner cases in which two rules apply to one job. Each of them has failed in an engine at least once."""
 
 import pytest
-from msgspec.structs import replace
 
 from holdfast.errors import InvalidOption
 from holdfast.model.instants import FOREVER, HOUR
@@ -130,12 +129,12 @@ async def test_a_reaper_may_only_retry_fail_or_cancel(bench: Bench) -> None:
 # A12
 @guarantee(Guarantee.ATTEMPTS)
 async def test_only_an_owner_adds_a_loss_and_only_where_the_attempt_ends_without_success(bench: Bench) -> None:
-    plain = Settlement(queue=QUEUE, id="a", token="t.0", target=JobState.RETRYING, loss=True)
     for target in (JobState.SUCCEEDED, JobState.SCHEDULED, JobState.QUEUED):
         with pytest.raises(InvalidOption, match="loss"):
-            await bench.engine.settle(replace(plain, target=target))
+            await bench.engine.settle(Settlement(queue=QUEUE, id="a", token="t.0", target=target, loss=True))
+    reap = Settlement(queue=QUEUE, id="a", token="t.0", target=JobState.FAILED, loss=True, listed_expiry=1)
     with pytest.raises(InvalidOption, match="loss"):
-        await bench.engine.settle(replace(plain, listed_expiry=1))
+        await bench.engine.settle(reap)
 
 
 @guarantee(Guarantee.RECOVERY)

@@ -189,12 +189,8 @@ def check_command(words: list[str]) -> None:
 def check_holdfast(arguments: list[str]) -> None:
     """Parse the command line as `holdfast` does, and stop before anything is done."""
     command: click.Command = root
-<<<<<<< HEAD
     # With the settings of a real run: click keeps the option --help in the command, and the reference shows it.
     context = click.Context(root, **root.context_settings)
-=======
-    context = click.Context(root, **root.context_settings)  # click keeps the help option that the first context makes
->>>>>>> look
     while isinstance(command, click.Group):
         name, *arguments = arguments
         found = command.get_command(context, name)

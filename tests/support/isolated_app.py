@@ -170,7 +170,7 @@ def ignores_its_abort() -> None:
 
 @jobs.task(isolate="process", timeout=1, max_attempts=1, lease=LEASE_S)
 async def blocks_its_event_loop() -> None:
-    time.sleep(600)
+    pause(600)
 
 
 @jobs.task(isolate="process", max_attempts=1, lease=LEASE_S)

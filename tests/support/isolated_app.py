@@ -170,7 +170,7 @@ def ignores_its_abort() -> None:
 
 @jobs.task(isolate="process", timeout=1, max_attempts=1, lease=LEASE_S)
 async def blocks_its_event_loop() -> None:
-    pause(600)
+    wait_for_ever()
 
 
 @jobs.task(isolate="process", max_attempts=1, lease=LEASE_S)

@@ -5,7 +5,7 @@ Each case reads the value that is used. What `App.settings` and `holdfast config
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from command_line import Run, forget_modules
 
 from holdfast import App
-from holdfast.config import SourceKind
+from holdfast.config import SourceKind, WorkerSettings
 from holdfast.errors import SchemaMismatch
 
 STRENGTH = ("default", "pyproject", "file", "environment", "code", "flag")
@@ -108,6 +108,11 @@ def redis_settings(app: App[Any]) -> Any:
     return engine._servers.settings
 
 
+def worker_settings(app: App[Any]) -> WorkerSettings:
+    """As a worker without options uses them."""
+    return replace(app.config.worker, **app.worker()._given_settings)
+
+
 def payload_limit(app: App[Any]) -> int:
     codec: Any = app._store.codec
     return int(codec.limits.size)
@@ -138,10 +143,10 @@ CASES = [
     # Durations
     Case("request_timeout", (5, 6), 30, lambda a: a.config.request_timeout),
     Case("task.lease", (5, 6), 30, lambda a: a.registry["work"].policy.lease / 1_000_000, app_with_task, True),
-    Case("worker.grace", (5, 6), 30, lambda a: a.worker()._settings().grace),
+    Case("worker.grace", (5, 6), 30, lambda a: worker_settings(a).grace),
     # Numbers
     Case("task.priority", (5, 6), 0, lambda a: a.registry["work"].policy.priority, app_with_task, True),
-    Case("worker.concurrency", (5, 6), 10, lambda a: a.worker()._settings().concurrency),
+    Case("worker.concurrency", (5, 6), 10, lambda a: worker_settings(a).concurrency),
     Case("manager.max", (5, 6), 4, lambda a: a.config.manager.max),
     Case("limits.payload", (2000, 3000), 1_048_576, payload_limit),
     # A queue's table, tables of engines

@@ -1,5 +1,6 @@
 """Tasks with a process of their own, for tests that run a worker in their own process."""
 
+import asyncio
 import logging
 import os
 import sys
@@ -14,7 +15,12 @@ from holdfast.isolation.child_error import ChildError
 
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[dict[str, int]]:
-    yield {"pid": os.getpid()}
+    """With a task group, which has to be left in the task that entered it."""
+    async with asyncio.TaskGroup() as group:
+        never = group.create_task(asyncio.Event().wait())
+        yield {"pid": os.getpid()}
+        never.cancel()
+    (Path(FOLDER) / f"left-{os.getpid()}").touch()
 
 
 address = "memory://"

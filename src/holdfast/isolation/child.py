@@ -12,7 +12,7 @@ import select
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -137,7 +137,9 @@ class ChildLoop:
     def __init__(self, runtime: SystemRuntime) -> None:
         self._runtime = runtime
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stack = AsyncExitStack()
+        self._end: asyncio.Event | None = None
+        self._life: Any = None
+        """The end of the lifespan, as a future of another thread."""
         self.variables: Variables = copy_context()
         """The context variables of handlers: those that the lifespan has set."""
 
@@ -151,17 +153,30 @@ class ChildLoop:
 
     def enter(self, lifespan: Callable[[], Any]) -> Any:
         """Enter the lifespan; return its state."""
-        return asyncio.run_coroutine_threadsafe(self._enter(lifespan), self.loop).result()
-
-    async def _enter(self, lifespan: Callable[[], Any]) -> Any:
-        state = await self._stack.enter_async_context(lifespan())
-        self.variables = copy_context()
+        entered: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._life = asyncio.run_coroutine_threadsafe(self._live(lifespan, entered), self.loop)
+        state, error = entered.get()  # no limit: the worker has one for the start of a child
+        if error is not None:
+            raise error
         return state
+
+    async def _live(self, lifespan: Callable[[], Any], entered: Any) -> None:
+        """Enter and leave it in one task: task groups require that."""
+        try:
+            async with lifespan() as state:
+                self.variables = copy_context()
+                self._end = asyncio.Event()
+                entered.put((state, None))
+                await self._end.wait()  # no limit: `leave` sets it
+        except BaseException as error:
+            entered.put((None, error))
+            raise
 
     def leave(self) -> None:
         """Leave the lifespan."""
-        if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result()
+        if self._loop is not None and self._end is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._life.result()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run an async function as a task of its own."""

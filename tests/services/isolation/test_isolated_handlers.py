@@ -136,6 +136,7 @@ async def test_log_lines_of_the_handler_name_the_job(capfd: pytest.CaptureFixtur
 async def test_a_worker_that_stops_leaves_no_process(caplog: pytest.LogCaptureFixture) -> None:
     async with worker():
         (pid, _) = await child_app.async_pid.using(wait=LIMIT_S).arequest()
+    assert Path(child_app.FOLDER, f"left-{pid}").exists(), "its lifespan was left"
     assert "cannot be stopped" not in caplog.text, "it can be killed when its timeout has passed"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "a child is used once",
         "isolation/children.py",
-        "        if usable and process.is_usable:",
-        "        if usable and process.is_usable and not process.pid:",
+        "        if process.is_usable:\n            self._idle.append(process)",
+        "        if process.is_usable and not process.pid:\n            self._idle.append(process)",
         "Each job waits for a new interpreter: 240 ms instead of 2.",
         (KEPT,),
     ),

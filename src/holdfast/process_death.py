@@ -6,8 +6,7 @@ and this text is stored as its error. `deaths_text` sums the losses of a job up 
 
 import signal
 from collections.abc import Iterable
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from holdfast.model.text import ErrorInfo
 
@@ -26,7 +25,8 @@ _HINTS = {
 }
 
 
-class ProcessDeath(Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class ProcessDeath:
     """`cause` is the name of a signal, `exit code N` or `a broken connection`.
 
     `peak_mib` is None if the peak memory is not known.

@@ -55,7 +55,7 @@ NEIGHBOURS: dict[str, tuple[str, list[Any]]] = {
     "async": ("async_neighbour", [4]),
     "thread": ("thread_neighbour", [4]),
     "isolated": ("isolated_neighbour", [4]),
-    "gil": ("holds_the_gil", [5]),
+    "gil": ("holds_the_gil", [6.5]),
     "prints": ("prints_much", [10]),
 }
 """Two leases and more; the GIL is held all the time."""
@@ -358,11 +358,11 @@ async def test_five_hundred_deaths_leave_nothing_behind(tmp_path: Path) -> None:
 async def test_a_call_that_holds_the_gil_for_ten_leases_loses_none(tmp_path: Path) -> None:
     async with isolated_worker(tmp_path, concurrency=6) as worker:
         jobs: dict[str, tuple[str, list[Any]]] = {
-            "gil": ("holds_the_gil", [21]),
-            "gil-2": ("holds_the_gil", [21]),
-            "async": ("async_neighbour", [20]),
-            "thread": ("thread_neighbour", [20]),
-            "isolated": ("isolated_neighbour", [20]),
+            "gil": ("holds_the_gil", [31]),
+            "gil-2": ("holds_the_gil", [31]),
+            "async": ("async_neighbour", [30]),
+            "thread": ("thread_neighbour", [30]),
+            "isolated": ("isolated_neighbour", [30]),
         }
         await worker.enqueue(*((id, task, args) for id, (task, args) in jobs.items()))
         for record in (await worker.ended(jobs, limit_s=200)).values():

@@ -37,6 +37,11 @@ async def prints() -> int:
         await asyncio.sleep(0.02)
     return print("ends", flush=True) or 1
 
+@jobs.task(name="blocks")
+async def blocks() -> None:
+    print("begins", flush=True)
+    __import__("time").sleep(1_000)
+
 @jobs.task(name="orphan")
 def orphan() -> int:
     if os.fork() == 0:
@@ -207,6 +212,23 @@ async def test_a_handler_may_print_after_its_manager_was_killed(url: str, tmp_pa
         await eventually(has_ended, "the job")
         record = await record_of(engine, "prints")
         assert (record.state, record.attempt) == (JobState.SUCCEEDED, 1), record.history
+    await engine.close()
+
+
+@pytest.mark.chaos
+async def test_the_jobs_of_a_worker_that_does_not_stop_are_free_when_the_manager_ends(url: str, tmp_path: Path) -> None:
+    """The manager kills the worker 15 seconds after its grace."""
+    write_app(tmp_path, "one")
+    engine = await opened(url)
+    with ManagerProcess(url, tmp_path, "--grace", "1s", target="versioned", cwd=tmp_path) as manager:
+        await manager.wait_for_children(engine, 1)
+        await enqueue(engine, "blocks", "blocks")
+        await eventually(lambda: "child 1 | begins" in manager.output, "the first line")
+        manager.send(signal.SIGTERM)
+        assert await manager.wait_ended() == 7
+        record = await record_of(engine, "blocks")
+        assert (record.state, record.losses) == (JobState.RETRYING, 1)
+        assert (await engine.workers()).workers == ()
     await engine.close()
 
 

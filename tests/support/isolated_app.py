@@ -21,7 +21,7 @@ from holdfast import App, Context
 
 jobs: App[Any] = App(os.environ["ISOLATED_URL"])
 FOLDER = Path(os.environ["ISOLATED_FOLDER"])
-LEASE_S = 2
+LEASE_S = 3
 MIB = 1 << 20
 GARBAGE = (b"\xff" * 64, b"\0" * 64, b"\0\0\0\x10" + b"x" * 16, b"\x00\x00\x03\xe8half a frame")
 
@@ -170,7 +170,7 @@ def ignores_its_abort() -> None:
 
 @jobs.task(isolate="process", timeout=1, max_attempts=1, lease=LEASE_S)
 async def blocks_its_event_loop() -> None:
-    time.sleep(600)
+    wait_for_ever()
 
 
 @jobs.task(isolate="process", max_attempts=1, lease=LEASE_S)
@@ -200,7 +200,7 @@ def prints_much(mebibytes: int) -> int:
 @jobs.task(isolate="process", lease=LEASE_S)
 def exits_soon_after(code: int) -> int:
     """It returns, and its process ends while it waits for the next job."""
-    threading.Timer(0.05, os._exit, (code,)).start()
+    threading.Timer(0.3, os._exit, (code,)).start()
     return os.getpid()
 
 

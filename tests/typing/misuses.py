@@ -55,6 +55,7 @@ jobs.task(lease=b"long")  # type: ignore[call-overload]
 jobs.task(unique_for=b"always")  # type: ignore[call-overload]
 jobs.task(3)  # type: ignore[call-overload]
 jobs.task(transaction="yes")  # type: ignore[call-overload]
+jobs.task(isolate="thread")  # type: ignore[call-overload]
 App("memory://", durability="strong")  # type: ignore[arg-type]
 App("memory://", modules=timedelta(seconds=1))  # type: ignore[arg-type]
 

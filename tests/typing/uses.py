@@ -46,6 +46,14 @@ def untyped(anything: Any, count: int) -> str:
     return ""
 
 
+@jobs.task(isolate="process", memory_limit=1 << 30)
+def convert(ctx: Context, image: str) -> str:
+    return image
+
+
+assert_type(convert.request("cat.png"), str)
+
+
 @jobs.task(queue="quick", unique_key=lambda: "only one", backoff=lambda attempt, error: 3.0 if attempt < 4 else None)
 def tidy() -> None: ...
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from holdfast.durations import Duration
 from holdfast.errors import BlockingCall, InvalidOption, Unsupported, UsageError, duration_us
 from holdfast.manager.child import ChildStarter
-from holdfast.manager.children import Children
+from holdfast.manager.children import ABANDON_S, KILL_MARGIN_S, Children
 from holdfast.manager.output import ChildOutput
 from holdfast.manager.scaling import SizeLimits
 from holdfast.manager.upkeep import LossReaper, LostChildren, ManagerHeartbeat, Scaler
@@ -264,6 +264,7 @@ class Manager:
             cancelled = await try_step(lambda: self._stop_children(stop_request, children))
             listener.close()
             cancelled |= await try_step(supervisor.stop)
+            cancelled |= await try_step(lost.finish)
             children.abandon()
             self.killed = children.killed
             self.failure = self.failure or children.failure
@@ -283,10 +284,14 @@ class Manager:
 
     async def _stop_children(self, stop_request: StopRequest, children: Children) -> None:
         """Stop all children. Each is killed if it does not stop within its grace and a margin."""
+        runtime = self._app.runtime
         stop_request.request()
         is_immediate = stop_request.immediate
-        children.stop(stop_request.grace_left_s())
-        while children.alive:
+        grace_s = stop_request.grace_left_s()
+        children.stop(grace_s)
+        # `children` kills or gives up every child before this. If it has ended by an error, the channels are closed.
+        end = runtime.monotonic() + round((grace_s + 2 * (KILL_MARGIN_S + ABANDON_S)) * SECOND)
+        while children.alive and runtime.monotonic() < end:
             if stop_request.immediate and not is_immediate:
                 is_immediate = True
                 children.stop(0)

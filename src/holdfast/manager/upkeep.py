@@ -4,6 +4,7 @@ The store may fail at any time. Then these services pause, and one log line stan
 they have their own connections. The number of children does not change while the load is not known.
 """
 
+import asyncio
 import logging
 import os
 import socket
@@ -26,6 +27,8 @@ from holdfast.worker.reaper import Reaper
 
 DISOWN_AGAIN_US: Micros = SECOND
 """A claim that a child sent just before its end may reach the server after the child was disowned."""
+FINISH_TIMEOUT_S: Seconds = 5.0
+"""At its end the manager waits this long for the store."""
 
 _logger = logging.getLogger("holdfast.manager")
 
@@ -175,7 +178,6 @@ class LostChildren(Service):
         self._reaper = reaper
         self._lost: deque[tuple[Child, Micros]] = deque()
         """Children, and when each is to be disowned; in this order."""
-        self._disowned: set[int] = set()
 
     def add(self, child: Child) -> None:
         self._lost.appendleft((child, 0))
@@ -192,6 +194,18 @@ class LostChildren(Service):
             if not due:
                 self._lost.append((child, now + DISOWN_AGAIN_US))
         return None
+
+    async def finish(self) -> None:
+        """The manager ends: free the jobs of children that were lost last. Other services have stopped."""
+        lost = [child for child, due in self._lost if not due]
+        try:
+            async with asyncio.timeout(FINISH_TIMEOUT_S):
+                for child in lost:
+                    await self._disown(child)
+                if lost:
+                    await self._reaper.tick()
+        except Exception as error:
+            _logger.warning("Jobs of %d children wait until their leases expire: %s", len(lost), error)
 
     async def _disown(self, child: Child) -> None:
         names = (child.worker,) if child.worker else await self._names_of(child)

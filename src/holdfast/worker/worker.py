@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -114,10 +114,8 @@ class Worker:
         grace_s = None if grace is None else duration_us(grace, "grace") / SECOND
         loop, stop_request = self._loop, self._stop_request
         if loop is not None and stop_request is not None:
-            try:
+            with suppress(RuntimeError):  # the loop is closed: it had stopped already
                 loop.call_soon_threadsafe(stop_request.request, grace_s)
-            except RuntimeError:
-                _logger.debug("The worker had stopped already.")
 
     @property
     def has_started(self) -> bool:
@@ -133,11 +131,11 @@ class Worker:
         """Start, work until stopped, and clean up whatever happens."""
         if self._stop_request is not None:
             raise UsageError(f"Worker {self.name} runs already. Make another one.")
-        app, settings = self._app, replace(self._app.config.worker, **self._given_settings)
+        app, settings = self._app, self._settings()
         stop_request = self._stop_request = StopRequest(app.runtime, settings.grace)
         self._loop = asyncio.get_running_loop()
         try:
-            with self._stopped_by(stop_request, settings.grace):
+            with suppress(StoppedAtStart), self._stopped_by(stop_request, settings.grace):
                 app.import_modules()
                 refuse_transactions(app.engine, app.registry.values())
                 async with AsyncExitStack() as stack:
@@ -151,8 +149,6 @@ class Worker:
                             app, self._spec(settings), state, stop_request, until_empty=self._until_empty
                         )
                         await self._run_services(services, on_ready)
-        except StoppedAtStart:
-            _logger.debug("Worker %s was stopped while it started.", self.name)
         finally:
             if self._services is None and stop_request.is_requested:
                 _logger.info("Worker %s was stopped before it had started.", self.name)
@@ -179,6 +175,9 @@ class Worker:
         else:
             async with self._app.lifespan() as state:
                 yield state
+
+    def _settings(self) -> WorkerSettings:
+        return replace(self._app.config.worker, **self._given_settings)
 
     def _spec(self, settings: WorkerSettings) -> WorkerSpec:
         tasks = [task for task in self._app.registry.values() if not task.policy.remote]

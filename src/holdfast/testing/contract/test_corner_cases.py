@@ -1,7 +1,6 @@
 """Corner cases in which two rules apply to one job. Each of them has failed in an engine at least once."""
 
 import pytest
-from msgspec.structs import replace
 
 from holdfast.errors import InvalidOption
 from holdfast.model.instants import FOREVER, HOUR
@@ -130,12 +129,14 @@ async def test_a_reaper_may_only_retry_fail_or_cancel(bench: Bench) -> None:
 # A12
 @guarantee(Guarantee.ATTEMPTS)
 async def test_only_an_owner_adds_a_loss_and_only_where_the_attempt_ends_without_success(bench: Bench) -> None:
-    plain = Settlement(queue=QUEUE, id="a", token="t.0", target=JobState.RETRYING, loss=True)
+    def with_loss(target: JobState, listed_expiry: int | None = None) -> Settlement:
+        return Settlement(queue=QUEUE, id="a", token="t.0", target=target, loss=True, listed_expiry=listed_expiry)
+
     for target in (JobState.SUCCEEDED, JobState.SCHEDULED, JobState.QUEUED):
         with pytest.raises(InvalidOption, match="loss"):
-            await bench.engine.settle(replace(plain, target=target))
+            await bench.engine.settle(with_loss(target))
     with pytest.raises(InvalidOption, match="loss"):
-        await bench.engine.settle(replace(plain, listed_expiry=1))
+        await bench.engine.settle(with_loss(JobState.RETRYING, listed_expiry=1))
 
 
 @guarantee(Guarantee.RECOVERY)

@@ -5,7 +5,7 @@ Each case reads the value that is used. What `App.settings` and `holdfast config
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ import pytest
 from command_line import Run, forget_modules
 
 from holdfast import App
-from holdfast.config import SourceKind, WorkerSettings
+from holdfast.config import SourceKind
 from holdfast.errors import SchemaMismatch
+from holdfast.events import WorkerStarted
 
 STRENGTH = ("default", "pyproject", "file", "environment", "code", "flag")
 """The weakest first. `pyproject.toml` is not read where there is `holdfast.toml`."""
@@ -80,6 +81,23 @@ def app_on_redis(**options: Any) -> App[Any]:
     return App("redis://127.0.0.1:1/0" + "".join(f"?{name}={value}" for name, value in options.items()))
 
 
+class AppWithWorker(App[Any]):
+    """Keeps the options that its code gives a worker."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("memory://")
+        self.worker_options = options
+
+
+def slots_of_worker(app: App[Any]) -> int:
+    """The slots of a worker that has run."""
+    assert isinstance(app, AppWithWorker)
+    started: list[WorkerStarted] = []
+    app.on(WorkerStarted)(started.append)
+    app.worker(until_empty=True, **app.worker_options).run()
+    return started[-1].slots
+
+
 def makes_tables(app: App[Any]) -> bool:
     """Whether the store is migrated when it is opened."""
     try:
@@ -106,11 +124,6 @@ def engine_options(app: App[Any]) -> Any:
 def redis_settings(app: App[Any]) -> Any:
     engine: Any = app.engine
     return engine._servers.settings
-
-
-def worker_settings(app: App[Any]) -> WorkerSettings:
-    """As a worker without options uses them."""
-    return replace(app.config.worker, **app.worker()._given_settings)
 
 
 def payload_limit(app: App[Any]) -> int:
@@ -143,10 +156,10 @@ CASES = [
     # Durations
     Case("request_timeout", (5, 6), 30, lambda a: a.config.request_timeout),
     Case("task.lease", (5, 6), 30, lambda a: a.registry["work"].policy.lease / 1_000_000, app_with_task, True),
-    Case("worker.grace", (5, 6), 30, lambda a: worker_settings(a).grace),
+    Case("worker.grace", (5, 6), 30, lambda a: a.config.worker.grace),
     # Numbers
     Case("task.priority", (5, 6), 0, lambda a: a.registry["work"].policy.priority, app_with_task, True),
-    Case("worker.concurrency", (5, 6), 10, lambda a: worker_settings(a).concurrency),
+    Case("worker.concurrency", (5, 6), 10, slots_of_worker, AppWithWorker, True),
     Case("manager.max", (5, 6), 4, lambda a: a.config.manager.max),
     Case("limits.payload", (2000, 3000), 1_048_576, payload_limit),
     # A queue's table, tables of engines

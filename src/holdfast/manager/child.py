@@ -146,9 +146,6 @@ class Child:
             os.close(self.pidfd)
             self.pidfd = None
 
-    def describe_end(self, code: int) -> str:
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
 
 class ChildStarter:
     """Starts children: all with the same command line and in the manager's own environment."""

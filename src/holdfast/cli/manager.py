@@ -14,6 +14,7 @@ from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker import RawArguments, raw_arguments, set_up_log, write_text
 from holdfast.cli.worker import worker as worker_command
+from holdfast.config import MAX_CHILDREN
 from holdfast.manager import Manager
 
 OWN_OPTIONS = frozenset({"queues", "concurrency", "grace", "name"})
@@ -36,8 +37,10 @@ def _worker_options() -> list[click.Parameter]:
 )
 @click.argument("where", metavar="[TARGET]", required=False)
 @app_option
-@click.option("--min", type=click.IntRange(1, 10_000), metavar="N", help="Fewest workers. Default 1.")
-@click.option("--max", type=click.IntRange(1, 10_000), metavar="N", help="Most workers. Default 4, or --min if higher.")
+@click.option("--min", type=click.IntRange(1, MAX_CHILDREN), metavar="N", help="Fewest workers. Default 1.")
+@click.option(
+    "--max", type=click.IntRange(1, MAX_CHILDREN), metavar="N", help="Most workers. Default 4, or --min if higher."
+)
 @click.option("--interval", type=duration, metavar="TIME", help="Time between two looks at the load. Default 5s.")
 @click.option(
     "--idle-before-down",

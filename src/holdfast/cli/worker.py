@@ -20,6 +20,7 @@ from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.tables import use_colour
 from holdfast.cli.target import TargetApp, find_app, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
+from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
@@ -76,14 +77,16 @@ def raw_arguments(ctx: click.Context) -> list[str]:
     metavar="NAME",
     help="Only this queue; NAME:SLOTS limits it.",
 )
-@click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
+@click.option("-c", "--concurrency", type=click.IntRange(1, MAX_SLOTS), metavar="N", help="Slots. Default 10.")
 @click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
 @click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
 @click.option("--max-jobs", type=click.IntRange(0), metavar="N", help="Stop gently after N jobs. Default 0: never.")
 @click.option(
     "--max-memory", type=size, metavar="SIZE", help="Stop gently above this, such as 512MiB. Default 0: never."
 )
-@click.option("--processes", type=click.IntRange(1, 10_000), metavar="N", help="Work with this number of processes.")
+@click.option(
+    "--processes", type=click.IntRange(1, MAX_CHILDREN), metavar="N", help="Work with this number of processes."
+)
 @click.option("--until-empty", is_flag=True, help="Stop when nothing is left to run; see above.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.durations import Duration
 from holdfast.errors import BlockingCall, InvalidOption, Unsupported, UsageError, duration_us
 from holdfast.manager.child import ChildStarter
@@ -47,7 +48,6 @@ FORGET_TIMEOUT_S: Seconds = 2.0
 """Removing the manager's record may take this long; then it expires."""
 STOP_CHECK_S: Seconds = 1.0
 """While the children stop, the manager checks this often; each end of a child also wakes it."""
-MAX_CHILDREN = 10_000
 
 _logger = logging.getLogger("holdfast.manager")
 
@@ -336,7 +336,7 @@ def _check_limits(limits: SizeLimits, interval_s: Seconds) -> None:
     numbers = (
         ("min", limits.min, MAX_CHILDREN),
         ("max", limits.max, MAX_CHILDREN),
-        ("concurrency", limits.slots, 100_000),
+        ("concurrency", limits.slots, MAX_SLOTS),
     )
     for option, value, high in numbers:
         if type(value) is not int or not 1 <= value <= high:

@@ -18,7 +18,7 @@ from holdfast.cli.options import app_option, duration, examples, json_option, si
 from holdfast.cli.reload import FileWatch, restart
 from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.tables import use_colour
-from holdfast.cli.target import TargetApp, find_app, store_facts
+from holdfast.cli.target import TargetApp, find_app, only_target, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
 from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.errors import HoldfastError
@@ -127,15 +127,14 @@ def worker(
     Exit codes: 0 stopped, also by a signal or by --max-jobs and --max-memory; 1 ended by force, or by an error of its
     own; 2 usage or configuration; 3 the store cannot be reached at the start; 5 see above.
     """
-    if where is not None and target is not None and where != target:
-        raise click.UsageError(f"Which App: {where}, or --app {target}?")
+    target = only_target(where, target)
     if processes is not None:
         from holdfast.cli.manager import run_manager
 
         if reload or options["until_empty"]:
             raise click.UsageError("--processes goes with neither --reload nor --until-empty.")
         shared = {"lines": lines, "log_format": log_format, "as_json": as_json, **options}
-        run_manager(ctx, where or target, migrate=migrate, sizes={"min": processes, "max": processes}, options=shared)
+        run_manager(ctx, target, migrate=migrate, sizes={"min": processes, "max": processes}, options=shared)
         return
     if reload and manager_fd is not None:
         raise click.UsageError("--reload is for a worker that has no manager.")
@@ -144,7 +143,7 @@ def worker(
         if channel is not None:
             channel.start()
         watch = FileWatch(os.getcwd()) if reload else None
-        target_app = _load(where or target, watch)
+        target_app = _load(target, watch)
         app = target_app.app
         limits: dict[str, int | None] = dict(options.pop("queues")) or dict.fromkeys(target_app.queues)
         style = log_format or app.config.log_format

@@ -199,7 +199,7 @@ async def test_the_idle_child_stops_first(tmp_path: Path) -> None:
 
 
 async def test_without_a_pidfd_the_end_of_a_child_is_seen_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.manager.child._open_pidfd", lambda pid: None)
+    monkeypatch.setattr("holdfast.manager.child.watch_descriptor", lambda pid: None)
     async with kept(tmp_path) as manager:
         (first,) = await manager.running(1)
         os.kill(first.process.pid, signal.SIGKILL)

@@ -130,7 +130,7 @@ class JobFacts:
 
     @property
     def alive(self) -> list[WorkerRecord]:
-        return [worker for worker in self.workers if worker.is_alive(self.now) and not worker.max_children]
+        return [worker for worker in self.workers if worker.is_alive(self.now) and not worker.is_manager]
 
     @property
     def able(self) -> list[WorkerRecord]:

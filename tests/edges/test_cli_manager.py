@@ -59,10 +59,17 @@ def test_the_options_of_a_worker_are_passed_on(run: Any, managers: list[Manager]
     assert words[:4] == [sys.executable, "-m", "holdfast", "worker"]
     assert words[4].startswith("shop_")
     assert words[5:] == [
-        *("-q", "mails:3", "-q", "other", "-c", "7", "--grace", "60s", "--name", "web"),
+        *("-q", "mails:3", "-q", "other", "-c", "7", "--grace", "60000ms", "--name", "web"),
         *("--no-lines", "--log-format", "json", "--json"),
     ]
     assert (manager.limits.min, manager.limits.max, manager.limits.slots) == (2, 5, 7)
+
+
+@pytest.mark.parametrize(("grace", "passed_on"), [("30d", "2592000000ms"), ("123456.7s", "123456700ms"), ("0", "0ms")])
+def test_any_grace_is_passed_on_exactly(run: Any, managers: list[Manager], grace: str, passed_on: str) -> None:
+    assert run("sqlite:///jobs.db", "manager", "SHOP", "--grace", grace).code == 0
+    words = managers[0].worker_arguments()
+    assert words[words.index("--grace") + 1] == passed_on
 
 
 def test_a_fixed_number_of_processes_is_both_limits(run: Any, managers: list[Manager]) -> None:

@@ -103,9 +103,9 @@ class Children(Service):
         return tuple(child.worker for child in self.alive if child.worker)
 
     def roll_over(self) -> None:
-        """Replace every child by a new one, one after the other."""
+        """Replace every child by a new one, one after the other. Also one that starts now: its code may be older."""
         if not self._is_stopping:
-            self._to_roll = deque(child for child in self.alive if child.is_active and not _is_extra(child))
+            self._to_roll = deque(child for child in self.alive if child.is_active)
             _logger.info("Roll over: %d children are replaced, one after the other.", len(self._to_roll))
             self.wake()
 

@@ -155,7 +155,7 @@ class Manager:
             words += ["-q", queue if limit is None else f"{queue}:{limit}"]
         if self._concurrency is not None:
             words += ["-c", str(self._concurrency)]
-        words += ["--grace", f"{self._grace_s:g}s"]
+        words += ["--grace", f"{round(self._grace_s * 1_000)}ms"]
         if self._name is not None:
             words += ["--name", self._name]
         return [*words, *self._arguments]

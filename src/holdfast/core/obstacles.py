@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import BARE_TASK, JobRecord
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import LaneRecord, PoolRecord, WorkerRecord
@@ -24,7 +24,7 @@ from holdfast.views import Shown, moment
 
 ERROR_CHARS = 200
 """A longer message of an error is cut; `jobs show` has all of it."""
-TAKEN_WITHIN_US = 2 * SECOND
+TAKEN_WITHIN_US: Micros = 2 * SECOND
 """An idle worker takes a due job within this time. After it, an obstacle names what else may hold the job."""
 
 

@@ -160,6 +160,6 @@ class ChildOutput:
         try:
             target.write(text)
             target.flush()
-        except (OSError, ValueError) as error:  # nobody reads it any more; the children must not wait for that
+        except (OSError, ValueError) as error:  # its reader has ended; the children must not wait for it
             self._broken.add(id(target))
             _logger.warning("The output of the children cannot be written and is dropped from now on: %s", error)

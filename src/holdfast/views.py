@@ -111,15 +111,8 @@ class Attempt(Shown):
 
     @classmethod
     def of(cls, entry: stored.AttemptRecord) -> "Attempt":
-        return cls(
-            entry.number,
-            entry.worker,
-            moment(entry.started),
-            moment(entry.ended),
-            entry.outcome,
-            entry.error,
-            entry.generation,
-        )
+        began, ended = moment(entry.started), moment(entry.ended)
+        return cls(entry.number, entry.worker, began, ended, entry.outcome, entry.error, entry.generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -196,7 +196,7 @@ class IsolatedHandler:
 
         pending = process.begin(self._place, attempt.lease, note_progress)
         try:
-            await asyncio.wait({pending})
+            await process.wait(pending)
         except asyncio.CancelledError as error:
             await self._stop(attempt, process, pending)
             answer = _result_of(pending)

@@ -150,7 +150,7 @@ class IsolatedHandler:
         decodes: bool,
     ) -> None:
         self._task: Any = task
-        self._place = TaskPlace(task.policy.name, _module_of(task.function))
+        self._place = TaskPlace(task.policy.name, _module_of(task.function), self._task.declared_in)
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime

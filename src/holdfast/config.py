@@ -44,6 +44,11 @@ Place = tuple[str, ...]
 
 PREFIX = "HOLDFAST_"
 
+MAX_SLOTS = 100_000
+"""Of a worker. The contract allows no larger claim."""
+MAX_CHILDREN = 10_000
+"""Of a manager: more processes than a host can run, so a higher number is a mistake."""
+
 NO_SETTINGS = frozenset({"ALLOW_BLOCKING", "DEBUG"})
 """Variables that are switches and not settings."""
 PROJECT_PREFIX = "TEST_"
@@ -91,9 +96,9 @@ class TaskSettings:
 class WorkerSettings:
     """`[worker]`."""
 
-    concurrency: Annotated[int, whole(1, 100_000)] = 10
+    concurrency: Annotated[int, whole(1, MAX_SLOTS)] = 10
     grace: Annotated[float, seconds()] = 30.0
-    prefetch: Annotated[int, whole(0, 100_000)] = 0
+    prefetch: Annotated[int, whole(0, MAX_SLOTS)] = 0
     poll_interval: Annotated[float, seconds(0.001)] = 1.0
     reap_interval: Annotated[float, seconds(0.001)] = 5.0
     unknown_task_after: Annotated[float, seconds()] = 0.0
@@ -106,8 +111,8 @@ class ManagerSettings:
     """`[manager]`: the least and the most worker processes, seconds between two looks at the load, and for how long
     less must be enough before the number falls."""
 
-    min: Annotated[int, whole(1, 10_000)] = 1
-    max: Annotated[int, whole(1, 10_000)] = 4
+    min: Annotated[int, whole(1, MAX_CHILDREN)] = 1
+    max: Annotated[int, whole(1, MAX_CHILDREN)] = 4
     interval: Annotated[float, seconds(0.1)] = 5.0
     idle_before_down: Annotated[float, seconds()] = 60.0
 

@@ -135,7 +135,7 @@ class Control:
     workers = blocking(aworkers)
 
     async def ablocked_by(self, /) -> str:
-        """What keeps every write waiting, such as a stopped process inside SQLite's obstacle. Empty: nothing known."""
+        """What keeps every write waiting, such as a stopped process inside SQLite's gate. Empty: nothing known."""
         await move_to_loop()
         return await (await self._store.engine()).blocked_by()
 

@@ -149,7 +149,7 @@ class Gate(FileLock):
     def __exit__(self, *_: object) -> None:
         self.unlock()
 
-    def obstacle(self, patience_s: float) -> str:
+    def blocked_by(self, patience_s: float) -> str:
         """Which process keeps it, in words: one that is stopped, or one that keeps it for `patience_s`. Else empty."""
         if not self.try_lock():
             holder = self._holder()

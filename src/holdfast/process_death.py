@@ -1,4 +1,4 @@
-"""How the process of a handler ended, as text: the signal or the exit code, and the peak memory.
+"""How a process ended, as text: the signal or the exit code, and for a handler's process the peak memory.
 
 A task with `isolate="process"` runs in a child process of its worker. When that process dies, the job counts a loss,
 and this text is stored as its error. `deaths_text` sums the losses of a job up for an operator.
@@ -46,9 +46,17 @@ def died_text(exit_code: int | None, peak_bytes: int | None) -> str:
     >>> died_text(3, None)
     'The process of the handler ended with exit code 3.'
     """
-    cause = _cause(exit_code)
+    return _text(end_text(exit_code), peak_bytes) + _HINTS.get(_cause(exit_code), "")
+
+
+def end_text(exit_code: int | None) -> str:
+    """How a process ended, as the rest of a sentence about it.
+
+    >>> end_text(-9), end_text(3)
+    ('was killed by SIGKILL', 'ended with exit code 3')
+    """
     verb = _EXITED if exit_code is None or exit_code >= 0 else _KILLED
-    return _text(f"{verb}{cause}", peak_bytes) + _HINTS.get(cause, "")
+    return f"{verb}{_cause(exit_code)}"
 
 
 def _text(what: str, peak_bytes: int | None) -> str:

@@ -59,13 +59,20 @@ def test_the_options_of_a_worker_are_passed_on(run: Any, managers: list[Manager]
     assert words[:4] == [sys.executable, "-m", "holdfast", "worker"]
     assert words[4].startswith("shop_")
     assert words[5:] == [
-        *("-q", "mails:3", "-q", "other", "-c", "7", "--grace", "60s", "--name", "web"),
+        *("-q", "mails:3", "-q", "other", "-c", "7", "--grace", "60000ms", "--name", "web"),
         *("--no-lines", "--log-format", "json", "--json"),
     ]
     assert (manager.limits.min, manager.limits.max, manager.limits.slots) == (2, 5, 7)
 
 
-def test_a_fixed_number_of_processes(run: Any, managers: list[Manager]) -> None:
+@pytest.mark.parametrize(("grace", "passed_on"), [("30d", "2592000000ms"), ("123456.7s", "123456700ms"), ("0", "0ms")])
+def test_any_grace_is_passed_on_exactly(run: Any, managers: list[Manager], grace: str, passed_on: str) -> None:
+    assert run("sqlite:///jobs.db", "manager", "SHOP", "--grace", grace).code == 0
+    words = managers[0].worker_arguments()
+    assert words[words.index("--grace") + 1] == passed_on
+
+
+def test_a_fixed_number_of_processes_is_both_limits(run: Any, managers: list[Manager]) -> None:
     assert run("sqlite:///jobs.db", "worker", "SHOP", "--processes", "3").code == 0
     (manager,) = managers
     assert (manager.limits.min, manager.limits.max) == (3, 3)
@@ -88,7 +95,7 @@ def test_max_is_at_least_min_if_it_is_not_given(run: Any, managers: list[Manager
 def test_a_max_below_min_is_refused(run: Any) -> None:
     answer = run("sqlite:///jobs.db", "manager", "SHOP", "--min", "3", "--max", "2")
     assert answer.code == 2
-    assert "`min` is 3 and `max` is 2" in answer.err
+    assert "`max` is 2. It must not be lower than `min`, 3." in answer.err
 
 
 def test_a_memory_store_is_refused(run: Any) -> None:
@@ -135,7 +142,7 @@ def test_a_manager_alone_is_no_worker(run: Any, tmp_path: Path) -> None:
     assert "No worker is alive." in run("", "status", "--url", "sqlite:///jobs.db").out
 
 
-def test_settings_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_argument_overrides_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "holdfast.toml").write_text("[manager]\nmin = 2\nmax = 6\ninterval = 3\nidle_before_down = '2m'\n")
     limits = App[Any]().manager("shop.jobs").limits

@@ -337,3 +337,10 @@ def test_a_worker_that_starts_while_its_server_is_away_says_so_and_exits_with_3(
     assert answer.code == 3
     assert "127.0.0.1:1/0 cannot be reached" in answer.err
     assert "secret" not in answer.err
+
+
+@pytest.mark.parametrize("command", ["worker", "manager", "config"])
+def test_two_different_apps_for_one_command_are_refused(run: Run, command: str) -> None:
+    answer = run(command, "shop.jobs", "--app", "other.jobs")
+    assert answer.code == 2
+    assert "Which App: shop.jobs, or --app other.jobs?" in answer.err

@@ -160,7 +160,7 @@ async def test_as_process_1_it_removes_zombies_and_obeys_signals(url: str, tmp_p
         await eventually(lambda: len(children.read_text().split()) == 1, "that the orphan leaves no zombie")
         (worker,) = map(int, children.read_text().split())
         os.kill(worker, signal.SIGKILL)
-        await outer.wait_for_text("was killed by signal 9")
+        await outer.wait_for_text("was killed by SIGKILL")
         await eventually(lambda: outer.errors.count("works, pid") == 2, "another worker")
         os.kill(manager, signal.SIGTERM)
         assert await outer.wait_ended() == 0

@@ -142,6 +142,20 @@ async def test_a_roll_over_starts_each_successor_before_the_old_child_stops(
         assert sum("takes the place" in record.getMessage() for record in caplog.records) == 2
 
 
+async def test_a_second_roll_over_also_replaces_a_successor_that_starts(tmp_path: Path) -> None:
+    """The code may have changed between the two."""
+    async with kept(tmp_path, low=2, high=2) as manager:
+        old = await manager.running(2)
+        manager.children.roll_over()
+        await eventually(lambda: len(manager.children.alive) == 3, "the first successor")
+        before = list(manager.children.alive)
+        manager.children.roll_over()
+        await eventually(lambda: not set(before) & set(manager.children.alive), "the end of all earlier children")
+        assert set(old) < set(before)
+        await manager.running(2)
+        assert manager.lost == []
+
+
 async def test_a_roll_over_ends_if_the_new_child_cannot_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with kept(tmp_path, low=2) as manager:
         old = await manager.running(2)
@@ -185,7 +199,7 @@ async def test_the_idle_child_stops_first(tmp_path: Path) -> None:
 
 
 async def test_without_a_pidfd_the_end_of_a_child_is_seen_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.manager.child._open_pidfd", lambda pid: None)
+    monkeypatch.setattr("holdfast.manager.child.watch_descriptor", lambda pid: None)
     async with kept(tmp_path) as manager:
         (first,) = await manager.running(1)
         os.kill(first.process.pid, signal.SIGKILL)

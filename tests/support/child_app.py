@@ -148,10 +148,6 @@ unimportable.__module__ = "no_such_module"
 cannot_start = jobs.task(isolate="process")(unimportable)
 
 
-of_a_library: Any = jobs.task(isolate="process", name="of_a_library", max_attempts=1)(os.path.basename)
-"""Its module declares no task."""
-
-
 @jobs.task(isolate="process")
 def stops_when_aborted(ctx: Context) -> None:
     (Path(FOLDER) / ctx.job.id).touch()

@@ -6,6 +6,8 @@ from io import BytesIO, StringIO
 
 import pytest
 
+from holdfast.cli.exits import UNREACHABLE
+from holdfast.manager.children import UNREACHABLE_STORE
 from holdfast.manager.output import MAX_LINE_BYTES, ChildStream, with_number
 from holdfast.manager.restarts import HEALTHY_US, LONGEST_DELAY_US, Restarts
 from holdfast.manager.scaling import QueueLoad
@@ -16,6 +18,10 @@ from holdfast.model.records import Totals, WorkerRecord
 from holdfast.model.states import JobState
 
 # Restarts
+
+
+def test_the_manager_knows_the_exit_code_of_a_worker_without_a_store() -> None:
+    assert UNREACHABLE_STORE == UNREACHABLE
 
 
 def test_the_first_restart_comes_at_once_and_each_further_one_later() -> None:

@@ -10,7 +10,7 @@ from holdfast.cli.exits import print_message
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import app_option, examples, json_option, url_option
 from holdfast.cli.tables import console, table, text
-from holdfast.cli.target import TargetApp, find
+from holdfast.cli.target import TargetApp, find, only_target
 from holdfast.config import SourceKind
 from holdfast.config_file import FILE, PYPROJECT, has_unread_table
 from holdfast.core.settings import Setting
@@ -36,9 +36,7 @@ def config(where: str | None, target: str | None, url: str | None, as_json: bool
 
     Opens no store. Passwords are not printed.
     """
-    if where is not None and target is not None and where != target:
-        raise click.UsageError(f"Which App: {where}, or --app {target}?")
-    found = find(where or target, url)
+    found = find(only_target(where, target), url)
     if found.target:
         found.app.flags["app"] = "TARGET" if where else "--app"
     settings = [_with_app(setting, found) for setting in found.app.settings()]

@@ -11,9 +11,10 @@ from holdfast.cli.exits import ChildrenKilled, NoChildStarted
 from holdfast.cli.format import safe
 from holdfast.cli.options import app_option, duration, examples
 from holdfast.cli.start_signals import StartSignals
-from holdfast.cli.target import TargetApp, find_app, store_facts
+from holdfast.cli.target import TargetApp, find_app, only_target, store_facts
 from holdfast.cli.worker import RawArguments, raw_arguments, set_up_log, write_text
 from holdfast.cli.worker import worker as worker_command
+from holdfast.config import MAX_CHILDREN
 from holdfast.manager import Manager
 
 OWN_OPTIONS = frozenset({"queues", "concurrency", "grace", "name"})
@@ -36,8 +37,10 @@ def _worker_options() -> list[click.Parameter]:
 )
 @click.argument("where", metavar="[TARGET]", required=False)
 @app_option
-@click.option("--min", type=click.IntRange(1, 10_000), metavar="N", help="Fewest workers. Default 1.")
-@click.option("--max", type=click.IntRange(1, 10_000), metavar="N", help="Most workers. Default 4, or --min if higher.")
+@click.option("--min", type=click.IntRange(1, MAX_CHILDREN), metavar="N", help="Fewest workers. Default 1.")
+@click.option(
+    "--max", type=click.IntRange(1, MAX_CHILDREN), metavar="N", help="Most workers. Default 4, or --min if higher."
+)
 @click.option("--interval", type=duration, metavar="TIME", help="Time between two looks at the load. Default 5s.")
 @click.option(
     "--idle-before-down",
@@ -64,10 +67,8 @@ def manager(
 
     Exit codes: 6 if no worker could start, 7 if workers did not stop in time and were killed.
     """
-    if where is not None and target is not None and where != target:
-        raise click.UsageError(f"Which App: {where}, or --app {target}?")
     own = {name: options[name] for name in ("min", "max", "interval", "idle_before_down")}
-    run_manager(ctx, where or target, migrate=migrate, sizes=own, options=options)
+    run_manager(ctx, only_target(where, target), migrate=migrate, sizes=own, options=options)
 
 
 manager.params += _worker_options()

@@ -105,6 +105,13 @@ def find_app(target: str | None) -> TargetApp:
     return result
 
 
+def only_target(where: str | None, target: str | None) -> str | None:
+    """The App of a command that takes it as TARGET or as `--app TARGET`."""
+    if where is not None and target is not None and where != target:
+        raise click.UsageError(f"Which App: {where}, or --app {target}?")
+    return where or target
+
+
 # --- An App by its module ---
 
 

@@ -18,8 +18,9 @@ from holdfast.cli.options import app_option, duration, examples, json_option, si
 from holdfast.cli.reload import FileWatch, restart
 from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.tables import use_colour
-from holdfast.cli.target import TargetApp, find_app, store_facts
+from holdfast.cli.target import TargetApp, find_app, only_target, store_facts
 from holdfast.cli.worker_lines import KINDS, EventBuffer, JsonLines, Printer, TextLines
+from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
@@ -76,14 +77,16 @@ def raw_arguments(ctx: click.Context) -> list[str]:
     metavar="NAME",
     help="Only this queue; NAME:SLOTS limits it.",
 )
-@click.option("-c", "--concurrency", type=click.IntRange(1, 100_000), metavar="N", help="Slots. Default 10.")
+@click.option("-c", "--concurrency", type=click.IntRange(1, MAX_SLOTS), metavar="N", help="Slots. Default 10.")
 @click.option("--grace", type=duration, help="How long handlers may run on after a stop. Default 30s.")
 @click.option("--name", metavar="NAME", help="Name of the worker. Default: the host's name.")
 @click.option("--max-jobs", type=click.IntRange(0), metavar="N", help="Stop gently after N jobs. Default 0: never.")
 @click.option(
     "--max-memory", type=size, metavar="SIZE", help="Stop gently above this, such as 512MiB. Default 0: never."
 )
-@click.option("--processes", type=click.IntRange(1, 10_000), metavar="N", help="Work with this number of processes.")
+@click.option(
+    "--processes", type=click.IntRange(1, MAX_CHILDREN), metavar="N", help="Work with this number of processes."
+)
 @click.option("--until-empty", is_flag=True, help="Stop when nothing is left to run; see above.")
 @click.option("--migrate", is_flag=True, help="Bring the store's schema up to date first.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file below this folder changes.")
@@ -124,15 +127,14 @@ def worker(
     Exit codes: 0 stopped, also by a signal or by --max-jobs and --max-memory; 1 ended by force, or by an error of its
     own; 2 usage or configuration; 3 the store cannot be reached at the start; 5 see above.
     """
-    if where is not None and target is not None and where != target:
-        raise click.UsageError(f"Which App: {where}, or --app {target}?")
+    target = only_target(where, target)
     if processes is not None:
         from holdfast.cli.manager import run_manager
 
         if reload or options["until_empty"]:
             raise click.UsageError("--processes goes with neither --reload nor --until-empty.")
         shared = {"lines": lines, "log_format": log_format, "as_json": as_json, **options}
-        run_manager(ctx, where or target, migrate=migrate, sizes={"min": processes, "max": processes}, options=shared)
+        run_manager(ctx, target, migrate=migrate, sizes={"min": processes, "max": processes}, options=shared)
         return
     if reload and manager_fd is not None:
         raise click.UsageError("--reload is for a worker that has no manager.")
@@ -141,7 +143,7 @@ def worker(
         if channel is not None:
             channel.start()
         watch = FileWatch(os.getcwd()) if reload else None
-        target_app = _load(where or target, watch)
+        target_app = _load(target, watch)
         app = target_app.app
         limits: dict[str, int | None] = dict(options.pop("queues")) or dict.fromkeys(target_app.queues)
         style = log_format or app.config.log_format

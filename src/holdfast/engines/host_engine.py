@@ -42,8 +42,8 @@ class HostEngine(Engine):
 
     def _blocked_by(self) -> str:
         with closing(self._open_gate()) as gate:
-            obstacle = gate.obstacle(BLOCKED_AFTER_S)
-            return f"{gate.path} is locked. {obstacle}" if obstacle else ""
+            holder = gate.blocked_by(BLOCKED_AFTER_S)
+            return f"{gate.path} is locked. {holder}" if holder else ""
 
     # Processes
 

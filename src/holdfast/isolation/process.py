@@ -192,6 +192,8 @@ class HandlerProcess(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if self._is_broken:  # it has sent what it must not: nothing after that counts
+            return
         try:
             for message in self._reader.feed(data):
                 self._receive(message)

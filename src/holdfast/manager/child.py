@@ -7,12 +7,9 @@ child reads the end of the channel, and stops by itself.
 """
 
 import contextlib
-import errno
 import json
-import logging
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import IO, Protocol
@@ -21,14 +18,14 @@ from holdfast import forks
 from holdfast.manager.output import ChildOutput, Tail
 from holdfast.model.instants import Micros, Seconds
 from holdfast.model.text import shown
+from holdfast.processes import watch_descriptor
 from holdfast.runtime import DISCARD, PIPE, Runtime
+from holdfast.worker.stop_request import StopReason
 
 MAX_MESSAGE_BYTES = 65_536
 """A longer line on the channel is not from a worker of Holdfast."""
-RECYCLED = frozenset({"max_jobs", "max_memory"})
+RECYCLED = frozenset({StopReason.MAX_JOBS, StopReason.MAX_MEMORY})
 """Reasons to stop after which the manager starts another child at once."""
-
-_logger = logging.getLogger("holdfast.manager")
 
 
 class ProcessHandle(Protocol):
@@ -76,7 +73,7 @@ class Child:
         self._channel = channel
         self._child_copy = forks.ChildCopy(channel.fileno)  # a copy would hide the manager's end from the child
         self._received = bytearray()
-        self.pidfd = _open_pidfd(process.pid)
+        self.pidfd = watch_descriptor(process.pid)
         """Readable when the process has ended. None: this system has none, and the process is polled."""
 
     @property
@@ -146,9 +143,6 @@ class Child:
             os.close(self.pidfd)
             self.pidfd = None
 
-    def describe_end(self, code: int) -> str:
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
 
 class ChildStarter:
     """Starts children: all with the same command line and in the manager's own environment."""
@@ -181,14 +175,3 @@ class ChildStarter:
         self._started += 1
         tail = self._output.add(self._started, process.stdout, process.stderr)
         return Child(self._started, process, own, tail, self._runtime.monotonic())
-
-
-def _open_pidfd(pid: int) -> int | None:
-    if sys.platform != "linux":
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EMFILE, errno.ENFILE, errno.ESRCH):
-            raise
-        return None

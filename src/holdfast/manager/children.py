@@ -17,6 +17,7 @@ from holdfast.manager.restarts import Restarts
 from holdfast.manager.scaling import ChildCounts, SizeLimits, children_to_start, children_to_stop
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.text import shown
+from holdfast.process_death import end_text
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 
@@ -102,9 +103,9 @@ class Children(Service):
         return tuple(child.worker for child in self.alive if child.worker)
 
     def roll_over(self) -> None:
-        """Replace every child by a new one, one after the other."""
+        """Replace every child by a new one, one after the other. Also one that starts now: its code may be older."""
         if not self._is_stopping:
-            self._to_roll = deque(child for child in self.alive if child.is_active and not _is_extra(child))
+            self._to_roll = deque(child for child in self.alive if child.is_active)
             _logger.info("Roll over: %d children are replaced, one after the other.", len(self._to_roll))
             self.wake()
 
@@ -262,7 +263,7 @@ class Children(Service):
         if not child.has_stopped:
             self._on_lost(child)
         if child.is_requested_to_stop or (child.is_replaced and child.has_stopped):
-            _logger.info("Child %s %s.", child, "has stopped" if child.has_stopped else child.describe_end(code))
+            _logger.info("Child %s %s.", child, "has stopped" if child.has_stopped else end_text(code))
             return
         if self._is_stopping:
             return
@@ -289,10 +290,10 @@ class Children(Service):
         delay_s = max(0, self._restarts.not_before - now) / SECOND
         when = f"in {delay_s:.1f} s" if delay_s else "now"
         if child.worker:
-            _logger.warning("Child %s %s. Another one starts %s.", child, child.describe_end(code), when)
+            _logger.warning("Child %s %s. Another one starts %s.", child, end_text(code), when)
             return
         lines = "".join(f"\n    {shown(line[:1_000])}" for line in child.tail.lines) or " It has printed nothing."
-        text = f"Child {child} could not start: it {child.describe_end(code)}. Its last lines:{lines}"
+        text = f"Child {child} could not start: it {end_text(code)}. Its last lines:{lines}"
         if child.predecessor is not None:
             _logger.error("%s\nThe roll over has ended. The children that are left work on.", text)
             return

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.durations import Duration
 from holdfast.errors import BlockingCall, InvalidOption, Unsupported, UsageError, duration_us
 from holdfast.manager.child import ChildStarter
@@ -47,7 +48,6 @@ FORGET_TIMEOUT_S: Seconds = 2.0
 """Removing the manager's record may take this long; then it expires."""
 STOP_CHECK_S: Seconds = 1.0
 """While the children stop, the manager checks this often; each end of a child also wakes it."""
-MAX_CHILDREN = 10_000
 
 _logger = logging.getLogger("holdfast.manager")
 
@@ -85,9 +85,11 @@ class Manager:
         self._grace_s = _seconds(grace, "grace", app.config.worker.grace)
         self._interval_s = _seconds(interval, "interval", settings.interval)
         low = settings.min if min is None else min
+        if max is None:  # a higher `min` alone is enough
+            max = low if settings.max < low else settings.max
         self._limits = SizeLimits(
             min=low,
-            max=settings.max if max is None and settings.max >= low else low if max is None else max,
+            max=max,
             slots=app.config.worker.concurrency if concurrency is None else concurrency,
             idle_before_down_us=round(
                 _seconds(idle_before_down, "idle_before_down", settings.idle_before_down) * SECOND
@@ -153,7 +155,7 @@ class Manager:
             words += ["-q", queue if limit is None else f"{queue}:{limit}"]
         if self._concurrency is not None:
             words += ["-c", str(self._concurrency)]
-        words += ["--grace", f"{self._grace_s:g}s"]
+        words += ["--grace", f"{round(self._grace_s * 1_000)}ms"]
         if self._name is not None:
             words += ["--name", self._name]
         return [*words, *self._arguments]
@@ -259,7 +261,7 @@ class Manager:
             await engine.heartbeat(heartbeat.record())
             _logger.info("Manager %s keeps %d to %d workers.", shown(self.name), limits.min, limits.max)
             supervisor.start()
-            await self._wait(stop_request, children)
+            await self._wait(stop_request)
         finally:
             cancelled = await try_step(lambda: self._stop_children(stop_request, children))
             listener.close()
@@ -275,7 +277,7 @@ class Manager:
             if cancelled:
                 raise asyncio.CancelledError
 
-    async def _wait(self, stop_request: StopRequest, children: Children) -> None:
+    async def _wait(self, stop_request: StopRequest) -> None:
         try:
             await stop_request.wait()  # no limit: the manager works until then
         except asyncio.CancelledError:
@@ -336,12 +338,12 @@ def _check_limits(limits: SizeLimits, interval_s: Seconds) -> None:
     numbers = (
         ("min", limits.min, MAX_CHILDREN),
         ("max", limits.max, MAX_CHILDREN),
-        ("concurrency", limits.slots, 100_000),
+        ("concurrency", limits.slots, MAX_SLOTS),
     )
     for option, value, high in numbers:
         if type(value) is not int or not 1 <= value <= high:
             raise InvalidOption(f"`{option}` must be a whole number from 1 to {high}.", option=option)
     if limits.min > limits.max:
-        raise InvalidOption(f"`min` is {limits.min} and `max` is {limits.max}: it must not be lower.", option="max")
+        raise InvalidOption(f"`max` is {limits.max}. It must not be lower than `min`, {limits.min}.", option="max")
     if interval_s < 0.1:
         raise InvalidOption("`interval` must be at least 0.1 seconds.", option="interval")

@@ -256,9 +256,6 @@ class RetryPolicy(Struct, frozen=True):
             raise InvalidOption("`backoff` must be a back-off; pass it through backoff().", option="backoff")
 
 
-DEFAULT_POLICY = RetryPolicy()
-
-
 def next_delay(
     policy: RetryPolicy,
     *,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.config import WorkerSettings
+from holdfast.config import MAX_SLOTS, WorkerSettings
 from holdfast.durations import Duration
 from holdfast.errors import InvalidOption, duration_us
 from holdfast.model.instants import SECOND
@@ -34,10 +34,16 @@ def given_settings(
 ) -> dict[str, Any]:
     """The options that were given, checked: they replace settings of the same name."""
     given: dict[str, Any] = {}
-    for option, value, low in (("concurrency", concurrency, 1), ("prefetch", prefetch, 0), ("max_jobs", max_jobs, 0)):
+    numbers = (
+        ("concurrency", concurrency, 1, MAX_SLOTS),
+        ("prefetch", prefetch, 0, MAX_SLOTS),
+        ("max_jobs", max_jobs, 0, None),
+    )
+    for option, value, low, high in numbers:
         if value is not None:
-            if type(value) is not int or value < low:
-                raise InvalidOption(f"`{option}` must be a whole number from {low} on.", option=option)
+            if type(value) is not int or value < low or (high is not None and value > high):
+                to = "on" if high is None else f"to {high}"
+                raise InvalidOption(f"`{option}` must be a whole number from {low} {to}.", option=option)
             given[option] = value
     if grace is not None:
         given["grace"] = duration_us(grace, "grace") / SECOND

@@ -124,13 +124,6 @@ async def test_a_process_that_cannot_start_fails_its_job_and_no_other(monkeypatc
         assert await child_app.plain.using(wait=LIMIT_S).arequest() == os.getpid()
 
 
-async def test_a_function_of_a_library_runs_in_a_process() -> None:
-    async with worker():
-        assert await child_app.of_a_library.using(wait=LIMIT_S).arequest("a/b") == "b"
-        await child_app.exits.using(wait=LIMIT_S).arequest()
-        assert await child_app.of_a_library.using(wait=LIMIT_S).arequest("a/c") == "c", "in a process of another task"
-
-
 async def test_a_start_that_failed_delays_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "FIRST_PAUSE_S", 2 * LIMIT_S)
     monkeypatch.setattr(children, "MAX_PAUSE_S", 2 * LIMIT_S)

@@ -283,3 +283,9 @@ async def test_a_worker_that_stops_logs_for_what_it_waits_and_what_it_releases(
         "Job one (sleeps) was stopped at attempt 1 and is released: it runs again, without the loss of an attempt.",
         f"Worker {worker.name} has stopped.",
     ]
+
+
+@pytest.mark.parametrize("option", ["concurrency", "prefetch"])
+def test_more_slots_than_a_claim_can_fill_are_refused(option: str) -> None:
+    with pytest.raises(InvalidOption, match=f"`{option}` must be a whole number from . to 100000"):
+        App("memory://").worker(**{option: 100_001})  # type: ignore[arg-type]

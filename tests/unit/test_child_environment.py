@@ -45,3 +45,16 @@ def test_a_password_that_is_a_common_word_removes_no_other_text() -> None:
 def test_an_address_that_says_nothing_removes_nothing() -> None:
     environ = {"NOTE": "tests use memory:// as their store"}
     assert child_environment(environ, ("memory://",), ()) == environ
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://db.example/shop?user=ada&password=s3cr%2Ft",
+        "redis://ada:s3cr/t@cache.example/0",
+        "redis+sentinel://ada@a.example/0?sentinel_password=s3cr%2Ft",
+    ],
+)
+def test_a_password_is_found_in_each_place_of_an_address(address: str) -> None:
+    environ = {"DB_PASSWORD": "s3cr/t", "OTHER": "x?password=s3cr/t", "PATH": "/bin"}
+    assert child_environment(environ, (address,), ()) == {"OTHER": WITHHELD, "PATH": "/bin"}

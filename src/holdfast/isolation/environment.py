@@ -6,9 +6,9 @@ modules often read it when they are imported, as in `App(os.environ["DATABASE_UR
 """
 
 from collections.abc import Collection, Mapping
-from urllib.parse import unquote, urlsplit
 
 from holdfast.config import PREFIX
+from holdfast.model.address import passwords_in
 
 WITHHELD = "withheld://by.holdfast/"
 """In place of an address."""
@@ -18,7 +18,7 @@ def child_environment(
     environ: Mapping[str, str], addresses: Collection[str], secret_variables: Collection[str]
 ) -> dict[str, str]:
     """`addresses`: under which the store is known here. `secret_variables`: those of the store's driver."""
-    passwords = {password for address in addresses for password in _passwords(address)}
+    passwords = {password for address in addresses for password in passwords_in(address)}
     parts = (*(address for address in addresses if _names_a_store(address)), *_forms_in_text(passwords))
     child = {}
     for name, value in environ.items():
@@ -32,14 +32,6 @@ def _names_a_store(address: str) -> bool:
     """False for an address that says nothing, such as `memory://`, which other texts may contain by chance."""
     _, _, rest = address.partition(":")
     return bool(rest.strip("/"))
-
-
-def _passwords(address: str) -> set[str]:
-    try:
-        found = urlsplit(address).password
-    except ValueError:
-        return set()
-    return {found, unquote(found)} if found else set()
 
 
 def _forms_in_text(passwords: Collection[str]) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ the query. So the login is cut out of the text before anything is parsed.
 """
 
 import re
+from urllib.parse import unquote
 
 _LOGIN = re.compile(r"(?s)^([\w+.-]+://)([^/?#:@]*)(:.*)?@")
 """Scheme, user and password: up to the last `@`, because a password may contain one, too."""
-_PASSWORD_OPTION = re.compile(r"(?i)([?&][^=&]*password=)[^&]*")
+_PASSWORD_OPTION = re.compile(r"(?i)([?&][^=&]*password=)([^&]*)")
 
 
 def mask_password(url: str) -> str:
@@ -24,6 +25,18 @@ def mask_password(url: str) -> str:
 def without_login(url: str) -> str:
     """The address without user and password, in the login and in the options."""
     return _PASSWORD_OPTION.sub(r"\1***", _LOGIN.sub(r"\1", url))
+
+
+def passwords_in(url: str) -> set[str]:
+    """The passwords of the login and of the options, as they are written and decoded.
+
+    >>> sorted(passwords_in("redis://ada:a%40b@cache.example/0?sentinel_password=c"))
+    ['a%40b', 'a@b', 'c']
+    """
+    login = _LOGIN.match(url)
+    written = {login[3].removeprefix(":")} if login is not None and login[3] else set()
+    written |= {found[2] for found in _PASSWORD_OPTION.finditer(url)}
+    return {form for password in written - {""} for form in (password, unquote(password))}
 
 
 def has_unencoded_login(url: str) -> bool:

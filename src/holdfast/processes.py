@@ -20,6 +20,7 @@ from typing import NamedTuple, NoReturn
 
 PR_SET_PDEATHSIG = 1
 _KIBIBYTE = 1024
+_STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else _KIBIBYTE
 
 
@@ -111,8 +112,15 @@ def reset_signals() -> None:
     process starts inherit SIG_IGN.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _STOP_SIGNALS:
         signal.signal(number, _ignore)
+
+
+def restore_stop_signals() -> None:
+    """In a process that a handler has forked: the signals that `reset_signals` ignores end it again."""
+    for number in _STOP_SIGNALS:
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _ignore(number: int, frame: object) -> None:

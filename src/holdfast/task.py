@@ -28,7 +28,7 @@ from holdfast.core.enqueue import enqueue
 from holdfast.core.job_end import wait_for_end
 from holdfast.declare.envelope import call_hash, with_fields
 from holdfast.declare.function import is_coroutine, name_of, refuse_method
-from holdfast.declare.isolation import check_isolation
+from holdfast.declare.isolation import check_isolation, declaring_module
 from holdfast.declare.option_readers import check_factory
 from holdfast.declare.policy import (
     JobDefaults,
@@ -67,6 +67,8 @@ class Definition:
     is_async: bool = False
     module: str = ""
     """Where the function is defined: the argument for `holdfast worker`."""
+    declared_in: str = ""
+    """The module that declares the task, if it is isolated: its process imports that one, too."""
     dead_letter_hooks: list[Callable[..., object]] = field(default_factory=list)
     policy: TaskPolicy | None = None
     codecs: dict[str, "TaskCodecs"] = field(default_factory=dict)
@@ -111,6 +113,11 @@ class Task(Generic[P, R]):
         if self._definition.function is None:
             raise InvalidOption(f"The code of task {self.name!r} is not in this process.", option="name")
         return self._definition.function
+
+    @property
+    def declared_in(self) -> str:
+        """The module that declares an isolated task; empty for others, and if no module was being imported."""
+        return self._definition.declared_in
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -347,7 +354,8 @@ def declare(store: StoreConnection, function: Callable[..., Any], options: Mappi
     check_factory(checked.get("transaction"), is_async=is_async)
     check_isolation(name, function, checked)
     module = getattr(function, "__module__", "")
-    definition = Definition(store, name, signature, checked, function, is_async, module)
+    declared_in = declaring_module() if checked.get("isolate") else ""
+    definition = Definition(store, name, signature, checked, function, is_async, module, declared_in)
     return AsyncTask(definition) if is_async else SyncTask(definition)
 
 

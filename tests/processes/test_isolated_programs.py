@@ -21,8 +21,11 @@ def who(name: str) -> list[str]:
     print("the handler prints")
     return [name, __name__, str(os.getppid())]
 
+of_a_library = jobs.task(isolate="process")(os.path.basename)
+
 if __name__ == "__main__":
     with jobs, jobs.worker():
+        print(of_a_library.using(wait=60).request("its/module/declares/no/task"))
         print(who.using(wait=60).request("main"), os.getpid())
 """
 
@@ -43,6 +46,7 @@ def test_a_task_of_the_main_module_runs_in_a_process(tmp_path: Path, arguments: 
     done = run(*arguments, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "the handler prints" in done.stdout
+    assert done.stdout.startswith("task\n")
     name = "__holdfast_main__" if arguments[0] == "shop.py" else "shop"
     line = next(line for line in done.stdout.splitlines() if line.startswith("['main'"))
     worker = line.rpartition(" ")[2]

@@ -35,6 +35,8 @@ DEATHS: dict[str, tuple[str, list[Any], set[str]]] = {
     "victim": ("waits_for_a_kill", [], {"SIGKILL"}),
     "malloc": ("writes_where_malloc_found_nothing", [], {"SIGSEGV"}),
     "fork": ("forks_and_exits", [7], {"exit code 7"}),
+    "loop-exit": ("exits_in_a_task", [], {"exit code 1"}),
+    "loop-stop": ("stops_its_event_loop", [], {"exit code 1"}),
     "closed": ("closes_its_sockets", [], {BROKEN, "exit code 1"}),
     "closed-and-stays": ("closes_its_sockets_and_stays", [], {BROKEN, "exit code 1"}),
     "shut-down": ("shuts_its_sockets_down", [], {BROKEN, "exit code 1"}),
@@ -57,6 +59,7 @@ NEIGHBOURS: dict[str, tuple[str, list[Any]]] = {
     "isolated": ("isolated_neighbour", [4]),
     "gil": ("holds_the_gil", [6.5]),
     "prints": ("prints_much", [10]),
+    "pool": ("uses_a_pool", []),
 }
 """Two leases and more; the GIL is held all the time."""
 

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,6 +50,10 @@ async def onion(ctx: Context, proceed: Next) -> object:
         raise
     seen.append(value)
     return value
+
+
+def pause() -> None:
+    threading.Event().wait(0.01)
 
 
 @jobs.task(isolate="process", timeout=60)
@@ -116,6 +122,30 @@ def takes_memory(ctx: Context, mebibytes: int) -> int:
     if ctx.attempt == 1:
         bytearray(mebibytes << 20)
     return os.getpid()
+
+
+@jobs.task(isolate="process")
+def meets(name: str, number: int) -> int:
+    """Wait until this many run at the same time."""
+    (Path(FOLDER) / f"{name}-{os.getpid()}").touch()
+    while len(list(Path(FOLDER).glob(f"{name}-*"))) < number:
+        pause()
+    return os.getpid()
+
+
+@jobs.task(isolate="process", max_losses=1)
+def takes_memory_and_dies(mebibytes: int) -> None:
+    data = b"x" * (mebibytes << 20)
+    while not (Path(FOLDER) / "measured").exists():
+        pause()
+    os.kill(os.getpid(), data[0] and signal.SIGKILL)
+
+
+def unimportable() -> None: ...
+
+
+unimportable.__module__ = "no_such_module"
+cannot_start = jobs.task(isolate="process")(unimportable)
 
 
 @jobs.task(isolate="process")

@@ -5,6 +5,7 @@
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import resource
 import signal
@@ -113,6 +114,20 @@ def forks_and_exits(code: int) -> None:
     os._exit(code)
 
 
+@jobs.task(isolate="process", max_losses=1, lease=LEASE_S)
+async def exits_in_a_task() -> None:
+    """SystemExit ends the event loop on which the handler waits."""
+    async with asyncio.TaskGroup() as group:
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        group.create_task(asyncio.Event().wait())
+
+
+@jobs.task(isolate="process", max_losses=1, lease=LEASE_S)
+async def stops_its_event_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.Event().wait()
+
+
 # --- The process lives, and its connection does not ---
 
 
@@ -212,6 +227,13 @@ def holds_the_gil(seconds: float) -> int:
     while (left_s := seconds - (time.monotonic() - began_at)) > 0:  # a signal may end it early
         ctypes.PyDLL(None).usleep(int(left_s * 1_000_000))
     return os.getpid()
+
+
+@jobs.task(isolate="process", lease=LEASE_S, timeout=30, max_attempts=1)
+def uses_a_pool() -> list[int]:
+    """Of forked processes, which the pool ends by SIGTERM."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.map(abs, [-1, -2])
 
 
 @jobs.task(isolate="process", lease=LEASE_S)

@@ -30,6 +30,18 @@ class UnreadableError(Exception):
         raise RuntimeError("no text")
 
 
+class NoClassError(Exception):
+    """It cannot be inspected: neither the exception itself, nor its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+class DerivedGiveUp(GiveUp):
+    pass
+
+
 @dataclass
 class Point:
     x: int
@@ -159,6 +171,16 @@ def raises_a_group_with_an_interrupt() -> None:
 
 
 @twice()
+def raises_an_error_without_a_class() -> None:
+    raise NoClassError
+
+
+@twice()
+async def raises_an_error_without_a_class_async() -> None:
+    raise NoClassError
+
+
+@twice()
 def exits_the_interpreter() -> NoReturn:
     sys.exit("bye")
 
@@ -196,6 +218,16 @@ def snoozes() -> None:
 @twice()
 def gives_up() -> None:
     raise GiveUp("pointless")
+
+
+@twice()
+def gives_up_by_a_derived_class() -> None:
+    raise DerivedGiveUp("pointless, too")
+
+
+@twice()
+async def gives_up_with_a_reason_that_cannot_be_stored() -> None:
+    raise GiveUp("a lone surrogate: \udc80")
 
 
 @twice()

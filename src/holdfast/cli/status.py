@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.format import cut, safe, span
 from holdfast.cli.json_output import print_json, to_data
-from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.options import CommandGroup, Store, examples, on_store
 from holdfast.cli.tables import number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import present, watch_options
@@ -151,7 +151,7 @@ def manager_text(manager: WorkerStatus) -> str:
 # --- holdfast workers ---
 
 
-@click.group(epilog=examples("holdfast workers list", "holdfast workers stop web-1-7f3c09ab"))
+@click.group(cls=CommandGroup, epilog=examples("holdfast workers list", "holdfast workers stop web-1-7f3c09ab"))
 def workers() -> None:
     """List workers, and stop one."""
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from holdfast.cli.exits import NothingMatched
 from holdfast.cli.format import cut, safe
 from holdfast.cli.json_output import print_json
-from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.options import CommandGroup, Store, examples, on_store
 from holdfast.cli.tables import number, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.job import BARE_TASK
@@ -49,7 +49,7 @@ class TaskStatus:
         return bool(self.queued_in) and not self.workers and not self.here
 
 
-@click.group(epilog=examples("holdfast tasks list --app shop.jobs"))
+@click.group(cls=CommandGroup, epilog=examples("holdfast tasks list --app shop.jobs"))
 def tasks() -> None:
     """List tasks."""
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, get_typ
 from holdfast.context import Context, Middleware
 from holdfast.core.connection import StoreConnection
 from holdfast.declare.function import is_redefinition, refuse_method
-from holdfast.declare.isolation import check_isolation
+from holdfast.declare.isolation import check_isolation, declaring_module
 from holdfast.declare.option_readers import check_factory
 from holdfast.declare.payload import PayloadSignature, chosen, in_pool
 from holdfast.declare.policy import read_task_options
@@ -117,7 +117,14 @@ class HandlerDecorator(Generic[T]):
             f"Pool {pool!r}", pool, self._payload, takes_context=takes_context, returns=_returns(function)
         )
         definition = Definition(
-            self._store, pool, signature, self._options, function, is_async, dead_letter_hooks=self._dead_letter_hooks
+            self._store,
+            pool,
+            signature,
+            self._options,
+            function,
+            is_async,
+            declared_in=declaring_module() if self._options.get("isolate") else "",
+            dead_letter_hooks=self._dead_letter_hooks,
         )
         task_class: type[_InPool[..., Any]] = AsyncHandler if is_async else SyncHandler
         task = task_class(definition, self._lanes)

@@ -60,6 +60,19 @@ def check_isolation(name: str, function: Any, options: Mapping[str, Any]) -> Non
         )
 
 
+def declaring_module() -> str:
+    """The module that is being imported now: it declares the task, also if the function is one of a library.
+
+    Empty if no module is being imported, as in a function that is called later.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            return str(frame.f_globals.get("__name__") or "")
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
 def _file_of(module: Any) -> str:
     """The file of the main module; empty in a shell, in a notebook and with `python -c`."""
     path = str(getattr(module, "__file__", None) or "")

@@ -7,6 +7,7 @@ once while a handler runs, else after the lifespan has been left.
 """
 
 import asyncio
+import logging
 import os
 import select
 import socket
@@ -41,7 +42,7 @@ from holdfast.isolation.loading import LoadedApp
 from holdfast.isolation.running import ChildAttempt, not_found, run_async, run_sync
 from holdfast.model.instants import Seconds
 from holdfast.model.text import describe
-from holdfast.processes import ProcessState, die_with_parent, end_now, limit_memory, reset_signals
+from holdfast.processes import ProcessState, die_with_parent, end_now, limit_memory, reset_signals, restore_stop_signals
 from holdfast.runtime import DaemonThreads, SystemRuntime
 from holdfast.telemetry.logs import configure, enable_own_loggers
 
@@ -52,7 +53,9 @@ CHECK_INTERVAL_S: Seconds = 1.0
 PROGRESS_INTERVAL_S: Seconds = 0.1
 """Progress is sent at most this often. A handler may report it in each turn of a loop."""
 FAILED = 1
-"""Exit code of a child that could not start, or whose connection broke."""
+"""Exit code of a child that could not start, or whose connection or event loop broke."""
+
+_logger = logging.getLogger("holdfast.isolation")
 
 
 class WorkerConnection:
@@ -148,8 +151,17 @@ class ChildLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop.set_default_executor(DaemonThreads("holdfast handler"))
-            self._runtime.thread(self._loop.run_forever, name="holdfast loop")
+            self._runtime.thread(partial(self._run, self._loop), name="holdfast loop")
         return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Without the event loop no handler could answer. A handler may stop it; `sys.exit` in a task ends it."""
+        try:
+            loop.run_forever()
+            _logger.error("A handler has stopped the event loop of its process, which ends now.")
+        except BaseException:
+            _logger.exception("The event loop of the handler's process was ended by this error; so is the process.")
+        end_now(FAILED)
 
     def enter(self, lifespan: Callable[[], Any]) -> Any:
         """Enter the lifespan; return its state."""
@@ -202,6 +214,11 @@ class ChildProgram:
         """Plain handlers to run in the main thread. None: end."""
         self._running: ChildAttempt | None = None
         self._state: Any = None
+        forks.call_in_child(self._after_fork)
+
+    def _after_fork(self) -> None:
+        """A process that a handler has forked is ended by signals, as `multiprocessing` does it with its pools."""
+        restore_stop_signals()
 
     def run(self) -> None:
         """In the main thread: start, run plain handlers, end."""
@@ -214,6 +231,7 @@ class ChildProgram:
             configure(setup.log_level, "json" if setup.log_style == "json" else "text")
             loaded = LoadedApp(setup)
             enable_own_loggers()
+            reset_signals()  # a module may have set handlers of its own
             if loaded.app.lifespan is not None:
                 self._state = self._loop.enter(loaded.app.lifespan)
         except BaseException as error:  # also SystemExit, which a module may raise when it is imported

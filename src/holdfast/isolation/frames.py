@@ -29,6 +29,8 @@ class TaskPlace(Struct, frozen=True):
 
     name: str
     module: str
+    declared_in: str = ""
+    """The module that declares it: another one, if the function is one of a library. Empty: not known."""
 
 
 class ChildSetup(Struct, frozen=True, tag=True, kw_only=True):

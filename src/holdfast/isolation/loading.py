@@ -1,8 +1,9 @@
 """In the child: the modules of the worker, the App that declares the task, and the task itself.
 
-The child imports the module of the task's function, the modules in which the App's middleware and lifespan are defined,
-and the App's `modules`. It does not import the program that started the worker. So it checks that the App has the same
-generator middleware here: middleware that only the main program registers would silently be left out.
+The child imports the module of the task's function and, if that does not declare the task, the module that does; then
+the modules in which the App's middleware and lifespan are defined, and the App's `modules`. It does not import the
+program that started the worker. So it checks that the App has the same generator middleware here: middleware that only
+the main program registers would silently be left out.
 
 A task of the main module is found by the path of that module, or by its name if it was started with `python -m`. The
 module is then imported under another name than `__main__`, so its `if __name__ == "__main__"` block does not run.
@@ -28,7 +29,7 @@ class LoadedApp:
 
     def __init__(self, setup: ChildSetup) -> None:
         self._setup = setup
-        self._import(setup.task.module)
+        self._import_task(setup.task)
         for module in setup.modules:
             self._import(module)
         self.app = self._find_app(setup.task)
@@ -39,8 +40,13 @@ class LoadedApp:
     def task(self, place: TaskPlace) -> Any:
         """The task of a call."""
         if place.name not in self.app.registry:
-            self._import(place.module)
+            self._import_task(place)
         return self.app.registry[place.name]
+
+    def _import_task(self, place: TaskPlace) -> None:
+        self._import(place.module)
+        if place.declared_in and not any(place.name in app.registry for app in isolated.apps()):
+            self._import(place.declared_in)  # the function is one of a library
 
     def _import(self, module: str) -> None:
         if module and module != "__main__":

@@ -48,6 +48,10 @@ from holdfast.runtime import Runtime, call_later
 LAST_FRAMES_S: Seconds = 0.2
 """After its end, this long for frames that the process has sent before. They are here already, or never come."""
 
+FIRST_MEASURE_S: Seconds = 0.05
+MEASURE_INTERVAL_S: Seconds = 1.0
+"""How often the peak memory of a running call is measured: at first soon, then less and less often, up to this."""
+
 END_AFTER_CONNECTION_S: Seconds = 0.5
 """A process that dies closes its connection first. If it has not ended this long afterwards, its handler did that."""
 
@@ -150,6 +154,17 @@ class HandlerProcess(asyncio.Protocol):
             self._send(frame_of(HandlerCall(self._number, task, without_token(lease))))
         return self._pending
 
+    async def wait(self, pending: "asyncio.Future[CallAnswer | ChildReady]") -> None:
+        """Wait for the answer. Meanwhile measure the memory now and then: once the process is dead, it is too late."""
+        interval_s = FIRST_MEASURE_S
+        while not (await asyncio.wait({pending}, timeout=interval_s))[0]:
+            self._measure()
+            interval_s = min(MEASURE_INTERVAL_S, 2 * interval_s)
+
+    def _measure(self) -> None:
+        if self.end is None:
+            self._known_peak_bytes = max(self._known_peak_bytes, peak_bytes_of(self.pid))
+
     def abort(self, reason: str) -> None:
         """Request that the running call stops."""
         if self.is_connected:
@@ -163,7 +178,7 @@ class HandlerProcess(asyncio.Protocol):
     def kill(self) -> None:
         """Kill the process, and those that it has started in its session."""
         if self.end is None:
-            self._known_peak_bytes = max(self._known_peak_bytes, peak_bytes_of(self.pid))
+            self._measure()
             kill_session(self._process)
 
     def _send(self, data: bytes) -> None:

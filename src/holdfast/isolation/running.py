@@ -30,14 +30,15 @@ from holdfast.errors import (
 from holdfast.isolation.frames import CallAnswer, CallInterrupted, CallRaised, CallRefused, CallReturned
 from holdfast.isolation.handler_errors import policy_error, unwrapped
 from holdfast.isolation.surrounds import enter_all, is_surround
+from holdfast.model import check
 from holdfast.model.job import ProgressRecord
 from holdfast.model.retry import Computed, RetryPolicy, delay
-from holdfast.model.text import describe
+from holdfast.model.text import ERROR_BYTES, ErrorInfo, clean, describe
 from holdfast.model.work import Lease
 from holdfast.processes import limit_memory
 
-INTERRUPTS: dict[str, type[Interrupt]] = {kind.__name__: kind for kind in (Retry, Snooze, GiveUp, Cancel)}
-"""The interrupts that a worker makes again from their values."""
+INTERRUPTS: tuple[type[Interrupt], ...] = (Retry, Snooze, GiveUp, Cancel)
+"""The interrupts that a worker makes again from their values. One of a derived class counts as its base."""
 
 
 class ChildAttempt:
@@ -175,20 +176,29 @@ def _returned(value: Any, task: Any, attempt: ChildAttempt) -> CallAnswer:
 
 
 def _raised(error: BaseException, task: Any, attempt: ChildAttempt) -> CallAnswer:
+    try:
+        return _readable(error, task, attempt)
+    except BaseException:  # such as an exception whose `__class__` raises: as in the worker, it is retried
+        message = f"The handler ended with an error that cannot be read: {type.__repr__(type(error))}."
+        info = ErrorInfo("builtins.BaseException", clean(message, ERROR_BYTES), "")
+        return CallRaised(info, kinds=(), retried=True, last=True)
+
+
+def _readable(error: BaseException, task: Any, attempt: ChildAttempt) -> CallAnswer:
     if isinstance(error, MemoryError):
         limit_memory(None)  # the text of the error needs memory, too
     error = unwrapped(error)
     info = describe(error)
-    name = type(error).__name__
-    if INTERRUPTS.get(name) is type(error) and isinstance(error, Interrupt):
+    if isinstance(error, INTERRUPTS):
+        name = next(kind.__name__ for kind in INTERRUPTS if isinstance(error, kind))
         delay_us, at = getattr(error, "delay", None), getattr(error, "at", None)
-        return CallInterrupted(name, error.reason, delay_us, at, info, attempt.progress)
+        return CallInterrupted(name, check.note(error.reason), delay_us, at, info, attempt.progress)
     policy = task.policy.retry
     judged = policy_error(error, policy)
     retried, computed, delay_us = _verdict(judged, policy, attempt.lease)
     return CallRaised(
         info,
-        kinds=tuple(map(dotted_name, type(error).__mro__)),
+        kinds=_kinds_of(error),
         retried=retried,
         delay=delay_us,
         computed=computed,
@@ -212,5 +222,9 @@ def _verdict(error: BaseException, policy: RetryPolicy, lease: Lease) -> tuple[b
 
 def not_found(error: BaseException) -> CallAnswer:
     """The task of a call cannot be loaded in this process. Another attempt may find it."""
-    kinds = tuple(map(dotted_name, type(error).__mro__))
-    return CallRaised(describe(error), kinds=kinds, retried=True, last=True)
+    return CallRaised(describe(error), kinds=_kinds_of(error), retried=True, last=True)
+
+
+def _kinds_of(error: BaseException) -> tuple[str, ...]:
+    """The names of its class and of the bases of that, as a frame can carry them."""
+    return tuple(clean(dotted_name(kind), ERROR_BYTES) for kind in type(error).__mro__)

@@ -151,7 +151,7 @@ class IsolatedHandler:
         decodes: bool,
     ) -> None:
         self._task: Any = task
-        self._place = TaskPlace(task.policy.name, _module_of(task.function))
+        self._place = TaskPlace(task.policy.name, _module_of(task.function), self._task.declared_in)
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime
@@ -197,7 +197,7 @@ class IsolatedHandler:
 
         pending = process.begin(self._place, attempt.lease, note_progress)
         try:
-            await asyncio.wait({pending})
+            await process.wait(pending)
         except asyncio.CancelledError as error:
             await self._stop(attempt, process, pending)
             answer = _result_of(pending)

@@ -14,6 +14,9 @@ from child_app import jobs
 from eventually import eventually
 
 from holdfast import Context, Handle, InvalidOption, JobFailed, Report
+from holdfast.isolation import children, process
+from holdfast.isolation.process import HandlerProcess
+from holdfast.process_death import death_of
 from holdfast.testing import harness
 from holdfast.worker import isolated
 
@@ -119,6 +122,82 @@ async def test_a_process_that_cannot_start_fails_its_job_and_no_other(monkeypatc
         assert failed.job.last_error is not None
         assert "could not start: The generator middleware of the App" in failed.job.last_error.message
         assert await child_app.plain.using(wait=LIMIT_S).arequest() == os.getpid()
+
+
+async def test_a_start_that_failed_delays_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "FIRST_PAUSE_S", 2 * LIMIT_S)
+    monkeypatch.setattr(children, "MAX_PAUSE_S", 2 * LIMIT_S)
+    async with worker(concurrency=2):
+        failed = await report_of(await child_app.cannot_start.using(max_attempts=1).aenqueue())
+        assert failed.job.last_error is not None
+        assert "could not start: No module named 'no_such_module'" in failed.job.last_error.message
+        assert await child_app.meets.using(wait=LIMIT_S).arequest("alone", 1) != os.getpid()
+
+
+async def test_only_a_few_processes_start_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, most = 0, 0
+    connect = HandlerProcess.connect
+
+    async def counted(process: HandlerProcess) -> None:
+        nonlocal starting, most
+        starting, most = starting + 1, max(most, starting + 1)
+        await connect(process)
+        starting -= 1
+
+    monkeypatch.setattr(HandlerProcess, "connect", counted)
+    monkeypatch.setattr(children, "MAX_STARTING", 1, raising=False)
+    async with worker(concurrency=3):
+        handles = [await child_app.meets.aenqueue("all", 3) for _ in range(3)]
+        pids = {await handle.aresult(timeout=LIMIT_S) for handle in handles}
+        assert (len(pids), most) == (3, 1)
+
+
+async def test_a_start_that_takes_long_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "MAX_STARTING", 1)
+    monkeypatch.setattr(children, "TURN_S", 0)
+    connect = HandlerProcess.connect
+    ready = asyncio.Event()
+
+    async def never_first(process: HandlerProcess) -> None:
+        is_first, _ = not ready.is_set(), ready.set()
+        if is_first:
+            await asyncio.Event().wait()
+        await connect(process)
+
+    monkeypatch.setattr(HandlerProcess, "connect", never_first)
+    async with worker(concurrency=2):
+        stuck = await child_app.meets.aenqueue("stuck", 1)
+        await ready.wait()
+        assert await child_app.meets.using(wait=LIMIT_S).arequest("free", 1) != os.getpid()
+        await stuck.acancel()
+        assert (await report_of(stuck)).job.state == "cancelled"
+
+
+async def test_another_memory_limit_ends_one_idle_process_and_not_all() -> None:
+    async with worker(concurrency=3):
+        first = {await one.aresult(timeout=LIMIT_S) for one in [await child_app.meets.aenqueue("a", 3) for _ in "abc"]}
+        await child_app.takes_memory.using(wait=LIMIT_S).arequest(1)
+        later = {await one.aresult(timeout=LIMIT_S) for one in [await child_app.meets.aenqueue("b", 2) for _ in "ab"]}
+        assert later < first
+
+
+async def test_the_peak_memory_of_a_process_is_known_after_its_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "own_peak_bytes", lambda: 1 << 50)  # so that the kernel's figure says nothing
+    measure = process.peak_bytes_of
+
+    def noted(pid: int) -> int:
+        peak_bytes = measure(pid)
+        if peak_bytes > 200 << 20:
+            Path(child_app.FOLDER, "measured").touch()
+        return peak_bytes
+
+    monkeypatch.setattr(process, "peak_bytes_of", noted)
+    async with worker():
+        lost = await report_of(await child_app.takes_memory_and_dies.aenqueue(200))
+    death = death_of(lost.job.last_error)
+    assert death is not None
+    assert (lost.reason, death.cause) == ("worker_lost", "SIGKILL")
+    assert 200 <= (death.peak_mib or 0) <= 300
 
 
 def _only_here(ctx: Context) -> object:

@@ -60,9 +60,14 @@ def discard_unread_output() -> None:
         output = select.poll()
         output.register(fd, 0)
         if any(event & select.POLLERR for _, event in output.poll(0)):
-            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-            os.dup2(nowhere, fd)
-            os.close(nowhere)
+            discard_output(fd)
+
+
+def discard_output(fd: int) -> None:
+    """Let what is written to this descriptor go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, fd)
+    os.close(nowhere)
 
 
 class FileStatus(NamedTuple):

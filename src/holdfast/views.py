@@ -111,15 +111,8 @@ class Attempt(Shown):
 
     @classmethod
     def of(cls, entry: stored.AttemptRecord) -> "Attempt":
-        return cls(
-            entry.number,
-            entry.worker,
-            moment(entry.started),
-            moment(entry.ended),
-            entry.outcome,
-            entry.error,
-            entry.generation,
-        )
+        began, ended = moment(entry.started), moment(entry.ended)
+        return cls(entry.number, entry.worker, began, ended, entry.outcome, entry.error, entry.generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -356,7 +349,7 @@ class PoolSize(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkerStatus(Shown):
-    """A worker, or a manager of workers, as of its last heartbeat. `max_children` 0: it is not a manager."""
+    """A worker, or a manager of workers, as of its last heartbeat."""
 
     name: str
     host: str
@@ -376,6 +369,11 @@ class WorkerStatus(Shown):
     children: tuple[str, ...] = ()
     min_children: int = 0
     max_children: int = 0
+
+    @property
+    def is_manager(self) -> bool:
+        """True if it keeps workers, and runs no jobs itself."""
+        return self.max_children > 0
 
     @classmethod
     def of(cls, worker: WorkerRecord, now: int, *, ended: bool = False, manager: str = "") -> "WorkerStatus":

@@ -211,6 +211,16 @@ def test_a_report_prints_outcome_durations_and_events_in_order(shell: Shell) -> 
     assert output.index("queued") < output.index("started") < output.rindex("failed")
 
 
+def test_a_report_names_the_delay_of_the_next_attempt_only(shell: Shell) -> None:
+    shell.retries.using(id="again").enqueue()
+    shell.work()
+    shell.app.control.trigger("again")
+    shell.work()
+    (one,) = shell("jobs", "report", "again", "--json").objects
+    assert [event["delay"] for event in one["events"] if event["event"] == "Retrying"] == [0.0, 3600.0]
+    assert "in 0 ms" not in shell("jobs", "report", "again").out
+
+
 @pytest.mark.parametrize("command", [["list"], ["show", "evil"], ["report", "evil"]])
 def test_no_control_character_of_stored_text_reaches_the_terminal(shell: Shell, command: list[str]) -> None:
     shell.gives_up.using(id="evil", lane=HOSTILE, metadata={"k": HOSTILE}).enqueue(HOSTILE)

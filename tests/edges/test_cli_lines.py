@@ -116,3 +116,17 @@ def test_ids_of_one_moment_stay_apart_when_they_are_shortened() -> None:
     assert len({short(job_id) for job_id in ids}) > len(ids) - 10
     assert all(job_id.startswith(short(job_id)) for job_id in ids)
     assert short("order-42") == "order-42"
+
+
+def test_a_job_that_runs_again_at_once_names_no_delay() -> None:
+    text = describe(events.Retrying(at=NOON, queue="q", job_id="j", task="t", attempt=1, reason=Reason.ERROR))
+    assert text is not None
+    assert text.figure == ""
+
+
+def test_a_failure_without_a_traceback_is_one_line() -> None:
+    lines = pad()
+    error = ErrorInfo(type="holdfast.ProcessDied", message="exit code 3", traceback="")
+    lines.add(events.Failed(at=NOON, queue="q", job_id="j", task="t", error=error))
+    (line,) = lines.take_lines(NOON)
+    assert "\n" not in line

@@ -245,6 +245,20 @@ def test_pools_are_listed_and_resized(shell: Shell) -> None:
     assert shell("pools", "list", "--json").objects[0]["lanes"] == 16
 
 
+@pytest.mark.parametrize(
+    ("jobs", "text"), [(1, "1 job of the old size runs first"), (2, "2 jobs of the old size run first")]
+)
+def test_a_resize_says_which_jobs_run_first(shell: Shell, jobs: int, text: str) -> None:
+    ledger = shell.app.pool("ledger", int, lanes=2)
+
+    @ledger.handler
+    async def book(cents: int) -> None: ...
+
+    for cents in range(jobs):
+        ledger.enqueue(cents)
+    assert shell("pools", "resize", "ledger", "4").out == f"resized  pool ledger  4 lanes, {text}\n"
+
+
 # --- Workers ---
 
 

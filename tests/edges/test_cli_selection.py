@@ -77,3 +77,12 @@ def test_an_error_message_shows_no_control_character_of_an_id(shell: Shell) -> N
     assert answer.code == 1
     assert "\x1b" not in answer.err
     assert r"a\x1b[2Jb0" in answer.err
+
+
+def test_a_prefix_that_is_too_short_says_how_long_it_must_be(shell: Shell) -> None:
+    shell.works.using(id="ada-1").enqueue()
+    answer = shell("jobs", "show", "ada")
+    assert answer.code == 4
+    assert "There is no job 'ada'" in answer.err
+    assert "give 4 characters or more" in answer.err
+    assert shell("jobs", "show", "ada-").code == 0

@@ -77,3 +77,32 @@ def test_an_unknown_shell_exits_with_2(run: Run) -> None:
     answer = run("completion", "tcsh")
     assert answer.code == 2
     assert "'bash', 'zsh', 'fish'" in answer.err
+
+
+@pytest.mark.parametrize(("name", "similar"), [("statsu", "status"), ("job", "jobs"), ("worke", "worker")])
+def test_a_misspelt_command_gets_the_name_of_a_similar_one(run: Run, name: str, similar: str) -> None:
+    ended = run(name)
+    assert ended.code == 2
+    assert f"No such command '{name}'. Did you mean '{similar}'?" in ended.err
+
+
+@pytest.mark.parametrize("group", ["jobs", "queues", "pools", "tasks", "workers", "file"])
+def test_the_help_page_of_a_group_cuts_no_sentence(run: Run, group: str) -> None:
+    assert "..." not in run(group, "--help").out.replace("[ARGS]...", "")
+
+
+INTERRUPTED_IMPORT = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "holdfast.cli.root":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from holdfast.cli import main
+main(["status"])
+"""
+
+
+def test_ctrl_c_while_the_command_is_loaded_prints_no_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")

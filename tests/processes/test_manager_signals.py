@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,25 @@ async def test_a_second_signal_stops_at_once_and_the_job_is_released(url: str, t
     assert (record.state, record.attempt, record.losses) == (JobState.QUEUED, 0, 0)
     assert (await engine.workers()).workers == ()
     await engine.close()
+
+
+@pytest.mark.chaos  # it waits twice for a reader that does not come
+async def test_a_manager_whose_output_nobody_reads_stops(url: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x"):
+            pass
+    os.set_blocking(writer, True)
+    engine = await opened(url)
+    with ManagerProcess(url, tmp_path, "--processes", "2", command="worker", output=writer) as manager:
+        await manager.wait_for_children(engine, 2)
+        manager.send(signal.SIGTERM)
+        assert await manager.wait_ended() == 0
+    assert (await engine.workers()).workers == ()
+    await engine.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def has_pid_namespaces() -> bool:

@@ -20,7 +20,10 @@ SUPPORT = Path(__file__).parent
 
 
 class ManagerProcess:
-    """`holdfast manager` with the tasks of `kill_app`, or of another module. At the end it is stopped, or killed."""
+    """`holdfast manager` with the tasks of `kill_app`, or of another module. At the end it is stopped, or killed.
+
+    `output`: a descriptor for its standard output and error, in place of files.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class ManagerProcess:
         command: str = "manager",
         environment: Mapping[str, str] | None = None,
         wrapper: tuple[str, ...] = (),
+        output: int | None = None,
     ) -> None:
         self.log = folder / "runs"
         self._number = len(list(folder.glob("manager-*")))
@@ -40,7 +44,9 @@ class ManagerProcess:
         variables = {**os.environ, "KILL_URL": url, "KILL_LOG": str(self.log), **(environment or {})}
         argv = [*wrapper, sys.executable, "-m", "holdfast", command, target, *options]
         with self._stderr.open("wb") as stderr, self._stdout.open("wb") as stdout:
-            self.process = subprocess.Popen(argv, cwd=cwd, env=variables, stdout=stdout, stderr=stderr)
+            self.process = subprocess.Popen(
+                argv, cwd=cwd, env=variables, stdout=output or stdout, stderr=output or stderr
+            )
 
     @property
     def errors(self) -> str:

@@ -1,12 +1,14 @@
 """Small parts of the manager: the delays between restarts, the lines of children, and the load."""
 
 import json
+import os
 from collections import deque
 from io import BytesIO, StringIO
 
 import pytest
 
 from holdfast.cli.exits import UNREACHABLE
+from holdfast.manager import output
 from holdfast.manager.children import UNREACHABLE_STORE
 from holdfast.manager.output import MAX_LINE_BYTES, ChildStream, with_number
 from holdfast.manager.restarts import HEALTHY_US, LONGEST_DELAY_US, Restarts
@@ -16,6 +18,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import Totals, WorkerRecord
 from holdfast.model.states import JobState
+from holdfast.runtime import SystemRuntime
 
 # Restarts
 
@@ -145,3 +148,19 @@ def test_other_managers_and_workers_without_one_are_known_apart() -> None:
     assert load(queue(), alive=alive) == QueueLoad(
         due=7, running=4, oldest_wait_us=4 * SECOND, unmanaged_slots=3, other_capacity=20
     )
+
+
+def test_a_log_that_nobody_reads_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "CLOSE_TIMEOUT_S", 0.05)
+    reader, writer = os.pipe()
+    with open(reader, "rb") as pipe, open(writer, "w", encoding="ascii") as target:
+        log = output.LogStream(SystemRuntime(), target)
+        for _ in range(100):
+            log.write("é" * 1_000 + "\n")
+        assert not log.close()
+        lines = [pipe.readline() for _ in range(100)]
+        monkeypatch.setattr(output, "CLOSE_TIMEOUT_S", 30)
+        assert log.close()
+        log.write("later\n")
+        assert pipe.readline() == b"later\n"
+    assert set(lines) == {b"\\xe9" * 1_000 + b"\n"}

@@ -19,7 +19,10 @@ def main(
 
     `default`: the App of a command that names none, in place of the configured one.
     """
-    from holdfast.cli.exits import run
-    from holdfast.cli.root import root
+    try:
+        from holdfast.cli.exits import run
+        from holdfast.cli.root import root
+    except KeyboardInterrupt:
+        sys.exit(130)  # as `run` answers Ctrl-C
 
     sys.exit(run(root, argv, program=program, default=default))

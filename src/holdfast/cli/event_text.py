@@ -90,7 +90,7 @@ def _lane(event: events.QueueEvent) -> str:
 
 
 def _retrying(event: events.Retrying) -> EventText:
-    due = f"in {_span(event.delay)}"
+    due = f"in {_span(event.delay)}" if event.delay else ""  # at once; or not known, in the past of a job
     match event.reason:
         case Reason.SNOOZED:
             return EventText("snoozed", due, cut(event.note, LONGEST_TEXT), "dim")

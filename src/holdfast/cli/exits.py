@@ -91,8 +91,9 @@ def run(
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
-        click.echo("", err=True)
+    except click.Abort as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # then click has ended the line with ^C
+            click.echo("", err=True)
         return INTERRUPTED
     except HoldfastError as error:
         if debug:

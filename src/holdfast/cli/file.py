@@ -13,7 +13,7 @@ import click
 from holdfast.cli.exits import DONE, REFUSED, NothingMatched
 from holdfast.cli.format import count, safe
 from holdfast.cli.json_output import print_json, to_data
-from holdfast.cli.options import examples, json_option
+from holdfast.cli.options import CommandGroup, examples, json_option
 from holdfast.engines.file.compact import compact_store
 from holdfast.engines.file.engine import path_of
 from holdfast.engines.file.inspect import (
@@ -49,7 +49,10 @@ namespace_option = click.option(
 )
 
 
-@click.group(epilog=examples("holdfast file inspect /var/lib/scanner", "holdfast file compact /var/lib/scanner"))
+@click.group(
+    cls=CommandGroup,
+    epilog=examples("holdfast file inspect /var/lib/scanner", "holdfast file compact /var/lib/scanner"),
+)
 def file() -> None:
     """Look into the files of a file store, or compact them."""
 

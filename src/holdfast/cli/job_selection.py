@@ -137,9 +137,10 @@ def job_by_id(store: Store, job_id: str, queue: str | None = None) -> Job:
     """The job with this id, or the only one whose id has this prefix."""
     try:
         return store.control.get(job_id, queue=queue)
-    except JobNotFound:
+    except JobNotFound as error:
         if len(job_id) < SHORTEST_PREFIX:
-            raise
+            hint = f"To name a job by the beginning of its id, give {SHORTEST_PREFIX} characters or more."
+            raise NothingMatched(f"{error} {hint}") from error
     matches = [job for job in matching(store, Filter(queue=queue)) if job.id.startswith(job_id)]
     if not matches:
         raise JobNotFound(job_id=job_id, queue=queue)

@@ -18,7 +18,7 @@ from holdfast.cli.format import clock, cut, instant, safe, safe_lines, span
 from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching, nothing_found
 from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
-from holdfast.cli.options import Store, examples, on_store, queue_option
+from holdfast.cli.options import CommandGroup, Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.errors import HoldfastError, JobNotFound
@@ -35,7 +35,9 @@ LONGEST_ERROR = 200
 LONGEST_VALUE = 2_000
 
 
-@click.group(epilog=examples("holdfast jobs list --state failed --since 2h", "holdfast jobs show 01JCQ7N1"))
+@click.group(
+    cls=CommandGroup, epilog=examples("holdfast jobs list --state failed --since 2h", "holdfast jobs show 01JCQ7N1")
+)
 def jobs() -> None:
     """List, show, cancel, trigger, requeue and delete jobs."""
 

@@ -1,7 +1,8 @@
 """`holdfast manager` keeps a number of worker processes, and so does `holdfast worker --processes N`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -15,7 +16,10 @@ from holdfast.cli.target import TargetApp, find_app, only_target, store_facts
 from holdfast.cli.worker import RawArguments, raw_arguments, set_up_log, write_text
 from holdfast.cli.worker import worker as worker_command
 from holdfast.config import MAX_CHILDREN
+from holdfast.files import discard_output
 from holdfast.manager import Manager
+from holdfast.manager.output import LogStream
+from holdfast.runtime import Runtime
 
 OWN_OPTIONS = frozenset({"queues", "concurrency", "grace", "name"})
 """Options of a worker that the manager reads itself. All others of `holdfast worker` are passed on as they are."""
@@ -89,33 +93,45 @@ def run_manager(
         style = options["log_format"] or app.config.log_format
         on_terminal = sys.stdout.isatty() and style != "json" and not options["as_json"]
         with_lines = on_terminal if options["lines"] is None else options["lines"]
-        if style != "none":
-            set_up_log(app.config.log_level, style, with_lines=False)
-        if migrate:
-            app.migrate()
-        queues: dict[str, int | None] = dict(options["queues"]) or dict.fromkeys(found.queues)
-        arguments = _passed_on(ctx)
-        if with_lines and options["lines"] is None:
-            arguments.append("--lines")
-        is_embedded = isinstance(ctx.obj, TargetApp)
-        keeper = Manager(
-            app,
-            target,
-            queues=queues or None,
-            **{name: options[name] for name in OWN_OPTIONS - {"queues"}},
-            **sizes,
-            signals=True,
-            arguments=arguments,
-            program=_program(ctx) if is_embedded else None,
-        )
-        with_banner = with_lines and not options["as_json"]
-        with app:
-            keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)
-            signals.worker_has_stopped()
+        with _log_stream(app.runtime) as stream:
+            if style != "none":
+                set_up_log(app.config.log_level, style, with_lines=False, stream=stream)
+            if migrate:
+                app.migrate()
+            queues: dict[str, int | None] = dict(options["queues"]) or dict.fromkeys(found.queues)
+            arguments = _passed_on(ctx)
+            if with_lines and options["lines"] is None:
+                arguments.append("--lines")
+            is_embedded = isinstance(ctx.obj, TargetApp)
+            keeper = Manager(
+                app,
+                target,
+                queues=queues or None,
+                **{name: options[name] for name in OWN_OPTIONS - {"queues"}},
+                **sizes,
+                signals=True,
+                arguments=arguments,
+                program=_program(ctx) if is_embedded else None,
+            )
+            with_banner = with_lines and not options["as_json"]
+            with app:
+                keeper.run(on_ready=lambda: write_text(banner(found, keeper)) if with_banner else None)
+                signals.worker_has_stopped()
         if keeper.failure:
             raise NoChildStarted(keeper.failure)
         if keeper.killed:
             raise ChildrenKilled(f"{keeper.killed} workers did not stop in time and were killed. Their jobs run again.")
+
+
+@contextmanager
+def _log_stream(runtime: Runtime) -> Iterator[LogStream]:
+    """Standard error, for a log that never delays the manager. If nobody reads it at the end, the rest is dropped."""
+    stream = LogStream(runtime, sys.stderr)
+    try:
+        yield stream
+    finally:
+        if not stream.close():
+            discard_output(2)
 
 
 def _passed_on(ctx: click.Context) -> list[str]:

@@ -17,6 +17,8 @@ from holdfast.readers import byte_size, seconds
 from holdfast.views import moment
 
 Function = Callable[..., Any]
+MAX_SUMMARY = 200
+"""Characters. Longer than every first sentence: a help page cuts none."""
 
 
 def duration(value: str) -> float:
@@ -44,6 +46,18 @@ def time(value: str) -> datetime:
     if at.utcoffset() is None:
         raise click.BadParameter(f"{value!r} has no time zone. Write {value}Z, or {value}+01:00.")
     return at
+
+
+class CommandGroup(click.Group):
+    """A group whose help page has the whole first sentence of each command."""
+
+    def summary(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return "" if command is None else command.get_short_help_str(limit=MAX_SUMMARY)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.list_commands(ctx)])
 
 
 def examples(*lines: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 from holdfast.cli.exits import NothingMatched, confirm
 from holdfast.cli.format import count, safe, short
 from holdfast.cli.json_output import print_json
-from holdfast.cli.options import Store, examples, on_store, yes_option
+from holdfast.cli.options import CommandGroup, Store, examples, on_store, yes_option
 from holdfast.cli.progress import ProgressBar
 from holdfast.cli.queue_names import check_pool, check_queue
 from holdfast.cli.status import queue_table
@@ -22,7 +22,7 @@ name_argument = click.argument("name", metavar="NAME")
 lane_option = click.option("--lane", metavar="LANE", help="Only this lane of the queue.")
 
 
-@click.group(epilog=examples("holdfast queues list", "holdfast queues pause emails"))
+@click.group(cls=CommandGroup, epilog=examples("holdfast queues list", "holdfast queues pause emails"))
 def queues() -> None:
     """List, pause, resume, clear and remove queues; the first four work on lanes, too."""
 
@@ -169,7 +169,7 @@ def _lane_table(lanes: list[LaneStatus]) -> RenderableType:
 # --- holdfast pools ---
 
 
-@click.group(epilog=examples("holdfast pools list", "holdfast pools resize ledger 16"))
+@click.group(cls=CommandGroup, epilog=examples("holdfast pools list", "holdfast pools resize ledger 16"))
 def pools() -> None:
     """List pools, and resize one."""
 
@@ -200,5 +200,6 @@ def resize(store: Store, name: str, lanes: int) -> None:
     if store.as_json:
         print_json(pool)
         return
-    moving = f", {count(pool.old_live, 'job')} of the old size run first" if pool.old_live else ""
+    verb = "runs" if pool.old_live == 1 else "run"
+    moving = f", {count(pool.old_live, 'job')} of the old size {verb} first" if pool.old_live else ""
     click.echo(f"resized  pool {safe(name)}  {count(pool.lanes, 'lane')}{moving}")

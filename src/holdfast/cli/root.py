@@ -1,5 +1,6 @@
 """The table of commands. A group is imported when one of its commands is called: `holdfast enqueue` loads no tables."""
 
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -7,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import holdfast
-from holdfast.cli.options import examples
+from holdfast.cli.options import CommandGroup, examples
 
 COMMANDS = {
     "worker": "holdfast.cli.worker:worker",
@@ -59,7 +60,7 @@ REQUIRED_MODULES = {"demo": "holdfast.demo"}
 """A command is listed only if its module is installed."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group that imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -74,17 +75,21 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
-    def _summary(self, ctx: click.Context, name: str) -> str:
-        command = None if name in SUMMARIES else self.get_command(ctx, name)
-        return SUMMARIES[name] if command is None else command.get_short_help_str(limit=200)
+    def summary(self, ctx: click.Context, name: str) -> str:
+        return SUMMARIES[name] if name in SUMMARIES else super().summary(ctx, name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            similar = get_close_matches(name, known, n=1)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {similar[0]!r}?" if similar else ""))
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=self._summary(ctx, name)) for name in names]
+        commands = [CompletionItem(name, help=self.summary(ctx, name)) for name in names]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.cli.exits import NotDone, NothingMatched
 from holdfast.cli.format import cut, safe, span
 from holdfast.cli.json_output import print_json, to_data
-from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.options import CommandGroup, Store, examples, on_store
 from holdfast.cli.tables import number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import present, watch_options
@@ -60,7 +60,7 @@ def _view(store: Store) -> RenderableType:
             Text("No process can write. ", "red").append(text(blocked_by)),
             Text("Workers send no heartbeat meanwhile: a silent one may be alive."),
         ]
-    elif not any(worker.alive and not is_manager(worker) for worker in workers):
+    elif not any(worker.alive and not worker.is_manager for worker in workers):
         parts.append(
             Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
         )
@@ -117,7 +117,7 @@ def _below_managers(workers: Sequence[WorkerStatus]) -> list[WorkerStatus]:
         workers,
         key=lambda worker: (
             (worker.manager if worker.manager in names else worker.name),
-            not is_manager(worker),
+            not worker.is_manager,
             worker.name,
         ),
     )
@@ -133,17 +133,13 @@ def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
     return [
         text(f"  {worker.name}" if worker.manager else worker.name),
         worker_state_text(worker),
-        Text("") if is_manager(worker) else number(worker.busy, "cyan"),
-        Text("") if is_manager(worker) else number(worker.slots),
+        Text("") if worker.is_manager else number(worker.busy, "cyan"),
+        Text("") if worker.is_manager else number(worker.slots),
         Text(span((now - worker.seen_at).total_seconds())),
         Text(str(worker.pid)),
-        Text(manager_text(worker) if is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
+        Text(manager_text(worker) if worker.is_manager else cut(" ".join(worker.queues), LONGEST_LIST)),
         Text(cut(" ".join(worker.tasks), LONGEST_LIST)),
     ]
-
-
-def is_manager(worker: WorkerStatus) -> bool:
-    return worker.max_children > 0
 
 
 def manager_text(manager: WorkerStatus) -> str:
@@ -155,7 +151,7 @@ def manager_text(manager: WorkerStatus) -> str:
 # --- holdfast workers ---
 
 
-@click.group(epilog=examples("holdfast workers list", "holdfast workers stop web-1-7f3c09ab"))
+@click.group(cls=CommandGroup, epilog=examples("holdfast workers list", "holdfast workers stop web-1-7f3c09ab"))
 def workers() -> None:
     """List workers, and stop one."""
 
@@ -186,7 +182,7 @@ def list_(store: Store, interval_s: float | None, here: bool) -> None:
 
 
 def _is_live_here(worker: WorkerStatus) -> bool:
-    return worker.alive and worker.host == socket.gethostname() and not is_manager(worker)
+    return worker.alive and worker.host == socket.gethostname() and not worker.is_manager
 
 
 @workers.command(epilog=examples("holdfast workers stop web-1-7f3c09ab"))

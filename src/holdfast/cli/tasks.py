@@ -15,7 +15,7 @@ from rich.text import Text
 from holdfast.cli.exits import NothingMatched
 from holdfast.cli.format import cut, safe
 from holdfast.cli.json_output import print_json
-from holdfast.cli.options import Store, examples, on_store
+from holdfast.cli.options import CommandGroup, Store, examples, on_store
 from holdfast.cli.tables import number, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.job import BARE_TASK
@@ -44,12 +44,12 @@ class TaskStatus:
     """Those of them from which no live worker takes its jobs."""
 
     @property
-    def lost(self) -> bool:
+    def known_to_nobody(self) -> bool:
         """It has queued jobs, and neither a live worker nor this App knows it."""
         return bool(self.queued_in) and not self.workers and not self.here
 
 
-@click.group(epilog=examples("holdfast tasks list --app shop.jobs"))
+@click.group(cls=CommandGroup, epilog=examples("holdfast tasks list --app shop.jobs"))
 def tasks() -> None:
     """List tasks."""
 
@@ -62,7 +62,7 @@ def list_(store: Store, interval_s: float | None) -> None:
 
     def print_objects() -> None:
         for task in read_tasks(store):
-            print_json(task, known_to_nobody=task.lost)
+            print_json(task, known_to_nobody=task.known_to_nobody)
 
     present(store, lambda: _view(store), print_objects, interval_s)
 
@@ -72,9 +72,10 @@ def read_tasks(store: Store) -> list[TaskStatus]:
     alive = [worker for worker in store.control.workers() if worker.alive and not worker.stopping]
     queues = store.control.queues()
     registry = store.app.registry
-    aliases = {alias for task in registry.values() for alias in task.aliases}
     of_workers = {name for worker in alive for name in worker.tasks}
-    names = sorted({*registry, *aliases, *of_workers, *(name for queue in queues for name in queue.ready_tasks)})
+    names = sorted(
+        {*registry, *registry.aliases, *of_workers, *(name for queue in queues for name in queue.ready_tasks)}
+    )
     if not names:
         raise NothingMatched("No task is known: neither this App nor a live worker has one, and no job is queued.")
     return [_status_of(name, registry.find(name), alive, queues) for name in names]
@@ -117,7 +118,7 @@ def _name_text(task: TaskStatus) -> Text:
 
 
 def _status(task: TaskStatus) -> Text:
-    if task.lost:
+    if task.known_to_nobody:
         return Text("known to nobody", style="red")
     if task.unserved_in:
         return Text(f"no worker in {cut(' '.join(task.unserved_in), LONGEST_LIST)}", style="red")

@@ -20,7 +20,7 @@ from holdfast.cli.format import clock, cut, short, span
 from holdfast.cli.json_output import event_data, print_json, to_data
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.rates import Latencies, Percentiles, Rate, Rates
-from holdfast.cli.status import LONGEST_LIST, is_manager, manager_text, queue_state_text, worker_state_text
+from holdfast.cli.status import LONGEST_LIST, manager_text, queue_state_text, worker_state_text
 from holdfast.cli.tables import console, number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import again, interval_option, or_message
@@ -249,14 +249,14 @@ def _lane_table(lanes: Sequence[LaneStatus]) -> RenderableType:
 
 def _worker_table(overview: Overview, limit: int) -> RenderableType:
     """Managers first, then the busiest workers."""
-    busiest = sorted(overview.workers, key=lambda one: (one.alive, is_manager(one), one.busy), reverse=True)
+    busiest = sorted(overview.workers, key=lambda one: (one.alive, one.is_manager, one.busy), reverse=True)
     rows = [
         [
             text(worker.name),
             worker_state_text(worker),
-            Text("" if is_manager(worker) else f"{worker.busy}/{worker.slots}", style="cyan" if worker.busy else "dim"),
+            Text("" if worker.is_manager else f"{worker.busy}/{worker.slots}", style="cyan" if worker.busy else "dim"),
             Text(span((overview.at - worker.seen_at).total_seconds())),
-            Text(manager_text(worker) if is_manager(worker) else cut(" ".join(worker.queues), LONGEST_LIST)),
+            Text(manager_text(worker) if worker.is_manager else cut(" ".join(worker.queues), LONGEST_LIST)),
         ]
         for worker in busiest[:limit]
     ]

@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model.instants import SECOND
 from holdfast.runtime import SystemRuntime
 from holdfast.telemetry.events import WorkerStarted
-from holdfast.telemetry.logs import configure
+from holdfast.telemetry.logs import LogTarget, configure
 from holdfast.worker import Worker
 from holdfast.worker.manager_channel import ManagerChannel
 
@@ -260,12 +260,12 @@ def _lease(app: App[Any]) -> str:
 # --- Log ---
 
 
-def set_up_log(level: str, style: str, *, with_lines: bool) -> bool:
-    """Log to standard error. If the worker also prints lines, the log leaves out what they say.
+def set_up_log(level: str, style: str, *, with_lines: bool, stream: LogTarget | None = None) -> bool:
+    """Log to `stream`, by default standard error. If the worker also prints lines, the log leaves out what they say.
 
     False: the App has configured logging itself, and nothing was changed.
     """
-    handler = configure(level, "json" if style == "json" else "text", sys.stderr)
+    handler = configure(level, "json" if style == "json" else "text", stream or sys.stderr)
     if handler is None:
         return False
     if style == "text":

@@ -136,7 +136,8 @@ class TextLines:
             job = f"{cut(_name(event), LONGEST_NAME):<{len(job)}}"
         line = self._columns(event.at, job, text)
         if isinstance(event, events.Failed) and event.error is not None and event.reason is not Reason.GAVE_UP:
-            line = "\n".join([line, *(f"    {row}" for row in safe_lines(event.error.traceback.rstrip()))])
+            rows = safe_lines(event.error.traceback.rstrip()) if event.error.traceback else []
+            line = "\n".join([line, *(f"    {row}" for row in rows)])
         return line
 
     def _columns(self, at_us: int, job: str, text: EventText) -> str:

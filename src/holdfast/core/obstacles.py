@@ -14,16 +14,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import SECOND, Micros
 from holdfast.model.job import BARE_TASK, JobRecord
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import LaneRecord, PoolRecord, WorkerRecord
 from holdfast.model.states import Hold, JobState, Reason
+from holdfast.model.text import ErrorInfo
 from holdfast.views import Shown, moment
 
 ERROR_CHARS = 200
 """A longer message of an error is cut; `jobs show` has all of it."""
-TAKEN_WITHIN_US = 2 * SECOND
+TAKEN_WITHIN_US: Micros = 2 * SECOND
 """An idle worker takes a due job within this time. After it, an obstacle names what else may hold the job."""
 
 
@@ -130,7 +131,7 @@ class JobFacts:
 
     @property
     def alive(self) -> list[WorkerRecord]:
-        return [worker for worker in self.workers if worker.is_alive(self.now) and not worker.max_children]
+        return [worker for worker in self.workers if worker.is_alive(self.now) and not worker.is_manager]
 
     @property
     def able(self) -> list[WorkerRecord]:
@@ -271,11 +272,12 @@ def _of_time(facts: JobFacts) -> Iterator[Obstacle]:
     if job.due <= facts.now:
         return
     at = clock_text(job.due, facts.now)
+    cause = "" if job.last_error is None else f" with {error_text(job.last_error)}"
     failed = job.attempt and job.reason not in (Reason.SNOOZED, Reason.RELEASED)
     if job.state is JobState.RETRYING or (job.state is JobState.BLOCKED and failed):
         yield Obstacle(
             kind=ObstacleKind.RETRY,
-            text=f"Attempt {job.attempt} failed{_error(job)}. The next one is due at {at}.",
+            text=f"Attempt {job.attempt} failed{cause}. The next one is due at {at}.",
             ends=f"at {at}",
             ends_at=moment(job.due),
         )
@@ -377,11 +379,9 @@ def _workers(workers: list[WorkerRecord]) -> tuple[Holder, ...]:
     return tuple(Holder(kind="worker", name=worker.worker) for worker in workers)
 
 
-def _error(job: JobRecord) -> str:
-    if job.last_error is None:
-        return ""
-    message = job.last_error.message
-    return f" with {job.last_error.type}: {message[:ERROR_CHARS]}{'…' if len(message) > ERROR_CHARS else ''}"
+def error_text(error: ErrorInfo) -> str:
+    """The type and the message of an error, not too long."""
+    return f"{error.type}: {error.message[:ERROR_CHARS]}{'…' if len(error.message) > ERROR_CHARS else ''}"
 
 
 def seconds_text(duration_us: int) -> str:

@@ -10,11 +10,11 @@ from datetime import datetime
 
 from holdfast.codec import codec_for
 from holdfast.core.obstacles import (
-    ERROR_CHARS,
     NEEDS_OPERATOR,
     JobFacts,
     Obstacle,
     clock_text,
+    error_text,
     list_obstacles,
     seconds_text,
 )
@@ -108,9 +108,7 @@ def _end_text(job: JobRecord, now: int) -> str:
     reason = "" if job.reason is None or job.state is JobState.SUCCEEDED else f" ({job.reason.replace('_', ' ')})"
     cause = job.note
     if not cause and job.last_error is not None and job.state is JobState.FAILED:
-        message = job.last_error.message
-        cut = f"{message[:ERROR_CHARS]}{'…' if len(message) > ERROR_CHARS else ''}"
-        cause = f"{job.last_error.type}: {cut}"
+        cause = error_text(job.last_error)
     cause = f": {cause.rstrip('.')}" if cause else ""
     attempts = "1 attempt" if job.attempt == 1 else f"{job.attempt} attempts"
     verb = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed"}.get(job.state, "was cancelled")

@@ -76,4 +76,4 @@ def declaring_module() -> str:
 def _file_of(module: Any) -> str:
     """The file of the main module; empty in a shell, in a notebook and with `python -c`."""
     path = str(getattr(module, "__file__", None) or "")
-    return "" if path.startswith("<") or not path else path
+    return "" if path.startswith("<") else path

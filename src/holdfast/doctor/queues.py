@@ -35,7 +35,7 @@ def check_queues(queues: Sequence[QueueStats], workers: Sequence[WorkerStatus], 
 
 
 def _unserved(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
-    if not any(worker.alive and not worker.max_children for worker in workers):
+    if not any(worker.alive and not worker.is_manager for worker in workers):
         return  # the check of the workers says so
     served = {queue for worker in workers if worker.alive and not worker.stopping for queue in worker.queues}
     known = {task for worker in workers if worker.alive for task in worker.tasks}

@@ -22,7 +22,5 @@ def jobs(number: int, verb: str = "") -> str:
     ('1 job is due', '1,204 jobs are due', '2 jobs')
     """
     if number == 1:
-        verb = {"are": "is", "have": "has", "wait": "waits"}.get(verb.split(" ", maxsplit=1)[0], "") + verb[
-            len(verb.split(" ", maxsplit=1)[0]) :
-        ]
+        verb = verb.replace("are ", "is ").replace("have ", "has ")
     return f"{number:,} job{'' if number == 1 else 's'} {verb}".rstrip()

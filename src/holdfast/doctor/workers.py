@@ -13,7 +13,7 @@ def check_workers(
 ) -> Iterator[Finding]:
     """`ended`: workers whose process has certainly ended. `has_jobs`: some jobs have not ended."""
     live = [worker for worker in workers if worker.is_alive(now) and worker.worker not in ended]
-    alive = [worker for worker in live if not worker.max_children]
+    alive = [worker for worker in live if not worker.is_manager]
     short = [manager for manager in live if len(manager.children) < manager.min_children]
     for manager in short:
         yield WORKERS.warning(

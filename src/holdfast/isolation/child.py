@@ -188,7 +188,7 @@ class ChildLoop:
         """Leave the lifespan."""
         if self._loop is not None and self._end is not None:
             self._loop.call_soon_threadsafe(self._end.set)
-            self._life.result()
+            self._life.result()  # no limit: the reader ends this process after `END_TIMEOUT_S`
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run an async function as a task of its own."""

@@ -2,18 +2,22 @@
 
     child 3 | 12:00:01 INFO holdfast.worker: Worker ada-7f3c09ab works on default.
 
-A line that is a JSON object stays one: it gets a field `child` instead. One thread reads the output of all children, so
-that a slow terminal, or a full pipe behind the manager, delays their output and never the manager.
+A line that is a JSON object stays one: it gets a field `child` instead. One thread reads the output of all children,
+and another one writes the manager's own log. So a slow terminal, or a full pipe behind the manager, delays the output
+and never the manager.
 """
 
 import logging
 import os
+import select
 import selectors
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import IO
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import IO, TextIO
 
 from holdfast import forks
 from holdfast.model.instants import Seconds
@@ -27,6 +31,8 @@ POLL_S: Seconds = 1.0
 """The thread checks this often whether it should end."""
 CLOSE_TIMEOUT_S: Seconds = 2.0
 """Closing waits this long for the last lines."""
+MAX_LOG_LINES = 10_000
+"""More lines of the log do not wait for a reader: they are dropped."""
 
 _logger = logging.getLogger("holdfast.manager")
 
@@ -42,7 +48,7 @@ class Tail:
 class ChildStream:
     """One stream of one child: cuts it into lines."""
 
-    def __init__(self, number: int, pipe: IO[bytes], target: IO[str], tail: "deque[str] | None") -> None:
+    def __init__(self, number: int, pipe: IO[bytes], target: TextIO, tail: "deque[str] | None") -> None:
         self.number = number
         self.pipe = pipe
         self.target = target
@@ -154,12 +160,57 @@ class ChildOutput:
             if not left:
                 del self._open[stream.number]
 
-    def _write(self, target: IO[str], text: str) -> None:
+    def _write(self, target: TextIO, text: str) -> None:
         if id(target) in self._broken:
             return
         try:
-            target.write(text)
-            target.flush()
+            write_text(target, text)
         except (OSError, ValueError) as error:  # nobody reads it any more; the children must not wait for that
             self._broken.add(id(target))
             _logger.warning("The output of the children cannot be written and is dropped from now on: %s", error)
+
+
+class LogStream:
+    """A stream for the log of the manager."""
+
+    def __init__(self, runtime: Runtime, target: TextIO) -> None:
+        self._target = target
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._closed = False
+        self._ended = runtime.event()
+        runtime.thread(self._run, name="holdfast log")
+
+    def write(self, text: str) -> None:
+        if self._closed:
+            write_text(self._target, text)
+        elif self._lines.qsize() < MAX_LOG_LINES:
+            self._lines.put(text)
+
+    def close(self) -> bool:
+        """Write what is left. False: it is not written, because nobody reads it. Later lines are written at once."""
+        self._closed = True
+        self._lines.put(None)
+        return self._ended.wait(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        with suppress(OSError, ValueError):
+            while (text := self._lines.get()) is not None:  # no limit: `close` ends the wait
+                write_text(self._target, text)
+        self._ended.set()
+
+
+def write_text(target: TextIO, text: str) -> None:
+    """Write without the lock of the stream. Else a thread that waits for a full pipe would hold it while the process
+    ends, and Python aborts a process that cannot flush its streams."""
+    try:
+        descriptor = target.fileno()
+    except OSError:  # it has none, such as in tests
+        target.write(text)
+        target.flush()
+        return
+    data = text.encode(target.encoding, "backslashreplace")
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # it is full, and another program has made it non-blocking
+            select.select([], [descriptor], [], POLL_S)

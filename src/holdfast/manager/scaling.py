@@ -107,7 +107,7 @@ def _target(limits: SizeLimits, size: Size, load: QueueLoad, counts: ChildCounts
 
 
 def _children_for(limits: SizeLimits, load: QueueLoad, jobs: int) -> int:
-    """How many children this manager needs for its part of so many jobs, rounded up."""
+    """How many children this manager needs for its part of these jobs, rounded up."""
     own_capacity = limits.max * limits.slots
     jobs = max(0, jobs - load.unmanaged_slots)
     return -(-jobs * own_capacity // ((own_capacity + load.other_capacity) * limits.slots))

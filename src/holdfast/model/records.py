@@ -111,6 +111,10 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     stalling_tasks: tuple[str, ...] = ()
     """Tasks whose code has held the GIL so long that leases were in danger: the worker runs their jobs alone."""
 
+    @property
+    def is_manager(self) -> bool:
+        return self.max_children > 0
+
     def is_alive(self, now: Instant) -> bool:
         """True if the last heartbeat is at most three intervals old."""
         return now - self.seen <= ALIVE_FOR_INTERVALS * (self.interval or INTERVAL_IF_UNKNOWN)

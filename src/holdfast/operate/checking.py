@@ -1,4 +1,4 @@
-"""Whether the tasks of this process fit the stored jobs: asked before a release is deployed.
+"""Whether the tasks of this process can run the stored jobs: a check before a release is deployed.
 
 Every live job is read, page by page, and its payload is decoded as a worker of this process would do it. Only reading
 commands are sent, and the store is never migrated. A job that is enqueued or changes its state meanwhile may be missed,

@@ -51,7 +51,12 @@ def _events(record: JobRecord) -> Iterator[JobEvent]:
         yield Started(at=run.started, waited=_waited(record, run.started), **of_run)
         if run is not final:
             yield Retrying(
-                at=run.ended, reason=_REASON.get(run.outcome), error=run.error, ran=run.ended - run.started, **of_run
+                at=run.ended,
+                reason=_REASON.get(run.outcome),
+                error=run.error,
+                ran=run.ended - run.started,
+                delay=_delay(record, run.ended) if run is runs[-1] else 0,
+                **of_run,
             )
     if record.state is JobState.RUNNING and record.last_started is not None:
         at = record.last_started
@@ -67,6 +72,11 @@ def _state_at_first(record: JobRecord) -> JobState:
     if record.generation or tried:
         return JobState.QUEUED
     return JobState.SCHEDULED if record.due > record.created else JobState.QUEUED
+
+
+def _delay(record: JobRecord, ended: int) -> int:
+    """Microseconds from the end of the last attempt to the next one. Known while the job waits for it."""
+    return record.due - ended if record.state is JobState.RETRYING and record.due > ended else 0
 
 
 def _waited(record: JobRecord, started: int) -> int:

@@ -8,7 +8,7 @@ programs. Holdfast's own command line calls `configure`; as a library Holdfast c
 import json
 import logging
 from datetime import UTC, datetime
-from typing import IO, Any, Literal
+from typing import Any, Literal, Protocol
 
 from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.telemetry.current import CURRENT
@@ -18,6 +18,12 @@ LogFormat = Literal["text", "json"]
 OWN_LOGGER = "holdfast"
 """The parent of all loggers of Holdfast."""
 FIELDS = ("job_id", "task", "queue", "attempt", "worker")
+
+
+class LogTarget(Protocol):
+    """A text stream, as far as a log needs it."""
+
+    def write(self, text: str, /) -> object: ...
 
 
 class JobFilter(logging.Filter):
@@ -79,7 +85,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def configure(level: str = "info", style: LogFormat = "text", stream: IO[str] | None = None) -> logging.Handler | None:
+def configure(
+    level: str = "info", style: LogFormat = "text", stream: LogTarget | None = None
+) -> logging.Handler | None:
     """Log to `stream` (standard error) what no other handler takes. For programs, not for libraries.
 
     The handler is logging's handler of last resort. So it is used as long as the application has no handlers of its

@@ -21,12 +21,13 @@ MARGIN_S: Seconds = 10.0
 TIMER_DELAY_S: Seconds = 1.0
 """The timer that needs no GIL ends the process this much later, without a message."""
 EXIT_CODE = 1
+"""Of a process that is ended so: a supervisor restarts it."""
 
 _logger = logging.getLogger("holdfast.worker")
 
 
 class ForcedExit:
-    """Ends the process by `os._exit` if it is not told within the limit that the worker has stopped."""
+    """Ends the process by `os._exit`, unless `stop` is called within the limit."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

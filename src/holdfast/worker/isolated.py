@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.context import AbortReason
-from holdfast.errors import Cancel, GiveUp, Interrupt, Retry, Snooze, Unsupported
+from holdfast.errors import Interrupt, Retry, Snooze, Unsupported
 from holdfast.isolation.child_error import ChildError
 from holdfast.isolation.children import KILLED_TIMEOUT_S, HandlerProcesses
 from holdfast.isolation.environment import child_environment
@@ -28,8 +28,9 @@ from holdfast.isolation.frames import (
     TaskPlace,
 )
 from holdfast.isolation.process import HandlerProcess, ProcessGone
+from holdfast.isolation.running import INTERRUPTS
 from holdfast.isolation.surrounds import is_surround, surround_name
-from holdfast.model.instants import Seconds
+from holdfast.model.instants import SECOND, Seconds
 from holdfast.model.outcome import DoesNotFit, GaveUp, NotRetryable, ProcessDied, Raised
 from holdfast.model.retry import Computed, Listed
 from holdfast.model.states import Reason
@@ -225,11 +226,11 @@ class IsolatedHandler:
         else:
             process.abort("" if reason is None else reason.value)
         timer = call_later(KILL_AFTER_S, process.kill)
-        deadline = self._runtime.monotonic() + round((KILL_AFTER_S + KILLED_TIMEOUT_S) * 1_000_000)
+        deadline = self._runtime.monotonic() + round((KILL_AFTER_S + KILLED_TIMEOUT_S) * SECOND)
         try:
             while not pending.done() and (left_us := deadline - self._runtime.monotonic()) > 0:
                 try:
-                    await asyncio.wait({pending}, timeout=left_us / 1_000_000)
+                    await asyncio.wait({pending}, timeout=left_us / SECOND)
                 except asyncio.CancelledError:
                     continue
         finally:
@@ -265,8 +266,7 @@ def _backoff(answer: CallRaised) -> Computed | Listed | None:
 
 
 def _interrupt(answer: CallInterrupted) -> Interrupt:
-    kinds: dict[str, type[Interrupt]] = {kind.__name__: kind for kind in (Retry, Snooze, GiveUp, Cancel)}
-    kind = kinds[answer.kind]
+    kind = INTERRUPTS[answer.kind]
     error = kind.__new__(kind)
     error.args, error.reason = (answer.reason,), answer.reason
     if isinstance(error, Retry | Snooze):

@@ -32,8 +32,8 @@ DEFAULT_GRACE_S: Seconds = 30.0
 """Until the worker has read its settings."""
 OUTPUT_CHECKS, OUTPUT_CHECK_S = 50, 0.01
 """The kernel closes the manager's end of the channel a moment before or after those of the output."""
-MAX_LINE = 4096
-"""Bytes. A longer line is no message of a manager."""
+MAX_LINE_BYTES = 4096
+"""A longer line is no message of a manager."""
 
 _logger = logging.getLogger("holdfast.worker")
 
@@ -105,7 +105,7 @@ class ManagerChannel:
         try:
             self._socket.send(line, socket.MSG_DONTWAIT)
         except OSError as error:  # it has ended; the reader's thread notices it
-            _logger.debug("The manager could not be told %s: %s", message, error)
+            _logger.debug("The manager does not get %s: %s", message, error)
 
     # Messages from the manager
 
@@ -115,13 +115,13 @@ class ManagerChannel:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._handle(line)
-            rest = rest[:MAX_LINE]
+            rest = rest[:MAX_LINE_BYTES]
         if not self._closed:
             self._manager_ended()
 
     def _receive(self) -> bytes:
         try:
-            return self._socket.recv(MAX_LINE)  # it waits until `close`, or until the manager ends
+            return self._socket.recv(MAX_LINE_BYTES)  # it waits until `close`, or until the manager ends
         except OSError:
             return b""
 

@@ -14,6 +14,7 @@ from holdfast.config import WorkerSettings
 from holdfast.errors import ConfigError
 from holdfast.model.instants import SECOND, Micros, Seconds
 from holdfast.model.text import shown
+from holdfast.processes import own_peak_bytes
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.worker.exchange import Exchanger
@@ -95,10 +96,10 @@ def resident_memory(runtime: Runtime) -> int:
     """Bytes of memory that this process uses. Where the system does not say it: the most it has ever used, or 0."""
     platform: str = sys.platform
     try:
-        import resource
-
         if platform == "linux":
+            import resource
+
             return int(runtime.fs.read_bytes("/proc/self/statm").split()[1]) * resource.getpagesize()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform == "darwin" else 1024)
+        return own_peak_bytes()
     except (ImportError, OSError):
         return 0

@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "doctor counts a manager as a worker",
         "doctor/workers.py",
-        "[worker for worker in live if not worker.max_children]",
+        "[worker for worker in live if not worker.is_manager]",
         "live",
         "A manager without workers looks like a live worker.",
         (f"{STORE}::test_a_manager_is_no_worker",),

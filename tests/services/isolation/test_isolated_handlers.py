@@ -124,6 +124,15 @@ async def test_a_process_that_cannot_start_fails_its_job_and_no_other(monkeypatc
         assert await child_app.plain.using(wait=LIMIT_S).arequest() == os.getpid()
 
 
+async def test_an_exception_that_cannot_be_read_is_one_of_the_handler() -> None:
+    async with worker(concurrency=2):
+        for task in (child_app.raises_what_cannot_be_read, child_app.raises_what_cannot_be_read_async):
+            failed = await report_of(await task.aenqueue())
+            assert (failed.reason, failed.job.losses) == ("exhausted", 0)
+            assert failed.job.last_error is not None
+            assert "cannot be read: <class 'child_app.NoClassError'>" in failed.job.last_error.message
+
+
 async def test_a_start_that_failed_delays_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "FIRST_PAUSE_S", 2 * LIMIT_S)
     monkeypatch.setattr(children, "MAX_PAUSE_S", 2 * LIMIT_S)

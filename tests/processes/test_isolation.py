@@ -53,15 +53,20 @@ TIMEOUTS = {
     "blocks-loop": "blocks_its_event_loop",
 }
 
-NEIGHBOURS: dict[str, tuple[str, list[Any]]] = {
-    "async": ("async_neighbour", [4]),
-    "thread": ("thread_neighbour", [4]),
-    "isolated": ("isolated_neighbour", [4]),
-    "gil": ("holds_the_gil", [6.5]),
-    "prints": ("prints_much", [10]),
-    "pool": ("uses_a_pool", []),
-}
-"""Two leases and more; the GIL is held all the time."""
+SHORT = {"segfault", "exit-0", "victim", "fork", "loop-exit", "closed-and-stays", "garbage-0", "blocks-signals"}
+"""One of each kind, for the ordinary form of the test."""
+
+
+def neighbours(seconds: float, mebibytes: int) -> dict[str, tuple[str, list[Any]]]:
+    """They run meanwhile. One holds the GIL all the time, for longer than its lease."""
+    return {
+        "async": ("async_neighbour", [seconds]),
+        "thread": ("thread_neighbour", [seconds]),
+        "isolated": ("isolated_neighbour", [seconds]),
+        "gil": ("holds_the_gil", [max(seconds, 3.2)]),
+        "prints": ("prints_much", [mebibytes]),
+        "pool": ("uses_a_pool", []),
+    }
 
 
 def assert_ran_once(record: JobRecord) -> None:
@@ -69,18 +74,29 @@ def assert_ran_once(record: JobRecord) -> None:
 
 
 async def test_whatever_a_process_does_fails_only_its_own_job(tmp_path: Path) -> None:
+    await check_neighbours(tmp_path, SHORT, neighbours(1, 2))
+
+
+@pytest.mark.chaos
+async def test_whatever_a_process_does_fails_only_its_own_job_at_length(tmp_path: Path) -> None:
+    await check_neighbours(tmp_path, {*DEATHS, *TIMEOUTS}, neighbours(6.5, 10))
+
+
+async def check_neighbours(tmp_path: Path, ids: set[str], beside: dict[str, tuple[str, list[Any]]]) -> None:
+    deaths = {id: death for id, death in DEATHS.items() if id in ids}
+    timeouts = {id: task for id, task in TIMEOUTS.items() if id in ids}
     async with isolated_worker(tmp_path, concurrency=10) as worker:
         assert worker.children() == set(), "started on first use"
-        await worker.enqueue(*((id, task, args) for id, (task, args) in NEIGHBOURS.items()))
-        await worker.enqueue(*((id, task, args) for id, (task, args, _) in DEATHS.items()))
-        await worker.enqueue(*((id, task, []) for id, task in TIMEOUTS.items()))
+        await worker.enqueue(*((id, task, args) for id, (task, args) in beside.items()))
+        await worker.enqueue(*((id, task, args) for id, (task, args, _) in deaths.items()))
+        await worker.enqueue(*((id, task, []) for id, task in timeouts.items()))
         (victim,) = await worker.noted_pids("victim")
         os.kill(victim, signal.SIGKILL)
-        records = await worker.ended([*NEIGHBOURS, *DEATHS, *TIMEOUTS])
+        records = await worker.ended([*beside, *deaths, *timeouts])
 
-        for id in NEIGHBOURS:
+        for id in beside:
             assert_ran_once(records[id])
-        for id, (_, _, causes) in DEATHS.items():
+        for id, (_, _, causes) in deaths.items():
             record = records[id]
             assert (record.state, record.reason, record.losses) == (JobState.FAILED, Reason.WORKER_LOST, 1), id
             assert [run.outcome for run in record.history] == [AttemptOutcome.WORKER_LOST], id
@@ -89,7 +105,7 @@ async def test_whatever_a_process_does_fails_only_its_own_job(tmp_path: Path) ->
             assert death.cause in causes, (id, record.last_error)
             assert death.peak_mib is not None, id
             assert 5 <= death.peak_mib <= 1000, (id, death)
-        for id in TIMEOUTS:
+        for id in timeouts:
             record = records[id]
             assert (record.state, record.reason, record.losses) == (JobState.FAILED, Reason.TIMEOUT, 0), id
         assert len(worker.children()) <= 10

@@ -148,6 +148,24 @@ unimportable.__module__ = "no_such_module"
 cannot_start = jobs.task(isolate="process")(unimportable)
 
 
+class NoClassError(Exception):
+    """It cannot be inspected."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+@jobs.task(isolate="process", max_attempts=1)
+def raises_what_cannot_be_read() -> None:
+    raise NoClassError
+
+
+@jobs.task(isolate="process", max_attempts=1)
+async def raises_what_cannot_be_read_async() -> None:
+    raise NoClassError
+
+
 @jobs.task(isolate="process")
 def stops_when_aborted(ctx: Context) -> None:
     (Path(FOLDER) / ctx.job.id).touch()

@@ -30,14 +30,6 @@ class UnreadableError(Exception):
         raise RuntimeError("no text")
 
 
-class NoClassError(Exception):
-    """It cannot be inspected: neither the exception itself, nor its class."""
-
-    @property
-    def __class__(self) -> Any:
-        raise RuntimeError("no class")
-
-
 class DerivedGiveUp(GiveUp):
     pass
 
@@ -168,16 +160,6 @@ def raises_a_group() -> None:
 @twice()
 def raises_a_group_with_an_interrupt() -> None:
     raise BaseExceptionGroup("many", [ValueError("one"), GiveUp("inside")])
-
-
-@twice()
-def raises_an_error_without_a_class() -> None:
-    raise NoClassError
-
-
-@twice()
-async def raises_an_error_without_a_class_async() -> None:
-    raise NoClassError
 
 
 @twice()

@@ -20,7 +20,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.durations import Duration
@@ -41,7 +41,7 @@ from holdfast.worker.listener import NotificationListener
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
-from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.stop_request import StoppedAtStart, StopRequest
 from holdfast.worker.stop_signals import StopSignals
 
 FORGET_TIMEOUT_S: Seconds = 2.0
@@ -176,9 +176,10 @@ class Manager:
         stop_request = self._stop_request = StopRequest(app.runtime, self._grace_s)
         self._loop = asyncio.get_running_loop()
         try:
-            with self._signals_to(stop_request):
+            with suppress(StoppedAtStart), self._signals_to(stop_request):
                 app.import_modules()
-                await app.aopen()
+                async with stop_request.ends_start(after_grace=False):
+                    await app.aopen()
                 on_ready()
                 await self._work(stop_request)
         finally:

@@ -70,6 +70,14 @@ def discard_output(fd: int) -> None:
     os.close(nowhere)
 
 
+def open_closed_streams() -> None:
+    """Replace standard streams that are closed (`>&-`). Else a file of the store could get the number of one, and what
+    a library prints would be written into it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the end
+
+
 class FileStatus(NamedTuple):
     """What the file system says about a path. A symbolic link is not followed."""
 

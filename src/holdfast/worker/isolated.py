@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.context import AbortReason
 from holdfast.errors import Interrupt, Retry, Snooze, Unsupported
@@ -151,7 +151,7 @@ class IsolatedHandler:
         decodes: bool,
     ) -> None:
         self._task: Any = task
-        self._place = TaskPlace(task.policy.name, _module_of(task.function), self._task.declared_in)
+        self._place = TaskPlace(task.policy.name, _module_of(task.function), cast(Any, task).declared_in)
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime

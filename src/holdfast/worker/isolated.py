@@ -150,8 +150,14 @@ class IsolatedHandler:
         *,
         decodes: bool,
     ) -> None:
+<<<<<<< HEAD
         self._task: Any = task
         self._place = TaskPlace(task.policy.name, _module_of(task.function), cast(Any, task).declared_in)
+=======
+        declared: Any = task  # only a task of an App can be isolated; others have no such options
+        self._task = declared
+        self._place = TaskPlace(task.policy.name, _module_of(task.function), declared.declared_in)
+>>>>>>> main
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime
@@ -266,7 +272,7 @@ def _backoff(answer: CallRaised) -> Computed | Listed | None:
 
 
 def _interrupt(answer: CallInterrupted) -> Interrupt:
-    kind = next(kind for kind in INTERRUPTS if kind.__name__ == answer.kind)
+    kind = INTERRUPTS[answer.kind]
     error = kind.__new__(kind)
     error.args, error.reason = (answer.reason,), answer.reason
     if isinstance(error, Retry | Snooze):

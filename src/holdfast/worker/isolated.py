@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from holdfast.context import AbortReason
 from holdfast.errors import Interrupt, Retry, Snooze, Unsupported
@@ -150,14 +150,9 @@ class IsolatedHandler:
         *,
         decodes: bool,
     ) -> None:
-<<<<<<< HEAD
-        self._task: Any = task
-        self._place = TaskPlace(task.policy.name, _module_of(task.function), cast(Any, task).declared_in)
-=======
         declared: Any = task  # only a task of an App can be isolated; others have no such options
         self._task = declared
         self._place = TaskPlace(task.policy.name, _module_of(task.function), declared.declared_in)
->>>>>>> main
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime

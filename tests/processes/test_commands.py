@@ -24,6 +24,13 @@ from tools.reference import commands
 from holdfast import App, GiveUp
 from holdfast.cli.root import root
 
+CLOSED_STREAMS = """
+import os
+from holdfast import App
+jobs = App("sqlite:jobs.db")
+with open("streams", "w") as file:
+    file.write(" ".join(os.readlink(f"/proc/self/fd/{number}") for number in range(3)))
+"""
 SHOP = """
 from holdfast import App, GiveUp
 jobs = App("sqlite:jobs.db")
@@ -225,3 +232,12 @@ def test_an_example_is_a_command_line_that_click_accepts(path: tuple[str, ...], 
         if isinstance(command, click.Group):
             context = click.Context(command, parent=context)
     command.make_context(command.name, words, parent=context)  # parses, and does not run
+
+
+def test_a_worker_with_closed_streams_works(tmp_path: Path) -> None:
+    """And no file of the store gets the number of one, where a program that a handler starts would write."""
+    (tmp_path / "shop.py").write_text(CLOSED_STREAMS)
+    argv = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "holdfast", "worker", "shop"]
+    ended = subprocess.run([*argv, "--until-empty"], cwd=tmp_path, timeout=60, check=False)
+    assert ended.returncode == 0
+    assert (tmp_path / "streams").read_text() == "/dev/null /dev/null /dev/null"

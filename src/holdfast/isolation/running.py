@@ -37,7 +37,7 @@ from holdfast.model.text import ERROR_BYTES, ErrorInfo, clean, describe
 from holdfast.model.work import Lease
 from holdfast.processes import limit_memory
 
-INTERRUPTS: tuple[type[Interrupt], ...] = (Retry, Snooze, GiveUp, Cancel)
+INTERRUPTS: dict[str, type[Interrupt]] = {kind.__name__: kind for kind in (Retry, Snooze, GiveUp, Cancel)}
 """The interrupts that a worker makes again from their values. One of a derived class counts as its base."""
 
 
@@ -189,8 +189,8 @@ def _readable(error: BaseException, task: Any, attempt: ChildAttempt) -> CallAns
         limit_memory(None)  # the text of the error needs memory, too
     error = unwrapped(error)
     info = describe(error)
-    if isinstance(error, INTERRUPTS):
-        name = next(kind.__name__ for kind in INTERRUPTS if isinstance(error, kind))
+    name = next((name for name, kind in INTERRUPTS.items() if isinstance(error, kind)), None)
+    if name is not None and isinstance(error, Interrupt):
         delay_us, at = getattr(error, "delay", None), getattr(error, "at", None)
         return CallInterrupted(name, check.note(error.reason), delay_us, at, info, attempt.progress)
     policy = task.policy.retry

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -152,6 +153,36 @@ async def test_a_manager_whose_output_nobody_reads_stops(url: str, tmp_path: Pat
     await engine.close()
     os.close(reader)
     os.close(writer)
+
+
+BLOCKED_MANAGER = """
+import sys, time
+from holdfast import App
+from holdfast.manager import manager
+from holdfast.worker import forced_exit
+
+forced_exit.MARGIN_S = manager.STOP_MARGIN_S = 0.1
+
+def block() -> None:
+    print("blocks", flush=True)
+    time.sleep(1_000)
+
+App(sys.argv[1]).manager("shop:jobs", grace=0, signals=True).run(on_ready=block)
+"""
+
+
+def test_code_that_blocks_the_manager_does_not_keep_it_from_its_end(url: str) -> None:
+    argv = [sys.executable, "-c", BLOCKED_MANAGER, url]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "blocks\n"
+        process.terminate()
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "has not stopped in time" in errors
 
 
 def has_pid_namespaces() -> bool:

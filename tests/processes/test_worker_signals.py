@@ -246,7 +246,19 @@ def command(folder: Path, **environment: str) -> Process:
     return Process(folder, "-m", "holdfast", "worker", "shop", **environment)
 
 
-@pytest.mark.parametrize(("start", "scheme"), [(program, "postgresql"), (command, "redis")])
+def manager(folder: Path, **environment: str) -> Process:
+    return Process(folder, "-m", "holdfast", "manager", "shop", **environment)
+
+
+def manager_program(folder: Path, **environment: str) -> Process:
+    code = "from shop import jobs; jobs.manager('shop', signals=True).run()"
+    return Process(folder, "-c", code, **environment)
+
+
+@pytest.mark.parametrize(
+    ("start", "scheme"),
+    [(program, "postgresql"), (command, "redis"), (manager, "postgresql"), (manager_program, "redis")],
+)
 def test_a_signal_while_the_store_is_opened_ends_it_at_once(
     folder: Path, scheme: str, start: Callable[..., Process]
 ) -> None:

@@ -151,7 +151,7 @@ cannot_start = jobs.task(isolate="process")(unimportable)
 class NoClassError(Exception):
     """It cannot be inspected."""
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         raise RuntimeError("no class")
 

@@ -6,6 +6,7 @@ imported, which one inside of another function is not.
 
 import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 from holdfast.errors import InvalidOption
@@ -65,11 +66,11 @@ def declaring_module() -> str:
 
     Empty if no module is being imported, as in a function that is called later.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             return str(frame.f_globals.get("__name__") or "")
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

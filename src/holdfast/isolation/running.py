@@ -38,7 +38,7 @@ from holdfast.model.work import Lease
 from holdfast.processes import limit_memory
 
 INTERRUPTS: dict[str, type[Interrupt]] = {kind.__name__: kind for kind in (Retry, Snooze, GiveUp, Cancel)}
-"""The interrupts that a worker makes again from their values. One of a derived class counts as its base."""
+"""The interrupts that a worker makes again from their values, by name. One of a derived class counts as its base."""
 
 
 class ChildAttempt:
@@ -189,8 +189,8 @@ def _readable(error: BaseException, task: Any, attempt: ChildAttempt) -> CallAns
         limit_memory(None)  # the text of the error needs memory, too
     error = unwrapped(error)
     info = describe(error)
-    name = next((name for name, kind in INTERRUPTS.items() if isinstance(error, kind)), None)
-    if name is not None and isinstance(error, Interrupt):
+    if isinstance(error, Interrupt) and isinstance(error, tuple(INTERRUPTS.values())):
+        name = next(name for name, kind in INTERRUPTS.items() if isinstance(error, kind))
         delay_us, at = getattr(error, "delay", None), getattr(error, "at", None)
         return CallInterrupted(name, check.note(error.reason), delay_us, at, info, attempt.progress)
     policy = task.policy.retry

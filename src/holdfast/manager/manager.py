@@ -17,11 +17,10 @@ with new code. No child outlives the manager: when it is killed, the children re
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from holdfast.config import MAX_CHILDREN, MAX_SLOTS
 from holdfast.durations import Duration
@@ -42,10 +41,13 @@ from holdfast.worker.listener import NotificationListener
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
-from holdfast.worker.stop_request import StopRequest
+from holdfast.worker.stop_request import StoppedAtStart, StopRequest
+from holdfast.worker.stop_signals import StopSignals
 
 FORGET_TIMEOUT_S: Seconds = 2.0
 """Removing the manager's record may take this long; then it expires."""
+STOP_MARGIN_S: Seconds = KILL_MARGIN_S
+"""The end by force of a manager comes this much later than that of a worker: then it has killed its children."""
 STOP_CHECK_S: Seconds = 1.0
 """While the children stop, the manager checks this often; each end of a child also wakes it."""
 
@@ -174,9 +176,10 @@ class Manager:
         stop_request = self._stop_request = StopRequest(app.runtime, self._grace_s)
         self._loop = asyncio.get_running_loop()
         try:
-            with self._signals_to(stop_request):
+            with suppress(StoppedAtStart), self._signals_to(stop_request):
                 app.import_modules()
-                await app.aopen()
+                async with stop_request.ends_start(after_grace=False):
+                    await app.aopen()
                 on_ready()
                 await self._work(stop_request)
         finally:
@@ -307,27 +310,12 @@ class Manager:
             self._app.engine.keep_process_record()
             _logger.info("Manager %s could not remove its record: %s", shown(self.name), error)
 
-    @contextmanager
-    def _signals_to(self, stop_request: StopRequest) -> Iterator[None]:
+    def _signals_to(self, stop_request: StopRequest) -> AbstractContextManager[object]:
         """With `signals=True`, SIGTERM and SIGINT stop the manager, and SIGHUP replaces its children."""
         if not self._signals:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        actions = {
-            signal.SIGTERM: stop_request.signal,
-            signal.SIGINT: stop_request.signal,
-            signal.SIGHUP: self.roll_over,
-        }
-        before = {number: signal.getsignal(number) for number in actions}
-        for number, action in actions.items():
-            loop.add_signal_handler(number, action)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+            return nullcontext()
+        runtime, grace_s = self._app.runtime, self._grace_s
+        return StopSignals(runtime, stop_request, grace_s, on_hang_up=self.roll_over, margin_s=STOP_MARGIN_S)
 
 
 def _seconds(value: Duration | None, option: str, default: Seconds) -> Seconds:

@@ -85,7 +85,7 @@ class ForcedExit:
 
     def _end_process(self) -> None:
         try:
-            _logger.critical("The worker has not stopped in time, so its process ends now. The threads of the process:")
+            _logger.critical("The process has not stopped in time, so it ends now. Its threads:")
             faulthandler.dump_traceback(2)
         finally:
             end_process(EXIT_CODE)

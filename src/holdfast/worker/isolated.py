@@ -150,8 +150,9 @@ class IsolatedHandler:
         *,
         decodes: bool,
     ) -> None:
-        self._task: Any = task
-        self._place = TaskPlace(task.policy.name, _module_of(task.function), self._task.declared_in)
+        declared: Any = task  # only a task of an App can be isolated; others have no such options
+        self._task = declared
+        self._place = TaskPlace(task.policy.name, _module_of(task.function), declared.declared_in)
         self._memory_limit = task.policy.memory_limit
         self._processes = processes
         self._runtime = runtime
@@ -266,7 +267,7 @@ def _backoff(answer: CallRaised) -> Computed | Listed | None:
 
 
 def _interrupt(answer: CallInterrupted) -> Interrupt:
-    kind = INTERRUPTS[answer.kind]
+    kind = next(kind for kind in INTERRUPTS if kind.__name__ == answer.kind)
     error = kind.__new__(kind)
     error.args, error.reason = (answer.reason,), answer.reason
     if isinstance(error, Retry | Snooze):

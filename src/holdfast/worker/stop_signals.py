@@ -1,7 +1,8 @@
-"""The signals that stop a worker.
+"""The signals that stop a worker, or a manager.
 
     SIGTERM, SIGINT     the first stops within the grace, the second at once
-    SIGHUP              stops within the grace; a worker that has a manager ignores it, because the manager handles it
+    SIGHUP              stops within the grace; a worker that has a manager ignores it, because the manager handles it.
+                        A manager replaces its workers
 
 The event loop calls the callbacks. The signal handlers of Python only limit the time: they run in the main thread also
 while other Python code blocks the loop.
@@ -25,13 +26,26 @@ HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 class StopSignals:
     """A context manager, for the main thread with its running event loop. At its end the handlers are as before."""
 
-    def __init__(self, runtime: Runtime, stop_request: StopRequest, grace_s: Seconds, *, managed: bool = False) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        stop_request: StopRequest,
+        grace_s: Seconds,
+        *,
+        managed: bool = False,
+        on_hang_up: Callable[[], None] | None = None,
+        margin_s: Seconds = 0.0,
+    ) -> None:
+        """`on_hang_up`: called on SIGHUP, which then does not stop. `margin_s`: the end by force comes later by it."""
         self._forced_exit = ForcedExit(runtime)
         self._grace_s = grace_s
+        self._margin_s = margin_s
         self._count = 0
-        self._managed = managed
+        self._hang_up_stops = not managed and on_hang_up is None
         self._callbacks: dict[signal.Signals, Callable[[], None]] = dict.fromkeys(STOP_SIGNALS, stop_request.signal)
-        if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:  # `nohup` ignores it
+        if HANG_UP is not None and on_hang_up is not None:
+            self._callbacks[HANG_UP] = on_hang_up
+        elif HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:  # `nohup` ignores it
             self._callbacks[HANG_UP] = _do_nothing if managed else stop_request.hang_up
         self._before: dict[signal.Signals, Any] = {}
 
@@ -54,11 +68,11 @@ class StopSignals:
 
     def _limit(self, number: int, _: object) -> None:
         if number == HANG_UP:
-            if not self._managed:
+            if self._hang_up_stops:
                 self._forced_exit.after(self._grace_s)
             return
         self._count += 1
-        self._forced_exit.after(self._grace_s if self._count == 1 else 0)
+        self._forced_exit.after(self._margin_s + (self._grace_s if self._count == 1 else 0))
 
 
 def _do_nothing() -> None: ...

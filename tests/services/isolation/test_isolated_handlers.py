@@ -13,7 +13,7 @@ import pytest
 from child_app import jobs
 from eventually import eventually
 
-from holdfast import Context, Handle, InvalidOption, JobFailed, Report
+from holdfast import Context, Handle, InvalidOption, JobFailed, Report, processes
 from holdfast.isolation import children, process
 from holdfast.isolation.process import HandlerProcess
 from holdfast.process_death import death_of
@@ -168,7 +168,8 @@ async def test_a_start_that_takes_long_does_not_keep_others_waiting(monkeypatch:
     ready = asyncio.Event()
 
     async def never_first(process: HandlerProcess) -> None:
-        is_first, _ = not ready.is_set(), ready.set()
+        is_first = not ready.is_set()
+        ready.set()
         if is_first:
             await asyncio.Event().wait()
         await connect(process)
@@ -192,7 +193,7 @@ async def test_another_memory_limit_ends_one_idle_process_and_not_all() -> None:
 
 async def test_the_peak_memory_of_a_process_is_known_after_its_death(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "own_peak_bytes", lambda: 1 << 50)  # so that the kernel's figure says nothing
-    measure = process.peak_bytes_of
+    measure = processes.peak_bytes_of
 
     def noted(pid: int) -> int:
         peak_bytes = measure(pid)

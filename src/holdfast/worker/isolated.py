@@ -267,7 +267,7 @@ def _backoff(answer: CallRaised) -> Computed | Listed | None:
 
 
 def _interrupt(answer: CallInterrupted) -> Interrupt:
-    kind = next(kind for kind in INTERRUPTS if kind.__name__ == answer.kind)
+    kind = INTERRUPTS[answer.kind]
     error = kind.__new__(kind)
     error.args, error.reason = (answer.reason,), answer.reason
     if isinstance(error, Retry | Snooze):

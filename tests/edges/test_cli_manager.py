@@ -148,6 +148,6 @@ def test_an_argument_overrides_its_setting(tmp_path: Path, monkeypatch: pytest.M
     limits = App[Any]().manager("shop.jobs").limits
     assert (limits.min, limits.max, limits.idle_before_down_us) == (2, 6, 120_000_000)
     assert App[Any]().manager("shop.jobs", min=7).limits.max == 7
-    for wrong in ({"min": 0}, {"max": 0}, {"min": True}, {"interval": 0.01}, {"concurrency": 0}):
+    for wrong in ({"min": 0}, {"max": 0}, {"min": True}, {"min": "2"}, {"interval": 0.01}, {"concurrency": 0}):
         with pytest.raises(InvalidOption):
             App[Any]().manager("shop.jobs", **wrong)

@@ -13,7 +13,7 @@ from holdfast.cli.format import safe
 from holdfast.cli.options import app_option, duration, examples
 from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.target import TargetApp, find_app, only_target, store_facts
-from holdfast.cli.worker import RawArguments, raw_arguments, set_up_log, write_text
+from holdfast.cli.worker import RawArguments, raw_arguments, set_up_log, warn_about_queues, write_text
 from holdfast.cli.worker import worker as worker_command
 from holdfast.config import MAX_CHILDREN
 from holdfast.files import discard_output
@@ -99,6 +99,7 @@ def run_manager(
             if migrate:
                 app.migrate()
             queues: dict[str, int | None] = dict(options["queues"]) or dict.fromkeys(found.queues)
+            warn_about_queues(found.app, queues)
             arguments = _passed_on(ctx)
             if with_lines and options["lines"] is None:
                 arguments.append("--lines")

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,6 +152,8 @@ def worker(
             print_message(f"--log-format {log_format} has no effect: the App has configured logging itself.")
         store_file = app.engine.store_file
         created = bool(store_file) and not app.runtime.fs.exists(store_file)
+        if channel is None:  # else the manager has done so
+            warn_about_queues(app, limits)
         if migrate:
             app.migrate()
         worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
@@ -171,6 +173,15 @@ def worker(
             restart()
         if worker.left.total:
             raise JobsLeft(str(worker.left))
+
+
+def warn_about_queues(app: App[Any], names: Iterable[str]) -> None:
+    """A queue of no task is probably misspelt. It is not refused: any task can be enqueued to another queue."""
+    declared = {task.policy.queue for task in app.registry.values()}
+    for name in sorted(set(names) - declared):
+        hint = "NAME:SLOTS takes a whole number. " if ":" in name else ""
+        queues = ", ".join(sorted(declared)) or "none"
+        print_message(f"No task of this App has the queue {name!r}. {hint}Its tasks have: {queues}.")
 
 
 def _load(target: str | None, watch: FileWatch | None) -> TargetApp:

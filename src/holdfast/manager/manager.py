@@ -87,6 +87,7 @@ class Manager:
         self._grace_s = _seconds(grace, "grace", app.config.worker.grace)
         self._interval_s = _seconds(interval, "interval", settings.interval)
         low = settings.min if min is None else min
+        _check_number("min", low, MAX_CHILDREN)
         if max is None:  # a higher `min` alone is enough
             max = low if settings.max < low else settings.max
         self._limits = SizeLimits(
@@ -323,15 +324,14 @@ def _seconds(value: Duration | None, option: str, default: Seconds) -> Seconds:
 
 
 def _check_limits(limits: SizeLimits, interval_s: Seconds) -> None:
-    numbers = (
-        ("min", limits.min, MAX_CHILDREN),
-        ("max", limits.max, MAX_CHILDREN),
-        ("concurrency", limits.slots, MAX_SLOTS),
-    )
-    for option, value, high in numbers:
-        if type(value) is not int or not 1 <= value <= high:
-            raise InvalidOption(f"`{option}` must be a whole number from 1 to {high}.", option=option)
+    _check_number("max", limits.max, MAX_CHILDREN)
+    _check_number("concurrency", limits.slots, MAX_SLOTS)
     if limits.min > limits.max:
         raise InvalidOption(f"`max` is {limits.max}. It must not be lower than `min`, {limits.min}.", option="max")
     if interval_s < 0.1:
         raise InvalidOption("`interval` must be at least 0.1 seconds.", option="interval")
+
+
+def _check_number(option: str, value: object, high: int) -> None:
+    if type(value) is not int or not 1 <= value <= high:
+        raise InvalidOption(f"`{option}` must be a whole number from 1 to {high}.", option=option)

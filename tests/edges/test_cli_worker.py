@@ -227,12 +227,11 @@ def test_as_json_every_event_is_an_object(start: Start, jobs: App[Any]) -> None:
     assert (objects[1]["job_id"], objects[1]["task"], objects[1]["attempt"]) == ("one", "double", 1)
 
 
-def test_a_queue_of_no_task_is_named_at_the_start(start: Start) -> None:
+def test_a_limit_of_slots_that_is_no_number_is_named_at_the_start(start: Start) -> None:
     worker = start("worker", "shop", "-q", "mails:x", "-q", "default", "--until-empty", "--lines")
     assert worker.ended() == 0
     assert [line for line in worker.lines if "No task" in line] == [
-        "holdfast: No task of this App has the queue 'mails:x'. NAME:SLOTS takes a whole number. "
-        "Its tasks have: default, mails."
+        "holdfast: No task of this App has the queue 'mails:x'. To limit slots, give a number, as in emails:20."
     ]
 
 

@@ -234,7 +234,8 @@ async def test_a_poison_job_ends_with_its_cause_and_peak_memory(tmp_path: Path) 
             death = death_of(run.error)
             assert death is not None
             assert death.cause == "SIGSEGV"
-            assert (death.peak_mib or 0) >= 64
+            # Not how much: the process dies before it is measured again. test_isolated_handlers.py tests the figure.
+            assert death.peak_mib
 
 
 # --- The same outcomes as in the worker's process ---

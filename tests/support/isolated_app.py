@@ -364,5 +364,4 @@ def short(ctx: Context, number: int) -> int:
 
 @jobs.task(isolate="process", lease=LEASE_S, max_attempts=6, max_losses=3, backoff=0)
 def poison() -> None:
-    bytearray(64 * MIB)
     ctypes.string_at(0)

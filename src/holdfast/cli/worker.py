@@ -176,12 +176,13 @@ def worker(
 
 
 def warn_about_queues(app: App[Any], names: Iterable[str]) -> None:
-    """A queue of no task is probably misspelt. It is not refused: any task can be enqueued to another queue."""
+    """`emails:x` is the name of a queue, and more probably a mistake. Other names may be queues of producers."""
     declared = {task.policy.queue for task in app.registry.values()}
     for name in sorted(set(names) - declared):
-        hint = "NAME:SLOTS takes a whole number. " if ":" in name else ""
-        queues = ", ".join(sorted(declared)) or "none"
-        print_message(f"No task of this App has the queue {name!r}. {hint}Its tasks have: {queues}.")
+        if ":" in name:
+            print_message(
+                f"No task of this App has the queue {name!r}. To limit slots, give a number, as in emails:20."
+            )
 
 
 def _load(target: str | None, watch: FileWatch | None) -> TargetApp:

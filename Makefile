@@ -14,7 +14,7 @@ help: ## Show this list
 
 # Three processes on two cores: tests wait a lot, for processes and for servers.
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What may differ between versions of Python. Tests that use a server run on the first interpreter alone.
 SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres and not redis and not valkey"

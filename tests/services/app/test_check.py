@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ class Release:
         return self.first if self.url == "memory://" else App(self.url, **self.options)
 
 
-def _sqlite_snapshot(path: Path) -> Snapshot:
+def _sqlite_snapshot(path: Path, on_end: ExitStack) -> Snapshot:
     """One connection for both snapshots: its `data_version` changes with every commit of another connection."""
-    db = sqlite3.connect(path, check_same_thread=False)
+    db = on_end.enter_context(closing(sqlite3.connect(path, check_same_thread=False)))
     return lambda: (db.execute("PRAGMA data_version").fetchone(), list(db.iterdump()))
 
 
@@ -72,15 +72,14 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Release]
 
     snapshots: dict[str, Callable[[], Snapshot]] = {
         "memory": lambda: lambda: app.control.find(limit=1000).jobs,
-        "sqlite": lambda: _sqlite_snapshot(tmp_path / "jobs.db"),
+        "sqlite": lambda: _sqlite_snapshot(tmp_path / "jobs.db", on_end),
         "file": lambda: _file_snapshot(tmp_path / "jobs"),
         "postgres": lambda: postgres_rows,
         "redis": lambda: redis_keys,
     }
-    try:
+    with ExitStack() as on_end:
+        on_end.callback(app.close)
         yield Release(url, options, snapshots[request.param](), app)
-    finally:
-        app.close()
 
 
 def fill(first: App[Any]) -> None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from eventually import eventually
 from manager_process import ManagerProcess
+from stored_records import records_of
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
-from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
 
@@ -46,14 +46,6 @@ async def enqueue(engine: Engine, task: str, ids: list[str], payload: bytes = b"
         await engine.enqueue(Group(tuple(jobs)))
 
 
-async def records_of(engine: Engine, ids: list[str]) -> list[JobRecord]:
-    found: list[JobRecord | None] = []
-    for start in range(0, len(ids), 500):
-        found += (await engine.get(*(JobKey(QUEUE, name) for name in ids[start : start + 500]))).jobs
-    assert None not in found, "a job is lost"
-    return [record for record in found if record is not None]
-
-
 async def burst(store: Store, folder: Path, *, jobs: int, seconds: float, low: int, high: int, kills: int) -> None:
     """Slow jobs take a manager from `low` to `high` children and back, while children are killed at random."""
     engine = open_engine(store.url, **store.options)
@@ -76,7 +68,7 @@ async def burst(store: Store, folder: Path, *, jobs: int, seconds: float, low: i
         manager.send(signal.SIGTERM)
         assert await manager.wait_ended() == 0
         runs = manager.runs()
-    records = await records_of(engine, ids)
+    records = await records_of(engine, QUEUE, ids)
     stats = (await engine.stats(QUEUE)).queues[0]
     workers, problems = (await engine.workers()).workers, await engine.audit()
     await engine.close()
@@ -122,7 +114,7 @@ async def test_the_jobs_of_a_killed_child_run_again_at_once(store: Store, tmp_pa
         await eventually(lambda: len(manager.runs()) > 1, "the second run", limit_s=25)
         print(f"runs again {asyncio.get_running_loop().time() - killed_at:.2f} s after the kill")
         await manager.wait_for_children(engine, 2)
-        (record,) = await records_of(engine, ["held"])
+        (record,) = await records_of(engine, QUEUE, ["held"])
         assert (record.attempt, record.losses) == (2, 1)
         own = await manager.record(engine)
         assert own is not None

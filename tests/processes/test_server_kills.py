@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from stored_records import records_of
 from worker_processes import Run, WorkerProcesses
 
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.model.instants import SECOND
-from holdfast.model.job import Given, JobKey, JobRecord
+from holdfast.model.job import Given, JobRecord
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.states import JobState
 from holdfast.model.work import Settlement, SettleStatus
@@ -47,14 +48,6 @@ async def enqueue(engine: Engine, task: str, ids: list[str], payload: bytes, pri
             for name in ids[start : start + 1_000]
         ]
         await engine.enqueue(Group(tuple(jobs)))
-
-
-async def records_of(engine: Engine, ids: list[str]) -> list[JobRecord]:
-    found: list[JobRecord | None] = []
-    for start in range(0, len(ids), 500):
-        found += (await engine.get(*(JobKey(QUEUE, name) for name in ids[start : start + 500]))).jobs
-    assert None not in found, "a job is lost"
-    return [record for record in found if record is not None]
 
 
 def check_runs(records: list[JobRecord], runs: list[Run]) -> None:
@@ -88,7 +81,7 @@ async def storm(store: Store, log: Path, *, jobs: int, kills: int, processes: in
             else:
                 await ended.wait(10)
         runs = workers.runs()
-    records, lost = await records_of(engine, ids), await records_of(engine, held)
+    records, lost = await records_of(engine, QUEUE, ids), await records_of(engine, QUEUE, held)
     stats = (await engine.stats(QUEUE)).queues[0]
     problems = await engine.audit()
     await engine.close()
@@ -123,7 +116,7 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
             name = f"held-{number}"
             await enqueue(engine, "hold", [name], b"[[],{}]")
             holder = await workers.first_run(name)
-            (record,) = await records_of(engine, [name])
+            (record,) = await records_of(engine, QUEUE, [name])
             assert record.token is not None
             os.kill(holder.pid, signal.SIGSTOP)
             try:
@@ -136,7 +129,7 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
                 os.kill(holder.pid, signal.SIGCONT)
         for worker in workers.processes:
             assert await workers.stop_at_once(worker) == 0  # it has noticed, and ends as ever
-    records = await records_of(engine, [f"held-{number}" for number in range(times)])
+    records = await records_of(engine, QUEUE, [f"held-{number}" for number in range(times)])
     for record in records:
         assert (record.state, record.attempt, record.losses, record.result) == (JobState.SUCCEEDED, 2, 1, b"2")
     totals = (await engine.stats(QUEUE)).queues[0].totals

@@ -1,7 +1,7 @@
 """`holdfast events`: what happens in all processes that share a store, line by line.
 
 Events are not stored: the processes send them while another one listens. So `--follow` shows those to come. The past of
-one job can be told from its record: `--job ID` prints it, and with `--follow` goes on until the job has ended.
+one job is in its record: `--job ID` prints it, and with `--follow` goes on until the job has ended.
 
 No worker waits for this reader. A reader that is too slow loses events; it counts them and says so on standard error.
 Events that are lost on the way between two processes are not counted.

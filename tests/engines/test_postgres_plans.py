@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from eventually import eventually_now
 from postgres_plans import Scan, printed_plans, scans_of
 
 from holdfast.engines.postgres.encode_calls import call_of
@@ -73,6 +74,12 @@ UPDATE job SET state = 'succeeded', finished = created, visible_until = created 
 WHERE state = 'queued' AND lane IS NULL AND arrival % 1000 > 50
 """
 
+OTHER_SNAPSHOTS = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL
+"""
+"""Sessions, of autovacuum mostly, that may still see the jobs which have ended: the index keeps entries for them."""
+
 STATISTICS = {
     "none": "The tables were never analysed.",
     "empty": "They were analysed when they were empty, then filled.",
@@ -105,6 +112,7 @@ class Stock:
         if statistics == "drained":
             self._db.execute(f"VACUUM ANALYZE {', '.join(tables)}".encode())
             self._db.execute(NEARLY_DRAINED)
+            eventually_now(lambda: not self._db.execute(OTHER_SNAPSHOTS).fetchall(), "older snapshots to end")
         self._db.execute(DERIVED.encode())
         if statistics == "fresh":
             self._db.execute(f"VACUUM ANALYZE {', '.join(tables)}".encode())

@@ -159,7 +159,10 @@ async def test_two_transactions_with_the_same_ids_do_not_wait_for_each_other(
 
 
 def waiting_users(server: PostgresServer) -> int:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'user' AND wait_event_type = 'Lock'"
+    query = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = 'user' AND wait_event_type = 'Lock'"
+    )
     return int(server.execute(query)[0][0])
 
 

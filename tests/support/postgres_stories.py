@@ -34,6 +34,9 @@ def backends(server: PostgresServer) -> set[int]:
 
 
 async def until_one_waits(server: PostgresServer) -> None:
-    """Wait until a call of an engine waits for a lock."""
-    query = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast' AND wait_event_type = 'Lock'"
+    """Wait until a call of an engine in this worker's database waits for a lock."""
+    query = (
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = 'holdfast' AND wait_event_type = 'Lock'"
+    )
     await eventually(lambda: bool(server.execute(query)))

@@ -127,6 +127,9 @@ def apply_settlement(
         # W1: written as retrying or scheduled, also if it is due at once.
         due = step.now + settlement.delay if settlement.due is None else max(step.now, settlement.due)
         step.put_job(before, replace(job, state=target, due=due))
+        # N1: it can be claimed now, or a reaper, which claims nothing, has set when it falls due.
+        if due <= step.now or reap:
+            step.topics.add("queue:" + job.queue)
 
 
 def outcome_of(target: JobState, reason: Reason | None) -> AttemptOutcome:

@@ -1356,6 +1356,10 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
     copy_4.state = target
     copy_4.due = due
     step.put_job(before, copy_4)
+    -- N1: it can be claimed now, or a reaper, which claims nothing, has set when it falls due.
+    if due <= step.now or reap then
+      step.topics["queue:" .. job.queue] = true
+    end
   end
 end
 

@@ -22,9 +22,8 @@ from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
-from holdfast.engines.sqlite.fast_enqueue import FastLedger
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
-from holdfast.engines.sqlite.fast_state import FastState
+from holdfast.engines.sqlite.fast_state import FastLedger, FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
 from holdfast.engines.sqlite.ready_index import ReadyIndexCheck
 from holdfast.engines.sqlite.repair import repair_index, repair_lane, repair_row

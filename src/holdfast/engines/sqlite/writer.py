@@ -87,6 +87,8 @@ class Writer:
         self._state, self._ledger = self._new_state()
         self._ready_index = ReadyIndexCheck(self._state)
         self._log_file = LogFile(store.path, runtime)
+        self._grows_log = store.fast_paths and store.durability == "durable"
+        """Other classes of durability do not wait for the disk, so they gain nothing."""
         self._reserve = Reserve(store.real_path, runtime)
 
     def _new_state(self) -> tuple[SqliteState, Ledger]:
@@ -221,6 +223,8 @@ class Writer:
             self._check_files(log=self._log_file.was_lost)
             try:
                 begin_write(self.connection, self._store, self._runtime)
+                if self._grows_log:
+                    self._log_file.grow_ahead()
                 result = work()
                 self._commit()
             except BaseException:

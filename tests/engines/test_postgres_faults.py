@@ -141,8 +141,10 @@ async def test_a_settlement_that_waited_for_a_change_of_its_job_sees_the_change(
 async def test_a_call_is_repeated_after_a_deadlock(postgres_server: PostgresServer, postgres_store: Stores) -> None:
     store = postgres_store()
     lanes = f"{store.namespace}.lane"
+    # The server looks for a deadlock once, this long after the engine's call began to wait: it must be there by then.
+    slow_search = store._replace(url=f"{store.url}?deadlock_timeout=3s")
 
-    async with opened(store) as engine:
+    async with opened(slow_search) as engine:
         await engine.enqueue(Group((new_job("a", lane="a"), new_job("b", lane="b"))))
         leases = (await engine.claim(claim("c" * 32, limit=2))).leases
         other = await asyncpg.connect(store.url)

@@ -16,7 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 from holdfast.app import App
 from holdfast.declare.policy import read_task_options
 from holdfast.django.address import address_of
-from holdfast.django.ends import send_when_ended
+from holdfast.django.ends import Ends
 from holdfast.django.handler import handler_of
 from holdfast.django.holdfast_task import OPTIONS as TASK_OPTIONS
 from holdfast.django.holdfast_task import HoldfastTask
@@ -54,7 +54,7 @@ class BackendApp:
         except InvalidOption as error:
             raise ImproperlyConfigured(f'TASKS["{alias}"]["OPTIONS"]: {error}') from error
         self.tasks: dict[str, DeclaredTask] = {}
-        send_when_ended(self)
+        self.ends = Ends(self)
 
     @property
     def database(self) -> str:

@@ -178,19 +178,16 @@ class RunningResult:
             object.__setattr__(self.result, "started_at", self.result.last_attempted_at)
         self.result.worker_ids[:] = [ctx.worker]
 
-    def finish(self) -> bool:
-        """Set the return value, as it is stored, and the end. False: the value cannot be stored."""
+    def succeeded(self, at: datetime) -> HoldfastTaskResult:
+        """The result of the job, which has succeeded: with the return value as it is stored."""
         job = self.result.job
         assert job is not None
-        try:
-            data = self._declared.encode_result(self.value, job._codec)
-            value = self._app.client._decode(data, job._codec)
-        except Exception:  # the worker fails the job for it
-            return False
+        data = self._declared.encode_result(self.value, job._codec)
+        value = self._app.client._decode(data, job._codec)
         object.__setattr__(self.result, "_return_value", value)
-        object.__setattr__(self.result, "finished_at", as_django(self._now()))
+        object.__setattr__(self.result, "finished_at", as_django(at))
         object.__setattr__(self.result, "status", TaskResultStatus.SUCCESSFUL)
-        return True
+        return self.result
 
     def _now(self) -> datetime:
         return moment(self._app.runtime.wall())

@@ -20,6 +20,7 @@ from holdfast.django.ends import Ends
 from holdfast.django.handler import handler_of
 from holdfast.django.holdfast_task import OPTIONS as TASK_OPTIONS
 from holdfast.django.holdfast_task import HoldfastTask
+from holdfast.django.results import unvalidated_copy
 from holdfast.django.tasks_api import InvalidTask
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.task import Task, declare
@@ -88,10 +89,22 @@ class BackendApp:
             | added,
         )
 
+    def declare_all(self) -> None:
+        """Import the apps' `tasks` modules, and declare here the tasks of all backends.
+
+        `using(backend=...)` may enqueue any of them here. Their queue may be none of this backend: the caller can name
+        another one.
+        """
+        autodiscover_modules(TASKS_MODULE)
+        for alias in holdfast_aliases():
+            for name, declared in list(APPS[alias].tasks.items()):
+                if name not in self.tasks:
+                    self.declare(unvalidated_copy(declared.django, {"backend": self.alias}))
+
     def find(self, name: str) -> DeclaredTask | None:
-        """A task by its path or an alias. If it is not declared yet, the apps' `tasks` modules are imported first."""
+        """A task by its path or an alias. If it is not declared yet, all tasks are declared first."""
         if self.app.registry.find(name) is None:
-            autodiscover_modules(TASKS_MODULE)
+            self.declare_all()
         declared = self.app.registry.find(name)
         return None if declared is None else self.tasks.get(declared.name)
 

@@ -144,10 +144,15 @@ def _of_job(task: Any, job: Job) -> Any:
     changes: Mapping[str, Any] = {"queue_name": job.queue, "priority": job.priority}
     if job.due_at > job.enqueued_at and job.attempt == 0:
         changes = {**changes, "run_after": as_django(job.due_at)}
-    found = object.__new__(type(task))
+    return unvalidated_copy(task, changes)
+
+
+def unvalidated_copy(task: Any, changes: Mapping[str, Any]) -> Any:
+    """The task with these fields. Django validates every task that is made in the usual way."""
+    copy = object.__new__(type(task))
     for item in fields(task):
-        object.__setattr__(found, item.name, changes.get(item.name, getattr(task, item.name)))
-    return found
+        object.__setattr__(copy, item.name, changes.get(item.name, getattr(task, item.name)))
+    return copy
 
 
 def as_django(at: datetime | None) -> datetime | None:

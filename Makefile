@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# Each process of the tests would compile what it imports, if an environment forbids to write byte code.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-short test-others check long chaos mutants lua reference bench-quick bench-backlog format clean
 

@@ -86,3 +86,9 @@ def broken_links(page: Path, text: str) -> list[str]:
 )
 def test_a_link_that_leads_nowhere_is_found(text: str, broken: list[str]) -> None:
     assert broken_links(ROOT / "page.md", text) == broken
+
+
+def test_the_reading_order_has_every_guide() -> None:
+    order = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    guides = {f"guides/{guide.name}" for guide in (ROOT / "docs" / "guides").glob("*.md")}
+    assert guides - {file for file, _ in LINK.findall(order)} == set()

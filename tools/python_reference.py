@@ -125,6 +125,9 @@ CONSTRUCTED = frozenset(
 )
 """Classes that users call. Of the others they get objects."""
 
+WITH_EXAMPLE = frozenset({"App", "Queue", "Lease", "Pool", "Worker", "Harness"})
+"""Classes whose module has an example in its docstring."""
+
 HIDDEN = {
     "App": frozenset(
         {"runtime", "bus", "config", "flags", "url_conflict", "engine", "store_secrets", "import_modules", "swapped"}
@@ -239,10 +242,18 @@ def _class(found: Definition) -> Iterator[str]:
     else:
         yield f"`class {page.name}{bases}`\n"
     yield f"{markdown(page.doc)}\n"
+    if page.name in WITH_EXAMPLE:
+        yield f"{_example(found)}\n"
     if page.attributes:
         yield "\n".join(_attribute(each) for each in page.attributes) + "\n"
     for method in page.methods:
         yield _method(page.name, method)
+
+
+def _example(found: Definition) -> str:
+    """The first example in the docstring of the module of a class."""
+    blocks = [part for part in _parts(ast.get_docstring(found.module.tree) or "") if part.startswith("    ")]
+    return _fenced(blocks[0])
 
 
 def _attribute(attribute: Attribute) -> str:
@@ -266,14 +277,18 @@ def _code(text: str) -> str:
 
 def markdown(doc: str) -> str:
     """A docstring as Markdown: its examples and drawings become blocks of code."""
+    return "\n\n".join(_fenced(part) for part in _parts(doc))
+
+
+def _parts(doc: str) -> list[str]:
+    """Its paragraphs. Those that are indented, one after the other, are one part."""
     parts: list[str] = []
     for paragraph in doc.split("\n\n"):
-        code = paragraph.startswith("    ")
-        if code and parts and parts[-1].startswith("    "):
+        if paragraph.startswith("    ") and parts and parts[-1].startswith("    "):
             parts[-1] += f"\n\n{paragraph}"
         else:
             parts.append(paragraph)
-    return "\n\n".join(_fenced(part) for part in parts)
+    return parts
 
 
 def _fenced(part: str) -> str:
@@ -281,4 +296,12 @@ def _fenced(part: str) -> str:
     text = "\n".join(line.removeprefix("    ") for line in part.split("\n")) if part.startswith("    ") else part
     if text.startswith(">>> "):
         return f"```pycon\n{text.rstrip()}\n```"
-    return part if text is part else f"```text\n{text.rstrip()}\n```"
+    return part if text is part else f"```{'python' if _is_python(text) else 'text'}\n{text.rstrip()}\n```"
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True

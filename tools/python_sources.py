@@ -303,8 +303,8 @@ def _set_by_init(source: Module, init: Function) -> Iterator[Attribute]:
     keywords = {each.arg: each for each in init.args.kwonlyargs}
     for index, statement in enumerate(init.body):
         match statement:
-            case ast.Assign(targets=[ast.Attribute(attr=name)]) if doc := _text_after(init.body, index):
-                yield Attribute(name, _type_in(source, init, name), "", doc)
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if doc := _text_after(init.body, index):
+                yield Attribute(name, _type_of(source, init, value), "", doc)
             case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=annotation):
                 if doc := _text_after(init.body, index):
                     yield Attribute(name, source.annotation(annotation), "", doc)
@@ -314,9 +314,10 @@ def _set_by_init(source: Module, init: Function) -> Iterator[Attribute]:
                         yield Attribute(each.attr, source.annotation(keywords[each.attr].annotation))
 
 
-def _type_in(source: Module, init: Function, name: str) -> str:
+def _type_of(source: Module, init: Function, value: ast.expr) -> str:
+    """The type of a parameter that is kept as it is."""
     for each in (*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs):
-        if each.arg == name:
+        if isinstance(value, ast.Name) and each.arg == value.id:
             return source.annotation(each.annotation)
     return ""
 
@@ -335,9 +336,10 @@ def _methods(source: Module, node: ast.ClassDef) -> Iterator[Method]:
     for name in by_name:
         if f"a{name}" in by_name:  # written twice, because the two differ
             twins[f"a{name}"] = name
-    for name, function in by_name.items():
+    for name, each in by_name.items():
         if name in twins.values():
             continue
+        function = by_name.get(twins.get(name, name), each)
         static = "staticmethod" in _decorators(function)
         text = signature(source, function, bound=not static)
         doc = ast.get_docstring(function) or ""

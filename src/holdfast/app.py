@@ -187,7 +187,7 @@ class App(Generic[S]):
     async def acheck(self, /, *, queues: Sequence[str] = (), on_page: OnPage | None = None) -> CheckReport:
         """Decode every live job of the store with the tasks of this process, and list those that they cannot run.
 
-        Ask this with the code of the next release, before it is deployed. Nothing is written, and the store is not
+        Call it with the code of the next release, before that is deployed. Nothing is written, and the store is not
         migrated. `queues`: only these. A job that is enqueued meanwhile may be missed.
         """
         self.import_modules()

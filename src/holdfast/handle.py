@@ -92,7 +92,7 @@ class Handle(Generic[R]):
     refresh = blocking(arefresh)
 
     async def acancel(self, /, reason: str = "") -> CancelAnswer:
-        """Keep it from running, or ask its worker to stop it."""
+        """Cancel it before it runs, or request its worker to stop it."""
         return await cancel_job(self._store, await self._key(), reason)
 
     cancel = blocking(acancel)

@@ -264,7 +264,7 @@ def _private_bases(found: Definition) -> Iterator[tuple[Module, ast.ClassDef]]:
             yield above.module, above.node
 
 
-INTERNAL_BASES = frozenset({"_Portable", "Shown", "QueueOrLane"})
+INTERNAL_BASES = frozenset({"_Portable", "_Msgspec", "Shown", "QueueOrLane"})
 """Classes that mean nothing to users."""
 
 INHERITED = frozenset({"QueueOrLane", "PoolOptions", "FakeClock"})

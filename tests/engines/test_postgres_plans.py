@@ -74,6 +74,9 @@ UPDATE job SET state = 'succeeded', finished = created, visible_until = created 
 WHERE state = 'queued' AND lane IS NULL AND arrival % 1000 > 50
 """
 
+LAST_WRITE = "SELECT max(xmin::text::bigint) FROM job"
+OLDER_TRANSACTIONS = "SELECT %s >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+"""True while a transaction runs, in any database, that began before the write: new snapshots still count it."""
 OTHER_SNAPSHOTS = """
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL
@@ -112,12 +115,19 @@ class Stock:
         if statistics == "drained":
             self._db.execute(f"VACUUM ANALYZE {', '.join(tables)}".encode())
             self._db.execute(NEARLY_DRAINED)
-            eventually_now(lambda: not self._db.execute(OTHER_SNAPSHOTS).fetchall(), "older snapshots to end")
+            self._wait_until_all_see_the_last_write()
         self._db.execute(DERIVED.encode())
         if statistics == "fresh":
             self._db.execute(f"VACUUM ANALYZE {', '.join(tables)}".encode())
         names = "SELECT oid::int, relname FROM pg_class WHERE relkind IN ('r', 'i') AND relnamespace = %s::regnamespace"
         self._names = dict(self._db.execute(names, (self._schema,)).fetchall())
+
+    def _wait_until_all_see_the_last_write(self) -> None:
+        (written,) = self._db.execute(LAST_WRITE).fetchall()
+        eventually_now(
+            lambda: self._db.execute(OLDER_TRANSACTIONS, written).fetchall() == [(False,)], "older transactions to end"
+        )
+        eventually_now(lambda: not self._db.execute(OTHER_SNAPSHOTS).fetchall(), "older snapshots to end")
 
     def drop(self) -> None:
         self._db.execute(f"DROP SCHEMA IF EXISTS {self._rules}, {self._schema} CASCADE".encode())

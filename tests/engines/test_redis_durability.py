@@ -177,41 +177,45 @@ async def test_a_change_of_the_server_is_logged_while_the_engine_runs(
 # Replicas
 
 
+def engine_with_replica(server: RedisServer, namespace: str, replica_timeout_s: float) -> Engine:
+    return open_engine(f"{server.url()}?replicas=1&replica_timeout={replica_timeout_s:g}", namespace=namespace)
+
+
 async def test_a_write_waits_for_replicas_and_is_unknown_if_they_are_late(server: RedisServer) -> None:
+    patient, hasty = (engine_with_replica(server, "replicas", limit_s) for limit_s in (60, 0.2))
     with start_replica(server) as replica:
         await eventually(lambda: has_everything(replica, server), "the replica")
-        url = f"{server.url()}?replicas=1&replica_timeout=0.2"
-        async with opened_engine(open_engine(url, namespace="replicas")) as engine:
-            assert engine.found_durability is not None
-            assert "every write waits for 1 replica" in engine.found_durability[1]
-            await engine.enqueue(Group((new_job("in time"),)))
+        async with opened_engine(patient), opened_engine(hasty):
+            assert patient.found_durability is not None
+            assert "every write waits for 1 replica" in patient.found_durability[1]
+            await patient.enqueue(Group((new_job("in time"),)))
             replica.freeze()
             try:
                 with pytest.raises(ReplicasLate) as caught:
-                    await engine.enqueue(Group((new_job("late"),)))
-                records = await engine.get(JobKey(QUEUE, "late"))  # reading waits for no replica
+                    await hasty.enqueue(Group((new_job("late"),)))
+                records = await hasty.get(JobKey(QUEUE, "late"))  # reading waits for no replica
             finally:
                 replica.thaw()
             assert records.jobs[0] is not None
             assert "0 of 1 replicas confirmed it within 0.2 s" in str(caught.value)
             assert (caught.value.verb, caught.value.job_ids) == ("enqueue", ("late",))
-            await engine.enqueue(Group((new_job("after"),)))
+            await patient.enqueue(Group((new_job("after"),)))
 
 
 async def test_a_repeated_call_waits_for_replicas_on_a_new_connection_too(server: RedisServer) -> None:
+    patient, hasty = (engine_with_replica(server, "repeated", limit_s) for limit_s in (60, 0.2))
     with start_replica(server) as replica:
         await eventually(lambda: has_everything(replica, server), "the replica")
-        url = f"{server.url()}?replicas=1&replica_timeout=0.2"
-        async with opened_engine(open_engine(url, namespace="repeated")) as engine:
+        async with opened_engine(patient), opened_engine(hasty):
             replica.freeze()
             try:
                 for _ in range(2):
                     with pytest.raises(ReplicasLate):
-                        await engine.enqueue(Group((new_job("late"),)))
+                        await hasty.enqueue(Group((new_job("late"),)))
                     server.kill_clients("normal")
             finally:
                 replica.thaw()
-            repeated = (await engine.enqueue(Group((new_job("late"),)))).groups[0]
+            repeated = (await patient.enqueue(Group((new_job("late"),)))).groups[0]
             assert isinstance(repeated, GroupAccepted)
             assert repeated.jobs[0].status is EnqueueStatus.DUPLICATE
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually_now
 from interrupts import interrupt_at
 from sqlite_store import a_claim, job, store, writer_of
 
@@ -258,8 +259,8 @@ def test_commands_of_other_threads_wait_for_a_call_and_then_run_in_one_batch() -
     assert began.wait(30)
     for caller in callers[1:]:
         caller.start()
-    while thread._pending.qsize() < 3:  # the thread has taken the first, and waits for its turn
-        callers[1].join(0.005)
+    # The thread has taken the first of the four, and waits for its turn.
+    eventually_now(lambda: thread._batch_waits and thread._pending.qsize() == 3, "four commands")
     go_on.set()
     for caller in callers:
         caller.join(30)

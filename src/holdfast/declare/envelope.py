@@ -12,12 +12,13 @@ from importlib import import_module
 from inspect import signature
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.codec import MEBIBYTE, JsonCodec, Limits
+from holdfast.declare.masked_secrets import refuse_masked_secret
 from holdfast.errors import InvalidArguments
 
 ABSENT = msgspec.UNSET
@@ -131,12 +132,36 @@ def plain(value: object) -> object:
     """The value with its models (classes with `model_dump`, such as pydantic's) converted to plain data."""
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_dump_model)
+    except InvalidArguments:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArguments(f"{error}. Pass plain data, such as a primary key.") from error
 
 
 def is_model(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+def holds_model(kind: Any) -> bool:
+    """True if values of this type may contain models, also in fields of dataclasses, structs and typed dicts."""
+    waiting, seen = [kind], dict[int, Any]()
+    while waiting:
+        one = waiting.pop()
+        if is_model(one):
+            return True
+        if id(one) not in seen:
+            seen[id(one)] = one
+            waiting += get_args(one)
+            if isinstance(one, type) and getattr(one, "__annotations__", None):
+                waiting += _field_types(one)
+    return False
+
+
+def _field_types(kind: type) -> list[Any]:
+    try:
+        return list(get_type_hints(kind, include_extras=True).values())
+    except Exception:  # a hint names something that is not defined: decoding says so
+        return []
 
 
 def _convert_model(kind: type, value: object) -> object:
@@ -161,7 +186,9 @@ def _dump_model(value: object) -> object:
     kind: Any = type(value)
     if not is_model(kind):
         raise TypeError(f"{kind.__qualname__} is not plain data")
-    return model.model_dump(mode="json", **_accepted(kind, "model_dump", _ROUND_TRIP))
+    data = model.model_dump(mode="json", **_accepted(kind, "model_dump", _ROUND_TRIP))
+    refuse_masked_secret(value, data)
+    return data
 
 
 _ROUND_TRIP = (("by_alias", False), ("round_trip", True))

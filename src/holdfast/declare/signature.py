@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from holdfast.codec import Codec, JsonCodec, MsgpackCodec
 from holdfast.context import Context
@@ -21,7 +21,7 @@ from holdfast.declare.envelope import (
     fitted,
     given_by_name,
     given_in_order,
-    is_model,
+    holds_model,
     plain,
     problem_with,
     shape,
@@ -293,7 +293,7 @@ class _Types:
             _check_decodable(name, kind, task)
         self.untyped = frozenset(p.name for p in parameters if p.name not in hints)
         """Parameters without a type hint."""
-        self.models = any(_holds_model(kind) for kind in hints.values())
+        self.models = any(holds_model(kind) for kind in hints.values())
         self.returns = _returns(with_model_unions(hints.get("return", Any)))
         kinds = [self.of[p.name] for p in parameters if p.kind in _POSITIONAL]
         self._simple = list(takewhile(_SIMPLE.__contains__, kinds))
@@ -339,7 +339,7 @@ def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any] | None) -
 
 def _check_decodable(name: str, kind: Any, task: str) -> None:
     if problem := problem_with(kind):
-        advice = DISCRIMINATE if _holds_model(kind) else "Use plain data, or a tagged union."
+        advice = DISCRIMINATE if holds_model(kind) else "Use plain data, or a tagged union."
         message = f"Parameter `{name}` of task {task!r} cannot be stored: {problem}. {advice}"
         raise InvalidOption(message, option=name)
 
@@ -352,10 +352,6 @@ def _returns(kind: Any) -> Any:
     """The declared return type if it can be decoded. `ABSENT`: return the result as it is stored."""
     undecodable = kind is Any or kind is object or kind is type(None) or problem_with(kind)
     return ABSENT if undecodable else kind
-
-
-def _holds_model(kind: Any) -> bool:
-    return is_model(kind) or any(_holds_model(part) for part in get_args(kind))
 
 
 def _fitted_at(place: str, value: object, kind: Any) -> Any:

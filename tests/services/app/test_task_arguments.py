@@ -47,6 +47,14 @@ class Model:
         return {"name": self.name}
 
 
+@dataclasses.dataclass
+class Parcel:
+    """A dataclass with a model, and with others of itself."""
+
+    label: Model
+    parts: list["Parcel"] = dataclasses.field(default_factory=list)
+
+
 class Row:
     """As an ORM's object looks from outside."""
 
@@ -68,6 +76,14 @@ def refusal(task: Task[..., Any], *args: Any, **kwargs: Any) -> InvalidArguments
 
 
 # What arrives
+
+
+def test_a_model_inside_a_dataclass_arrives(jobs: App[object]) -> None:
+    @jobs.task
+    def send(parcel: Parcel) -> None: ...
+
+    (parcel,), _ = through_the_store(jobs, send, Parcel(Model("big"), [Parcel(Model("small"))]))
+    assert (parcel.label.name, parcel.parts[0].label.name) == ("big", "small")
 
 
 def test_the_split_of_positional_and_keyword_arguments_is_kept(jobs: App[object]) -> None:

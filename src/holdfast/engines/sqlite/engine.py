@@ -97,7 +97,9 @@ class SqliteEngine(HostEngine):
         if self._writer is not None:
             return
         store, runtime = self._store, self._runtime
+        store.follow_links()
         self._refuse_network_file_systems()
+        self._refuse_hard_links()
         self._belong_to_this_process()
 
         def open_writer() -> Writer:
@@ -122,12 +124,23 @@ class SqliteEngine(HostEngine):
             raise
 
     def _refuse_network_file_systems(self) -> None:
-        folder = os.path.dirname(os.path.abspath(self._store.path))
+        folder = os.path.dirname(self._store.real_path)
         kind = self._runtime.fs.file_system_type(folder)
         if is_network_file_system(kind):
             raise ConfigError(
                 f"{folder} is on a network file system ({kind}), where SQLite's locks do not hold. Use a local disk, "
                 "or PostgreSQL.",
+                key="url",
+            )
+
+    def _refuse_hard_links(self) -> None:
+        """SQLite finds the log by the name of the file. With two names there are two logs, and they damage the file."""
+        path = self._store.real_path
+        if os.path.isfile(path) and (names := os.stat(path).st_nlink) > 1:  # a folder has several names
+            raise ConfigError(
+                f"{path} has {names} names (hard links). Processes that open it by different names damage it, so it "
+                f"is not opened. Remove the others (`find DIRECTORY -samefile {path}` lists them). A symbolic link "
+                "is fine.",
                 key="url",
             )
 
@@ -185,7 +198,7 @@ class SqliteEngine(HostEngine):
     def _thread_for(self, command: Command[A]) -> CommandThread:
         reads = type(command) in READS
         if not reads:
-            refuse_inside(self._store.path)
+            refuse_inside(self._store.real_path)
         thread = self._reader if reads else self._writer
         if thread is None:
             raise EngineUnavailable(f"{self._store.path} is not open. Nothing was written. Call open() first.")
@@ -203,7 +216,7 @@ class SqliteEngine(HostEngine):
         return await self._user_transactions.aperform_in(command, user)
 
     def transaction(self) -> SqliteOwnTransaction:
-        refuse_inside(self._store.path)
+        refuse_inside(self._store.real_path)
         self._check_process()
         return SqliteOwnTransaction(self._store, self._runtime, self._gate_queue)
 

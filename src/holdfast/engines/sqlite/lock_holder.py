@@ -9,6 +9,8 @@ thread is left that could end the transaction. Then the error comes at once, els
 another process may be at the gate meanwhile and wait for the same transaction: it holds the gate, and is not the cause.
 """
 
+import os
+
 from holdfast.errors import EngineUnavailable, UsageError
 from holdfast.file_locks import LockHolder
 from holdfast.runtime import every_thread_waits
@@ -38,6 +40,7 @@ ADVICE = (
 
 def holder_of(path: str) -> LockHolder:
     """The process whose transaction has the write lock; pid 0 if the system does not say."""
+    path = os.path.realpath(path)
     holder = LockHolder.of_byte(f"{path}-shm", WAL_WRITE_LOCK_BYTE)
     return holder if holder.pid else LockHolder.of_byte(path, RESERVED_LOCK_BYTE)
 

@@ -41,10 +41,10 @@ log = logging.getLogger("holdfast")
 _current: ContextVar["SqliteOwnTransaction | None"] = ContextVar("holdfast_sqlite_transaction", default=None)
 
 
-def refuse_inside(path: str) -> None:
+def refuse_inside(real_path: str) -> None:
     """Called before every write: inside such a transaction on the same file, the write would never pass the gate."""
     transaction = _current.get()
-    if transaction is not None and transaction.is_open and transaction.path == path:
+    if transaction is not None and transaction.is_open and transaction.real_path == real_path:
         raise UsageError(
             "This runs inside `ctx.transaction()` or `ctx.tx`, which holds SQLite's only write lock, so it would wait "
             "for itself. Enqueue with `using(transaction=...)`, or call it before or after the transaction."
@@ -64,6 +64,7 @@ class SqliteOwnTransaction(AbstractContextManager[OwnConnection], AbstractAsyncC
         self._abandoned = False
         self._forked = False
         self.path = store.path
+        self.real_path = store.real_path
         forks.call_in_child(self._forget_in_child)
 
     @property

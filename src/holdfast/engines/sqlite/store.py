@@ -1,5 +1,6 @@
 """What all connections of one engine share: the options of the store."""
 
+import os
 from dataclasses import dataclass, field, replace
 
 from holdfast.engines.sqlite.lock_holder import check_wait_can_end, gate_holder_waits, locked_for_too_long
@@ -22,13 +23,20 @@ class StoreOptions:
     fast_paths: bool = True
     """False turns off `fast_state.py`, for tests."""
     file: StoreFile = field(init=False)
+    real_path: str = field(init=False)
+    """The file that `path` leads to. SQLite puts its own files beside it, and so do we."""
 
     def __post_init__(self) -> None:
         self.file = StoreFile(self.path)
+        self.follow_links()
+
+    def follow_links(self) -> None:
+        self.real_path = os.path.realpath(self.path)
 
     @property
     def gate_path(self) -> str:
-        return self.path + "-gate"
+        """One gate for all links to the file."""
+        return self.real_path + "-gate"
 
     def gate_error(self, reason: str = "") -> EngineUnavailable:
         """The error after a wait for the gate."""

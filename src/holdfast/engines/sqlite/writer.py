@@ -88,7 +88,7 @@ class Writer:
         self._state, self._ledger = self._new_state()
         self._ready_index = ReadyIndexCheck(self._state)
         self._log_file = LogFile(store.path, runtime)
-        self._reserve = Reserve(store.path, runtime)
+        self._reserve = Reserve(store.real_path, runtime)
 
     def _new_state(self) -> tuple[SqliteState, Ledger]:
         if self._store.fast_paths:

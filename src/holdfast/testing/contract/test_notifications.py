@@ -9,7 +9,18 @@ from holdfast.model.instants import HOUR, MINUTE
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, after, confirm_cancel, fail, new_job, release, retry, succeed
+from holdfast.testing.contract.builders import (
+    QUEUE,
+    after,
+    confirm_cancel,
+    fail,
+    new_job,
+    reap,
+    release,
+    retry,
+    snooze,
+    succeed,
+)
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
 from holdfast.testing.contract.interleave import pass_turns
 from holdfast.testing.probes import TIMEOUT_S, until
@@ -94,6 +105,30 @@ async def test_every_change_that_makes_a_job_ready_notifies_its_queue(bench: Ben
             case "promote":
                 bench.clock.advance(minutes=2)
                 await bench.take(0)
+        await wait_for_topics(subscription, f"queue:{QUEUE}")
+
+
+# N1
+@guarantee(Guarantee.NOTIFICATIONS)
+@pytest.mark.parametrize("what", ["retry", "snooze", "loss", "later loss"])
+async def test_a_settlement_after_which_a_job_runs_again_notifies_its_queue(bench: Bench, what: str) -> None:
+    """No claim follows in the same call: other workers have to look. A reaper claims nothing, so they also have to
+    learn of a job that falls due later."""
+    await bench.put(new_job())
+    lease = await bench.take_one(worker="dead")
+    await bench.engine.disown("dead")
+    (lost,) = await bench.expired()
+
+    with subscribe(bench, f"queue:{QUEUE}") as subscription:
+        match what:
+            case "retry":
+                await bench.settle(retry(lease))
+            case "snooze":
+                await bench.settle(snooze(lease))
+            case "loss":
+                await bench.settle(reap(lost))
+            case "later loss":
+                await bench.settle(reap(lost, delay=HOUR))
         await wait_for_topics(subscription, f"queue:{QUEUE}")
 
 

@@ -283,6 +283,7 @@ END $$;
 -- A4, A6, A8, A11, G7, W5, W6: attempt, losses, tokens, last error, result and progress.
 -- W3: a release keeps its due time.
 -- W1: written as retrying or scheduled, also if it is due at once.
+-- N1: its queue is notified if it can be claimed now, and if a reaper, which claims nothing, has set when it falls due.
 CREATE FUNCTION apply_settlement(
     j job, s settlement, p_target text, p_reason text, p_note text, p_now bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -316,6 +317,7 @@ BEGIN
     END IF;
     j.token := NULL;
     j.lease_expires := NULL;
+    j.loss_error := NULL;  -- A13
     j.reason := p_reason;
     j.note := p_note;
     IF p_target = 'queued' THEN
@@ -323,6 +325,9 @@ BEGIN
     ELSE
         j.state := p_target;
         j.due := CASE WHEN s.due IS NULL THEN p_now + coalesce(s.delay, 0) ELSE greatest(p_now, s.due) END;
+        IF j.due <= p_now OR v_reap THEN
+            PERFORM notify('queue:' || j.queue);
+        END IF;
     END IF;
     PERFORM put_job(v_from, j);
 END $$;

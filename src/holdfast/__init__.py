@@ -16,69 +16,68 @@ Here are the public names and nothing else. Further ones are in `holdfast.events
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.app import App
-from holdfast.client import Client
-from holdfast.codec import Codec
-from holdfast.context import AbortReason, Context, Middleware, Next
-from holdfast.control import Control
-from holdfast.core.obstacles import Obstacle
-from holdfast.core.wait_reason import Why
-from holdfast.declare.envelope import content_id
-from holdfast.draft import Draft
-from holdfast.errors import (
-    Aborted,
-    AmbiguousId,
-    BlockingCall,
-    Busy,
-    Cancel,
-    ConfigError,
-    CorruptRecord,
-    DuplicateTask,
-    EngineError,
-    EngineUnavailable,
-    GiveUp,
-    HistoryLost,
-    HoldfastError,
-    IdConflict,
-    Interrupt,
-    InvalidArguments,
-    InvalidOption,
-    JobCancelled,
-    JobError,
-    JobFailed,
-    JobNotFound,
-    KeyTaken,
-    LeaseLost,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    QueueFull,
-    Refused,
-    ResultExpired,
-    Retry,
-    SchemaMismatch,
-    Snooze,
-    StorageFull,
-    UnknownTask,
-    Unsupported,
-    UsageError,
-    WaitTimeout,
-    WrongDatabase,
-    WrongState,
-)
-from holdfast.handle import Handle
-from holdfast.model.retry import exponential, fixed, linear
-from holdfast.model.states import JobState
-from holdfast.model.text import ErrorInfo
-from holdfast.operate.checking import CheckProblem, CheckReport, Misfit
-from holdfast.operate.report import Report
-from holdfast.task import Task
-from holdfast.views import Attempt, CancelAnswer, Job, Receipt
-
 if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.client import Client
+    from holdfast.codec import Codec
+    from holdfast.context import AbortReason, Context, Middleware, Next
+    from holdfast.control import Control
+    from holdfast.core.obstacles import Obstacle
+    from holdfast.core.wait_reason import Why
+    from holdfast.declare.envelope import content_id
+    from holdfast.draft import Draft
+    from holdfast.errors import (
+        Aborted,
+        AmbiguousId,
+        BlockingCall,
+        Busy,
+        Cancel,
+        ConfigError,
+        CorruptRecord,
+        DuplicateTask,
+        EngineError,
+        EngineUnavailable,
+        GiveUp,
+        HistoryLost,
+        HoldfastError,
+        IdConflict,
+        Interrupt,
+        InvalidArguments,
+        InvalidOption,
+        JobCancelled,
+        JobError,
+        JobFailed,
+        JobNotFound,
+        KeyTaken,
+        LeaseLost,
+        OutcomeUnknown,
+        PayloadTooLarge,
+        QueueFull,
+        Refused,
+        ResultExpired,
+        Retry,
+        SchemaMismatch,
+        Snooze,
+        StorageFull,
+        UnknownTask,
+        Unsupported,
+        UsageError,
+        WaitTimeout,
+        WrongDatabase,
+        WrongState,
+    )
+    from holdfast.handle import Handle
     from holdfast.lanes import Lane
     from holdfast.lease import Lease
+    from holdfast.model.retry import exponential, fixed, linear
+    from holdfast.model.states import JobState
+    from holdfast.model.text import ErrorInfo
+    from holdfast.operate.checking import CheckProblem, CheckReport, Misfit
+    from holdfast.operate.report import Report
     from holdfast.pool import Pool
     from holdfast.queue import Queue
+    from holdfast.task import Task
+    from holdfast.views import Attempt, CancelAnswer, Job, Receipt
     from holdfast.worker import Worker
 
 __version__ = "0.1.0"
@@ -158,10 +157,56 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    _LATER = {"Lane": "lanes", "Lease": "lease", "Pool": "pool", "Queue": "queue", "Worker": "worker"}
+    _MODULES = {
+        "AbortReason": "context",
+        "App": "app",
+        "Attempt": "views",
+        "CancelAnswer": "views",
+        "CheckProblem": "operate.checking",
+        "CheckReport": "operate.checking",
+        "Client": "client",
+        "Codec": "codec",
+        "Context": "context",
+        "Control": "control",
+        "Draft": "draft",
+        "ErrorInfo": "model.text",
+        "Handle": "handle",
+        "Job": "views",
+        "JobState": "model.states",
+        "Lane": "lanes",
+        "Lease": "lease",
+        "Middleware": "context",
+        "Misfit": "operate.checking",
+        "Next": "context",
+        "Obstacle": "core.obstacles",
+        "Pool": "pool",
+        "Queue": "queue",
+        "Receipt": "views",
+        "Report": "operate.report",
+        "Task": "task",
+        "Why": "core.wait_reason",
+        "Worker": "worker",
+        "content_id": "declare.envelope",
+        "exponential": "model.retry",
+        "fixed": "model.retry",
+        "linear": "model.retry",
+    }
+    """The module of each public name; those that are not here are in `errors`."""
+    _PUBLIC_MODULES = ("engine", "errors", "events", "presets", "testing")
 
     def __getattr__(name: str) -> Any:
-        """A producer never needs the worker and what imports it, so these are loaded when they are first used."""
-        if name in _LATER:
-            return getattr(import_module(f"holdfast.{_LATER[name]}"), name)
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        """Load a name when it is first used.
+
+        A producer never loads the worker. A command loads only what it needs, and it answers a Ctrl-C that comes while
+        it loads it.
+        """
+        if name in _PUBLIC_MODULES:
+            return import_module(f"holdfast.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        value = getattr(import_module(f"holdfast.{_MODULES.get(name, 'errors')}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_PUBLIC_MODULES})

@@ -22,6 +22,7 @@ from holdfast.model.findings import DoctorSupport
 from holdfast.model.instants import At, Instant, Micros
 from holdfast.model.job import JobKey
 from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.text import ErrorInfo
 from holdfast.telemetry.contract import EventSupport
 from holdfast.transactions.contract import TransactionSupport
 
@@ -240,11 +241,10 @@ class Engine(TransactionSupport, EventSupport, DoctorSupport, ABC):
         task_names = None if tasks is None else tuple(tasks)
         return await self.perform(work.Expired(worker=worker, limit=limit, tasks=task_names))
 
-    async def disown(self, *workers: str) -> work.DisownAnswer:
+    async def disown(self, *workers: str, error: ErrorInfo | None = None) -> work.DisownAnswer:
         """Let the leases of dead workers expire now. A wrong call costs a run, never a second outcome."""
-        for worker in workers:
-            check.name(worker, "worker")
-        return await self.perform(work.Disown(workers=workers))
+        check.disown(command := work.Disown(workers=workers, error=error))
+        return await self.perform(command)
 
     async def heartbeat(self, worker: WorkerRecord) -> work.HeartbeatAnswer:
         """Write a worker's record; the answer says whether it should stop."""

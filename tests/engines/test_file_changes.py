@@ -102,6 +102,7 @@ jobs = st.builds(
     epoch=counts,
     pool_key=some(names),
     reaped_token=some(names),
+    loss_error=some(errors),
 )
 totals = st.builds(Totals, succeeded=counts, failed=counts, cancelled=counts)
 job_keys = st.builds(JobKey, queue=names, id=names)

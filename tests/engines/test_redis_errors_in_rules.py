@@ -19,6 +19,7 @@ from holdfast.model.operate import Amend, Cancel, Clear, Delete, Pause, RemoveQu
 from holdfast.model.produce import Enqueue, Group, NewJob, Parent, PoolPlace
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
+from holdfast.model.text import ErrorInfo
 from holdfast.model.work import (
     Claim,
     Disown,
@@ -119,7 +120,7 @@ def commands(leases: tuple[Lease, ...]) -> list[Command[Any]]:
         Clear(queue="lanes", lane="x"),
         Clear(queue="pool"),
         Prune(),
-        Disown(workers=("w",)),
+        Disown(workers=("w",), error=ErrorInfo("Died", "of SIGKILL", "")),
         Heartbeat(worker=WorkerRecord(worker="w")),
         RemoveQueue(queue="none"),
     ]

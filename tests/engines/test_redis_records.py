@@ -114,6 +114,7 @@ JOBS = st.builds(
     epoch=NUMBERS,
     pool_key=optional(NAMES),
     reaped_token=optional(NAMES),
+    loss_error=optional(ERRORS),
 )
 PLAIN = st.builds(
     JobRecord,

@@ -193,7 +193,7 @@ async def test_processes_end_with_a_killed_worker_within_a_second(tmp_path: Path
 
 
 async def test_a_worker_that_is_stopped_kills_after_its_grace_and_releases_free_of_charge(tmp_path: Path) -> None:
-    async with isolated_worker(tmp_path, concurrency=4, grace=1) as worker:
+    async with isolated_worker(tmp_path, concurrency=4, grace=3) as worker:  # seconds in which "short" ends
         await worker.enqueue(
             ("waits", "waits_for_ever", ["started"]),
             ("blocked", "waits_with_blocked_signals", ["started"]),

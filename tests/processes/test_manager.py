@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +62,9 @@ async def burst(store: Store, folder: Path, *, jobs: int, seconds: float, low: i
             pids = manager.child_pids()
             most = max(most, len(pids))
             if killed < kills and done > jobs * (killed + 1) / (kills + 2) and pids:
-                os.kill(choice.choice(pids), signal.SIGKILL)
-                killed += 1
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(choice.choice(pids), signal.SIGKILL)
+                    killed += 1
             await asyncio.sleep(0.05)
         await manager.wait_for_children(engine, low)
         manager.send(signal.SIGTERM)

@@ -310,7 +310,7 @@ def test_a_lifespan_that_does_not_begin_is_cancelled_after_the_grace(
 
 def test_a_lifespan_that_does_not_end_is_ended_by_force(folder: Path, jobs: App) -> None:
     (folder / "hold-end").touch()
-    with worker(folder, "--grace", "0.1s", MARGIN_S="0.5") as process:
+    with worker(folder, "--grace", "0.1s", MARGIN_S="2") as process:  # time to remove its record
         eventually_now(jobs.control.workers, "the worker")
         process.send(signal.SIGTERM)
         assert process.wait() == 1

@@ -175,6 +175,7 @@ def every_verb(engine: Engine) -> Every:
         yield settle(late, JobState.SUCCEEDED)
     yield claim("c3", limit=1)
     yield Disown(workers=("w",))
+    yield Disown(workers=("w",), error=ErrorInfo("Died", "of SIGKILL", ""))
 
     # Operated.
     yield Cancel(queue="q", ids=("d", "z", "d"))

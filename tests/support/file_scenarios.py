@@ -204,7 +204,7 @@ def with_workers(queue: str) -> Items:
     yield Heartbeat(worker=WorkerRecord(worker=f"{queue}-2", slots=1, interval=MINUTE))
     yield StopWorker(worker=f"{queue}-2")
     yield PutSchedule(schedule=ScheduleRecord(name=queue, queue=queue, task=new.TASK, when="1h", payload=b"[]"))
-    yield Disown(workers=(f"{queue}-1",))
+    yield Disown(workers=(f"{queue}-1",), error=new.BOOM)
     yield Reopen()
     listed = yield Expired(worker=new.REAPER)
     yield Exchange(settlements=tuple(new.reap(lost) for lost in listed.leases if lost.queue == queue))

@@ -452,7 +452,7 @@ class EmptyStore:
 
 
 class FailureRecorder:
-    """A pytest plugin: notes each failure of an example's own assertions.
+    """A pytest plugin: notes the first failure of an example's own assertions, and ends the run there.
 
     The audit after an example does not count, nor does a check inside the ledger: both are relatives of the accused.
     """
@@ -460,12 +460,16 @@ class FailureRecorder:
     def __init__(self) -> None:
         self.examples: list[str] = []
 
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = session
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         crash = getattr(report.longrepr, "reprcrash", None)
         if report.failed and report.when == "call" and crash is not None:
             own = Path(crash.path).match("testing/contract/test_*.py")
             if own and crash.message.startswith(("AssertionError", "assert ", "Failed: ")):
                 self.examples.append(f"{report.nodeid}: {crash.message.splitlines()[0]}")
+                self._session.shouldfail = "an example notices it"
 
 
 def run_examples(name: str, files: list[str], output: int, address: str) -> Never:

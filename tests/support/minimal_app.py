@@ -172,7 +172,7 @@ class ConnectedWorker(Worker):
         services = self._services
         if services is not None:
             with suppress(AssertionError):  # the test lets the keeper fail
-                await eventually(lambda: services.keeper._problem is not NOT_CONNECTED, limit_s=5)
+                await eventually(lambda: services.keeper._problem is not NOT_CONNECTED)
             services.exchanger.wake()
         return self
 

@@ -42,7 +42,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(*, group: str, name: str | None = None) -> list[EntryPoint]:
         return [entry] if group == entry.group and name in (None, entry.name) else []
 
-    monkeypatch.setattr("holdfast.engines.entry_points", installed)
+    monkeypatch.setattr("importlib.metadata.entry_points", installed)
 
 
 def test_reading_the_tables_of_all_engines_imports_no_driver() -> None:

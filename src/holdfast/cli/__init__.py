@@ -23,8 +23,9 @@ def main(
         from holdfast.cli.exits import run
         from holdfast.cli.root import root
         from holdfast.files import open_closed_streams
-    except KeyboardInterrupt:
-        sys.exit(130)  # as `run` answers Ctrl-C
 
-    open_closed_streams()
-    sys.exit(run(root, argv, program=program, default=default))
+        open_closed_streams()
+        code = run(root, argv, program=program, default=default)
+    except KeyboardInterrupt:
+        code = 130  # as `run` answers Ctrl-C
+    sys.exit(code)

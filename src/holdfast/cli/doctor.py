@@ -52,7 +52,7 @@ def exit_code(findings: list[Finding], *, strict: bool) -> int:
 
 
 def _view(findings: list[Finding]) -> RenderableType:
-    rows: list[list[RenderableType]] = []
+    rows: list[list[Text]] = []
     for finding in findings:
         words = Text(safe(finding.found))
         if finding.advice:
@@ -65,7 +65,7 @@ def _view(findings: list[Finding]) -> RenderableType:
         if counts[level]
     )
     return Group(
-        table(["level", "check", "found"], rows, uncut=["level", "check"], wrapped=["found"]),
+        table(["level", "check", "found"], rows, uncut=["level", "check"], wide=["found"]),
         Text(),
         Text(f"{summary}."),
     )

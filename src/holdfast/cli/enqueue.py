@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +18,10 @@ from holdfast.cli.format import safe
 from holdfast.cli.json_output import print_json, readable_json
 from holdfast.cli.options import Store, duration, examples, on_store, time
 from holdfast.errors import InvalidArguments, UnknownTask
-from holdfast.handle import Handle
-from holdfast.task import Task
+
+if TYPE_CHECKING:
+    from holdfast.handle import Handle
+    from holdfast.task import Task
 
 _NAMED = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 _OPTIONS = ("delay", "at", "id", "queue", "lane", "priority", "wait")
@@ -74,7 +76,7 @@ def enqueue(
         click.echo(safe(readable_json(result)))
 
 
-def _task(store: Store, name: str) -> Task[..., Any]:
+def _task(store: Store, name: str) -> "Task[..., Any]":
     """Refuse a name that the App does not declare: a misspelt name would become a job that no worker can run."""
     tasks = store.app.registry
     if len(tasks) and tasks.find(name) is None:
@@ -88,7 +90,7 @@ def _given(options: dict[str, Any]) -> Any:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _print_receipt(store: Store, handle: Handle[Any]) -> None:
+def _print_receipt(store: Store, handle: "Handle[Any]") -> None:
     receipt = handle.receipt
     if store.as_json:
         print_json({"id": handle.id, "queue": handle.queue, "receipt": receipt})

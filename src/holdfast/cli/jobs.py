@@ -30,6 +30,7 @@ from holdfast.process_death import deaths_text
 from holdfast.views import Attempt, Job
 
 DEFAULT_LIMIT = 50
+ATTEMPT_COLUMNS = ("attempt#", "outcome", "started", "ran#", "worker", "error")
 LONGEST_NOTE = 100
 LONGEST_ERROR = 200
 LONGEST_VALUE = 2_000
@@ -115,7 +116,7 @@ def _job_table(listed: list[Job], now: datetime) -> RenderableType:
         ]
         for job in listed
     ]
-    return table(columns, rows, uncut=("id",))
+    return table(columns, rows, uncut=("id", "state"), cut=("note",))
 
 
 def _note(job: Job, now: datetime) -> str:
@@ -186,7 +187,7 @@ def _result(store: Store, job: Job) -> dict[str, object]:
 def _print_job(job: Job, waits_for: str, result: Mapping[str, object], now: datetime) -> None:
     parts: list[RenderableType] = [pairs(_job_facts(job, waits_for, result, now))]
     if job.attempts:
-        parts += [Text(), table(["attempt#", "outcome", "started", "ran#", "worker", "error"], _attempt_rows(job))]
+        parts += [Text(), table(ATTEMPT_COLUMNS, _attempt_rows(job), uncut=("started",), wide=("error",))]
     if job.last_error is not None and job.last_error.traceback:
         parts += [Text(), *(Text(line, style="dim") for line in safe_lines(job.last_error.traceback))]
     console().print(Group(*parts), soft_wrap=False)
@@ -239,7 +240,7 @@ def _arguments_text(job: Job) -> str:
     return cut(", ".join(items) or "none", LONGEST_VALUE)
 
 
-def _attempt_rows(job: Job) -> Iterator[list[RenderableType]]:
+def _attempt_rows(job: Job) -> Iterator[list[Text]]:
     generation = 0
     for attempt in job.attempts:
         if attempt.generation != generation:
@@ -248,7 +249,7 @@ def _attempt_rows(job: Job) -> Iterator[list[RenderableType]]:
         yield _attempt_row(attempt)
 
 
-def _attempt_row(attempt: Attempt) -> list[RenderableType]:
+def _attempt_row(attempt: Attempt) -> list[Text]:
     return [
         Text(str(attempt.number)),
         text(attempt.outcome.value),

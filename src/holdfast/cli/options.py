@@ -5,16 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.app import App
-from holdfast.cli.target import TargetApp, find, keep_namespace, opened
-from holdfast.client import Client
-from holdfast.control import Control
-from holdfast.readers import byte_size, seconds
-from holdfast.views import moment
+if TYPE_CHECKING:  # a help page loads neither an App nor what it needs
+    from holdfast.app import App
+    from holdfast.cli.target import TargetApp
+    from holdfast.client import Client
+    from holdfast.control import Control
 
 Function = Callable[..., Any]
 MAX_SUMMARY = 200
@@ -23,6 +22,8 @@ MAX_SUMMARY = 200
 
 def duration(value: str) -> float:
     """Seconds, from `30`, `30s`, `10m`, `2h` or `1d`."""
+    from holdfast.readers import seconds
+
     try:
         return seconds()(value)
     except ValueError as error:
@@ -31,6 +32,8 @@ def duration(value: str) -> float:
 
 def size(value: str) -> int:
     """Bytes, from `536870912`, `512MiB` or `2GB`."""
+    from holdfast.readers import byte_size
+
     try:
         return byte_size(value)
     except ValueError as error:
@@ -69,24 +72,35 @@ def examples(*lines: str) -> str:
 class Store:
     """What a command works on, and whether it prints JSON."""
 
-    target: TargetApp
+    target: "TargetApp"
     as_json: bool
 
     @property
-    def app(self) -> App[Any]:
+    def app(self) -> "App[Any]":
         return self.target.app
 
     @property
-    def control(self) -> Control:
+    def control(self) -> "Control":
         return self.target.app.control
 
     @property
-    def client(self) -> Client:
+    def client(self) -> "Client":
         return self.target.app.client
 
     @property
     def now(self) -> datetime:
+        from holdfast.views import moment
+
         return moment(self.app.runtime.wall())
+
+
+NAMESPACE = "holdfast.namespace"
+"""The key of `--namespace` in the context of a command."""
+
+
+def keep_namespace(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Keep the value of `--namespace` for `target.find`."""
+    context.meta[NAMESPACE] = value
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -129,6 +143,8 @@ def on_store(*, create: bool = False) -> Callable[[Function], Function]:
 
 @contextmanager
 def _store(target: str | None, url: str | None, as_json: bool, *, create: bool) -> Iterator[Store]:
+    from holdfast.cli.target import find, opened
+
     app = find(target, url)
     with opened(app, create=create):
         yield Store(app, as_json)

@@ -21,16 +21,13 @@ import click
 
 import holdfast
 from holdfast.app import App
+from holdfast.cli.options import NAMESPACE
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported, UsageError
 from holdfast.model.address import mask_password
 from holdfast.runtime import Runtime
 
 VARIABLE = "env:"
 """`--url env:NAME` is the address in the variable NAME."""
-
-
-NAMESPACE = "holdfast.namespace"
-"""The key of `--namespace` in the context of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +73,6 @@ def find(target: str | None, url: str | None) -> TargetApp:
     if configured is not None and namespace is not None:
         raise _namespace_of_app(configured)
     return TargetApp(_store_app(None, namespace)) if configured is None else load(configured, configured=True)
-
-
-def keep_namespace(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep the value of `--namespace` for `find`."""
-    context.meta[NAMESPACE] = value
 
 
 def _store_app(url: str | None, namespace: str | None) -> App[Any]:

@@ -7,13 +7,15 @@ scheme of its addresses, its value the engine class.
 
 import inspect
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast.engine import Engine, EngineSettings
 from holdfast.errors import ConfigError, Unsupported
 from holdfast.model.address import mask_password
 from holdfast.runtime import Runtime, SystemRuntime
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 GROUP = "holdfast.engines"
 
@@ -88,7 +90,7 @@ def engine_class(url: str) -> type[Engine]:
     scheme = url.partition(":")[0].lower()
     entry = ENGINES.get(scheme)
     if entry is None:
-        for installed in entry_points(group=GROUP, name=scheme):
+        for installed in _installed(scheme):
             return cast(type[Engine], installed.load())
         known = ", ".join(f"{name}://" for name in sorted(ENGINES))
         raise ConfigError(
@@ -113,7 +115,7 @@ class SettingsTables(dict[str, type[EngineSettings]]):
     """Tables of settings, by name. The table of a third-party engine is found by the scheme that it is named after."""
 
     def __missing__(self, name: str) -> type[EngineSettings]:
-        for installed in entry_points(group=GROUP, name=name):
+        for installed in _installed(name):
             settings: type[EngineSettings] | None = installed.load().settings
             if settings is not None:
                 return settings
@@ -124,6 +126,13 @@ def settings_tables() -> SettingsTables:
     """The tables of settings that engines bring. Imports no driver of the engines in this package."""
     found = [_load(entry.settings) for entry in ENGINES.values() if entry.settings]
     return SettingsTables({settings.table: settings for settings in found})
+
+
+def _installed(name: str) -> "EntryPoints":
+    """Engines of other packages. A process that uses none does not pay for the import: 10 ms."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP, name=name)
 
 
 def _load(name: str) -> Any:

@@ -13,8 +13,8 @@ from holdfast.model.observe import Find
 from holdfast.model.operate import Amend
 from holdfast.model.produce import DepthLimit, Group, NewJob, is_like
 from holdfast.model.states import JobState
-from holdfast.model.text import check_metadata, check_name, clean
-from holdfast.model.work import Claim, Exchange, Settlement
+from holdfast.model.text import ErrorInfo, check_metadata, check_name, clean
+from holdfast.model.work import Claim, Disown, Exchange, Settlement
 
 MAX_BATCH = 10_000  # B1: jobs in a group
 """All of them are written in one transaction."""
@@ -30,6 +30,8 @@ MAX_PRIORITY = 32_767
 """Priorities fit a 16-bit integer, the type of the column in PostgreSQL."""
 NOTE_BYTES = 2_048  # TX3: of UTF-8
 """Longer notes are cut."""
+MAX_LOSS_ERROR = 2_048  # B7: bytes of UTF-8
+"""How a worker has ended, with every lease that it has left."""
 
 _TARGETS = frozenset(
     {
@@ -218,8 +220,7 @@ def _settlement(settlement: Settlement) -> None:
     if settlement.progress is not None:
         storable(settlement.progress.note, "note")
     if settlement.error is not None:
-        for text in (settlement.error.type, settlement.error.message, settlement.error.traceback):
-            storable(text, "error")
+        _error(settlement.error)
     if settlement.delay != 0:  # most settlements have the defaults, and an exchange has many of them
         duration(settlement.delay, "delay")
     if settlement.due is not None:
@@ -228,6 +229,23 @@ def _settlement(settlement: Settlement) -> None:
         duration(settlement.result_ttl, "result_ttl")
     if settlement.retention is not None:
         duration(settlement.retention, "retention")
+
+
+def _error(error: ErrorInfo) -> None:
+    for text in (error.type, error.message, error.traceback):
+        storable(text, "error")
+
+
+def disown(disown: Disown) -> None:
+    for worker in disown.workers:
+        name(worker, "worker")
+    if disown.error is not None:
+        _error(disown.error)
+        size = sum(len(text.encode()) for text in (disown.error.type, disown.error.message, disown.error.traceback))
+        if size > MAX_LOSS_ERROR:
+            raise InvalidOption(
+                f"`error` has {size} bytes; the limit for a worker that was lost is {MAX_LOSS_ERROR}.", option="error"
+            )
 
 
 def _claim(claim: Claim) -> None:

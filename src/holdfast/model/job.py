@@ -169,6 +169,8 @@ class JobRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     # The lease that was lost last
     reaped_token: str | None = None
     """The token of the last lease that was reaped, until its owner reports that it lives (A8)."""
+    loss_error: ErrorInfo | None = None
+    """How the worker that holds the lease has ended, if its manager has reported it: for the reaper (A13)."""
 
     @property
     def job_key(self) -> JobKey:

@@ -265,6 +265,7 @@ def decide_loss(lost: ExpiredLease, policy: RetryPolicy | None, *, draw: float) 
         reason=Reason.WORKER_LOST,
         note=f"Worker {shown(lost.owner)} was lost",
         refund=not started,  # A5
+        error=lost.loss_error if started else None,  # A14
         listed_expiry=lost.lease_expires,
     )
     return _after_loss(settlement, lost, started, policy, draw)

@@ -226,6 +226,8 @@ class ExpiredLease(Struct, frozen=True, gc=False, kw_only=True):
     max_attempts: int
     max_losses: int
     cancel_asked: bool
+    loss_error: ErrorInfo | None = None
+    """How its worker has ended, if that is known (A13)."""
 
 
 class ExpiredAnswer(Answer, frozen=True, gc=False, kw_only=True):
@@ -248,6 +250,8 @@ class Disown(Command[DisownAnswer], frozen=True, gc=False, kw_only=True):
     """The processes of these workers have ended: their leases expire now."""
 
     workers: tuple[str, ...]
+    error: ErrorInfo | None = None
+    """How they have ended; None: that is not known."""
 
 
 class HeartbeatAnswer(Answer, frozen=True, gc=False, kw_only=True):

@@ -33,7 +33,7 @@ def finish(
     now = step.now
     # K1, K2, K3, K4, K5: in `model/lifetimes.py`.
     visible, result_until, key = untils(job, target, now, result_ttl, retention)
-    # W4: an ended record has no token, no lease expiry and no hold.
+    # W4: an ended record has no token, no lease expiry and no hold. A13: the error of a loss is with the lease.
     after = replace(
         job,
         state=target,
@@ -41,6 +41,7 @@ def finish(
         parents_left=0,
         token=None,
         lease_expires=None,
+        loss_error=None,
         settled_token=job.settled_token if settled_token is None else settled_token,
         finished=now,
         reason=reason,

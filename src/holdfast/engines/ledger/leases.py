@@ -47,7 +47,8 @@ def _renew(step: Step, renewal: Renewal) -> RenewResult:
         return RenewResult(RenewStatus.LOST)
     expires = max(job.lease_expires, step.at.lease + job.lease_len)
     progress = job.progress if renewal.progress is None else renewal.progress
-    step.put_job(job, replace(job, lease_expires=expires, progress=progress))
+    # A13: its owner lives.
+    step.put_job(job, replace(job, lease_expires=expires, progress=progress, loss_error=None))
     if job.cancel_asked:
         return RenewResult(RenewStatus.CANCEL, expires)
     if job.state is JobState.ASSIGNED and scope_paused(step, job):
@@ -91,6 +92,7 @@ def _listed(job: JobRecord) -> ExpiredLease:
         max_attempts=job.max_attempts,
         max_losses=job.max_losses,
         cancel_asked=job.cancel_asked,
+        loss_error=job.loss_error,
     )
 
 
@@ -100,8 +102,11 @@ def disown(step: Step, command: Disown) -> DisownAnswer:
     leases = sorted(step.state.leases_of(command.workers), key=lambda job: (job.queue, job.id))
     for job in leases:
         assert job.lease_expires is not None
-        if job.lease_expires > step.at.lease:
-            step.put_job(job, replace(job, lease_expires=step.at.lease))
+        # A13: an error replaces an earlier one; without one, that stays.
+        if job.lease_expires > step.at.lease or command.error is not None:
+            expires = min(job.lease_expires, step.at.lease)
+            error = job.loss_error if command.error is None else command.error
+            step.put_job(job, replace(job, lease_expires=expires, loss_error=error))
     return DisownAnswer(at=step.at, leases=tuple(job.job_key for job in leases))
 
 

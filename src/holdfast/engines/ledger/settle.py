@@ -119,7 +119,9 @@ def apply_settlement(
             retention=settlement.retention,
         )
         return
-    job = replace(job, settled_token=settled_token, token=None, lease_expires=None, reason=reason, note=note)
+    job = replace(
+        job, settled_token=settled_token, token=None, lease_expires=None, loss_error=None, reason=reason, note=note
+    )
     if target is JobState.QUEUED:
         # W3: a release keeps its due time.
         step.put_job(before, as_waiting(step, job))

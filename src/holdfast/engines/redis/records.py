@@ -100,6 +100,7 @@ class RareFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     epoch: int | None = None
     pool_key: str | None = None
     reaped_token: str | None = None
+    loss_error: ErrorInfo | None = None
     # Values that do not fit
     lane: str | None = None
     codec: str | None = None

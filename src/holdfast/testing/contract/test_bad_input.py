@@ -13,6 +13,7 @@ from holdfast.model.observe import Find
 from holdfast.model.produce import DepthLimit, Enqueue, Group
 from holdfast.model.records import ScheduleRecord, WorkerRecord
 from holdfast.model.states import JobState
+from holdfast.model.text import ErrorInfo
 from holdfast.model.work import QueueClaim
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, at_most, claim, jobs, new_job, settlement, succeed, task_claim
@@ -125,6 +126,9 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "max_depth": lambda engine: engine.enqueue(Group((), at_most(-1))),
     "limit lane": lambda engine: engine.enqueue(Group((), at_most(1, lane=""))),
     "limit each_lane": lambda engine: engine.enqueue(Group((), (DepthLimit(QUEUE, 1, "lane", each_lane=True),))),
+    "disown worker": lambda engine: engine.disown("a", ""),
+    "disown error with NUL": lambda engine: engine.disown("a", error=ErrorInfo("Died", "a\0b", "")),
+    "disown error too long": lambda engine: engine.disown("a", error=ErrorInfo("Died", "é" * 1_023, "")),  # B7
     "expired limit": lambda engine: engine.expired("w", limit=0),
     "prune limit": lambda engine: engine.prune(0),
     "find limit": lambda engine: engine.find(Find(queue=QUEUE, state=JobState.QUEUED, limit=0)),

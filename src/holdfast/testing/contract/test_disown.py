@@ -1,11 +1,28 @@
 """Disown: the leases of a dead worker expire now. If it is still alive, its jobs may run twice but end once."""
 
-from holdfast.model.job import JobKey
+import pytest
+
+from holdfast.model.instants import MINUTE
+from holdfast.model.job import AttemptOutcome, JobKey
 from holdfast.model.states import JobState
+from holdfast.model.text import ErrorInfo
 from holdfast.model.work import RenewStatus, SettleStatus
 from holdfast.testing.contract.bench import Bench
-from holdfast.testing.contract.builders import QUEUE, jobs, new_job, reap, renewal, retry, succeed
+from holdfast.testing.contract.builders import (
+    BOOM,
+    QUEUE,
+    fail,
+    jobs,
+    new_job,
+    reap,
+    release,
+    renewal,
+    retry,
+    succeed,
+)
 from holdfast.testing.contract.guarantees import Guarantee, guarantee
+
+DEATH = ErrorInfo("example.Died", "killed by SIGKILL; peak memory 812 MiB – größer als sonst", "")
 
 
 # T8
@@ -126,3 +143,94 @@ async def test_a_live_worker_that_was_disowned_cannot_settle_after_the_reaping(b
 
     assert await bench.settle(succeed(lease)) is SettleStatus.LOST
     assert (await bench.take_one()).attempt == 2
+
+
+# A13
+@guarantee(Guarantee.RECOVERY)
+async def test_how_a_worker_has_ended_is_listed_with_each_of_its_leases(bench: Bench) -> None:
+    await bench.put(*jobs("a", "b", "c"))
+    await bench.take(1, prefetch=1, worker="dead")
+    await bench.take_one(worker="alive")
+
+    answer = await bench.engine.disown("dead", error=DEATH)
+
+    assert sorted(answer.leases) == [JobKey(QUEUE, "a"), JobKey(QUEUE, "b")]
+    listed = {lost.id: lost.loss_error for lost in await bench.expired()}
+    assert listed == {"a": DEATH, "b": DEATH}
+    assert [(await bench.get(id)).loss_error for id in "abc"] == [DEATH, DEATH, None]
+    assert (await bench.get("a")).last_error is None, "its owner may still live"
+
+
+# A13
+@guarantee(Guarantee.RECOVERY)
+async def test_a_reap_that_has_the_error_of_the_death_writes_it_into_the_history(bench: Bench) -> None:
+    await bench.put(new_job())
+    await bench.take_one(worker="dead")
+    await bench.engine.disown("dead", error=DEATH)
+    (listed,) = await bench.expired()
+
+    assert await bench.settle(reap(listed, JobState.FAILED, error=listed.loss_error)) is SettleStatus.APPLIED
+
+    job = await bench.get()
+    assert (job.losses, job.last_error, job.loss_error) == (1, DEATH, None)
+    assert [(run.outcome, run.worker, run.error) for run in job.history] == [
+        (AttemptOutcome.WORKER_LOST, "dead", DEATH)
+    ]
+
+
+# A13
+@guarantee(Guarantee.RECOVERY)
+async def test_a_later_disown_without_an_error_leaves_the_one_that_is_known(bench: Bench) -> None:
+    await bench.put(new_job())
+    await bench.take_one(worker="dead")
+
+    await bench.engine.disown("dead")
+    await bench.engine.disown("dead", error=BOOM)  # the lease has expired already
+    await bench.engine.disown("dead")
+    assert [lost.loss_error for lost in await bench.expired()] == [BOOM]
+    expiry = (await bench.get()).lease_expires
+    await bench.engine.disown("dead", error=DEATH)
+
+    assert [lost.loss_error for lost in await bench.expired()] == [DEATH]
+    assert (await bench.get()).lease_expires == expiry
+
+
+# A13
+@guarantee(Guarantee.RECOVERY)
+async def test_a_renewal_removes_the_error_of_a_death_that_was_none(bench: Bench) -> None:
+    await bench.put(new_job())
+    lease = await bench.take_one(worker="alive")
+    await bench.engine.disown("alive", error=DEATH)
+
+    await bench.engine.renew(renewal(lease))
+
+    assert (await bench.get()).loss_error is None
+    assert (await bench.expire(lease)).loss_error is None
+
+
+# A13
+@guarantee(Guarantee.RECOVERY)
+@pytest.mark.parametrize("what", ["succeed", "fail", "retry", "release", "reap", "clear", "cleared start"])
+async def test_the_error_of_a_death_ends_with_the_lease(bench: Bench, what: str) -> None:
+    await bench.put(new_job())
+    (lease,) = await bench.take(0, prefetch=1, worker="w") if what == "cleared start" else await bench.take(worker="w")
+    await bench.engine.disown("w", error=DEATH)
+
+    match what:
+        case "succeed":
+            await bench.settle(succeed(lease))
+        case "fail":
+            await bench.settle(fail(lease))
+        case "retry":
+            await bench.settle(retry(lease, delay=MINUTE))
+        case "release":
+            await bench.settle(release(lease))
+        case "reap":
+            (listed,) = await bench.expired()
+            await bench.settle(reap(listed))
+        case "clear" | "cleared start":
+            await bench.engine.clear(QUEUE)
+
+    job = await bench.get()
+    assert (job.token, job.loss_error) == (None, None)
+    assert job.last_error != DEATH

@@ -144,6 +144,7 @@ declarations: st.SearchStrategy[Command[Any]] = st.sampled_from(
         *(RemoveQueue(queue=queue) for queue in QUEUES),
         *(StopWorker(worker=worker) for worker in WORKERS),
         *(Disown(workers=workers) for workers in ((), ("w1",), ("w2", "w1"))),
+        *(Disown(workers=workers, error=BOOM) for workers in (("w1",), ("w2", "w1"))),
         ForgetWorker(worker="w1"),
         Workers(),
     ]

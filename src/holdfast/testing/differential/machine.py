@@ -263,7 +263,7 @@ class Differential(RuleBasedStateMachine):
     def lose(self, lease: work.Lease, loss: jobs.Trait, disowned: bool) -> None:
         """A worker dies; it is disowned, or its lease expires; then a reaper settles its job."""
         if disowned:
-            self.ask(work.Disown(workers=abc.WORKERS[:1]))
+            self.ask(work.Disown(workers=abc.WORKERS[:1], error=abc.BOOM))
         else:
             self.advance(lease.lease_len)
         for lost in self.ask(work.Expired(worker=abc.WORKERS[1])).leases:

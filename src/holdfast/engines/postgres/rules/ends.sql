@@ -85,7 +85,7 @@ END $$;
 -- The record of a job that ends.
 -- K4: each lifetime counts from now, except a window.
 -- K5: a lifetime given at enqueue wins over the settlement's, and that over the default.
--- W4: no token, no lease expiry and no hold.
+-- W4, A13: no token, no lease expiry, no error of a loss and no hold.
 CREATE FUNCTION ended_record(
     INOUT j job, p_target text, p_reason text, p_note text, p_result bytea, p_result_ttl bigint, p_retention bigint,
     p_now bigint
@@ -100,6 +100,7 @@ BEGIN
     j.parents_left := 0;
     j.token := NULL;
     j.lease_expires := NULL;
+    j.loss_error := NULL;
     j.finished := p_now;
     j.reason := p_reason;
     j.note := p_note;

@@ -20,8 +20,8 @@ BEGIN
                 (lane IS NULL OR hold & {{hold.lane}} <> 0) AND epoch IN (0, p_epoch)))
     ), ended AS (
         UPDATE job AS j SET
-            state = 'cancelled', hold = 0, parents_left = 0, token = NULL, lease_expires = NULL, finished = p_now,
-            reason = 'cleared', note = '', result = NULL, key_until = p_now,
+            state = 'cancelled', hold = 0, parents_left = 0, token = NULL, lease_expires = NULL, loss_error = NULL,
+            finished = p_now, reason = 'cleared', note = '', result = NULL, key_until = p_now,
             visible_until = later(p_now, coalesce(j.given_retention, {{retention}})),
             result_until = later(p_now, coalesce(j.given_result_ttl, {{result_ttl}}))
         FROM plain AS p WHERE j.queue = p_queue AND j.id = p.id

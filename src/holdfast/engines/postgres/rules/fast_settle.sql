@@ -39,7 +39,7 @@ BEGIN
     END IF;
     WITH done AS (
         UPDATE job AS j SET
-            state = 'succeeded', token = NULL, lease_expires = NULL, finished = p_now, reason = NULL,
+            state = 'succeeded', token = NULL, lease_expires = NULL, loss_error = NULL, finished = p_now, reason = NULL,
             note = '', result = s.result, last_error = NULL, settled_token = s.token,
             visible_until = later(p_now, coalesce(j.given_retention, s.retention, {{retention}})),
             result_until = later(p_now, coalesce(j.given_result_ttl, s.result_ttl, {{result_ttl}})),

@@ -7,6 +7,7 @@
 -- T9: a locked job stays as it is, and is answered `busy`.
 -- T4: accepted while the token is the current one, also after the expiry.
 -- T5: extended, also if the answer is `cancel` or `hold`.
+-- A13: its owner lives.
 CREATE FUNCTION renew(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -28,7 +29,8 @@ BEGIN
         WHERE j.token = a.token FOR UPDATE OF j SKIP LOCKED
     ), extended AS (
         UPDATE job AS j SET
-            lease_expires = greatest(j.lease_expires, v_clock + j.lease_len), progress = coalesce(h.progress, j.progress)
+            lease_expires = greatest(j.lease_expires, v_clock + j.lease_len), progress = coalesce(h.progress, j.progress),
+            loss_error = NULL
         FROM held AS h WHERE j.queue = h.queue AND j.id = h.id RETURNING j.ctid AS row
     )
     SELECT array_agg(row) INTO v_extended FROM extended;
@@ -98,18 +100,21 @@ DECLARE
 BEGIN
     PERFORM begin_call();
     SELECT json_agg(json_build_object('queue', queue, 'id', id) ORDER BY queue, id) INTO v_leases
-    FROM expire_leases(v_workers, v_clock);
+    FROM expire_leases(v_workers, v_clock, nullif(p_request -> 'error', 'null'));
     RETURN reply(answer_time(v_clock, p_not_before_us), '"leases":' || coalesce(v_leases, '[]'), 0, v_clock);
 END $$;
 
--- The leases of these workers, which expire now; all but those of locked jobs.
-CREATE FUNCTION expire_leases(p_workers text[], p_clock bigint) RETURNS TABLE (queue text, id text, owner text)
-LANGUAGE sql AS $$
+-- The leases of these workers, which expire now; all but those of locked jobs. `p_error`: how the workers have ended.
+-- A13: an error replaces an earlier one; without one, that stays.
+CREATE FUNCTION expire_leases(p_workers text[], p_clock bigint, p_error jsonb DEFAULT NULL)
+RETURNS TABLE (queue text, id text, owner text) LANGUAGE sql AS $$
     WITH orphan AS MATERIALIZED (
         SELECT queue, id, owner FROM job WHERE token IS NOT NULL AND owner = ANY (p_workers) FOR UPDATE SKIP LOCKED
     ), expired AS (
-        UPDATE job AS j SET lease_expires = p_clock FROM orphan AS o
-        WHERE j.queue = o.queue AND j.id = o.id AND j.lease_expires > p_clock
+        UPDATE job AS j SET
+            lease_expires = least(j.lease_expires, p_clock), loss_error = coalesce(p_error, j.loss_error)
+        FROM orphan AS o
+        WHERE j.queue = o.queue AND j.id = o.id AND (j.lease_expires > p_clock OR p_error IS NOT NULL)
     )
     SELECT queue, id, owner FROM orphan
 $$;

@@ -317,6 +317,7 @@ BEGIN
     END IF;
     j.token := NULL;
     j.lease_expires := NULL;
+    j.loss_error := NULL;  -- A13
     j.reason := p_reason;
     j.note := p_note;
     IF p_target = 'queued' THEN

@@ -65,6 +65,7 @@ CREATE TABLE job (
     cancel_note text NOT NULL DEFAULT '',
     settled_token text COLLATE "C",
     reaped_token text COLLATE "C",
+    loss_error jsonb,
     -- The end
     finished bigint,
     reason text COLLATE "C",

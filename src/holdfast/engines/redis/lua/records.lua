@@ -100,6 +100,7 @@ do
       set_rare("pool_hash_lo", hash[2])
     end
     if job.reaped_token ~= nil then set_rare("reaped_token", job.reaped_token) end
+    if job.loss_error ~= nil then set_rare("loss_error", job.loss_error) end
   end
 
   -- The stored form of a job.

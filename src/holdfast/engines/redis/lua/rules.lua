@@ -134,6 +134,7 @@ local function copy_JobRecord(record)
     epoch = record.epoch,
     pool_key = record.pool_key,
     reaped_token = record.reaped_token,
+    loss_error = record.loss_error,
     payload_apart = record.payload_apart,
     pool_hash_hi = record.pool_hash_hi,
     pool_hash_lo = record.pool_hash_lo,
@@ -572,13 +573,14 @@ function R.finish(step, before, target, reason, job, note, settled_token, result
   local now = step.now
   -- K1, K2, K3, K4, K5: in `model/lifetimes.py`.
   local visible, result_until, key = R.untils(job, target, now, result_ttl, retention)
-  -- W4: an ended record has no token, no lease expiry and no hold.
+  -- W4: an ended record has no token, no lease expiry and no hold. A13: the error of a loss is with the lease.
   local after = copy_JobRecord(job)
   after.state = target
   after.hold = Hold.NONE
   after.parents_left = 0
   after.token = nil
   after.lease_expires = nil
+  after.loss_error = nil
   after.settled_token = settled_token or job.settled_token
   after.finished = now
   after.reason = reason
@@ -1343,6 +1345,7 @@ function R.apply_settlement(step, before, settlement, target, reason, note)
   copy_3.settled_token = settled_token
   copy_3.token = nil
   copy_3.lease_expires = nil
+  copy_3.loss_error = nil
   copy_3.reason = reason
   copy_3.note = note
   job = copy_3
@@ -1438,9 +1441,11 @@ function R._renew(step, renewal)
   end
   local expires = math.max(job.lease_expires, step.at.lease + job.lease_len)
   local progress = renewal.progress or job.progress
+  -- A13: its owner lives.
   local copy_1 = copy_JobRecord(job)
   copy_1.lease_expires = expires
   copy_1.progress = progress
+  copy_1.loss_error = nil
   step.put_job(job, copy_1)
   if job.cancel_asked then
     return { status = "cancel", lease_expires = expires }
@@ -1507,6 +1512,7 @@ function R._listed(job)
     max_attempts = job.max_attempts,
     max_losses = job.max_losses,
     cancel_asked = job.cancel_asked,
+    loss_error = job.loss_error,
   }
 end
 
@@ -1523,9 +1529,13 @@ function R.disown(step, command)
   local leases = rt.sorted(S.leases_of(command.workers), order_1)
   for _, job in ipairs(leases) do
     assert(job.lease_expires ~= nil)
-    if job.lease_expires > step.at.lease then
+    -- A13: an error replaces an earlier one; without one, that stays.
+    if job.lease_expires > step.at.lease or command.error ~= nil then
+      local expires = math.min(job.lease_expires, step.at.lease)
+      local error = command.error or job.loss_error
       local copy_2 = copy_JobRecord(job)
-      copy_2.lease_expires = step.at.lease
+      copy_2.lease_expires = expires
+      copy_2.loss_error = error
       step.put_job(job, copy_2)
     end
   end

@@ -93,6 +93,8 @@ def whole(value: int | None, what: str, low: int = 0, high: int = FOREVER) -> No
 
 def duration(value: Micros | None, what: str, low: Micros = 0) -> None:
     """A century at most, so that its sum with an instant is exact, too; or FOREVER."""
+    if type(value) is int and low <= value <= LONGEST:  # the usual case, without a call
+        return
     if value != FOREVER:
         whole(value, what, low, LONGEST)
 

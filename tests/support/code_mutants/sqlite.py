@@ -337,7 +337,7 @@ MUTANTS = (
     Mutant(
         "a job that is not kept is kept for ever",
         "engines/sqlite/fast_settle.py",
-        "if max(lifetimes) > now:",
+        "if kept_until > now:",
         "if True:",
         "A job with a retention of 0 is not deleted with its end.",
         (EXCHANGE,),
@@ -361,8 +361,8 @@ MUTANTS = (
     Mutant(
         "a claim takes the tasks one after the other",
         "engines/sqlite/fast_claim.py",
-        "else merge(*streams)",
-        "else (one for stream in streams for one in stream)",
+        "map(itemgetter(3, 4), merge(*streams))",
+        "map(itemgetter(3, 4), (one for stream in streams for one in stream))",
         "An urgent job of one task waits for all jobs of another.",
         (EXCHANGE,),
     ),

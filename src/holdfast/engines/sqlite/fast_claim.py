@@ -7,6 +7,8 @@ limits of its own, and the rest of a queue behind an expired job, are left to th
 
 from collections.abc import Iterator
 from heapq import merge
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 from holdfast.engines.ledger.claim import grant, leased_record, take
@@ -20,9 +22,6 @@ from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim, lease_of
 QUEUED = JobState.QUEUED
 RUNNING = JobState.RUNNING
 
-Candidate = tuple[int, int, int, JobRecord, TaskClaim]
-"""Minus the priority, the due time, the arrival: the claim order (S2). Then the job, and the lease that it gets."""
-
 
 class PlainClaims(SqliteState):
     def take(self, step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -> None:
@@ -32,7 +31,7 @@ class PlainClaims(SqliteState):
             return take(step, request, wanted, leases)
         at, queue, jobs = step.at, wanted.queue, self._jobs
         rows: list[Any] = []
-        for _, _, _, job, terms in self._candidates(wanted, left):
+        for job, terms in self._candidates(wanted, left):
             if job.lane is None and job.expires is None:
                 after = leased_record(job, request, terms, len(leases), at, job.fence)
                 jobs[queue, job.id] = after
@@ -48,14 +47,18 @@ class PlainClaims(SqliteState):
                 break
         self._write_leases(queue, rows)
 
-    def _candidates(self, wanted: QueueClaim, left: int) -> Iterator[Candidate]:
+    def _candidates(self, wanted: QueueClaim, left: int) -> Iterator[tuple[JobRecord, TaskClaim]]:
         """The ready jobs of the tasks, in claim order."""
-        about = left // len(wanted.tasks) + 1
+        queue, tasks = wanted.queue, wanted.tasks
+        if len(tasks) == 1:
+            return zip(self.ready(queue, tasks[0].task, left), repeat(tasks[0]))
+        about = left // len(tasks) + 1
+        # S2: priority, due, arrival.
         streams = [
-            ((-job.priority, job.due, job.arrival, job, task) for job in self.ready(wanted.queue, task.task, about))
-            for task in wanted.tasks
+            ((-job.priority, job.due, job.arrival, job, task) for job in self.ready(queue, task.task, about))
+            for task in tasks
         ]
-        return streams[0] if len(streams) == 1 else merge(*streams)
+        return map(itemgetter(3, 4), merge(*streams))
 
     def _write_leases(self, queue: str, rows: list[Any]) -> None:
         """Write these leases and count them."""

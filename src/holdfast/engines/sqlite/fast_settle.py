@@ -5,13 +5,14 @@ record that is kept. The changes of all of them are counted and written together
 general path, at its place in the order.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.engines.ledger.ends import ended_record
 from holdfast.engines.ledger.settle import settle
 from holdfast.engines.ledger.step import Step
-from holdfast.engines.sqlite.fast_updates import end_row
+from holdfast.engines.sqlite.rows import STATE_NUMBERS, pack_job
 from holdfast.engines.sqlite.state import SqliteState
 from holdfast.model.job import JobRecord
 from holdfast.model.lifetimes import untils
@@ -20,6 +21,7 @@ from holdfast.model.work import Settlement, SettleStatus
 
 RUNNING = JobState.RUNNING
 SUCCEEDED = JobState.SUCCEEDED
+SUCCEEDED_NUMBER = STATE_NUMBERS[SUCCEEDED]
 APPLIED = SettleStatus.APPLIED
 
 
@@ -27,15 +29,17 @@ class PlainSettlements(SqliteState):
     def settle_all(self, step: Step, settlements: Sequence[Settlement]) -> list[SettleStatus]:
         self.flush()
         statuses: list[SettleStatus] = []
-        ended: list[JobRecord] = []
-        jobs, now = self._jobs, step.now
+        rows: list[Any] = []
+        queues: list[str] = []  # of the rows
+        now = step.now
         for settlement in settlements:
             queue = settlement.queue
             job = self.job(queue, settlement.id)
             if job is not None and job.token == settlement.token and is_plain(job, settlement):  # G2
                 lifetimes = untils(job, SUCCEEDED, now, settlement.result_ttl, settlement.retention)
-                if max(lifetimes) > now:  # K6: the record stays
-                    jobs[queue, job.id] = after = ended_record(
+                kept_until = max(lifetimes)
+                if kept_until > now:  # K6: the record stays
+                    self._jobs[queue, job.id] = after = ended_record(
                         job,
                         SUCCEEDED,
                         now,
@@ -45,31 +49,26 @@ class PlainSettlements(SqliteState):
                         result=settlement.result,
                         lifetimes=lifetimes,
                     )
-                    ended.append(after)
+                    rows.append((SUCCEEDED_NUMBER, kept_until, pack_job(after), job.arrival))  # as `end_row`
+                    queues.append(queue)
+                    for process in job.reply:
+                        step.topics.add("reply:" + process)  # N3
                     statuses.append(APPLIED)
                     continue
-            self._write_ended(step, ended)
+            self._write_ends(step, rows, queues)
             statuses.append(settle(step, settlement))
-        self._write_ended(step, ended)
+        self._write_ends(step, rows, queues)
         return statuses
 
-    def _write_ended(self, step: Step, ended: list[JobRecord]) -> None:
-        """Write these successes and count them. The list is empty afterwards."""
-        if not ended:
-            return
-        counts: dict[str, int] = {}
-        rows: list[Any] = []
-        for job in ended:
-            rows.append(end_row(job))
-            counts[job.queue] = counts.get(job.queue, 0) + 1
-            for process in job.reply:
-                step.topics.add("reply:" + process)  # N3
-        ended.clear()
+    def _write_ends(self, step: Step, rows: list[Any], queues: list[str]) -> None:
+        """Write these successes and count them. The lists are empty afterwards."""
         self.db.many("update_job_end", rows)
-        for queue, count in counts.items():
+        for queue, count in Counter(queues).items():
             self.count_moves(queue, RUNNING, SUCCEEDED, count)
             step.count_end(queue, SUCCEEDED, count)
             step.topics.add("room:" + queue)  # N2
+        rows.clear()
+        queues.clear()
 
 
 def is_plain(job: JobRecord, settlement: Settlement) -> bool:

@@ -238,25 +238,24 @@ async def test_an_engine_works_with_fewer_connections_than_its_pool_size(small: 
 
 async def test_a_statement_timeout_of_the_server_is_unavailable(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # PF1: each connection sets it.
-    monkeypatch.setattr("holdfast.engines.postgres.connect.SERVER_GRACE_S", 0.5 - STATEMENT_TIMEOUT_S)
-    async with opened(store) as engine:
-        await engine.enqueue(Group((new_job("a", lane="l"),)))
-        async with lanes_locked(store):
+    async with opened(store) as patient:
+        await patient.enqueue(Group((new_job("a", lane="l"),)))
+        monkeypatch.setattr("holdfast.engines.postgres.connect.SERVER_GRACE_S", 1 - STATEMENT_TIMEOUT_S)
+        async with lanes_locked(store), opened(store) as hasty:
             with pytest.raises(EngineUnavailable, match=r"statement timeout.*Nothing was written"):
-                await engine.enqueue(Group((new_job("b", lane="l"),)))
-        await engine.enqueue(Group((new_job("b", lane="l"),)))
+                await hasty.enqueue(Group((new_job("b", lane="l"),)))
+        await patient.enqueue(Group((new_job("b", lane="l"),)))
 
 
 async def test_a_call_without_an_answer_raises_outcome_unknown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.postgres.connect.STATEMENT_TIMEOUT_S", 0.3)
-
-    async with opened(store) as engine:
-        await engine.enqueue(Group((new_job("a", lane="l"),)))
-        async with lanes_locked(store):
+    async with opened(store) as patient:
+        await patient.enqueue(Group((new_job("a", lane="l"),)))
+        monkeypatch.setattr("holdfast.engines.postgres.connect.STATEMENT_TIMEOUT_S", 1)
+        async with lanes_locked(store), opened(store) as hasty:
             with pytest.raises(OutcomeUnknown) as unknown:
-                await engine.enqueue(Group((new_job("b", lane="l"),)))
+                await hasty.enqueue(Group((new_job("b", lane="l"),)))
             assert unknown.value.job_ids == ("b",)
-        await engine.enqueue(Group((new_job("b", lane="l"),)))
+        await patient.enqueue(Group((new_job("b", lane="l"),)))
 
 
 # A proxy that shares sessions, as the client sees it

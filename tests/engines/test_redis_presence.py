@@ -312,8 +312,8 @@ async def test_renewals_go_on_after_their_connection_is_ended(store: Store) -> N
 
 # PF1
 async def test_a_renewal_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engines.redis.engine.CALL_TIMEOUT_S", 0.3)
-    monkeypatch.setattr("holdfast.engines.redis.engine.CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("holdfast.engines.redis.engine.CALL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("holdfast.engines.redis.engine.CONNECT_TIMEOUT_S", 1.0)
     with private_server({"save": "", "appendonly": "no"}) as server:
         async with opened(fresh_namespace(server)) as engine, session(engine) as connection:
             server.freeze()

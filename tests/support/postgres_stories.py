@@ -33,10 +33,15 @@ def backends(server: PostgresServer) -> set[int]:
     return {pid for (pid,) in server.execute(query)}
 
 
+ENGINE_BEHIND_TEST = """
+SELECT 1 FROM pg_stat_activity AS engine, unnest(pg_blocking_pids(engine.pid)) AS blocking
+JOIN pg_stat_activity AS test ON test.pid = blocking AND test.datname = current_database()
+WHERE engine.datname = current_database() AND engine.application_name = 'holdfast' AND engine.wait_event_type = 'Lock'
+    AND test.application_name <> 'holdfast'
+"""
+"""Not just any wait: the commit of a notification waits, for a moment, for those of all databases of the server."""
+
+
 async def until_one_waits(server: PostgresServer) -> None:
-    """Wait until a call of an engine in this worker's database waits for a lock."""
-    query = (
-        "SELECT 1 FROM pg_stat_activity"
-        " WHERE datname = current_database() AND application_name = 'holdfast' AND wait_event_type = 'Lock'"
-    )
-    await eventually(lambda: bool(server.execute(query)))
+    """Wait until a call of an engine waits for a lock that a session of the test holds."""
+    await eventually(lambda: bool(server.execute(ENGINE_BEHIND_TEST)), "a call that waits for a lock of the test")

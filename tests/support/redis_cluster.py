@@ -31,8 +31,10 @@ SLOTS = 16_384
 PRIMARIES = 3
 BUS_OFFSET = 10_000
 """The port on which nodes talk to each other is that much higher. Redis 6.2 cannot set it."""
-NODE_TIMEOUT_MS = 1_000
-"""After that long without an answer, a node counts as failed."""
+NODE_TIMEOUT_MS = 15_000
+"""After that long without an answer, a node counts as failed. All nodes of a busy machine may be late by seconds."""
+FAILOVER_TIMEOUT_MS = 1_000
+"""The same in a cluster with replicas, whose tests wait for a failover."""
 MOVE_LIMIT_S = 60.0
 """Seconds for the migration of a slot."""
 CLUSTER: Settings = WITHOUT_PERSISTENCE | {
@@ -170,7 +172,8 @@ def private_cluster(name: str | None = None, *, replicas: int = 0, settings: Set
     """A new cluster, with so many replicas of each primary. The caller closes it."""
     binary = find(name)
     folders = [new_folder(binary) for _ in range(PRIMARIES * (1 + replicas))]
-    return _start(binary, folders, settings or {})
+    timeout: Settings = {"cluster-node-timeout": FAILOVER_TIMEOUT_MS} if replicas else {}
+    return _start(binary, folders, timeout | (settings or {}))
 
 
 @cache

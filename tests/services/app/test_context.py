@@ -90,7 +90,7 @@ def test_progress_is_a_share(fraction: object) -> None:
 
 async def test_sync_handlers_run_in_threads_of_their_own() -> None:
     seen: set[int] = set()
-    together = threading.Barrier(20, timeout=10)
+    together = threading.Barrier(20, timeout=60)
 
     def blocks() -> None:
         seen.add(threading.get_ident())

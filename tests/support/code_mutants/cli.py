@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "a verb forgets the metadata of its filter",
         "cli/job_selection.py",
-        "            metadata=dict(chosen.metadata),\n",
+        "            metadata=chosen.metadata,\n",
         "",
         "`jobs cancel --metadata customer=7` cancels the jobs of every customer.",
         ("tests/edges/test_cli_jobs.py::test_a_verb_takes_the_jobs_that_a_metadata_filter_finds",),
@@ -281,7 +281,7 @@ MUTANTS = (
         "return SUMMARIES[name] if name in SUMMARIES else super().summary(ctx, name)",
         "return super().summary(ctx, name)",
         "`holdfast --help` and each completion load an engine and take twice as long.",
-        ("tests/edges/test_cli_start.py::test_the_first_page_loads_no_engine_and_no_tables",),
+        ("tests/edges/test_cli_start.py::test_the_first_page_loads_no_app_no_engine_and_no_tables",),
     ),
     Mutant(
         "a manager is ready before it has its signal handlers",

@@ -146,7 +146,7 @@ MUTANTS = (
         "TRIES = 5",
         "TRIES = 1",
         "A call that met another one in the wrong order fails.",
-        ("tests/engines/test_postgres_faults.py::test_nothing_is_lost_when_every_backend_is_terminated_under_load",),
+        ("tests/engines/test_postgres_faults.py::test_a_call_is_repeated_after_a_deadlock",),
     ),
     Mutant(
         "a server that vanishes is not detected",

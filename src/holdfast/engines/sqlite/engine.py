@@ -136,7 +136,7 @@ class SqliteEngine(HostEngine):
     def _refuse_hard_links(self) -> None:
         """SQLite finds the log by the name of the file. With two names there are two logs, and they damage the file."""
         path = self._store.real_path
-        if os.path.exists(path) and (names := os.stat(path).st_nlink) > 1:
+        if os.path.isfile(path) and (names := os.stat(path).st_nlink) > 1:  # a folder has several names
             raise ConfigError(
                 f"{path} has {names} names (hard links). Processes that open it by different names damage it, so it "
                 f"is not opened. Remove the others (`find DIRECTORY -samefile {path}` lists them). A symbolic link "

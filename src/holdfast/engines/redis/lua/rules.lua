@@ -1441,10 +1441,11 @@ function R._renew(step, renewal)
   end
   local expires = math.max(job.lease_expires, step.at.lease + job.lease_len)
   local progress = renewal.progress or job.progress
+  -- A13: its owner lives.
   local copy_1 = copy_JobRecord(job)
-  copy_1.lease_expires = expires  -- A13
-  copy_1.progress = progress  -- A13
-  copy_1.loss_error = nil  -- A13
+  copy_1.lease_expires = expires
+  copy_1.progress = progress
+  copy_1.loss_error = nil
   step.put_job(job, copy_1)
   if job.cancel_asked then
     return { status = "cancel", lease_expires = expires }

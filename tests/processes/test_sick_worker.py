@@ -85,8 +85,8 @@ def assert_ran_once(found: list[JobRecord]) -> None:
 
 async def use_up_descriptors(url: str, folder: Path, **options: Any) -> None:
     async with opened(url, **options) as engine:
-        await enqueue(engine, "greedy", "greedy", payload=b"[[5],{}]")
-        await enqueue(engine, "steady", "a", "b", payload=b"[[6],{}]")
+        await enqueue(engine, "greedy", "greedy", payload=b"[[3],{}]")  # seconds: longer than a lease
+        await enqueue(engine, "steady", "a", "b", payload=b"[[4],{}]")
         with sick_worker(url, folder, "descriptors", 64, **environment(options)):
             await eventually(lambda: len(list(folder.glob("[ab]-1-*"))) == 2, "the other jobs to start", limit_s=60)
             (folder / "greedy-may-begin").touch()

@@ -69,7 +69,7 @@ mutants: $(INSTALLED) ## Plant bugs in a copy of the source, one at a time, and 
 lua: $(INSTALLED) ## Generate the Lua rules of the Redis engine from the ledger
 	$(BIN)/python -m tools.lua.build
 
-reference: $(INSTALLED) ## Generate docs/reference/cli.md from the help pages of all commands
+reference: $(INSTALLED) ## Generate docs/reference from the help pages of all commands and from the docstrings
 	$(BIN)/python -m tools.reference
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes

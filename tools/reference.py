@@ -1,4 +1,8 @@
-"""Writes docs/reference/cli.md: the help page of every command, exit codes, signals and environment variables."""
+"""Writes the pages in docs/reference.
+
+`cli.md`, made here: the help page of every command, exit codes, signals and environment variables. `python.md`: see
+`python_reference.py`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +13,7 @@ from holdfast.cli.exits import EXIT_CODES
 from holdfast.cli.root import root
 from holdfast.config import QueueSettings, SettingTables, readers, variable_of
 from holdfast.engines import settings_tables
+from tools import python_reference
 
 PAGE = Path(__file__).parents[1] / "docs/reference/cli.md"
 WIDTH = 100
@@ -114,9 +119,10 @@ def _settings() -> str:
 
 
 def main() -> None:
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(make_page(), encoding="utf-8")
-    print(f"Wrote {PAGE}.")
+    for page, text in ((PAGE, make_page()), (python_reference.PAGE, python_reference.make_page())):
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text, encoding="utf-8")
+        print(f"Wrote {page}.")
 
 
 if __name__ == "__main__":

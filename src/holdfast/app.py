@@ -48,7 +48,13 @@ Lifespan = Callable[[], AbstractAsyncContextManager[S]]
 
 
 class App(Generic[S]):
-    """One application's jobs. Docs call it `jobs`."""
+    """One application's jobs. Docs call it `jobs`.
+
+    `url`: the address of the store, or a function that returns it; None: `HOLDFAST_URL`, else `holdfast.toml`, else
+    `sqlite:///holdfast.db`. `lifespan` opens what handlers need, once per worker: `ctx.state`. `modules`: imported by
+    workers and commands. `namespace`: the name under which jobs are stored. `auto_migrate`: make the tables when the
+    store is opened; by default everywhere but on PostgreSQL.
+    """
 
     def __init__(
         self,
@@ -73,9 +79,12 @@ class App(Generic[S]):
         self.middlewares: list[Middleware] = []
         for each in middleware:
             self.middleware(each)
-        self.task = TaskFactory(self._store, self.registry)
-        self.client = Client(self._store, self.registry)
-        self.control = Control(self._store, self.registry)
+        self.task: TaskFactory = TaskFactory(self._store, self.registry)
+        """The decorator that declares a task."""
+        self.client: Client = Client(self._store, self.registry)
+        """For producers."""
+        self.control: Control = Control(self._store, self.registry)
+        """For operators."""
         isolated.note_app(self)
 
     # For its parts
@@ -178,7 +187,7 @@ class App(Generic[S]):
     async def acheck(self, /, *, queues: Sequence[str] = (), on_page: OnPage | None = None) -> CheckReport:
         """Decode every live job of the store with the tasks of this process, and list those that they cannot run.
 
-        Ask this with the code of the next release, before it is deployed. Nothing is written, and the store is not
+        Call it with the code of the next release, before that is deployed. Nothing is written, and the store is not
         migrated. `queues`: only these. A job that is enqueued meanwhile may be missed.
         """
         self.import_modules()

@@ -36,12 +36,17 @@ _QUOTED = re.compile(r"""value (?:'.*'|".*"|-?\d+)""", re.DOTALL)
 
 @runtime_checkable
 class Codec(Protocol):
-    """What Holdfast asks of a codec. `name` is stored beside the bytes, so that a reader knows which one to use."""
+    """Payloads and results to bytes and back. JSON is the default; msgpack is built in, too."""
 
     @property
-    def name(self) -> str: ...
-    def encode(self, value: object) -> bytes: ...
-    def decode(self, data: bytes, type: Any = Any) -> Any: ...
+    def name(self) -> str:
+        """Stored beside the bytes, so that a reader knows which codec to use."""
+
+    def encode(self, value: object) -> bytes:
+        """The bytes of a value. Raise `InvalidArguments` for a value that cannot be encoded."""
+
+    def decode(self, data: bytes, type: Any = Any) -> Any:
+        """The value as this type. Raise `InvalidArguments` if it does not fit, `CorruptRecord` for damaged bytes."""
 
 
 class Limits(msgspec.Struct, frozen=True):

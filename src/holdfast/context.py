@@ -124,6 +124,7 @@ class Context(Generic[S]):
 
     @property
     def is_retry(self) -> bool:
+        """True from the second attempt on."""
         return self._attempt.lease.attempt > 1
 
     @property
@@ -138,6 +139,7 @@ class Context(Generic[S]):
 
     @property
     def lane(self) -> str | None:
+        """The lane of the job; None if it has none."""
         return self._attempt.lease.lane
 
     @property
@@ -171,6 +173,7 @@ class Context(Generic[S]):
 
     @property
     def abort_reason(self) -> AbortReason | None:
+        """Why this attempt has to stop; None: it may go on."""
         return self._attempt.abort_reason
 
     def check(self) -> None:
@@ -267,3 +270,5 @@ Surround = Callable[[Context[Any]], Iterator[None]]
 """A generator with one `yield`: before and after the handler, where the handler runs."""
 
 Middleware = Onion | Surround
+"""Code around every attempt: `async def(ctx, proceed)`, which awaits `proceed()`; or a generator `def(ctx)` that yields
+once, where the handler runs."""

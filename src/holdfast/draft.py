@@ -23,10 +23,12 @@ class Draft(Generic[R]):
 
     @property
     def id(self) -> str:
+        """The id that the job will have."""
         return self.job.id
 
     @property
     def queue(self) -> str:
+        """Where the job will go."""
         return self.job.queue
 
     def __repr__(self) -> str:

@@ -23,9 +23,9 @@
 
 Every error takes a message, then its facts by keyword. The message says what happened, to which job or queue, and what
 to do; without one, the facts make it. It never quotes a payload: payloads hold secrets.
-All other modules import this one. So the checks of durations and instants, which `Interrupt` needs, are here too; all
-modules use the same ones.
 """
+
+# All other modules import this one. So the checks of durations and instants, which `Interrupt` needs, are here too.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta

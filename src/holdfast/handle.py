@@ -54,8 +54,9 @@ class Handle(Generic[R]):
         self._accepted = accepted
         self._in_transaction = in_transaction
         """Enqueued in a user's transaction, and not read since."""
-        self.id = key.id
-        self.queue = key.queue
+        self.id: str = key.id
+        """The id of the job: your own, or a generated one."""
+        self.queue: str = key.queue
         """Empty if the handle was made from a bare id and has not been used yet."""
 
     @property
@@ -91,7 +92,7 @@ class Handle(Generic[R]):
     refresh = blocking(arefresh)
 
     async def acancel(self, /, reason: str = "") -> CancelAnswer:
-        """Keep it from running, or ask its worker to stop it."""
+        """Cancel it before it runs, or request its worker to stop it."""
         return await cancel_job(self._store, await self._key(), reason)
 
     cancel = blocking(acancel)

@@ -147,7 +147,9 @@ class Lane(QueueOrLane):
         super().__init__(store, pool, str(index))
         self._lanes = lanes
         self.pool = pool
+        """The name of the pool."""
         self.index = index
+        """The number of the lane, from 0."""
 
     async def _check_exists(self) -> None:
         await self.astatus()

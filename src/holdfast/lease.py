@@ -59,7 +59,7 @@ _logger = logging.getLogger("holdfast.pull")
 
 
 class Lease(Generic[T]):
-    """The lease of one attempt. It must not be shared between threads."""
+    """The lease of one attempt on `payload`, the value that was enqueued. It must not be shared between threads."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Lease(Generic[T]):
     # Verbs
 
     async def acomplete(self, /, result: Any = None, *, transaction: Any | None = None) -> None:
-        """It succeeded, with this result. `transaction`: if, and only if, your own is committed."""
+        """End the job as succeeded, with this result; with `transaction`: if, and only if, that one commits."""
         self._check_open("complete")
         outcome = Returned(self._task.encode_result(result, self._attempt.lease.codec))
         if transaction is None:
@@ -149,7 +149,7 @@ class Lease(Generic[T]):
     complete = blocking(acomplete)
 
     async def aretry(self, /, error: str | BaseException = "", *, delay: Duration | None = None) -> None:
-        """It failed: try it again after `delay` or the back-off, while attempts are left. Costs an attempt."""
+        """End the attempt as failed: the job is tried again after `delay` or the back-off, while attempts are left."""
         if isinstance(error, str):
             outcome = raised(self._attempt, Retry(error, delay=delay))
         elif delay is None:
@@ -161,13 +161,13 @@ class Lease(Generic[T]):
     retry = blocking(aretry)
 
     async def asnooze(self, /, *, delay: Duration | None = None, at: datetime | None = None) -> None:
-        """Not now: hand it out again after `delay` or at `at`. Costs no attempt."""
+        """Postpone the job: it can be claimed again after `delay` or at `at`. Costs no attempt."""
         await self._settle("snoozed", raised(self._attempt, Snooze(delay=delay, at=at)))
 
     snooze = blocking(asnooze)
 
     async def agive_up(self, /, reason: str) -> None:
-        """Trying again is pointless: it fails now and is a dead letter."""
+        """End the job as failed, even if attempts are left: it is a dead letter."""
         await self._settle("given up", raised(self._attempt, GiveUp(reason)))
 
     give_up = blocking(agive_up)

@@ -72,7 +72,8 @@ class Pool(QueueOrLane, Generic[T]):
         self._dead_letter_hooks: list[Callable[..., object]] = []
         self._over_soft_limit = False
         """The pool was over its soft limit at the last enqueue, and an event has been sent."""
-        self.name = name
+        self.name: str = name
+        """Also the name of its queue and of its task."""
 
     # Producing
 

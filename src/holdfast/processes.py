@@ -16,12 +16,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 PR_SET_PDEATHSIG = 1
 _KIBIBYTE = 1024
 _STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else _KIBIBYTE
+
+
+class ChildHandle(Protocol):
+    """The part of `subprocess.Popen` that waiting needs."""
+
+    pid: int
+    returncode: int | None
 
 
 class ProcessEnd(NamedTuple):
@@ -55,8 +62,10 @@ def watch_descriptor(pid: int) -> int | None:
     return None
 
 
-def reap(process: "subprocess.Popen[bytes]", *, block: bool = False) -> ProcessEnd | None:
+def reap(process: ChildHandle, *, block: bool = False) -> ProcessEnd | None:
     """Take the status of a child that has ended. None: it still runs. `block`: wait for its end."""
+    if process.returncode is not None:  # `Popen.kill` has found it ended
+        return ProcessEnd(process.returncode, 0)
     try:
         pid, status, usage = os.wait4(process.pid, 0 if block else os.WNOHANG)
     except ChildProcessError:  # the program ignores SIGCHLD, or waits for all its children

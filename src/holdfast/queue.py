@@ -56,7 +56,8 @@ class Queue(QueueOrLane, Generic[T]):
         self._pull_workers = pull_workers
         self._task = PayloadTask(store, f"Queue {name!r}", "", name, payload)
         declare_depth_limits(store, name, max_depth, lane_max_depth)
-        self.name = name
+        self.name: str = name
+        """As it is stored with each job."""
 
     # Producing
 

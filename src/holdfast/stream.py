@@ -35,7 +35,8 @@ class EventStream(Generic[E]):
         self._closed = False
         self._arrived = store.runtime.event()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        self.dropped = 0
+        self.dropped: int = 0
+        """Events that were lost here, because the reader was too slow."""
 
     def _open(self) -> Self:
         """Start listening. Events of other processes arrive once the store is open."""
@@ -63,6 +64,7 @@ class EventStream(Generic[E]):
             waiter[0].call_soon_threadsafe(_resolve, waiter[1])
 
     def close(self) -> None:
+        """Stop listening. A loop over the stream ends after the events that have arrived."""
         self._closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()

@@ -85,14 +85,24 @@ class TaskCodecs(NamedTuple):
 
 
 class Task(Generic[P, R]):
-    """A declared function. `SyncTask` and `AsyncTask` differ only in what a call returns."""
+    """A function plus the settings of its jobs. Made by `@jobs.task`. A call of it runs the function here.
+
+    >>> from holdfast import App
+    >>> jobs = App("memory://")
+    >>> @jobs.task
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> double(4), double.enqueue(4).receipt.answer
+    (8, 'created')
+    """
 
     def __init__(self, definition: Definition) -> None:
         self._store = definition.store
         self._definition = definition
         self._chosen: dict[str, Any] = {}
         self._made: JobDefaults | None = None
-        self.name = definition.name
+        self.name: str = definition.name
+        """As it is stored with each job: the function's name, or `name=` of the decorator."""
         self.takes_context = definition.signature.takes_context
         self.is_async = definition.is_async
         if definition.function is not None:
@@ -133,6 +143,7 @@ class Task(Generic[P, R]):
 
     @property
     def middleware(self) -> tuple[Any, ...]:
+        """Around each attempt of this task."""
         found: tuple[Any, ...] = self._definition.options.get("middleware", ())
         return found
 

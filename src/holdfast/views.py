@@ -117,7 +117,8 @@ class Attempt(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job(Shown):
-    """A job, as it was when it was read."""
+    """A job, as it was when it was read. `arrival`: its place in the order of its queue. `fence` grows with each lease
+    of the job and of its lane."""
 
     id: str
     task: str
@@ -156,6 +157,7 @@ class Job(Shown):
 
     @property
     def finished(self) -> bool:
+        """True if it succeeded, failed or was cancelled."""
         return self.state in TERMINAL
 
     @property

@@ -1,16 +1,18 @@
-"""The files around the source: the pins name packages and nothing else, and the docs point at what is there."""
+"""The files around the source: the pins name packages and nothing else, and links in the docs lead somewhere."""
 
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from tools.python_reference import anchors
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*(; python_version (<|>=) '[0-9.]+')?")
-LINK = re.compile(r"\[[^\]]+\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]+\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+"""A link to a file of ours: the file, empty for the same page, and the name of a heading."""
 
 
 def pins() -> list[str]:
@@ -57,5 +59,36 @@ def test_every_dependency_is_pinned() -> None:
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_in_the_docs_lead_somewhere(page: Path) -> None:
-    targets: list[str] = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    assert broken_links(page, page.read_text(encoding="utf-8")) == []
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    broken = []
+    for file, heading in LINK.findall(text):
+        target = page.parent / file if file else page
+        if file and not target.exists():
+            broken.append(file)
+        elif heading:
+            names = {name for _, name in anchors(text if target == page else target.read_text(encoding="utf-8"))}
+            broken += [] if heading in names else [f"{file}#{heading}"]
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("[a](README.md) [b](docs/glossary.md#ownership) [c](https://example.org/x#y)", []),
+        ("# A `b`, c!\n\n# a b c\n\n[1](#a-b-c) [2](#a-b-c-1)", []),
+        ("[a](READ.md)", ["READ.md"]),
+        ("[b](docs/glossary.md#owner)", ["docs/glossary.md#owner"]),
+        ("# One\n\n```text\n# Two\n```\n\n[a](#one) [b](#two)", ["#two"]),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_found(text: str, broken: list[str]) -> None:
+    assert broken_links(ROOT / "page.md", text) == broken
+
+
+def test_the_reading_order_has_every_guide() -> None:
+    order = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    guides = {f"guides/{guide.name}" for guide in (ROOT / "docs" / "guides").glob("*.md")}
+    assert guides - {file for file, _ in LINK.findall(order)} == set()

@@ -42,7 +42,19 @@ class Maker:
     damage: DamageOneChange | None = None
     only: frozenset[str] = frozenset()
     """The files of the suite that are run on it; none: all."""
-    marks: tuple[pytest.MarkDecorator, ...] = ()
+    mark: pytest.MarkDecorator | None = None
+    """For all its examples: `make long` or `make chaos` runs them."""
+    mark_of_others: pytest.MarkDecorator | None = None
+    """For the files that are not in `only`. Without a mark they do not run on it."""
+
+    def marks_for(self, file: str) -> tuple[pytest.MarkDecorator, ...] | None:
+        """The marks of an example in this file of the suite; None: it does not run on this engine."""
+        mark = self.mark
+        if self.only and file not in self.only:
+            if self.mark_of_others is None:
+                return None
+            mark = self.mark_of_others
+        return () if mark is None else (mark,)
 
 
 def sqlite_engine(folder: Path, *, fast_paths: bool = FAST_PATHS) -> Engine:
@@ -133,14 +145,26 @@ def redis_cluster_engine(mode: str, name: str | None = None) -> Engine:
     return open_engine(url, namespace=store.namespace, durability="none", fast_paths=FAST_PATHS)
 
 
-def redis_maker(name: str) -> Maker:
-    return Maker(name, lambda folder: redis_engine(name))
+def redis_makers() -> list[Maker]:
+    """Each version found on this machine: redis62 and valkey91 come with the tests, redis70 with Debian.
+
+    The last one, which is also the server of tests that run on a single version, runs the whole suite.
+    """
+    *others, last = redis_server.names()
+    return [
+        *(Maker(name, partial(_redis_engine, name), only=VERSIONS, mark_of_others=pytest.mark.long) for name in others),
+        Maker(last, partial(_redis_engine, last)),
+    ]
+
+
+def _redis_engine(name: str, folder: Path) -> Engine:
+    return redis_engine(name)
 
 
 def cluster_makers(name: str) -> list[Maker]:
     """A cluster of this version, in both modes."""
     return [
-        Maker(f"{name}-{mode}", partial(_cluster_engine, mode, name), marks=(pytest.mark.chaos,))
+        Maker(f"{name}-{mode}", partial(_cluster_engine, mode, name), mark=pytest.mark.chaos)
         for mode in ("queues", "namespace")
     ]
 
@@ -157,6 +181,9 @@ SEVERAL_QUEUES = frozenset(
     for verb in ("claim", "claim_again", "disown", "enqueue", "exchange", "expired", "notifications", "prune", "remove")
 ) | {"test_open_close", "test_parents", "test_stats", "test_workers"}
 """The files of the suite for an engine that keeps each queue apart."""
+
+VERSIONS = SHORT | {f"test_{verb}" for verb in ("notifications", "open_close", "prune", "remove", "stats", "workers")}
+"""The files of the suite for another version of a server: they use every command of the server."""
 
 ENGINES = (
     Maker("memory", lambda folder: open_engine("memory://")),
@@ -184,8 +211,8 @@ ENGINES = (
         transaction=postgres_transaction,
         only=SHORT,
     ),
-    # Each version found on this machine: redis62 and valkey91 come with the tests, redis70 with Debian.
-    *map(redis_maker, redis_server.names()),
+    # `make long` runs the whole suite on every version.
+    *redis_makers(),
     # What concerns several queues. `make chaos` runs the whole suite, on clusters of every version.
     Maker("redis-queues", lambda folder: redis_cluster_engine("queues"), only=SEVERAL_QUEUES),
     Maker("redis-namespace", lambda folder: redis_cluster_engine("namespace"), only=LEAST),
@@ -194,7 +221,30 @@ ENGINES = (
 )
 
 
-@pytest.fixture(params=[pytest.param(maker, marks=maker.marks, id=maker.name) for maker in ENGINES])
+class ParameterPerEngine:
+    """A pytest plugin: gives each example the engines that run its file.
+
+    The modules of the suite stand elsewhere, so a hook of this file alone would not be called for them. Examples that
+    the run leaves out by their mark are not made at all: they would take half of the time that the collection takes.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        expression = config.getoption("markexpr")
+        self._left_out = {name for name in ("long", "chaos") if f"not {name}" in expression}
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if metafunc.definition.getparent(Suite) is None or "make_engine" not in metafunc.fixturenames:
+            return
+        file = metafunc.definition.path.stem
+        makers = [
+            pytest.param(maker, marks=marks, id=maker.name)
+            for maker in ENGINES
+            if (marks := maker.marks_for(file)) is not None and not any(mark.name in self._left_out for mark in marks)
+        ]
+        metafunc.parametrize("make_engine", makers, indirect=True)
+
+
+@pytest.fixture
 def make_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, confirmed_subscriptions: None
 ) -> EngineMaker:
@@ -224,20 +274,11 @@ class Suite(pytest.File):
 
     def collect(self) -> Iterator[pytest.Collector]:
         self.config.pluginmanager.import_plugin("holdfast.testing.conformance")
+        if not self.config.pluginmanager.has_plugin(ParameterPerEngine.__name__):
+            self.config.pluginmanager.register(ParameterPerEngine(self.config), ParameterPerEngine.__name__)
         for path in sorted(SUITE.glob("test_*.py")):
             yield pytest.Module.from_parent(self, path=path, name=path.stem, nodeid=f"{self.nodeid}::{path.stem}")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     return Suite.from_parent(parent, path=file_path) if file_path.name == "suite.py" else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Some engines run a part of the suite. Its modules stand elsewhere and cannot be asked as they are collected."""
-    items[:] = [item for item in items if _is_meant(item)]
-
-
-def _is_meant(item: pytest.Item) -> bool:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    maker = params.get("make_engine")
-    return not isinstance(maker, Maker) or not maker.only or item.path.stem in maker.only

@@ -40,9 +40,9 @@ class ManageProject:
             text=True,
         )
 
-    def shell(self, code: str) -> str:
+    def shell(self, code: str, **environment: str) -> str:
         """Run code that has the tasks of the project; the last line that it prints."""
-        answer = self("shell", "-c", f"from django_project.shop.tasks import *\n{code}")
+        answer = self("shell", "-c", f"from django_project.shop.tasks import *\n{code}", **environment)
         assert answer.returncode == 0, answer.stderr
         return answer.stdout.strip().splitlines()[-1]
 

@@ -56,7 +56,7 @@ def check(target: str | None, queues: tuple[str, ...], as_json: bool) -> int:
 def _print(report: CheckReport) -> None:
     if report.problems:
         columns = ("jobs#", "task", "problem", "jobs, for example")
-        console().print(table(columns, map(_row, report.problems), uncut=("problem",)))
+        console().print(table(columns, map(_row, report.problems), wide=("problem",)))
         console().print()
     verdict = "all fit." if report.fits else f"{report.misfits:,} cannot be run by this code."
     click.echo(f"{count(report.checked, 'job')} checked: {verdict}")

@@ -45,7 +45,7 @@ def config(where: str | None, target: str | None, url: str | None, as_json: bool
             print_json({"key": setting.key, "value": setting.value, "kind": setting.kind, "source": setting.source})
     else:
         rows = [[text(setting.key), text(_shown(setting.value)), _source_text(setting)] for setting in settings]
-        console().print(table(["setting", "value", "source"], rows, uncut=("setting", "value", "source")))
+        console().print(table(["setting", "value", "source"], rows, uncut=("setting",)))
     if found.app.url_conflict:
         print_message(found.app.url_conflict)
     if has_unread_table(found.app.runtime, Path.cwd()):

@@ -81,7 +81,7 @@ def queue_table(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus], 
     return table(columns, [_queue_row(queue, workers, now) for queue in queues])
 
 
-def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetime) -> list[RenderableType]:
+def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetime) -> list[Text]:
     def jobs_in(*states: JobState) -> int:
         return sum(queue.counts.get(state, 0) for state in states)
 
@@ -107,7 +107,7 @@ def queue_state_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Tex
 
 def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
     columns = ["worker", "status", "busy#", "slots#", "seen#", "pid#", "queues", "tasks"]
-    return table(columns, [_worker_row(worker, now) for worker in _below_managers(workers)])
+    return table(columns, [_worker_row(worker, now) for worker in _below_managers(workers)], cut=("tasks",))
 
 
 def _below_managers(workers: Sequence[WorkerStatus]) -> list[WorkerStatus]:
@@ -129,7 +129,7 @@ def worker_state_text(worker: WorkerStatus) -> Text:
     return Text("stopping", style="yellow") if worker.stopping else Text("alive", style="green")
 
 
-def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
+def _worker_row(worker: WorkerStatus, now: datetime) -> list[Text]:
     return [
         text(f"  {worker.name}" if worker.manager else worker.name),
         worker_state_text(worker),
@@ -137,8 +137,8 @@ def _worker_row(worker: WorkerStatus, now: datetime) -> list[RenderableType]:
         Text("") if worker.is_manager else number(worker.slots),
         Text(span((now - worker.seen_at).total_seconds())),
         Text(str(worker.pid)),
-        Text(manager_text(worker) if worker.is_manager else cut(" ".join(worker.queues), LONGEST_LIST)),
-        Text(cut(" ".join(worker.tasks), LONGEST_LIST)),
+        text(manager_text(worker) if worker.is_manager else " ".join(worker.queues)),
+        text(" ".join(worker.tasks)),
     ]
 
 

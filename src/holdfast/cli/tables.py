@@ -3,10 +3,15 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import IO, Any, TextIO, cast
 
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -71,29 +76,163 @@ def number(value: int, style: str = "") -> Text:
     return Text(f"{value:,}" if value else "·", style=style if value else "dim")
 
 
+# --- Tables ---
+
+GAP = 2
+MIN_GAP = 1
+NO_VALUE = ("", "·")
+INDENT = 2
+PAIR_GAP = 3
+"""Between two values of a row that has become a paragraph."""
+
+
+class ColumnKind(Enum):
+    """How a column becomes narrower if the table is too wide."""
+
+    NUMBERS = auto()
+    """Never: a cut number would be a wrong one."""
+    UNCUT = auto()
+    """Never."""
+    NAME = auto()
+    """Text goes on in the next line: no two names look the same. The first column."""
+    WRAPPED = auto()
+    """Text goes on in the next line."""
+    WIDE = auto()
+    """The same for sentences, which need more room."""
+    CUT = auto()
+    """Text ends in an ellipsis."""
+
+
+MIN_WIDTHS = {ColumnKind.NAME: 16, ColumnKind.WRAPPED: 12, ColumnKind.WIDE: 24, ColumnKind.CUT: 12}
+"""Characters. A column becomes no narrower than this."""
+
+
+@dataclass(slots=True)
+class TableColumn:
+    name: str
+    kind: ColumnKind
+    cells: list[Text]
+    width: int = 0
+    """As wide as its widest cell; `fit` may make it narrower."""
+
+    def __post_init__(self) -> None:
+        widths = [line.cell_len for cell in self.cells for line in cell.split("\n", allow_blank=True)]
+        self.width = max([cell_len(self.name), *widths])
+
+    @property
+    def min_width(self) -> int:
+        return min(self.width, max(cell_len(self.name), MIN_WIDTHS.get(self.kind, self.width)))
+
+    @property
+    def has_values(self) -> bool:
+        return any(cell.plain not in NO_VALUE for cell in self.cells)
+
+
+class FittedTable:
+    """A table without lines, as wide as the terminal allows.
+
+    If it is too wide, columns come closer and columns of text become narrower; then columns that have no value in any
+    row are left out, and a line below names them; then each row becomes a paragraph. No number is ever cut.
+    """
+
+    def __init__(self, columns: list[TableColumn]) -> None:
+        self.columns = columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        with_values = [column for place, column in enumerate(self.columns) if not place or column.has_values]
+        without = [column.name for column in self.columns if column not in with_values]
+        if self._width(self.columns, GAP) <= width:
+            yield _grid(self.columns, GAP)
+        elif fitted := fit(self.columns, width):
+            yield _grid(fitted, MIN_GAP)
+        elif fitted := fit(with_values, width):
+            yield _grid(fitted, MIN_GAP)
+            yield Text(f"Columns without a value: {', '.join(without)}.", style="dim")
+        else:
+            yield from _paragraphs(with_values, width)
+
+    @staticmethod
+    def _width(columns: Sequence[TableColumn], gap: int) -> int:
+        return sum(column.width for column in columns) + gap * (len(columns) - 1)
+
+
+def fit(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
+    """The columns, narrower, so that they fit into this width; empty if they cannot."""
+    fitted = [copy(column) for column in columns]
+    limits = [column.min_width for column in columns]
+    excess = sum(column.width for column in fitted) + MIN_GAP * (len(fitted) - 1) - width
+    while excess > 0:
+        able = [column for column, limit in zip(fitted, limits, strict=True) if column.width > limit]
+        if not able:
+            return []
+        max(able, key=lambda column: column.width).width -= 1
+        excess -= 1
+    return fitted
+
+
+def _grid(columns: Sequence[TableColumn], gap: int) -> Table:
+    result = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    for column in columns:
+        result.add_column(
+            column.name,
+            justify="right" if column.kind is ColumnKind.NUMBERS else "left",
+            width=column.width,
+            no_wrap=column.kind in (ColumnKind.NUMBERS, ColumnKind.UNCUT, ColumnKind.CUT),
+            overflow="ellipsis" if column.kind is ColumnKind.CUT else "fold",
+        )
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        result.add_row(*cells)
+    return result
+
+
+def _paragraphs(columns: Sequence[TableColumn], width: int) -> Iterator[RenderableType]:
+    """Each row as the name in its first column, then what it has in the others, as many to a line as fit."""
+    for name, *cells in zip(*(column.cells for column in columns), strict=True):
+        yield _pair(columns[0], name) if columns[0].kind is ColumnKind.NUMBERS else name
+        line = Text(overflow="fold")
+        for column, cell in zip(columns[1:], cells, strict=True):
+            if cell.plain in NO_VALUE:
+                continue
+            value = _pair(column, cell)
+            if line and INDENT + line.cell_len + PAIR_GAP + value.cell_len > width:
+                yield Padding(line, (0, 0, 0, INDENT))
+                line = Text(overflow="fold")
+            line.append(" " * PAIR_GAP if line else "").append(value)
+        if line:
+            yield Padding(line, (0, 0, 0, INDENT))
+
+
+def _pair(column: TableColumn, cell: Text) -> Text:
+    return Text(overflow="fold").append(f"{column.name} " if column.name else "", "dim").append(cell)
+
+
 def table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[RenderableType]],
+    rows: Iterable[Sequence[Text]],
     *,
     uncut: Sequence[str] = (),
-    wrapped: Sequence[str] = (),
-) -> Table:
-    """A table without lines. A name that ends in `#` is a column of numbers.
+    wide: Sequence[str] = (),
+    cut: Sequence[str] = (),
+) -> FittedTable:
+    """A table. A name that ends in `#` is a column of numbers; the other columns wrap if `uncut`, `wide` and `cut` do
+    not say otherwise: see `ColumnKind`."""
+    cells = list(rows)
 
-    `uncut` columns are shown in full; text in `wrapped` columns goes on in the next line.
-    """
-    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        name = column.removesuffix("#")
-        result.add_column(
-            name,
-            justify="right" if name != column else "left",
-            no_wrap=name not in wrapped,
-            overflow="fold" if name in uncut or name in wrapped else "ellipsis",
-        )
-    for row in rows:
-        result.add_row(*row)
-    return result
+    def kind_of(place: int, name: str) -> ColumnKind:
+        if name.endswith("#"):
+            return ColumnKind.NUMBERS
+        for names, kind in ((uncut, ColumnKind.UNCUT), (wide, ColumnKind.WIDE), (cut, ColumnKind.CUT)):
+            if name in names:
+                return kind
+        return ColumnKind.WRAPPED if place else ColumnKind.NAME
+
+    return FittedTable(
+        [
+            TableColumn(name.removesuffix("#"), kind_of(place, name), [row[place] for row in cells])
+            for place, name in enumerate(columns)
+        ]
+    )
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:

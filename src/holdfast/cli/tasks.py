@@ -103,7 +103,7 @@ def _view(store: Store) -> RenderableType:
             text(task.queue),
             Text("yes" if task.here else "no", style="" if task.here else "dim"),
             number(len(task.workers)),
-            text(cut(" ".join(task.queued_in), LONGEST_LIST)),
+            text(" ".join(task.queued_in)),
             _status(task),
         ]
         for task in read_tasks(store)

@@ -20,7 +20,7 @@ from holdfast.cli.format import clock, cut, short, span
 from holdfast.cli.json_output import event_data, print_json, to_data
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.rates import Latencies, Percentiles, Rate, Rates
-from holdfast.cli.status import LONGEST_LIST, manager_text, queue_state_text, worker_state_text
+from holdfast.cli.status import manager_text, queue_state_text, worker_state_text
 from holdfast.cli.tables import console, number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import again, interval_option, or_message
@@ -215,7 +215,7 @@ def _queue_table(overview: Overview, limit: int) -> RenderableType:
     return table(columns, [_queue_row(queue, overview) for queue in overview.queues[:limit]])
 
 
-def _queue_row(queue: TopQueue, overview: Overview) -> list[RenderableType]:
+def _queue_row(queue: TopQueue, overview: Overview) -> list[Text]:
     status = queue.status
     counts, oldest = status.counts, status.oldest_due_at
     late = oldest is not None and oldest <= overview.at
@@ -256,7 +256,7 @@ def _worker_table(overview: Overview, limit: int) -> RenderableType:
             worker_state_text(worker),
             Text("" if worker.is_manager else f"{worker.busy}/{worker.slots}", style="cyan" if worker.busy else "dim"),
             Text(span((overview.at - worker.seen_at).total_seconds())),
-            Text(manager_text(worker) if worker.is_manager else cut(" ".join(worker.queues), LONGEST_LIST)),
+            text(manager_text(worker) if worker.is_manager else " ".join(worker.queues)),
         ]
         for worker in busiest[:limit]
     ]

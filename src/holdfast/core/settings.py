@@ -25,7 +25,7 @@ _SECRET = re.compile(r"(^|_)(password|secret|token)$")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as it holds. `key` is as in the file: `worker.concurrency`."""
+    """A setting as it holds. `key` is as in the file: `worker.concurrency`. `kind`: what kind of source it has."""
 
     key: str
     value: object

@@ -56,7 +56,11 @@ class TaskDecorator:
 
 
 class TaskFactory:
-    """`jobs.task`."""
+    """`jobs.task`: a decorator, with or without options. It makes a `Task` of a function.
+
+    If the first parameter of the function is annotated `Context`, the worker passes it, and callers do not. An async
+    function runs on the worker's event loop, a plain one in a thread.
+    """
 
     def __init__(self, store: StoreConnection, registry: Registry) -> None:
         self._store = store

@@ -35,7 +35,7 @@ SyncAlone = Callable[[T], R]
 
 
 class HandlerOptions(TypedDict, total=False):
-    """The keywords of `pool.handler`."""
+    """The keywords of `@pool.handler`. They mean what they mean in `TaskOptions`."""
 
     max_attempts: int | None
     backoff: Backoff | Duration | Sequence[Duration] | BackoffFunction

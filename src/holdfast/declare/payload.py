@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PoolOptions(TypedDict, total=False):
-    """The keywords of `pool.enqueue`, except `key`."""
+    """The keywords of `pool.enqueue` and `pool.draft`, besides `key`. They mean what they mean in `UsingOptions`."""
 
     id: str | None
     priority: int
@@ -40,7 +40,7 @@ class PoolOptions(TypedDict, total=False):
 
 
 class QueueOptions(PoolOptions, total=False):
-    """The keywords of `queue.enqueue`."""
+    """The keywords of `queue.enqueue` and `queue.draft`. They mean what they mean in `UsingOptions`."""
 
     lane: str | None
 

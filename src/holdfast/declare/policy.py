@@ -50,55 +50,100 @@ Scope = Literal["incomplete", "result", "forever"] | Duration
 
 
 class TaskOptions(TypedDict, total=False):
-    """The keywords of `@jobs.task`."""
+    """The keywords of `@jobs.task`. The settings `[task]` change the defaults of some."""
 
     name: str
+    """By default the name of the function. It is stored with each job."""
     aliases: Sequence[str]
+    """Earlier names of the task: workers also run jobs that were stored under them."""
     queue: str
+    """By default `default`."""
     priority: int
+    """By default 0; from -32768 to 32767. Inside a queue a higher one runs first."""
     max_attempts: int | None
+    """Runs of a job, by default 20. None: no limit."""
     backoff: Backoff | Duration | Sequence[Duration] | BackoffFunction
+    """The delay before the next attempt: a back-off, a duration, a list of durations, or a function of attempt and
+    error."""
     retry_on: tuple[type[BaseException], ...]
+    """Errors after which a job is retried. By default `(Exception,)`."""
     give_up_on: tuple[type[BaseException], ...]
+    """Errors after which a job fails at once. Overrides `retry_on`."""
     retry_for: Duration | None
+    """Time from the first attempt. A job fails if its next attempt would start later."""
     max_losses: int
+    """The job fails after the loss of this many workers. By default 5."""
     timeout: Duration | None
+    """Of each attempt. By default none."""
     lease: Duration
+    """By default 30 s, at least 2 s; renewed after a third of it. If its worker dies unnoticed, a job waits this
+    long."""
     concurrency: int | None
+    """Attempts of this task that run at the same time in one worker. By default as many as the worker has slots."""
     lane: Source | None
+    """Jobs of one lane run one after the other. Text such as `"customer:{customer_id}"`, or a function of the
+    arguments."""
     unique_key: Source | None
+    """A second job with this key is a duplicate. Text such as `"report:{customer}"`, or a function of the arguments."""
     unique_for: Scope
+    """How long an id or key is taken: `incomplete`, `result`, `forever`, or a duration from the enqueue on."""
     result_ttl: Duration
+    """How long the result is kept after the end. By default 1 h."""
     retention: Duration
+    """How long the record of a job that succeeded or was cancelled is kept. By default 1 day."""
     failed_retention: Duration
+    """How long the record of a failed job is kept. By default 30 days."""
     middleware: Sequence[Middleware]
+    """Around each attempt of this task, inside the middleware of the App."""
     codec: Codec
+    """By default that of the App."""
     remote: bool
+    """True: only the signature is here. Workers of this App do not run the task."""
     transaction: bool | Callable[[], Any]
+    """True, or a function that makes your session: `ctx.tx` is a transaction that commits with the end of the job."""
     isolate: Literal["process"] | None
+    """`process`: the handler runs in a child process of the worker."""
     memory_limit: int | None
+    """Bytes that such a process may allocate."""
 
 
 class UsingOptions(TypedDict, total=False):
-    """The keywords of `task.using`."""
+    """The keywords of `task.using`: for one job, or for all jobs of the copy that `using` returns."""
 
     id: str
+    """Your own id for the job. A second job with it is a duplicate of the first."""
     queue: str
+    """Another queue than the task's."""
     priority: int
+    """From -32768 to 32767. Inside a queue a higher one runs first."""
     delay: Duration
+    """From now until the job is due. Not together with `at`."""
     at: datetime
+    """When the job is due: an aware datetime. A time in the past means now."""
     expires: Duration | datetime
+    """The latest time to start it, or the time from now until then. After that it ends as cancelled."""
     lane: str
+    """Jobs of one lane run one after the other. Taken literally: braces are not a template here."""
     unique_key: str
+    """A second job with this key is a duplicate. Taken literally."""
     unique_for: Scope
+    """How long an id or key is taken: `incomplete`, `result`, `forever`, or a duration from the enqueue on."""
     max_attempts: int | None
+    """Runs of this job. None: no limit."""
     timeout: Duration
+    """Of each attempt of this job."""
     result_ttl: Duration
+    """How long the result is kept after the end."""
     retention: Duration
+    """How long the record is kept after a success or a cancel."""
     metadata: Mapping[str, str]
+    """Text by name, to find jobs by. It is not passed to the handler's function; `ctx.job.metadata` has it."""
     wait: Duration
+    """How long `request` waits for the result."""
     wait_for_room: Duration
+    """How long to wait if the queue is full. Without it `QueueFull` is raised at once."""
     transaction: Any
+    """Your own transaction: the job exists if, and only if, it commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ from django.utils.module_loading import autodiscover_modules
 from holdfast.app import App
 from holdfast.declare.policy import read_task_options
 from holdfast.django.address import address_of
-from holdfast.django.ends import send_when_ended
+from holdfast.django.ends import Ends
 from holdfast.django.handler import handler_of
 from holdfast.django.holdfast_task import OPTIONS as TASK_OPTIONS
 from holdfast.django.holdfast_task import HoldfastTask
+from holdfast.django.results import unvalidated_copy
 from holdfast.django.tasks_api import InvalidTask
 from holdfast.errors import DuplicateTask, InvalidOption
 from holdfast.task import Task, declare
@@ -54,7 +55,7 @@ class BackendApp:
         except InvalidOption as error:
             raise ImproperlyConfigured(f'TASKS["{alias}"]["OPTIONS"]: {error}') from error
         self.tasks: dict[str, DeclaredTask] = {}
-        send_when_ended(self)
+        self.ends = Ends(self)
 
     @property
     def database(self) -> str:
@@ -88,10 +89,22 @@ class BackendApp:
             | added,
         )
 
+    def declare_all(self) -> None:
+        """Import the apps' `tasks` modules, and declare here the tasks of all backends.
+
+        `using(backend=...)` may enqueue any of them here. Their queue may be none of this backend: the caller can name
+        another one.
+        """
+        autodiscover_modules(TASKS_MODULE)
+        for alias in holdfast_aliases():
+            for name, declared in list(APPS[alias].tasks.items()):
+                if name not in self.tasks:
+                    self.declare(unvalidated_copy(declared.django, {"backend": self.alias}))
+
     def find(self, name: str) -> DeclaredTask | None:
-        """A task by its path or an alias. If it is not declared yet, the apps' `tasks` modules are imported first."""
+        """A task by its path or an alias. If it is not declared yet, all tasks are declared first."""
         if self.app.registry.find(name) is None:
-            autodiscover_modules(TASKS_MODULE)
+            self.declare_all()
         declared = self.app.registry.find(name)
         return None if declared is None else self.tasks.get(declared.name)
 

@@ -1,9 +1,8 @@
 """How a worker calls the function of a Django task.
 
-Around each attempt, old database connections are closed, as Django does around a request. Django's signals are sent:
-`task_started` when an attempt begins, `task_finished` when the job has succeeded. (`ends.py` sends it for jobs that end
-otherwise.) For a plain function this happens in its own thread, where its connections are; for an async one in the
-thread in which Django runs the queries of async code.
+Around each attempt, old database connections are closed, as Django does around a request, and `task_started` is sent
+when it begins. For a plain function this happens in its own thread, where its connections are; for an async one in the
+thread in which Django runs the queries of async code. `ends.py` sends `task_finished`.
 
 With `transaction=True` the function runs in `atomic()`, and the commit of that block also completes the job.
 """
@@ -15,15 +14,14 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
-from django.core import mail
-from django.db import close_old_connections, connections
+from django.db import close_old_connections
 
 from holdfast.context import AbortReason, Context, Next
 from holdfast.django.atomic import AtomicTransaction
 from holdfast.django.context import HoldfastTaskContext
+from holdfast.django.ends import close_connections
 from holdfast.django.results import RunningResult
-from holdfast.django.tasks_api import InvalidTask, task_finished, task_started
-from holdfast.errors import Interrupt
+from holdfast.django.tasks_api import InvalidTask, task_started
 
 if TYPE_CHECKING:
     from holdfast.django.backend_apps import BackendApp
@@ -93,36 +91,21 @@ def _around_sync(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any]
         try:
             running = RunningResult(task, backend_app, ctx)
             token = RUNNING.set(running)
+            backend_app.ends.begin(ctx, running)
             try:
                 task_started.send_robust(running.sender, task_result=running.result)
                 yield
+            except BaseException:
+                backend_app.ends.forget(ctx)
+                raise
             finally:
                 RUNNING.reset(token)
-            if _has_succeeded(ctx, running):
-                task_finished.send_robust(running.sender, task_result=running.result)
+            if ctx.abort_reason is AbortReason.OWNERSHIP_LOST:
+                backend_app.ends.forget(ctx)
         finally:
-            _close_connections()
+            close_connections()
 
     return around
-
-
-def _close_connections() -> None:
-    """After an attempt: close the old connections of this thread. In a test, close all of them.
-
-    With CONN_MAX_AGE an idle thread keeps its connection, and PostgreSQL cannot drop a database that has one.
-    """
-    close_old_connections()
-    if hasattr(mail, "outbox"):  # set by Django's `setup_test_environment`
-        for connection in connections.all(initialized_only=True):
-            if not connection.in_atomic_block:
-                connection.close()
-
-
-def _has_succeeded(ctx: Context[Any], running: RunningResult) -> bool:
-    """True if the function has returned and its value can be stored. The result object then has it."""
-    if isinstance(running.value, Interrupt) or ctx.abort_reason in (AbortReason.TIMEOUT, AbortReason.OWNERSHIP_LOST):
-        return False
-    return running.finish()
 
 
 # --- Async functions ---
@@ -144,13 +127,17 @@ def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any
         async with old_connections_closed():
             running = RunningResult(task, backend_app, ctx)
             token = RUNNING.set(running)
+            backend_app.ends.begin(ctx, running)
             try:
                 await task_started.asend_robust(running.sender, task_result=running.result)
                 running.value = await proceed()
+            except BaseException:
+                backend_app.ends.forget(ctx)
+                raise
             finally:
                 RUNNING.reset(token)
-            if _has_succeeded(ctx, running):
-                await task_finished.asend_robust(running.sender, task_result=running.result)
+            if ctx.abort_reason is AbortReason.OWNERSHIP_LOST:
+                backend_app.ends.forget(ctx)
             return running.value
 
     return around
@@ -163,4 +150,4 @@ async def old_connections_closed() -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await sync_to_async(_close_connections)()
+        await sync_to_async(close_connections)()

@@ -144,10 +144,15 @@ def _of_job(task: Any, job: Job) -> Any:
     changes: Mapping[str, Any] = {"queue_name": job.queue, "priority": job.priority}
     if job.due_at > job.enqueued_at and job.attempt == 0:
         changes = {**changes, "run_after": as_django(job.due_at)}
-    found = object.__new__(type(task))
+    return unvalidated_copy(task, changes)
+
+
+def unvalidated_copy(task: Any, changes: Mapping[str, Any]) -> Any:
+    """The task with these fields. Django validates every task that is made in the usual way."""
+    copy = object.__new__(type(task))
     for item in fields(task):
-        object.__setattr__(found, item.name, changes.get(item.name, getattr(task, item.name)))
-    return found
+        object.__setattr__(copy, item.name, changes.get(item.name, getattr(task, item.name)))
+    return copy
 
 
 def as_django(at: datetime | None) -> datetime | None:
@@ -178,19 +183,16 @@ class RunningResult:
             object.__setattr__(self.result, "started_at", self.result.last_attempted_at)
         self.result.worker_ids[:] = [ctx.worker]
 
-    def finish(self) -> bool:
-        """Set the return value, as it is stored, and the end. False: the value cannot be stored."""
+    def succeeded(self, at: datetime) -> HoldfastTaskResult:
+        """The result of the job, which has succeeded: with the return value as it is stored."""
         job = self.result.job
         assert job is not None
-        try:
-            data = self._declared.encode_result(self.value, job._codec)
-            value = self._app.client._decode(data, job._codec)
-        except Exception:  # the worker fails the job for it
-            return False
+        data = self._declared.encode_result(self.value, job._codec)
+        value = self._app.client._decode(data, job._codec)
         object.__setattr__(self.result, "_return_value", value)
-        object.__setattr__(self.result, "finished_at", as_django(self._now()))
+        object.__setattr__(self.result, "finished_at", as_django(at))
         object.__setattr__(self.result, "status", TaskResultStatus.SUCCESSFUL)
-        return True
+        return self.result
 
     def _now(self) -> datetime:
         return moment(self._app.runtime.wall())

@@ -9,6 +9,7 @@ child reads the end of the channel, and stops by itself.
 import contextlib
 import json
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from enum import StrEnum
@@ -17,8 +18,9 @@ from typing import IO, Protocol
 from holdfast import forks
 from holdfast.manager.output import ChildOutput, Tail
 from holdfast.model.instants import Micros, Seconds
-from holdfast.model.text import shown
-from holdfast.processes import watch_descriptor
+from holdfast.model.text import ErrorInfo, shown
+from holdfast.process_death import late_stop_info, worker_died_info
+from holdfast.processes import ProcessEnd, own_peak_bytes, peak_bytes_of, reap, watch_descriptor
 from holdfast.runtime import DISCARD, PIPE, Runtime
 from holdfast.worker.stop_request import StopReason
 
@@ -32,6 +34,7 @@ class ProcessHandle(Protocol):
     """The part of `subprocess.Popen` that is used."""
 
     pid: int
+    returncode: int | None
 
     @property
     def stdout(self) -> IO[bytes] | None: ...
@@ -70,6 +73,11 @@ class Child:
         """The child that stops as soon as this one works (roll over)."""
         self.kill_at: Micros | None = None
         self.was_killed = False
+        self.end: ProcessEnd | None = None
+        """How its process has ended."""
+        self._known_peak_bytes = 0
+        """The last measured one. The kernel's own figure is at least the peak memory of the manager."""
+        self._manager_peak_bytes = own_peak_bytes()
         self._channel = channel
         self._child_copy = forks.ChildCopy(channel.fileno)  # a copy would hide the manager's end from the child
         self._received = bytearray()
@@ -135,6 +143,24 @@ class Child:
     def kill(self) -> None:
         self.was_killed = True
         self.process.kill()
+
+    def check_end(self) -> bool:
+        """True: its process has ended, and `end` says how."""
+        if self.end is None and (end := reap(self.process)) is not None:
+            is_own = end.peak_bytes > self._manager_peak_bytes
+            self.end = end if is_own else end._replace(peak_bytes=self._known_peak_bytes)
+        elif self.end is None:
+            self._known_peak_bytes = max(self._known_peak_bytes, peak_bytes_of(self.process.pid))
+        return self.end is not None
+
+    def death(self) -> ErrorInfo | None:
+        """How it has ended, as the error of the jobs that it has left. None: that is not known."""
+        if self.end is None:
+            return None
+        peak_bytes = self.end.peak_bytes or None
+        if self.was_killed and self.end.exit_code == -signal.SIGKILL:
+            return late_stop_info(peak_bytes)
+        return worker_died_info(self.end.exit_code, peak_bytes)
 
     def close(self) -> None:
         """Release what belongs to the process, which has ended or is abandoned. The child reads the end."""

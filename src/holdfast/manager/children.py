@@ -86,7 +86,7 @@ class Children(Service):
         self._rolled: Child | None = None
         """The old child that finishes its jobs before the next one is replaced."""
         self._rolled_until: Micros = 0
-        self._unreported: list[tuple[Child, int, Micros]] = []
+        self._unreported: list[tuple[Child, int | None, Micros]] = []
         self._slow: set[int] = set()
         self._reaps_orphans = os.getpid() == 1
 
@@ -129,9 +129,8 @@ class Children(Service):
         now = self.runtime.monotonic()
         for child in list(self.alive):
             self._receive(child, now)
-            code = child.process.poll()
-            if code is not None:
-                self._note_end(child, code, now)
+            if child.check_end() and child.end is not None:
+                self._note_end(child, child.end.exit_code, now)
         if self._reaps_orphans:
             self._reap_orphans()
         self._report_ends(now)
@@ -255,7 +254,7 @@ class Children(Service):
 
     # The end of a child
 
-    def _note_end(self, child: Child, code: int, now: Micros) -> None:
+    def _note_end(self, child: Child, code: int | None, now: Micros) -> None:
         self._receive(child, now)  # what it sent before its end
         self.alive.remove(child)
         self._forget(child)
@@ -286,7 +285,7 @@ class Children(Service):
             self._unreported.remove(entry)
             self._report_end(child, code, now)
 
-    def _report_end(self, child: Child, code: int, now: Micros) -> None:
+    def _report_end(self, child: Child, code: int | None, now: Micros) -> None:
         delay_s = max(0, self._restarts.not_before - now) / SECOND
         when = f"in {delay_s:.1f} s" if delay_s else "now"
         if child.worker:

@@ -230,6 +230,7 @@ class Manager:
             manager=self.name,
             limits=limits,
             children=children,
+            lost=lost,
             on_stop_requested=stop_request.request,
         )
         scaler = Scaler(

@@ -46,6 +46,7 @@ class ManagerHeartbeat(Service):
         manager: str,
         limits: SizeLimits,
         children: Children,
+        lost: "LostChildren",
         on_stop_requested: Callable[[], None],
     ) -> None:
         super().__init__(runtime)
@@ -53,6 +54,7 @@ class ManagerHeartbeat(Service):
         self._manager = manager
         self._limits = limits
         self._children = children
+        self._lost = lost
         self._on_stop_requested = on_stop_requested
         self._started: Instant = runtime.wall()
 
@@ -64,7 +66,7 @@ class ManagerHeartbeat(Service):
             process=self._engine.process_name,
             started=self._started,
             interval=HEARTBEAT_US,
-            children=self._children.worker_names(),
+            children=(*self._children.worker_names(), *self._lost.worker_names()),
             min_children=self._limits.min,
             max_children=self._limits.max,
         )
@@ -183,6 +185,10 @@ class LostChildren(Service):
         self._lost.appendleft((child, 0))
         self.wake()
 
+    def worker_names(self) -> tuple[str, ...]:
+        """Those that have not been disowned yet. Until then they are children: others leave them to the manager."""
+        return tuple(child.worker for child, due in self._lost if child.worker and not due)
+
     async def tick(self) -> float | None:
         while self._lost:
             child, due = self._lost[0]
@@ -211,7 +217,7 @@ class LostChildren(Service):
         names = (child.worker,) if child.worker else await self._names_of(child)
         if not names:
             return
-        answer = await self._engine.disown(*names)
+        answer = await self._engine.disown(*names, error=child.death())
         for name in names:
             await self._engine.forget_worker(name)
         if answer.leases:

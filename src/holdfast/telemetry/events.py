@@ -22,9 +22,11 @@ class Event(Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
     """Something happened."""
 
     at: Instant
+    """Microseconds since 1970 UTC."""
 
     @property
     def time(self) -> datetime:
+        """The same instant as an aware datetime."""
         return _EPOCH + timedelta(microseconds=self.at)
 
 
@@ -119,6 +121,8 @@ class WorkerEvent(Event, frozen=True, kw_only=True):
 
 
 class WorkerStarted(WorkerEvent, frozen=True, kw_only=True):
+    """It has a record in the store and begins to claim."""
+
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     slots: int = 0

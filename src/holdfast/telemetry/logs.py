@@ -27,7 +27,7 @@ class LogTarget(Protocol):
 
 
 class JobFilter(logging.Filter):
-    """Adds the current attempt to each record. Filters nothing out."""
+    """Adds `job_id`, `task`, `queue`, `attempt` and `worker` of the current attempt to each record. Drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "job_id"):
@@ -43,7 +43,7 @@ class JobFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:01 WARNING shop.mail: rate limit reached [charge 01JCQ7M3 attempt 2]`"""
+    """Lines for people: `12:00:01 WARNING shop.mail: rate limit reached [charge 01JCQ7M3 attempt 2]`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
@@ -63,7 +63,7 @@ def iso_text(at: datetime) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line. Times and errors are written as in the output of `--json` (`cli/json_output.py`)."""
+    """One JSON object per line. Times and errors are written as in the output of `--json`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

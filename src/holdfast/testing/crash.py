@@ -26,6 +26,7 @@ from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStat
 from holdfast.worker.protocols import HandledTask, WorkerTaskPolicy
 
 CrashPoint = Literal["after_claim", "in_handler", "before_settle", "after_settle"]
+"""Where `Harness.crash` lets the worker die."""
 
 CURRENT_WORKER: ContextVar["SimulatedWorker"] = ContextVar("holdfast simulated")
 """The simulated worker that the current code belongs to."""

@@ -71,15 +71,14 @@ class Drained:
 class Harness:
     """An App under test. Made by the fixture `holdfast`, or by `harness(jobs)`."""
 
-    clock: HarnessClock
-    events: list[Event]
-
     def __init__(self, app: App[Any], engine: HarnessEngine, clock: HarnessClock, url: str) -> None:
         self.app = app
+        """The App under test."""
         self.clock = clock
+        """The time of the App. It moves only by `clock.advance(...)` and by `drain(until=...)`."""
         self.url = url
         """The address of the store. With SQLite: bind the sessions of the code under test to it."""
-        self.events = []
+        self.events: list[Event] = []
         """All events since the test began, in order."""
         self._store = app._store
         self._engine = engine

@@ -6,6 +6,9 @@ the server tells: the worker's session with it has ended, and two heartbeats are
 dead worker is disowned: its leases expire at once, and the reaper settles its jobs. If a living worker were disowned by
 mistake, its jobs would run again, but each would still have only one outcome: the late one is refused by its token.
 
+The manager of a worker knows sooner that it has ended, and how: signal, exit code, peak memory. So a dead worker with a
+manager that lives is left to the manager for a short time.
+
 After an outage of the server or of the network every worker looks silent, and none has its session back yet. So
 silence counts only as long as this service has reached the store without a break.
 """
@@ -21,6 +24,8 @@ from holdfast.service import MAINTENANCE_DELAY_S, Service
 
 HOST_INTERVAL_S: Seconds = 0.25
 """Between two checks of the processes of this host. A check is cheap: it reads a few locks."""
+MANAGER_LEAD_US: Micros = SECOND
+"""How long a dead worker is left to its manager."""
 SILENCE_INTERVAL_S: Seconds = 1.5
 """Between two checks for silent workers, each one short statement."""
 MAX_GAP_US: Micros = 3 * SECOND
@@ -43,6 +48,8 @@ class DeadWorkers(Service):
         super().__init__(runtime)
         self._engine = engine
         self._reaper = reaper
+        self._left_since: dict[str, Micros] = {}
+        """Dead workers that are left to their managers."""
         self._knows_sessions = True
         self._checked_at: Micros | None = None
         """When the last check for silent workers began. None: there was none, or it failed."""
@@ -61,7 +68,7 @@ class DeadWorkers(Service):
         return interval_s * (0.9 + 0.2 * self.runtime.random())
 
     async def _disown_ended(self) -> None:
-        dead = await self._engine.ended_workers()
+        dead = await self._without_managed(await self._engine.ended_workers())
         if dead:
             answer = await self._engine.disown(*dead)
             names = ", ".join(map(shown, dead))
@@ -69,6 +76,18 @@ class DeadWorkers(Service):
             for worker in dead:
                 await self._engine.forget_worker(worker)
             self._reaper.wake()
+
+    async def _without_managed(self, dead: tuple[str, ...]) -> tuple[str, ...]:
+        """The dead workers without those that are left to their managers."""
+        if not dead:
+            self._left_since = {}
+            return ()
+        now = self.runtime.monotonic()
+        records = (await self._engine.workers()).workers
+        managed = {child for record in records if record.worker not in dead for child in record.children}
+        self._left_since = {name: self._left_since.get(name, now) for name in dead if name in managed}
+        left = {name for name, since in self._left_since.items() if now - since < MANAGER_LEAD_US}
+        return tuple(name for name in dead if name not in left)
 
     async def _disown_silent(self) -> None:
         now = self.runtime.boot()

@@ -84,23 +84,24 @@ class Reaper(Service):
 
     def _report(self, lost: ExpiredLease, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
         _logger.warning(
-            "Job %s (%s): its worker %s was lost; the job is %s.",
+            "Job %s (%s): its worker %s was lost; the job is %s.%s",
             shown(lost.id),
             shown(lost.task),
             shown(lost.owner),
             settlement.target if status is SettleStatus.APPLIED else JobState.CANCELLED,
+            "" if lost.loss_error is None else f" {shown(lost.loss_error.message)}",
         )
         self._emit(events.Reaped, lost, at, owner=lost.owner, losses=lost.losses + 1)
         reason = {"reason": settlement.reason, "note": settlement.note}
         if status is SettleStatus.CANCELLED_INSTEAD:
             self._emit(events.Cancelled, lost, at, **reason)
         elif settlement.target is JobState.FAILED:
-            self._emit(events.Failed, lost, at, **reason)
+            self._emit(events.Failed, lost, at, **reason, error=settlement.error)
             plan = self._plans.get(lost.task)
             if plan is not None:
-                self._reporter.dead_letter(JobKey(lost.queue, lost.id), plan.task, None)
+                self._reporter.dead_letter(JobKey(lost.queue, lost.id), plan.task, settlement.error)
         else:
-            more = {"delay": settlement.delay, "max_attempts": lost.max_attempts}
+            more = {"delay": settlement.delay, "max_attempts": lost.max_attempts, "error": settlement.error}
             self._emit(events.Retrying, lost, at, **reason, **more)
 
     def _emit(self, kind: type[events.JobEvent], lost: ExpiredLease, at: Instant, **more: Any) -> None:

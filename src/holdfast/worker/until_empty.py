@@ -54,6 +54,7 @@ class LeftJobs:
 
     @property
     def total(self) -> int:
+        """All of them."""
         return self.paused + self.unknown + self.scheduled + self.blocked
 
     def __str__(self) -> str:

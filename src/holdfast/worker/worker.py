@@ -75,9 +75,9 @@ class Worker:
         self._strict = strict
         self._channel = channel
         suffix = app.runtime.token_bytes(4).hex()
-        self.name = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
+        self.name: str = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
-        self.left = LeftJobs()
+        self.left: LeftJobs = LeftJobs()
         """What a worker with `until_empty` could not run, once it has stopped by itself."""
         self._stop_request: StopRequest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

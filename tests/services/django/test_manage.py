@@ -42,6 +42,17 @@ def test_a_worker_process_runs_jobs_and_stops_on_sigterm(manage: ManageProject) 
     assert manage.shell(f"print(add.get_result({job!r}).return_value)") == "5"
 
 
+def test_a_worker_of_a_second_backend_runs_a_task_that_only_using_names_there(manage: ManageProject) -> None:
+    second = {"HOLDFAST_TEST_DJANGO_SECOND": "1"}
+    using = 'add.using(backend="second", queue_name="mail")'
+    job = manage.shell(f"print({using}.enqueue(2, b=3).id)", **second)
+    worker = manage("holdfast", "--backend", "second", "worker", "--until-empty", **second)
+    assert worker.returncode == 0, worker.stderr
+    read = f'from holdfast.django.tasks_api import task_backends; print(task_backends["second"].get_result({job!r})'
+    assert manage.shell(f"{read}.return_value)", **second) == "5"
+    assert manage.shell(f"{read}.task.backend)", **second) == "second"
+
+
 def test_the_command_line_has_the_app_of_the_settings(manage: ManageProject) -> None:
     job = manage.shell("print(add.enqueue(1).id)")
     status = manage("holdfast", "status", "--settings=django_project.settings")

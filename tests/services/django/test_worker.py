@@ -175,6 +175,34 @@ def test_signals_are_sent_for_a_success(backend: str, name: str) -> None:
     assert seen == [("started", result.id, "RUNNING"), ("finished", result.id, "SUCCESSFUL")]
 
 
+@pytest.mark.parametrize("name", ["add", "add_later", "ship"])
+def test_a_success_is_stored_when_its_signal_is_sent(backend: str, name: str) -> None:
+    from holdfast.django.tasks_api import task_finished
+
+    seen: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        seen.append((task_result, task_result.task.using(backend=backend).get_result(task_result.id)))
+
+    arguments = [new_order(backend).pk, backend] if name == "ship" else [1, 2]
+    task_finished.connect(receive)
+    try:
+        getattr(tasks(), name).using(backend=backend).enqueue(*arguments)
+        run_worker(backend)
+    finally:
+        task_finished.disconnect(receive)
+    ((sent, stored),) = seen
+    assert (sent.status, stored.status) == ("SUCCESSFUL", "SUCCESSFUL")
+    assert (sent.return_value, sent.finished_at) == (stored.return_value, stored.finished_at)
+
+
+def test_on_postgres_an_attempt_that_lost_its_lease_sends_no_end(project: Any) -> None:
+    order = new_order("server")
+    with recorded() as seen:
+        result = finished("server", tasks().ship_while_stolen.using(backend="server").enqueue(order.pk, "server"))
+    assert seen == [("started", result.id, "RUNNING")] * 2 + [("finished", result.id, "SUCCESSFUL")]
+
+
 def test_a_failed_job_is_finished_once_after_its_last_attempt(backend: str) -> None:
     run_worker(backend)
     with recorded() as seen:

@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "a retry is announced as the end of the job",
         "django/ends.py",
-        "(events.Failed, events.Cancelled)",
-        "(events.Failed, events.Retrying, events.Cancelled)",
+        "        app.on(events.Retrying)(self._forget)\n",
+        "        app.on(events.Retrying)(self._ended)\n",
         "task_finished is sent for a job that will run again.",
         (f"{WORKER}::test_a_failed_job_is_finished_once_after_its_last_attempt[sqlite]",),
     ),

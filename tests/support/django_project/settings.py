@@ -48,6 +48,9 @@ TASKS: dict[str, dict[str, Any]] = {
         },
     }
 }
+if os.environ.get("HOLDFAST_TEST_DJANGO_SECOND"):  # a backend on which no task is declared
+    second = {"namespace": "second", "durability": "none"}
+    TASKS["second"] = {"BACKEND": "holdfast.django.Backend", "QUEUES": ["mail"], "OPTIONS": second}
 if SERVER and os.environ.get("HOLDFAST_TEST_DJANGO_DEFAULT") == "postgres":
     DATABASES["default"] = on_server(SERVER)
     del TASKS["default"]["OPTIONS"]["durability"]

@@ -29,7 +29,6 @@ from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Command
 from holdfast.model.job import ProgressRecord
 from holdfast.model.states import JobState, Reason
-from holdfast.model.text import ErrorInfo
 from holdfast.testing.differential import alphabet as abc
 from holdfast.testing.differential import jobs
 from holdfast.testing.differential.script import Script, duration
@@ -260,11 +259,11 @@ class Differential(RuleBasedStateMachine):
         self.ask(work.Renew(jobs=(work.Renewal(lease.queue, lease.id, lease.token),)))
         self.start(lease)
 
-    @rule(lease=fresh, loss=abc.losses, disowned=st.booleans(), error=st.sampled_from([None, abc.BOOM]))
-    def lose(self, lease: work.Lease, loss: jobs.Trait, disowned: bool, error: ErrorInfo | None) -> None:
+    @rule(lease=fresh, loss=abc.losses, disowned=st.booleans())
+    def lose(self, lease: work.Lease, loss: jobs.Trait, disowned: bool) -> None:
         """A worker dies; it is disowned, or its lease expires; then a reaper settles its job."""
         if disowned:
-            self.ask(work.Disown(workers=abc.WORKERS[:1], error=error))
+            self.ask(work.Disown(workers=abc.WORKERS[:1], error=abc.BOOM))
         else:
             self.advance(lease.lease_len)
         for lost in self.ask(work.Expired(worker=abc.WORKERS[1])).leases:

@@ -4,11 +4,10 @@ import argparse
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.utils.module_loading import autodiscover_modules
 
 from holdfast.cli import main
 from holdfast.cli.target import TargetApp
-from holdfast.django.backend_apps import APPS, TASKS_MODULE, holdfast_aliases, task_settings
+from holdfast.django.backend_apps import APPS, holdfast_aliases, task_settings
 from holdfast.django.tasks_api import task_backends
 
 OF_DJANGO = ("--settings", "--pythonpath")
@@ -16,7 +15,7 @@ OF_DJANGO = ("--settings", "--pythonpath")
 
 
 class Command(BaseCommand):
-    """Imports the `tasks` modules of the installed apps, so that the worker has their tasks."""
+    """Declares the tasks of the installed apps first, so that the worker has them."""
 
     help = "Holdfast's command line. `manage.py holdfast -- --help` lists its commands."
 
@@ -25,8 +24,8 @@ class Command(BaseCommand):
         parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND …")
 
     def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:
-        autodiscover_modules(TASKS_MODULE)
         alias = self._alias(backend)
+        APPS[alias].declare_all()
         for path in task_settings(alias).keys() - APPS[alias].tasks.keys():
             message = f'TASKS["{alias}"]["OPTIONS"]["TASKS"] names {path!r}, and there is no such task.'
             self.stderr.write(self.style.WARNING(message))

@@ -1,7 +1,8 @@
 """Every command through a real process: `python -m holdfast …` on one SQLite store; then with `--json`.
 
 The JSON of a command that ends by itself is printed in the process of the test, because a start of Python takes most
-of the time; `make chaos` runs it in a process of its own. A new command needs a row in ROWS. Details of a command are tested in `tests/edges/test_cli_*.py`.
+of the time; `make chaos` runs it in a process of its own. A new command needs a row in ROWS. Details of a command are
+tested in `tests/edges/test_cli_*.py`.
 """
 
 import re

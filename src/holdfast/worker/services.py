@@ -241,7 +241,8 @@ class WorkerServices:
         """Send the first heartbeat while the keeper connects, then start all services and the other thread."""
         record = self.record()
         self.keeper.start()
-        await self._engine.heartbeat(record)
+        async with self._stop_request.ends_start(after_grace=False):  # it holds no job yet
+            await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
         warn_about_timeouts(set(self._plans.values()))

@@ -71,7 +71,10 @@ async def storm(store: Store, log: Path, *, jobs: int, kills: int, processes: in
     await engine.open()
     ids = [f"job-{number}" for number in range(jobs)]
     held: list[str] = []
-    with engine.subscribe(f"room:{QUEUE}") as ended, WorkerProcesses(store.url, log, size=processes) as workers:
+    with (
+        engine.subscribe(f"room:{QUEUE}") as ended,
+        WorkerProcesses(store.url, log, size=processes, reap_s=0.5) as workers,
+    ):
         await enqueue(engine, "work", ids, b"[[1],{}]")
         while (done := (await engine.stats(QUEUE)).queues[0].totals.finished) < jobs + kills:
             if len(held) < kills and done > jobs * (len(held) + 1) / (kills + 2):
@@ -97,7 +100,7 @@ async def storm(store: Store, log: Path, *, jobs: int, kills: int, processes: in
 
 
 async def test_no_job_is_lost_and_none_ends_twice_when_workers_are_killed(store: Store, tmp_path: Path) -> None:
-    await storm(store, tmp_path / "runs", jobs=2_000, kills=3, processes=3)
+    await storm(store, tmp_path / "runs", jobs=1_000, kills=3, processes=3)
 
 
 @pytest.mark.chaos
@@ -111,7 +114,10 @@ async def pause(store: Store, log: Path, *, times: int) -> int:
     engine = open_engine(store.url, **store.options)
     await engine.open()
     refused = 0
-    with engine.subscribe(f"room:{QUEUE}") as ended, WorkerProcesses(store.url, log, size=2, concurrency=2) as workers:
+    with (
+        engine.subscribe(f"room:{QUEUE}") as ended,
+        WorkerProcesses(store.url, log, size=2, concurrency=2, reap_s=0.5) as workers,
+    ):
         for number in range(times):
             name = f"held-{number}"
             await enqueue(engine, "hold", [name], b"[[],{}]")

@@ -31,6 +31,7 @@ class WorkerForks:
             "KILL_URL": store.url,
             "KILL_PLACE": store.place,
             "KILL_NAMESPACE": store.namespace,
+            "HOLDFAST_WORKER_REAP_INTERVAL": "0.2",  # seconds: the jobs of a killed worker run again soon
         }
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)],

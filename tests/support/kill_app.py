@@ -11,6 +11,8 @@ from holdfast import App, Context
 
 jobs: App[Any] = App(os.environ["KILL_URL"])
 LOG = os.environ["KILL_LOG"]
+while os.path.exists(os.environ.get("KILL_NO_START", "")):  # a test lets no process start while this file exists
+    time.sleep(0.02)
 
 
 def note(*words: object) -> None:
@@ -44,6 +46,13 @@ async def hold(ctx: Context) -> int:
     if ctx.attempt == 1:
         await asyncio.get_running_loop().create_future()
     return ctx.attempt
+
+
+@jobs.task(name="poison", max_attempts=5, max_losses=2, backoff=0)
+async def poison(ctx: Context) -> None:
+    """Kills its worker."""
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

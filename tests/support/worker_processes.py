@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -13,6 +14,8 @@ from eventually import eventually
 from growing_log import whole_lines
 
 SUPPORT = Path(__file__).parent
+STOP_LIMIT_S = 20.0
+"""Seconds until workers that do not stop are killed."""
 
 
 class Run(NamedTuple):
@@ -30,14 +33,25 @@ class WorkerProcesses:
     """`size` worker processes on one store. A killed one is replaced.
 
     `hosts`: a folder. Each process keeps its record there in a folder of its own, so none sees the records of the
-    others, as if each ran on another host.
+    others, as if each ran on another host. `reap_s`: seconds between two looks for dead workers; None: the default, 5.
     """
 
-    def __init__(self, url: str, log: Path, *, size: int, concurrency: int = 20, hosts: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        log: Path,
+        *,
+        size: int,
+        concurrency: int = 20,
+        hosts: Path | None = None,
+        reap_s: float | None = None,
+    ) -> None:
         self.log = log
         self._hosts = hosts
         self._started = 0
         self._environment = {**os.environ, "KILL_URL": url, "KILL_LOG": str(log)}
+        if reap_s is not None:
+            self._environment["HOLDFAST_WORKER_REAP_INTERVAL"] = str(reap_s)
         self._concurrency = concurrency
         self.processes = [self._start() for _ in range(size)]
 
@@ -102,13 +116,14 @@ class WorkerProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        deadline_s = time.monotonic() + STOP_LIMIT_S
         for worker in self.processes:
             worker.terminate()
         for worker in self.processes:
-            try:
-                worker.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
+            while worker.poll() is None:
+                try:
+                    worker.wait(0.2)
+                except subprocess.TimeoutExpired:  # one that has just started ignores the first signals
+                    worker.terminate() if time.monotonic() < deadline_s else worker.kill()
             if worker.stdout is not None:
                 worker.stdout.close()

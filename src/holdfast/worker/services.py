@@ -51,7 +51,7 @@ from holdfast.worker.keeper import HEARTBEAT_US, Keeper
 from holdfast.worker.listener import NotificationListener
 from holdfast.worker.loop_watcher import LoopWatcher
 from holdfast.worker.parallel_claim import ParallelClaim
-from holdfast.worker.protocols import WorkerApp
+from holdfast.worker.protocols import HandledTask, WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
 from holdfast.worker.recycling import recycling
@@ -118,6 +118,7 @@ class WorkerServices:
             for task in app.registry.values()
             if not task.policy.remote
         ]
+        self._middleware = app.middlewares
         self._plans = {name: plan for plan in plans for name in plan.names}
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
@@ -238,11 +239,16 @@ class WorkerServices:
 
     # Start
 
+    def redefine(self, task: HandledTask) -> bool:
+        plan = self._plans.get(task.policy.name)
+        return plan is not None and plan.redefine(task, self._middleware, self._handler_threads)
+
     async def begin(self) -> None:
         """Send the first heartbeat while the keeper connects, then start all services and the other thread."""
         record = self.record()
         self.keeper.start()
-        await self._engine.heartbeat(record)
+        async with self._stop_request.ends_start(after_grace=False):  # it holds no job yet
+            await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
         warn_about_timeouts(set(self._plans.values()))

@@ -192,7 +192,7 @@ SEVERAL_QUEUES = frozenset(
 """The files of the suite for an engine that keeps each queue apart."""
 
 VERSIONS = SHORT | {f"test_{verb}" for verb in ("notifications", "open_close", "prune", "remove", "stats", "workers")}
-"""The files of the suite for another version of a server: they use every command of the server."""
+"""The files of the suite for another version of a server: together they send every command except HSCAN."""
 
 ENGINES = (
     Maker("memory", lambda _: open_engine("memory://")),
